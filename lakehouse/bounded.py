@@ -1,0 +1,213 @@
+"""The bounded run: the same plan over stored input, for a closed range; and the comparison of both runs' rows."""
+
+import time
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
+
+from lakehouse import event_time, plan, sinks, sources
+from lakehouse.digest import differences, digest
+from lakehouse.errors import DeclarationError, RangeError
+from lakehouse.event_time import ARRIVAL, ORIGIN, Range
+from lakehouse.frontier import Certificate, Commit, certify, frontier
+from lakehouse.lake import Lake
+from lakehouse.table import FileSource, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """The judged rows of a range, not yet run, and what they are computed from."""
+
+    judged: DataFrame
+    counts: Observation
+    inputs: dict[str, object]
+
+
+def check_range(lake: Lake, table: Table, span: Range, *, whole_partitions: bool) -> datetime:
+    """The frontier, if `span` may be computed. Raises RangeError for a record, a snapshot, or a range that crosses it."""
+    kind = lake.catalog.kind(table)
+    if kind == "record":
+        raise RangeError(
+            f"table={table.name}: a record is written by the stream alone, for everything else is computed from it; "
+            "run the bounded job for a table that reads it"
+        )
+    if kind == "snapshot":
+        raise RangeError(f"table={table.name}: it has no event time, so no ranges; it is rebuilt whole")
+    ahead = frontier(lake.settings, table)
+    if ahead is None:
+        raise RangeError(f"table={table.name}, range={span}: nothing is closed before the live run's first commit; start its job")
+    if span.end > ahead:
+        raise RangeError(
+            f"table={table.name}, range end={event_time.text(span.end)}: it crosses the frontier {event_time.text(ahead)}; "
+            "rows ahead of the frontier belong to the live run; end the range at or before it"
+        )
+    if whole_partitions and not span.aligned(table.grain):
+        raise RangeError(
+            f"table={table.name}, range={span}: a replaced range is whole {table.grain}s, for that is what is replaced "
+            f"atomically; move both ends to a full {table.grain}"
+        )
+    return ahead
+
+
+def compute(lake: Lake, table: Table, span: Range) -> Computed:
+    """The rows of `span` by the same plan as the live run, over the stored input and the pinned snapshots.
+
+    The span is widened by the context that the declared window needs, and cut back after the function.
+    """
+    driving = lake.catalog.driving_input(table)
+    version = sinks.version(lake.path(driving))
+    pinned = _pinned(lake, table)
+    step = plan.plan_of(lake, table)
+    moment = F.col(lake.catalog.event_time(driving))
+    rows = lake.read(driving, version).where(event_time.between(moment, event_time.context(span, table.window)))
+    counts = Observation()
+    judged = step.derived(rows, lake.snapshots(pinned), "bounded", counts)
+    within = event_time.between(event_time.instant_of(table.window, step.event_time), span)
+    # the observation stands between the cut and the function: a filter must not move below a stateful operator
+    cut = judged.observe(f"whole_{table.name}", F.count(F.lit(1)).alias("rows")).where(within)
+    return Computed(cut, counts, {"tables": {driving.name: version}, "snapshots": pinned})
+
+
+def _pinned(lake: Lake, table: Table) -> dict[str, int]:
+    """The versions of snapshot inputs that the live run read; the present ones if it has not run."""
+    last = next(lake.journal(table).live(), None)
+    known = dict(last.inputs["snapshots"]) if last else {}  # type: ignore[call-overload]
+    return {t.name: known.get(t.name, sinks.version(lake.path(t))) for t in lake.catalog.snapshot_inputs(table)}
+
+
+def backfill(lake: Lake, table: Table, span: Range) -> Commit:
+    """Replaces `span` (whole partitions, behind the frontier) of `table` by its bounded run, in one Delta commit.
+
+    Run again, it gives the same rows. Raises RangeError before anything is computed.
+    """
+    started = time.monotonic()
+    check_range(lake, table, span, whole_partitions=True)
+    computed = compute(lake, table, span)
+    partitions = list(span.partitions(table.grain))
+    run = uuid.uuid4().hex
+    metadata = {"run": run, "fingerprint": table.fingerprint, "range": str(span), "inputs": computed.inputs}
+    outcome = Observation()
+    reason = F.col(plan.REASON)
+    counted = computed.judged.observe(outcome, F.count_if(reason.isNull()).alias("good"), F.count_if(reason.isNotNull()).alias("bad"))
+    # the quarantine first: when the table's commit is seen, all of the range is there
+    sinks.replace(plan.bad(computed.judged), lake.path(table, "quarantine"), partitions, metadata)
+    version = sinks.replace(plan.good(counted), lake.path(table), partitions, metadata)
+    commit = Commit(
+        table=table.name, role="bounded", generation=0, batch=0, version=version, at=datetime.now(UTC),
+        fingerprint=table.fingerprint, arrived=computed.counts.get["arrived"], late=computed.counts.get["late"],
+        quarantined=outcome.get["bad"], written=outcome.get["good"], inputs=computed.inputs,
+        start=span.start, end=span.end, seconds=time.monotonic() - started,
+    )  # fmt: skip
+    lake.journal(table).append(commit)
+    return commit
+
+
+def rebuild(lake: Lake, table: Table) -> Commit | None:
+    """Computes a snapshot table whole and replaces it; None if its rows are already these. Raises DeclarationError."""
+    started = time.monotonic()
+    if lake.catalog.kind(table) != "snapshot":
+        raise RangeError(f"table={table.name}: it has event time; give a range (start and end)")
+    sinks.create(lake, table)
+    inputs = {}
+    for name in table.inputs:
+        source = lake.catalog.sources.get(name)
+        is_file = isinstance(source, FileSource)
+        inputs[name] = sources.file_rows(lake.spark, source) if is_file else lake.read(lake.catalog.table(name))
+    judged = plan.plan_of(lake, table).snapshot(inputs)
+    if broken := judged.where(F.col(plan.REASON).isNotNull()).head():
+        raise DeclarationError(
+            f"table={table.name}: {broken[plan.REASON]} does not hold of {broken.asDict()}; a snapshot is replaced whole "
+            "or not at all, and the old one stays; correct its source"
+        )
+    rows = plan.good(judged)
+    if digest(rows) == digest(lake.read(table)) and sinks.version(lake.path(table)) > 0:
+        return None
+    run = uuid.uuid4().hex
+    version = sinks.overwrite(rows, lake.path(table), {"run": run, "fingerprint": table.fingerprint})
+    commit = Commit(
+        table=table.name, role="snapshot", generation=0, batch=0, version=version, at=datetime.now(UTC),
+        fingerprint=table.fingerprint, written=lake.read(table, version).count(), seconds=time.monotonic() - started,
+    )  # fmt: skip
+    lake.journal(table).append(commit)
+    return commit
+
+
+def reconcile(lake: Lake, table: Table, span: Range | None = None) -> Certificate:
+    """Recomputes `span` (default: from the table's first row up to the frontier) and compares it with the table.
+
+    Only behind the frontier; of a row table's open partition only rows whose arrival the frontier has passed, the same
+    on both sides. Nothing is changed. The verdict is recorded in `_certificates`. Raises RangeError.
+    """
+    started = time.monotonic()
+    ahead = frontier(lake.settings, table)
+    if span is None:
+        span = _whole(lake, table, ahead)
+    check_range(lake, table, span, whole_partitions=False)
+    version = sinks.version(lake.path(table))
+    computed = compute(lake, table, span)
+    instant = event_time.instant_of(table.window, lake.catalog.event_time(table))
+    actual = lake.read(table, version).where(event_time.between(instant, span))
+    expected = plan.good(computed.judged)
+    if lake.catalog.kind(table) == "row":
+        settled = F.col(f"{ARRIVAL}.watermark") < F.lit(ahead)
+        expected, actual = expected.where(settled), actual.where(settled)
+    ours, theirs = digest(actual), digest(expected)
+    found = None if ours == theirs else differences(expected, actual, _keys(lake, table), table.tolerance)
+    by_bounded = actual.where(f"{ORIGIN} = 'bounded'").count()
+    verdict, detail = "EQUAL", ""
+    if found is not None and found.total:
+        verdict, detail = _explained(lake, table, span)
+    certificate = Certificate(
+        table=table.name, start=span.start, end=span.end, verdict=verdict, rows_live=ours.rows, rows_bounded=theirs.rows,
+        rows_by_bounded_runs=by_bounded, digest_live=str(ours), digest_bounded=str(theirs), frontier=ahead,
+        version=version, inputs=computed.inputs, fingerprint=table.fingerprint, at=datetime.now(UTC),
+        seconds=time.monotonic() - started, missing=found.missing if found else 0, extra=found.extra if found else 0,
+        changed=found.changed if found else 0, examples=found.examples if found else (), detail=detail,
+    )  # fmt: skip
+    certify(lake.settings, [certificate])
+    return certificate
+
+
+def _explained(lake: Lake, table: Table, span: Range) -> tuple[str, str]:
+    """PENDING if the input was rewritten after this table's rows were made, else DIFFERENT."""
+    driving = lake.catalog.driving_input(table)
+    span = event_time.context(span, table.window)
+    for commit in lake.journal(driving):
+        if commit.role == "bounded" and commit.start < span.end and commit.end > span.start:
+            followed = any(
+                c.role == "bounded" and c.at > commit.at and c.start <= span.start and c.end >= span.end
+                for c in lake.journal(table)
+            )
+            if not followed:
+                return "PENDING", f"{driving.name} was rewritten at {event_time.text(commit.at)}; backfill this range to follow"
+    return "DIFFERENT", ""
+
+
+def _whole(lake: Lake, table: Table, ahead: datetime | None) -> Range:
+    if ahead is None:
+        raise RangeError(f"table={table.name}: nothing is closed before the live run's first commit; start its job")
+    driving = lake.catalog.driving_input(table)
+    moment = lake.catalog.event_time(driving)
+    first = lake.read(driving).agg(F.min(moment)).head()[0]
+    start = event_time.floor(first.astimezone(UTC), event_time.GRAINS[table.grain]) if first else ahead
+    if start >= ahead:
+        raise RangeError(
+            f"table={table.name}: its frontier {event_time.text(ahead)} is not past its first row yet; nothing to compare"
+        )
+    return Range(start, ahead)
+
+
+def _keys(lake: Lake, table: Table) -> tuple[str, ...]:
+    return (event_time.WINDOW, *table.keys) if table.window else table.keys
+
+
+def late_rows(lake: Lake, table: Table) -> DataFrame:
+    """The late view: the rows of the driving input that came too late for this table, with the window they missed."""
+    if lake.catalog.kind(table) not in ("row", "window"):
+        raise RangeError(f"table={table.name}: only tables behind a record have late rows; a record keeps every row")
+    driving = lake.catalog.driving_input(table)
+    rows = lake.read(driving).where(f"{ORIGIN} = 'live'")
+    return event_time.late(event_time.flagged(rows, table.window, lake.catalog.event_time(driving), table.grain))

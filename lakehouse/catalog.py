@@ -1,0 +1,162 @@
+"""The graph of sources and tables: loaded from the modules that the settings name, checked, in order."""
+
+import importlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+
+from lakehouse.errors import DeclarationError, UnknownTable
+from lakehouse.settings import Settings
+from lakehouse.table import FileSource, KafkaSource, Source, Table
+
+Kind = Literal["record", "row", "window", "snapshot"]
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Every source and table by name; tables in an order in which each comes after its inputs."""
+
+    sources: dict[str, Source]
+    tables: dict[str, Table]
+
+    def __iter__(self) -> Iterator[Table]:
+        return iter(self.tables.values())
+
+    def table(self, name: str) -> Table:
+        """The table of that name; raises UnknownTable with the nearest names."""
+        if name not in self.tables:
+            near = get_close_matches(name, self.tables) or sorted(self.tables)
+            raise UnknownTable(f"table={name!r}: no module declares it; did you mean {', '.join(near)}?")
+        return self.tables[name]
+
+    def kind(self, table: Table) -> Kind:
+        """`record` (reads a topic), `window`, `row` (row-preserving) or `snapshot` (no event time)."""
+        if isinstance(self.sources.get(table.inputs[0]), KafkaSource):
+            return "record"
+        if table.window is not None:
+            return "window"
+        return "row" if self.driving_input(table) else "snapshot"
+
+    def driving_input(self, table: Table) -> Table | None:
+        """The one input table with event time, which the live query follows; None for records and snapshots."""
+        inputs = [self.tables[name] for name in table.inputs if name in self.tables]
+        return next((t for t in inputs if self.kind(t) != "snapshot"), None)
+
+    def snapshot_inputs(self, table: Table) -> list[Table]:
+        """The inputs without event time: each pinned to a version that the commit records."""
+        return [t for t in (self.tables.get(name) for name in table.inputs) if t and self.kind(t) == "snapshot"]
+
+    def event_time(self, table: Table) -> str:
+        """The event-time column of a record or row table; a row table has its input's unless it names one."""
+        if table.event_time:
+            return table.event_time
+        driving = self.driving_input(table)
+        return self.event_time(driving) if driving else ""
+
+    def pipelines(self) -> list[str]:
+        return list(dict.fromkeys(t.pipeline for t in self))
+
+    def of_pipeline(self, pipeline: str) -> list[Table]:
+        """The tables of one pipeline in order; raises UnknownTable."""
+        tables = [t for t in self if t.pipeline == pipeline]
+        if not tables:
+            raise UnknownTable(f"pipeline={pipeline!r}: no such module of tables; one of {', '.join(self.pipelines())}")
+        return tables
+
+    def topics(self, tables: Iterable[Table] | None = None) -> list[str]:
+        """The topics that these tables (or all) read."""
+        names = {name for t in (self if tables is None else tables) for name in t.inputs}
+        return sorted(s.topic for n, s in self.sources.items() if n in names and isinstance(s, KafkaSource))
+
+
+def load(settings: Settings) -> Catalog:
+    """The catalog of the modules in `settings.tables`; raises DeclarationError naming module and rule."""
+    modules = []
+    for name in settings.tables:
+        try:
+            modules.append(importlib.import_module(name))
+        except ModuleNotFoundError as err:
+            raise DeclarationError(
+                f"tables={name!r}: cannot be imported ({err}); install the package or add its folder to PYTHONPATH"
+            ) from err
+    return catalog_of(modules)
+
+
+def catalog_of(modules: Sequence[ModuleType]) -> Catalog:
+    """The catalog of these modules; a pipeline is a module, named by the last part of its name."""
+    sources: dict[str, Source] = {}
+    tables: dict[str, Table] = {}
+    for module in modules:
+        pipeline = module.__name__.rpartition(".")[2]
+        for name, value in vars(module).items():
+            if not isinstance(value, Source | Table) or name.startswith("_"):
+                continue
+            known = sources.get(name) or tables.get(name)
+            if known is not None and not _same(known, value):
+                raise DeclarationError(f"name={name!r}: declared twice; one name is one table, folder and checkpoint")
+            if isinstance(value, Table):
+                home = value.transformation.__module__.rpartition(".")[2]
+                if name == value.name:  # an import of another pipeline's table keeps its home
+                    tables.setdefault(name, replace(value, pipeline=home))
+            elif known is None:
+                sources[name] = replace(value, name=name)
+        if not any(t.pipeline == pipeline for t in tables.values()):
+            raise DeclarationError(f"tables={module.__name__!r}: it declares no table; add @table or leave it out")
+    catalog = Catalog(sources, _in_order(sources, tables))
+    for each in catalog:
+        _check(catalog, each)
+    return catalog
+
+
+def _same(known: Source | Table, value: Source | Table) -> bool:
+    if isinstance(known, Table):
+        return isinstance(value, Table) and known.transformation is value.transformation
+    return isinstance(value, type(known)) and replace(value, name=known.name) == known
+
+
+def _in_order(sources: dict[str, Source], tables: dict[str, Table]) -> dict[str, Table]:
+    for each in tables.values():
+        for name in each.inputs:
+            if name not in sources and name not in tables:
+                near = get_close_matches(name, [*sources, *tables])
+                raise DeclarationError(
+                    f"table={each.name}, input={name!r}: no source or table has that name"
+                    + (f"; did you mean {near[0]}?" if near else "; parameters name a table's inputs")
+                )
+    try:
+        order = TopologicalSorter({n: [i for i in t.inputs if i in tables] for n, t in tables.items()}).static_order()
+        return {name: tables[name] for name in order}
+    except CycleError as err:
+        raise DeclarationError(f"tables={' -> '.join(err.args[1])}: a table cannot be computed from itself") from err
+
+
+def _check(catalog: Catalog, table: Table) -> None:
+    kind, where = catalog.kind(table), f"table={table.name}"
+    topics = [n for n in table.inputs if isinstance(catalog.sources.get(n), KafkaSource)]
+    driving = [n for n in table.inputs if n in catalog.tables and catalog.kind(catalog.tables[n]) != "snapshot"]
+    read_files = [n for n in table.inputs if isinstance(catalog.sources.get(n), FileSource)]
+    if topics and len(table.inputs) > 1:
+        raise DeclarationError(f"{where}, inputs={table.inputs}: a record reads one topic alone; join it in a table after it")
+    if kind == "record" and not table.event_time:
+        raise DeclarationError(f"{where}: a record needs event_time=<column>; without it nothing can be called late")
+    if kind == "record" and table.window is not None:
+        raise DeclarationError(f"{where}: a record keeps every row; put the window into a table that reads it")
+    if len(driving) > 1:
+        raise DeclarationError(f"{where}, inputs={driving}: one input with event time; joins of streams are not supported yet")
+    if driving and catalog.kind(catalog.tables[driving[0]]) == "window":
+        raise DeclarationError(f"{where}, input={driving[0]}: a window table is read as final; chained windows are not supported yet")
+    if read_files and driving:
+        raise DeclarationError(f"{where}, input={read_files[0]}: files enter through a snapshot table of their own, so that they have versions")
+    if table.window is not None and not driving:
+        raise DeclarationError(f"{where}: a window needs an input with event time; {table.inputs} has none")
+    if kind == "snapshot" and (table.event_time or table.delay):
+        raise DeclarationError(f"{where}: it has no input with event time, so event_time and delay mean nothing; remove them")
+
+
+def table_path(settings: Settings, table: Table, side: Literal["", "quarantine"] = "") -> Path:
+    """The folder of a table (or of its side table): `<root>/<layer>/<table>`."""
+    return settings.root / table.layer / (f"{table.name}__{side}" if side else table.name)

@@ -1,0 +1,50 @@
+"""Every error of the library, one root.
+
+LakehouseError
+├── SettingsError        a setting cannot be used
+├── DeclarationError     a table or source is declared in a way that cannot be kept
+├── RangeError           a range of event time that a run may not touch
+├── UnknownTable         a name that no module declares
+├── BrokerError          the broker cannot be started or reached
+├── JarsError            the jars cannot be resolved, or are not the ones checked in
+├── JobError             a streaming job cannot be started or stopped
+└── CommitError          a table was written by something the ledger does not know
+
+Text: *what (field=value): the rule; the consequence or the fix*.
+"""
+
+
+class LakehouseError(Exception):
+    """Root of the tree; its text is meant for the user, without a traceback."""
+
+
+class SettingsError(LakehouseError):
+    pass
+
+
+class DeclarationError(LakehouseError):
+    pass
+
+
+class RangeError(LakehouseError):
+    pass
+
+
+class UnknownTable(LakehouseError):
+    pass
+
+
+class BrokerError(LakehouseError):
+    pass
+
+
+class JarsError(LakehouseError):
+    pass
+
+
+class JobError(LakehouseError):
+    pass
+
+
+class CommitError(LakehouseError):
+    pass

@@ -1,0 +1,178 @@
+"""Event time: ranges, partitions, arrival, watermark, windows, lateness. The only place where they are decided.
+
+Lateness is data: a record stores with each row, in the struct `_arrival`, the watermark in force when the row arrived.
+Every computation, live or bounded, compares with that stored instant and so makes the same decision however its input
+is cut into micro-batches. The live query makes Spark close windows by the same instants (`driven_by_stored_watermark`).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.durations import spark_interval
+from lakehouse.errors import RangeError
+from lakehouse.table import GRAINS, Grain, Window  # noqa: F401
+
+ARRIVAL = "_arrival"
+ARRIVAL_TYPE = "struct<watermark:timestamp,topic:string,partition:int,offset:bigint,time:timestamp>"
+PARTITION = "_partition"
+ORIGIN = "_origin"
+WINDOW = "window"
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # the watermark before any row arrived: nothing is late against it
+_LATE = "_late"
+_FORMATS = {"hour": ("%Y-%m-%d-%H", "yyyy-MM-dd-HH"), "day": ("%Y-%m-%d", "yyyy-MM-dd")}
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """`[start, end)` of event time, UTC, half-open."""
+
+    start: datetime
+    end: datetime
+
+    def __post_init__(self) -> None:
+        if self.start.tzinfo is None or self.end.tzinfo is None:
+            raise RangeError(f"range={self}: both ends need a time zone; write for example 2026-01-01T00:00:00Z")
+        if self.end <= self.start:
+            raise RangeError(f"range={self}: the end lies after the start (half-open); nothing would be computed")
+
+    def __str__(self) -> str:
+        return f"[{text(self.start)}, {text(self.end)})"
+
+    def aligned(self, grain: Grain) -> bool:
+        return floor(self.start, GRAINS[grain]) == self.start and floor(self.end, GRAINS[grain]) == self.end
+
+    def partitions(self, grain: Grain) -> Iterator[str]:
+        """The keys of the partitions that the range touches, in order."""
+        instant = floor(self.start, GRAINS[grain])
+        while instant < self.end:
+            yield instant.strftime(partition_format(grain))
+            instant += GRAINS[grain]
+
+
+def parse_range(start: str, end: str) -> Range:
+    """A range from two ISO 8601 instants; without a zone they are UTC. Raises RangeError."""
+    return Range(parse_instant(start, "start"), parse_instant(end, "end"))
+
+
+def parse_instant(value: str, field: str = "instant") -> datetime:
+    """An ISO 8601 instant as aware UTC; without a zone it is UTC. Raises RangeError."""
+    try:
+        instant = datetime.fromisoformat(value)
+    except ValueError as err:
+        raise RangeError(f"{field}={value!r}: an ISO 8601 instant; write for example 2026-01-01T00:00:00Z") from err
+    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+
+
+def text(instant: datetime) -> str:
+    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def floor(instant: datetime, span: timedelta) -> datetime:
+    return instant - (instant - EPOCH) % span
+
+
+def partition_format(grain: Grain) -> str:
+    """The strftime form of a partition's key; Dagster's partitions use the same."""
+    return _FORMATS[grain][0]
+
+
+def partition_range(partition: str, grain: Grain) -> Range:
+    start = datetime.strptime(partition, partition_format(grain)).replace(tzinfo=UTC)
+    return Range(start, start + GRAINS[grain])
+
+
+def partition_of(instant: Column, grain: Grain) -> Column:
+    return F.date_format(instant, _FORMATS[grain][1])
+
+
+def instant_of(window: Window | None, event_time: str) -> Column:
+    """The instant that places a row in a range: its event time, or the last instant of its window."""
+    return F.expr(f"{WINDOW}.end - interval 1 microsecond") if window else F.col(event_time)
+
+
+def between(instant: Column, span: Range) -> Column:
+    return (instant >= F.lit(span.start)) & (instant < F.lit(span.end))
+
+
+def context(span: Range, window: Window | None) -> Range:
+    """The range of input event time that a range of output is computed from."""
+    return Range(span.start - window.size, span.end) if window else span
+
+
+def flagged(rows: DataFrame, window: Window | None, event_time: str, grain: Grain) -> DataFrame:
+    """`rows` (with `event_time` and `_arrival`) with the column `window`, if declared, and `_late`.
+
+    Late are rows whose window (of a row table: whose partition) had ended when they arrived.
+    """
+    if window:
+        rows = rows.withColumn(WINDOW, F.window(event_time, spark_interval(window.size)))
+        closes = F.col(f"{WINDOW}.end")
+    else:
+        closes = F.date_trunc(grain, event_time) + F.expr(f"interval {spark_interval(GRAINS[grain])}")
+    return rows.withColumn(_LATE, closes <= F.col(f"{ARRIVAL}.watermark"))
+
+
+def counts() -> list[Column]:
+    """What to observe of `flagged` rows: how many arrived, how many of them late."""
+    return [F.count(F.lit(1)).alias("arrived"), F.count_if(F.col(_LATE)).alias("late")]
+
+
+def accepted(rows: DataFrame) -> DataFrame:
+    return rows.where(~F.col(_LATE)).drop(_LATE)
+
+
+def late(rows: DataFrame) -> DataFrame:
+    return rows.where(F.col(_LATE)).drop(_LATE)
+
+
+def driven_by_stored_watermark(rows: DataFrame, event_time: str) -> DataFrame:
+    """Streaming `rows`, with Spark's watermark taken from `_arrival.watermark` instead of the maximum of `event_time`.
+
+    Spark finds the event-time column of a stateful operator by a metadata key. `withWatermark` puts it on a column that
+    holds the stored watermark; this function then lends the key to `event_time`, so that Spark closes windows by the
+    very instants that the gate compared with and drops no row that the gate accepted. The key is internal to Spark:
+    `lakehouse.session` checks at start that it still works.
+    """
+    rows = rows.withColumn("_watermark", F.col(f"{ARRIVAL}.watermark")).withWatermark("_watermark", "0 seconds")
+    kept = [
+        F.col(c).alias(c, metadata={"spark.watermarkDelayMs": 0}) if c == event_time else F.col(c)
+        for c in rows.columns
+        if c != "_watermark"
+    ]
+    return rows.select(*kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """How far one partition of a topic has come: its latest event time, and when it last had a record."""
+
+    event_time: datetime
+    active: datetime
+
+
+def watermark(
+    before: datetime, heads: Mapping[int, Head], delay: timedelta, idle_after: timedelta, now: datetime
+) -> datetime:
+    """The watermark in force for the batch that begins at `now`: the least head of the partitions not idle, less `delay`.
+
+    `heads` come from the batches before, `now` is the batch's recorded time, so a replayed batch gets the same one.
+    It never moves back. The least and not the greatest, so that a partition read more slowly than the others does not
+    make its rows late.
+    """
+    awake = [h.event_time for h in heads.values() if now - h.active <= idle_after]
+    if not awake:  # every partition silent: nothing to wait for but the next record
+        awake = [max(h.event_time for h in heads.values())] if heads else []
+    return max([before, *(min(awake) - delay for _ in awake[:1])])
+
+
+def advanced(heads: Mapping[int, Head], latest: Mapping[int, datetime], now: datetime) -> dict[int, Head]:
+    """`heads` after a batch at `now` in which partition p had rows up to `latest[p]`."""
+    moved = {
+        p: Head(max(event_time, heads[p].event_time) if p in heads else event_time, now)
+        for p, event_time in latest.items()
+    }
+    return dict(heads) | moved

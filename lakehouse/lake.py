@@ -1,0 +1,41 @@
+"""A session, the settings and the catalog: what every run needs, as one value."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lakehouse.catalog import Catalog, table_path
+from lakehouse.frontier import Journal
+from lakehouse.settings import Settings
+from lakehouse.table import Table
+
+Side = Literal["", "quarantine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    spark: SparkSession
+    settings: Settings
+    catalog: Catalog
+
+    def path(self, table: Table, side: Side = "") -> Path:
+        return table_path(self.settings, table, side)
+
+    def journal(self, table: Table) -> Journal:
+        return Journal(self.settings, table)
+
+    def exists(self, table: Table) -> bool:
+        return (self.path(table) / "_delta_log").is_dir()
+
+    def read(self, table: Table, version: int | None = None, side: Side = "") -> DataFrame:
+        """The rows of a table, technical columns included, now or at a Delta version."""
+        reader = self.spark.read.format("delta")
+        if version is not None:
+            reader = reader.option("versionAsOf", version)
+        return reader.load(str(self.path(table, side)))
+
+    def snapshots(self, versions: dict[str, int]) -> dict[str, DataFrame]:
+        """Inputs without event time, each at its pinned version."""
+        return {name: self.read(self.catalog.table(name), version) for name, version in versions.items()}

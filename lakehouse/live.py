@@ -1,0 +1,219 @@
+"""The live run: one Structured Streaming query fills one table, exactly once, one journal line a micro-batch.
+
+Commit points of a micro-batch, in order; a crash between any two is resumed by running the batch again:
+`begin` - rows - `rows` - quarantine - `quarantine` - journal - `journal` - Spark's own commit file.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+
+from lakehouse import event_time, plan, sinks, sources
+from lakehouse.errors import DeclarationError
+from lakehouse.event_time import ARRIVAL, EPOCH, ORIGIN, Head
+from lakehouse.frontier import Commit
+from lakehouse.lake import Lake
+from lakehouse.plan import REASON, Plan
+from lakehouse.table import Table
+
+CHECKPOINTS = "_checkpoints"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLog:
+    """What Spark wrote down before it ran a micro-batch: the same when the batch is replayed."""
+
+    watermark: datetime
+    at: datetime
+    inputs: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """One life of a table's live query."""
+
+    lake: Lake
+    table: Table
+    plan: Plan
+    generation: int
+    checkpoint: Path
+    pinned: dict[str, int]  # snapshot inputs: the versions read
+    reached: Callable[[str], None]  # called at each commit point
+
+    def log(self, batch: int) -> BatchLog:
+        """Reads the batch's line in the query's offset log."""
+        lines = (self.checkpoint / "offsets" / str(batch)).read_text().splitlines()
+        noted = json.loads(lines[1])
+        offsets = json.loads(lines[2])
+        return BatchLog(_instant(noted["batchWatermarkMs"]), _instant(noted["batchTimestampMs"]), offsets)
+
+    def write(self, judged: DataFrame, batch: int, counts: Callable[[], dict[str, object]], **known: object) -> None:
+        """Good rows to the table, bad ones to its quarantine, then the journal's line; `counts` is read in between."""
+        started = time.monotonic()
+        app = f"{self.table.name}:live:{self.generation}"
+        metadata = {
+            "fingerprint": self.table.fingerprint,
+            "inputs": known["inputs"],
+            "watermark": known["watermark"],
+        }
+        path, aside = self.lake.path(self.table), self.lake.path(self.table, "quarantine")
+        self.reached("begin")
+        outcome = Observation()
+        reason = F.col(REASON)
+        counted = judged.observe(outcome, F.count_if(reason.isNull()).alias("good"), F.count_if(reason.isNotNull()).alias("bad"))
+        replayed = batch <= sinks.committed(path, app)
+        version = sinks.append(plan.good(counted), path, app, batch, metadata)
+        self.reached("rows")
+        good, bad = outcome.get["good"], outcome.get["bad"]
+        if bad or replayed:  # the second pass over the batch is paid for only when there is something to put aside
+            sinks.append(plan.bad(judged), aside, app, batch, metadata)
+        self.reached("quarantine")
+        commit = Commit(
+            table=self.table.name, role="live", generation=self.generation, batch=batch, version=version,
+            at=datetime.now(UTC), fingerprint=self.table.fingerprint, quarantined=bad, written=good,
+            seconds=time.monotonic() - started, **{**known, **counts()},
+        )  # fmt: skip
+        if self.plan.kind == "record" and commit.filtered:
+            raise DeclarationError(
+                f"table={self.table.name}, rows={commit.filtered}: a record keeps every row that it reads, and its function "
+                "dropped or multiplied some; move that into a table that reads the record"
+            )
+        self.lake.journal(self.table).append(commit)
+        self.reached("journal")
+
+
+def live_run(lake: Lake, table: Table, reached: Callable[[str], None] = lambda point: None) -> LiveRun:
+    """The next run of a table's live query: its last generation, the snapshots pinned to their present versions."""
+    generation, checkpoint = _generation(lake, table)
+    pinned = {t.name: sinks.version(lake.path(t)) for t in lake.catalog.snapshot_inputs(table)}
+    return LiveRun(lake, table, plan.plan_of(lake, table), generation, checkpoint, pinned, reached)
+
+
+def start(
+    lake: Lake,
+    table: Table,
+    *,
+    available_now: bool = False,
+    reached: Callable[[str], None] = lambda point: None,
+) -> StreamingQuery:
+    """Starts the query that fills `table`; its tables must exist (`prepare`). `available_now` ends it at the present."""
+    run = live_run(lake, table, reached)
+    stream, batches = {"record": _record, "row": _row, "window": _window}[run.plan.kind](run)
+    lake.spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.name)
+    writer = stream.writeStream.queryName(table.name).option("checkpointLocation", str(run.checkpoint))
+    trigger = {"availableNow": True} if available_now else {"processingTime": lake.settings.trigger}
+    return writer.foreachBatch(batches).trigger(**trigger).start()
+
+
+def prepare(lake: Lake, tables: list[Table]) -> None:
+    """Makes the tables that are not there yet, in order."""
+    for table in tables:
+        sinks.create(lake, table)
+
+
+def _generation(lake: Lake, table: Table) -> tuple[int, Path]:
+    folder = lake.settings.root / CHECKPOINTS / table.name
+    lives = sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.exists() else []
+    generation = lives[-1] if lives else 1
+    return generation, folder / str(generation)
+
+
+def _record(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
+    last = next(run.lake.journal(run.table).live(), None)
+    # a new generation goes on where the table ends; a generation that exists takes its own offsets and ignores this
+    starting = json.dumps(last.inputs) if last else "earliest"
+    stream = sources.topic_stream(run.lake.spark, run.lake.settings, run.plan.source, starting)
+    return stream, lambda batch, batch_id: record_batch(run, batch, batch_id, run.log(batch_id))
+
+
+def record_batch(run: LiveRun, batch: DataFrame, batch_id: int, log: BatchLog) -> None:
+    """Writes one micro-batch of raw records (columns `sources.KAFKA_SCHEMA`); `log.inputs`: topic -> partition -> offset."""
+    before = run.lake.journal(run.table).before(run.generation, batch_id)
+    heads = {int(p): Head(e, a) for p, (e, a) in before.heads.items()} if before else {}
+    delay, idle = run.table.delay, run.plan.source.idle_after
+    mark = event_time.watermark(before.watermark if before else EPOCH, heads, delay, idle, log.at)
+    arrived, latest = Observation(), Observation()
+    parsed = run.plan.parse(batch, mark, log.at).observe(arrived, F.count(F.lit(1)).alias("arrived"))
+    partitions = sorted(int(p) for offsets in log.inputs.values() for p in offsets)
+    good = F.when(F.col(REASON).isNull(), F.col(run.plan.event_time))
+    maxima = [F.max(F.when(F.col(f"{ARRIVAL}.partition") == p, good)).alias(str(p)) for p in partitions]
+    judged = run.plan.record(parsed).observe(latest, *maxima)
+
+    def counts() -> dict[str, object]:
+        seen = {int(p): _utc(at) for p, at in latest.get.items() if at is not None}
+        now = event_time.advanced(heads, seen, log.at)
+        return {
+            "arrived": arrived.get["arrived"],
+            "frontier": event_time.watermark(mark, now, delay, idle, log.at),
+            "heads": {str(p): (h.event_time, h.active) for p, h in now.items()},
+        }
+
+    run.write(judged, batch_id, counts, watermark=mark, inputs=log.inputs)
+
+
+def _row(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
+    lake = run.lake
+    driving = lake.catalog.table(run.plan.driving)
+    stream = sources.table_stream(lake.spark, lake.settings, str(lake.path(driving))).where(f"{ORIGIN} = 'live'")
+    snapshots = lake.snapshots(run.pinned)
+
+    def batches(batch: DataFrame, batch_id: int) -> None:
+        log = run.log(batch_id)
+        before = lake.journal(run.table).before(run.generation, batch_id)
+        arrived, furthest = Observation(), Observation()
+        rows = batch.observe(furthest, F.max(f"{ARRIVAL}.watermark").alias("watermark"))
+        judged = run.plan.derived(rows, snapshots, "live", arrived)
+        start = (before and before.frontier) or EPOCH
+
+        def counts() -> dict[str, object]:
+            seen = furthest.get["watermark"]
+            return dict(arrived.get) | {"frontier": max(start, _utc(seen)) if seen else start}
+
+        run.write(judged, batch_id, counts, watermark=start, inputs={"tables": {driving.name: log.inputs}, "snapshots": run.pinned})
+
+    return stream, batches
+
+
+def _window(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
+    lake = run.lake
+    driving = lake.catalog.table(run.plan.driving)
+    stream = sources.table_stream(lake.spark, lake.settings, str(lake.path(driving))).where(f"{ORIGIN} = 'live'")
+    rows = event_time.driven_by_stored_watermark(stream, run.plan.event_time)
+    judged = run.plan.derived(rows, lake.snapshots(run.pinned), "live", f"gate_{run.table.name}")
+
+    def batches(batch: DataFrame, batch_id: int) -> None:
+        log = run.log(batch_id)
+        batch.persist()  # few rows, and the state behind them must not be computed twice
+        try:
+            run.write(
+                batch, batch_id, lambda: _gate_counts(run), watermark=log.watermark, frontier=log.watermark,
+                inputs={"tables": {driving.name: log.inputs}, "snapshots": run.pinned},
+            )  # fmt: skip
+        finally:
+            batch.unpersist()
+
+    return judged, batches
+
+
+def _gate_counts(run: LiveRun) -> dict[str, object]:
+    """`arrived` and `late` of the batch just run, from the metrics of the query's own execution."""
+    query = next(q for q in run.lake.spark.streams.active if q.name == run.table.name)
+    metrics = query._jsq.streamingQuery().lastExecution().observedMetrics()
+    row = metrics.get(f"gate_{run.table.name}").get()
+    return {"arrived": row.getLong(0), "late": row.getLong(1)}
+
+
+def _instant(milliseconds: int) -> datetime:
+    return EPOCH + timedelta(milliseconds=milliseconds)
+
+
+def _utc(moment: datetime) -> datetime:
+    """PySpark hands out timestamps as naive local time."""
+    return moment.astimezone(UTC)

@@ -1,0 +1,137 @@
+"""Expectations: as Columns inside the streaming plan, and as a suite over rows at rest.
+
+Both come from Great Expectations' own definitions, so a rule means the same row by row as it does over a partition. It is
+imported inside functions only: it takes seconds, and declaring a table must not cost that.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakehouse.errors import DeclarationError
+from lakehouse.table import Expectation
+
+_DOMAIN = ("column", "column_A", "column_B", "column_list", "ignore_row_if")
+
+
+@dataclass(frozen=True, slots=True)
+class RowRule:
+    """An expectation that can be judged row by row; `broken` is true for a row that breaks it."""
+
+    expectation: Expectation
+    broken: Column
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteResult:
+    """What one expectation found over a set of rows."""
+
+    expectation: str
+    passed: bool
+    unexpected: int
+    detail: str
+
+
+def row_rules(spark: SparkSession, schema: StructType, expectations: Sequence[Expectation]) -> list[RowRule]:
+    """The expectations that Great Expectations defines row by row, as Columns over rows of `schema`.
+
+    The others (row counts, means, uniqueness) need all rows: they are judged by `validate` on closed partitions only.
+    Raises DeclarationError for an unknown expectation, argument or column.
+    """
+    if not expectations:
+        return []
+    gx = _gx()
+    engine = gx.SparkDFExecutionEngine()
+    engine.load_batch_data("schema", spark.createDataFrame([], schema))
+    rules = []
+    for expectation in expectations:
+        condition = _condition(gx, engine, expectation)
+        if condition is not None and " OVER " not in str(condition):  # a window function looks at other rows
+            rules.append(RowRule(expectation, F.coalesce(condition, F.lit(False))))
+    return rules
+
+
+def first_broken(rules: Sequence[RowRule]) -> Column:
+    """The first rule that a row breaks, as text; null for a good row."""
+    reason = F.lit(None).cast("string")
+    for rule in reversed(rules):
+        reason = F.when(rule.broken, F.lit(f"expectation: {rule.expectation}")).otherwise(reason)
+    return reason
+
+
+def validate(rows: DataFrame, expectations: Sequence[Expectation]) -> list[SuiteResult]:
+    """The suite of all expectations, run by Great Expectations over `rows`. Raises DeclarationError."""
+    if not expectations:
+        return []
+    gx = _gx()
+    context = gx.module.get_context(mode="ephemeral")
+    context.variables.progress_bars = {"globally": False}
+    source = context.data_sources.add_spark("rows", persist=False)
+    definition = source.add_dataframe_asset("rows").add_batch_definition_whole_dataframe("rows")
+    suite = gx.module.ExpectationSuite("expectations", [_resolved(gx, e) for e in expectations])
+    result = definition.get_batch({"dataframe": rows}).validate(suite, result_format="SUMMARY")
+    return [_summary(e, r) for e, r in zip(expectations, result.results, strict=True)]
+
+
+def _summary(expectation: Expectation, result) -> SuiteResult:
+    found = result.result or {}
+    error = (result.exception_info or {}).get("exception_message", "")
+    seen = found.get("partial_unexpected_list") or found.get("observed_value", "")
+    return SuiteResult(str(expectation), bool(result.success), int(found.get("unexpected_count") or 0), f"{error or seen}")
+
+
+@dataclass(frozen=True, slots=True)
+class _GX:
+    module: object
+    SparkDFExecutionEngine: type
+    MetricConfiguration: type
+    ValidationGraph: type
+    get_expectation_impl: object
+
+
+def _gx() -> _GX:
+    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
+    import great_expectations
+    from great_expectations.execution_engine import SparkDFExecutionEngine
+    from great_expectations.expectations.registry import get_expectation_impl
+    from great_expectations.validator.metric_configuration import MetricConfiguration
+    from great_expectations.validator.validation_graph import ValidationGraph
+
+    return _GX(great_expectations, SparkDFExecutionEngine, MetricConfiguration, ValidationGraph, get_expectation_impl)
+
+
+def _resolved(gx: _GX, expectation: Expectation):
+    from great_expectations.exceptions import ExpectationNotFoundError
+
+    try:
+        return gx.get_expectation_impl(expectation.type)(**expectation.kwargs)
+    except ExpectationNotFoundError as err:
+        raise DeclarationError(
+            f"expectation={expectation.type!r}: Great Expectations has none of that name; see its gallery for the names"
+        ) from err
+    except ValueError as err:  # pydantic's ValidationError among them
+        raise DeclarationError(f"expectation={expectation}: its arguments do not fit: {err}") from err
+
+
+def _condition(gx: _GX, engine, expectation: Expectation) -> Column | None:
+    """The Column of the condition under which a row is unexpected; None if the expectation is not row by row."""
+    map_metric = getattr(_resolved(gx, expectation), "map_metric", None)
+    if not map_metric:
+        return None
+    kwargs = expectation.kwargs
+    metric = gx.MetricConfiguration(
+        f"{map_metric}.condition",
+        {k: v for k, v in kwargs.items() if k in _DOMAIN} | {"batch_id": "schema"},
+        {k: v for k, v in kwargs.items() if k not in _DOMAIN and k != "mostly"},
+    )
+    graph = gx.ValidationGraph(execution_engine=engine)
+    graph.build_metric_dependency_graph(metric_configuration=metric)
+    resolved, aborted = graph.resolve(show_progress_bars=False)
+    if aborted:
+        reasons = "; ".join(str(info) for failure in aborted.values() for info in failure["exception_info"])
+        raise DeclarationError(f"expectation={expectation}: it cannot be judged on this table: {reasons}")
+    return resolved[metric.id][0]

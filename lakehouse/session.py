@@ -1,0 +1,41 @@
+"""The Spark session: Delta, Kafka, UTC, RocksDB state; the same for live and bounded runs."""
+
+import sys
+
+from pyspark.sql import SparkSession
+
+from lakehouse import jars
+from lakehouse.settings import Settings
+
+
+def create(settings: Settings, name: str, master: str | None = None) -> SparkSession:
+    """A session named `name`; `settings.spark_conf` overrides every choice made here. Raises JarsError."""
+    paths = jars.resolve(settings.jars).spark
+    builder = SparkSession.builder.appName(name).master(master or settings.spark_master)
+    chosen = {
+        "spark.jars": ",".join(map(str, paths)),
+        "spark.driver.memory": settings.driver_memory,
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": settings.shuffle_partitions,
+        # 50 tasks for a log of a few files would take longer than the commit itself
+        "spark.databricks.delta.snapshotPartitions": settings.shuffle_partitions,
+        "spark.sql.streaming.stateStore.providerClass":
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        # a source is asked for news this often; 10 ms, the default, lists the Delta log without pause
+        "spark.sql.streaming.pollingDelay": "100ms",
+        "spark.sql.streaming.stopTimeout": "60s",
+        "spark.scheduler.mode": "FAIR",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.pyspark.python": sys.executable,
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+    } | dict(settings.spark_conf)  # fmt: skip
+    for key, value in chosen.items():
+        builder = builder.config(key, str(value))
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark

@@ -1,0 +1,101 @@
+"""Where the lakehouse lives and what it runs on. The only module that reads the environment.
+
+Each field of `Settings` is read from `LAKEHOUSE_<FIELD>`; a Kafka client property from
+`LAKEHOUSE_KAFKA_<PROPERTY>` with `_` for `.` (LAKEHOUSE_KAFKA_SECURITY_PROTOCOL=SASL_SSL), a Spark property
+from `LAKEHOUSE_SPARK_CONF` ("key=value;key=value").
+"""
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+
+from lakehouse.durations import duration
+from lakehouse.errors import DeclarationError, SettingsError
+
+_SECRET = ("password", "jaas", "secret", "token", "ssl.key")
+_KAFKA = "LAKEHOUSE_KAFKA_"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All that a run needs to know of its surroundings; a value, made once at the border and handed down."""
+
+    root: Path = Path(".lakehouse")  # tables, checkpoints, ledger, job status, broker data
+    tables: tuple[str, ...] = ("lakehouse.tables.sensors", "lakehouse.tables.ads")  # modules of declarations
+    jars: Path = Path("~/.cache/unified-lakehouse/jars")  # resolved once, shared by every checkout
+    bootstrap_servers: str = ""  # empty: the embedded broker under the root
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)  # client properties; may hold secrets
+    spark_master: str = "local[2]"
+    spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)  # Spark properties; may hold secrets
+    driver_memory: str = "1g"
+    shuffle_partitions: int = 2
+    trigger: str = "500 milliseconds"  # the least time between two micro-batches of a query
+    max_offsets_per_trigger: int = 1_000_000  # records of a topic in one micro-batch
+    max_files_per_trigger: int = 1_000  # files of a table in one micro-batch
+
+    def __post_init__(self) -> None:
+        try:
+            duration(self.trigger, "trigger")
+        except DeclarationError as err:
+            raise SettingsError(str(err)) from err
+        for name in ("shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name}={getattr(self, name)}: at least 1; no micro-batch could move otherwise")
+        if not self.tables:
+            raise SettingsError("tables=(): at least one module of tables; set LAKEHOUSE_TABLES=my_package.my_tables")
+
+    def shown(self) -> dict[str, str]:
+        """The settings as text for status and logs, secrets masked."""
+        plain = {f.name: str(getattr(self, f.name)) for f in fields(self) if f.name not in ("kafka", "spark_conf")}
+        return plain | _masked("kafka", self.kafka) | _masked("spark_conf", self.spark_conf)
+
+
+def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
+    """The settings that the environment describes; raises SettingsError with the field, the rule and the fix."""
+    env = os.environ if environment is None else environment
+    given: dict[str, object] = {}
+    for f in fields(Settings):
+        text = env.get(f"LAKEHOUSE_{f.name.upper()}")
+        if text is not None and f.name != "kafka":
+            given[f.name] = _value(f.name, text)
+    given["kafka"] = {
+        name.removeprefix(_KAFKA).lower().replace("_", "."): value
+        for name, value in env.items()
+        if name.startswith(_KAFKA)
+    }
+    settings = Settings(**given)  # type: ignore[arg-type]
+    # absolute: a detached job and the Dagster daemon have working directories of their own
+    return replace(settings, root=settings.root.expanduser().resolve(), jars=settings.jars.expanduser().resolve())
+
+
+def _masked(name: str, properties: Mapping[str, str]) -> dict[str, str]:
+    return {f"{name}.{k}": "***" if any(s in k.lower() for s in _SECRET) else v for k, v in properties.items()}
+
+
+def _value(name: str, text: str) -> object:
+    if name in ("root", "jars"):
+        return Path(text)
+    if name == "tables":
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    if name == "spark_conf":
+        pairs = [part.partition("=") for part in text.split(";") if part.strip()]
+        if any(not separator for _, separator, _ in pairs):
+            raise SettingsError("spark_conf: 'key=value' pairs separated by ';'; a pair has no '='")
+        return {key.strip(): value.strip() for key, _, value in pairs}
+    if name in ("shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger"):
+        if not text.isdigit():
+            raise SettingsError(f"{name}={text!r}: a whole number; set LAKEHOUSE_{name.upper()} to one or remove it")
+        return int(text)
+    return text
+
+
+def java(environment: Mapping[str, str] | None = None) -> str:
+    """The java that PySpark's launcher would take: JAVA_HOME's, else the first on the PATH; raises SettingsError."""
+    env = os.environ if environment is None else environment
+    home = env.get("JAVA_HOME")
+    found = str(Path(home, "bin", "java")) if home else shutil.which("java", path=env.get("PATH"))
+    if found is None or not os.access(found, os.X_OK):
+        raise SettingsError(f"java={found}: Spark and Kafka run on Java 17 or newer; install one or set JAVA_HOME")
+    return found

@@ -1,0 +1,117 @@
+"""Exactly-once appends, replacements of ranges, side tables. The only place that writes tables."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from lakehouse import plan
+from lakehouse.errors import CommitError, DeclarationError
+from lakehouse.event_time import PARTITION
+from lakehouse.lake import Lake
+from lakehouse.table import Table
+
+_PROPERTIES = {
+    "delta.enableDeletionVectors": "false",  # delta-rs, which reads for sensors and the CLI, refuses them
+    "delta.checkpointInterval": "50",  # the default, 10, would be one every few seconds
+}
+
+
+def create(lake: Lake, table: Table) -> None:
+    """Makes the table and its quarantine if they are not there. Raises DeclarationError if the columns are others."""
+    declared = plan.stored_schema(lake, table)
+    partitioned = lake.catalog.kind(table) != "snapshot"
+    _create(lake, lake.path(table), declared, partitioned)
+    if partitioned:
+        _create(lake, lake.path(table, "quarantine"), StructType.fromDDL(plan.QUARANTINE), True)
+    stored = {f.name: f.dataType for f in lake.read(table).schema}
+    wanted = {f.name: f.dataType for f in declared}
+    if changed := sorted(n for n in stored | wanted if stored.get(n) != wanted.get(n)):
+        raise DeclarationError(
+            f"table={table.name}, columns={', '.join(changed)}: the table on disk has other columns or types than its "
+            "declaration; give the new shape a new name, or remove the old table and fill it again"
+        )
+
+
+def _create(lake: Lake, path: Path, schema: StructType, partitioned: bool) -> None:
+    if (path / "_delta_log").is_dir():
+        return
+    builder = DeltaTable.createIfNotExists(lake.spark).location(str(path))
+    for column in schema:
+        builder = builder.addColumn(column.name, column.dataType)  # all nullable: NOT NULL is the gate's to judge
+    for key, value in _PROPERTIES.items():
+        builder = builder.property(key, value)
+    (builder.partitionedBy(PARTITION) if partitioned else builder).execute()
+
+
+def committed(path: Path, app: str) -> int:
+    """The last batch that `app` wrote to the table, -1 if none."""
+    version = _delta(path).transaction_version(app)
+    return -1 if version is None else version
+
+
+def append(rows: DataFrame, path: Path, app: str, batch: int, metadata: Mapping[str, object]) -> int:
+    """Appends the rows of one micro-batch and returns the Delta version; a batch already there is computed, not written.
+
+    Delta itself ignores a batch not above the last of `app`. It is computed all the same, for its counts and, behind a
+    stateful operator, for its state.
+    """
+    if batch <= committed(path, app):
+        rows.write.format("noop").mode("overwrite").save()
+    else:
+        (
+            rows.write.format("delta").mode("append")
+            .option("txnAppId", app).option("txnVersion", batch).option("userMetadata", _text(app, batch, metadata))
+            .save(str(path))
+        )  # fmt: skip
+    return _version_of(path, app, batch)
+
+
+def replace(rows: DataFrame, path: Path, partitions: Sequence[str], metadata: Mapping[str, object]) -> int:
+    """Replaces whole partitions by `rows`, in one commit, and returns its version.
+
+    The predicate is literal and on the partition column only, so that a live append to another partition is no
+    conflict to Delta.
+    """
+    predicate = f"{PARTITION} IN ({', '.join(repr(p) for p in partitions)})"
+    run = f"bounded:{metadata['run']}"
+    (
+        rows.write.format("delta").mode("overwrite")
+        .option("replaceWhere", predicate).option("userMetadata", _text(run, 0, metadata))
+        .save(str(path))
+    )  # fmt: skip
+    return _version_of(path, run, 0)
+
+
+def overwrite(rows: DataFrame, path: Path, metadata: Mapping[str, object]) -> int:
+    """Replaces a whole snapshot table, in one commit, and returns its version."""
+    run = f"snapshot:{metadata['run']}"
+    rows.write.format("delta").mode("overwrite").option("userMetadata", _text(run, 0, metadata)).save(str(path))
+    return _version_of(path, run, 0)
+
+
+def version(path: Path) -> int:
+    return _delta(path).version()
+
+
+def _text(app: str, batch: int, metadata: Mapping[str, object]) -> str:
+    return json.dumps({"app": app, "batch": batch, **metadata}, default=str)
+
+
+def _version_of(path: Path, app: str, batch: int) -> int:
+    """The version whose commit carries our mark: other writers may have committed since."""
+    wanted = f'{{"app": "{app}", "batch": {batch}'
+    for limit in (10, 10_000):
+        for commit in _delta(path).history(limit):
+            if str(commit.get("userMetadata", "")).startswith(wanted):
+                return commit["version"]
+    raise CommitError(f"table={path.name}, batch={batch}: no commit of {app} in its history; the log was cut or edited")
+
+
+def _delta(path: Path):
+    from deltalake import DeltaTable as DeltaRs
+
+    return DeltaRs(str(path), without_files=True)

@@ -1,0 +1,270 @@
+"""The one concept: a table, declared once, run live and bounded.
+
+    ad_topic = kafka("ad-events", schema="ad_id STRING NOT NULL, event_type STRING, event_time STRING NOT NULL")
+
+    @table(layer="bronze", event_time="event_time", delay="5 seconds")
+    def ad_events(ad_topic: DataFrame) -> DataFrame:
+        return ad_topic.withColumn("event_time", timestamp_millis(col("event_time").try_cast("long")))
+
+    @table(layer="gold", window=tumbling("10 seconds"), keys=["campaign_id"], late="redirect")
+    def campaign_views(ad_events: DataFrame, campaigns: DataFrame) -> DataFrame:
+        views = ad_events.where("event_type = 'view'").join(broadcast(campaigns), "ad_id")
+        return views.groupBy("window", "campaign_id").agg(count("*").alias("views"))
+
+A table's inputs are its function's parameter names: sources or other tables, of any loaded module. Declaring is cheap:
+nothing here needs a session, a broker or Great Expectations. `lakehouse.catalog` checks the graph.
+"""
+
+import ast
+import hashlib
+import inspect
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import FunctionType
+from typing import TYPE_CHECKING, Literal
+
+from lakehouse.durations import duration
+from lakehouse.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Layer = Literal["bronze", "silver", "gold"]
+LatePolicy = Literal["drop", "redirect"]
+Grain = Literal["hour", "day"]
+GRAINS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """A Great Expectations expectation by name and arguments; resolved only when it is used."""
+
+    type: str
+    arguments: tuple[tuple[str, object], ...] = ()
+
+    @property
+    def kwargs(self) -> dict[str, object]:
+        return dict(self.arguments)
+
+    def __str__(self) -> str:
+        return f"{self.type}({', '.join(f'{k}={v!r}' for k, v in self.arguments)})"
+
+
+class _Expect:
+    """`expect.column_values_to_not_be_null("ad_id")`: every expectation of Great Expectations, without importing it."""
+
+    def __getattr__(self, name: str) -> Callable[..., Expectation]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+        def expectation(*args: str, **kwargs: object) -> Expectation:
+            names = ("column_A", "column_B") if "_pair_" in name else ("column",)
+            if len(args) > len(names):
+                raise DeclarationError(
+                    f"expect.{name}{args!r}: only {', '.join(names)} may be positional; give the rest by name"
+                )
+            given = dict(zip(names, args, strict=False)) | kwargs
+            return Expectation(f"expect_{name}", tuple(sorted(given.items())))
+
+        return expectation
+
+
+expect = _Expect()
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A tumbling window: `[start, start + size)` of event time, aligned to the epoch."""
+
+    size: timedelta
+
+
+def tumbling(size: str | timedelta) -> Window:
+    """Windows of `size` that do not overlap; the library gives the transformation's input the column `window`."""
+    span = duration(size, "tumbling size")
+    if span <= timedelta(0) or timedelta(days=1) % span:
+        raise DeclarationError(
+            f"tumbling size={size!r}: it must divide a day; else windows would straddle partitions unevenly"
+        )
+    return Window(span)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSource:
+    """A topic of JSON objects. Columns marked NOT NULL in `schema` are required: a record without one is quarantined."""
+
+    topic: str
+    schema: str
+    require_key: bool = False
+    max_bytes: int = 1 << 20
+    max_ahead: timedelta = timedelta(minutes=5)
+    not_before: datetime = datetime(2000, 1, 1, tzinfo=UTC)
+    idle_after: timedelta = timedelta(seconds=30)
+    name: str = ""
+
+
+def kafka(
+    topic: str,
+    *,
+    schema: str,
+    require_key: bool = False,
+    max_bytes: int = 1 << 20,
+    max_ahead: str | timedelta = "5 minutes",
+    not_before: datetime = datetime(2000, 1, 1, tzinfo=UTC),
+    idle_after: str | timedelta = "30 seconds",
+) -> KafkaSource:
+    """A topic, declared once.
+
+    `schema` is Spark DDL. A record goes to quarantine when its value is empty, larger than `max_bytes`, not UTF-8, not
+    a JSON object of that schema, without its key if `require_key`, or when its event time is missing, before
+    `not_before`, or ahead of the record's own timestamp by more than `max_ahead`. A partition silent for `idle_after`
+    no longer holds back the watermark.
+    """
+    if not_before.tzinfo is None:
+        raise DeclarationError(f"not_before={not_before}: an instant needs its time zone; add tzinfo=UTC")
+    return KafkaSource(
+        topic, schema, require_key, max_bytes, duration(max_ahead, "max_ahead"), not_before,
+        duration(idle_after, "idle_after"),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource:
+    """Files that change seldom: read whole, as a snapshot."""
+
+    path: str
+    schema: str
+    format: str = "csv"
+    name: str = ""
+
+
+def files(path: str, *, schema: str, format: str = "csv") -> FileSource:
+    """Files read whole; a relative `path` is relative to the module that declares them. CSV has a header line."""
+    module_file = inspect.stack()[1].frame.f_globals.get("__file__", "")
+    absolute = path if "://" in path or path.startswith("/") else str(Path(module_file).resolve().parent / path)
+    return FileSource(absolute, schema, format)
+
+
+Source = KafkaSource | FileSource
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One declared Delta table; made by `@table`, completed (pipeline) by the catalog. Call it to run its function."""
+
+    name: str
+    layer: Layer
+    transformation: Callable[..., "DataFrame"] = field(repr=False)
+    inputs: tuple[str, ...]
+    event_time: str = ""
+    delay: timedelta = timedelta(0)
+    window: Window | None = None
+    keys: tuple[str, ...] = ()
+    late: LatePolicy = "redirect"
+    expectations: tuple[Expectation, ...] = ()
+    grain: Grain = "hour"
+    owner: str = ""
+    tolerance: float = 0.0
+    pipeline: str = ""
+
+    def __call__(self, *inputs: "DataFrame", **named: "DataFrame") -> "DataFrame":
+        return self.transformation(*inputs, **named)
+
+    @property
+    def description(self) -> str:
+        return inspect.getdoc(self.transformation) or ""
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the declaration: the code it runs (comments and docstrings apart) and every setting that decides rows.
+
+        The code is the function and the functions of the same module that it calls.
+        """
+        parts = [ast.dump(tree) for tree in _code(self.transformation)]
+        decided = (self.event_time, self.delay, self.window, self.keys, self.late, self.grain, self.expectations)
+        return hashlib.sha256(repr((parts, decided)).encode()).hexdigest()[:16]
+
+
+def table(
+    *,
+    layer: Layer,
+    event_time: str = "",
+    delay: str | timedelta = "0 seconds",
+    window: Window | None = None,
+    keys: Sequence[str] = (),
+    late: LatePolicy = "redirect",
+    expectations: Sequence[Expectation] = (),
+    grain: Grain = "hour",
+    owner: str = "",
+    tolerance: float = 0.0,
+) -> Callable[[FunctionType], Table]:
+    """Declares the table that a pure `DataFrame -> DataFrame` function computes.
+
+    A record (a table read straight from a topic) names its `event_time` column and the `delay` by which its watermark
+    follows the latest event time. A `window` table groups by the column `window` and lists its other `keys`. `late`
+    says what happens to rows that miss their window: `redirect` keeps them in view as `<table>__late`, `drop` counts
+    them only. `tolerance` is the relative difference of doubles that still counts as equal.
+    Raises DeclarationError.
+    """
+    _one_of("layer", layer, ("bronze", "silver", "gold"))
+    _one_of("late", late, ("drop", "redirect"))
+    _one_of("grain", grain, tuple(GRAINS))
+
+    def declare(function: FunctionType) -> Table:
+        return Table(
+            name=function.__name__,
+            layer=layer,
+            transformation=function,
+            inputs=_inputs(function),
+            event_time=event_time,
+            delay=duration(delay, "delay"),
+            window=window,
+            keys=tuple(keys),
+            late=late,
+            expectations=tuple(expectations),
+            grain=grain,
+            owner=owner,
+            tolerance=tolerance,
+        )
+
+    return declare
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise DeclarationError(f"{name}={value!r}: one of {', '.join(allowed)}")
+
+
+def _inputs(function: FunctionType) -> tuple[str, ...]:
+    if "__" in function.__name__ or function.__name__.startswith("_"):
+        raise DeclarationError(
+            f"table={function.__name__}: '__' marks side tables (quarantine, late) and a leading '_' the ledger; rename it"
+        )
+    parameters = inspect.signature(function).parameters.values()
+    unusable = [p.name for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) or p.default is not p.empty]
+    if unusable or not parameters:
+        raise DeclarationError(
+            f"table={function.__name__}: its parameters name its inputs, at least one, without defaults or * "
+            f"(found {', '.join(unusable) or 'none'})"
+        )
+    return tuple(p.name for p in parameters)
+
+
+def _code(function: FunctionType, seen: frozenset[str] = frozenset()) -> list[ast.AST]:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    if isinstance(tree, ast.FunctionDef):
+        tree.decorator_list = []
+        if ast.get_docstring(tree) is not None:
+            tree.body = tree.body[1:]
+    called = [
+        value
+        for name in sorted(function.__code__.co_names)
+        if isinstance(value := function.__globals__.get(name), FunctionType)
+        and value.__module__ == function.__module__
+        and name not in seen
+    ]
+    seen = seen | {function.__name__} | {f.__name__ for f in called}
+    return [tree] + [tree for f in called for tree in _code(f, seen)]

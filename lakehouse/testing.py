@@ -1,0 +1,144 @@
+"""The test kit: feed a table micro-batches, crash between commit points, resume, and ask for the proof.
+
+    def test_views(spark, tmp_path):
+        stage = Stage(spark, tmp_path, my_tables)
+        stage.feed("ad_events", [{"ad_id": "a", "event_type": "view", "event_time": "1767225600000"}])
+        stage.advance("ad_events", {"ad_id": "a", "event_type": "view", "event_time": "1767225700000"})
+        stage.run("campaign_views")
+        assert_live_equals_bounded(stage, "campaign_views")
+
+Real Spark, real Delta, the same code as in a streaming job; only the topic is left out: a fed row enters the record as a
+raw Kafka record of the partition and time that the test chooses.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from lakehouse import bounded, live, sinks, sources
+from lakehouse.catalog import catalog_of
+from lakehouse.event_time import EPOCH, Range
+from lakehouse.frontier import Certificate, frontier
+from lakehouse.lake import Lake
+from lakehouse.live import BatchLog
+from lakehouse.settings import Settings
+
+COMMIT_POINTS = ("begin", "rows", "quarantine", "journal")
+Value = Mapping[str, object] | bytes | str | None
+
+
+class Aborted(Exception):
+    """The crash that a test asked for."""
+
+
+class Stage:
+    """A lakehouse in `root` holding the tables of `modules`, driven step by step."""
+
+    def __init__(self, spark: SparkSession, root: Path, *modules: ModuleType, **settings: object) -> None:
+        names = tuple(m.__name__ for m in modules)
+        self.lake = Lake(spark, Settings(root=root, tables=names, **settings), catalog_of(modules))  # type: ignore[arg-type]
+        for table in self.lake.catalog:
+            if self.lake.catalog.kind(table) == "snapshot":
+                bounded.rebuild(self.lake, table)
+        live.prepare(self.lake, list(self.lake.catalog))
+        self._offsets: dict[str, dict[int, int]] = {}
+        self._batches: dict[str, int] = {}
+        self._now = datetime(2030, 1, 1, tzinfo=UTC)
+
+    def feed(
+        self,
+        record: str,
+        values: Iterable[Value | tuple[int, Value]],
+        *,
+        key: bytes | None = b"key",
+        sent: datetime | None = None,
+        abort_at: str | None = None,
+    ) -> None:
+        """Writes one micro-batch into a record.
+
+        A value is a row (sent as JSON), text or bytes as they are, or None (a tombstone); a pair gives its partition
+        too, 0 if not. `sent` is the records' own timestamp. With `abort_at` (one of COMMIT_POINTS) the batch crashes
+        there; the crash is followed by a resume of the same batch, as Spark would.
+        """
+        table = self.lake.catalog.table(record)
+        topic = self.lake.catalog.sources[table.inputs[0]].topic  # type: ignore[union-attr]
+        offsets = self._offsets.setdefault(record, {})
+        rows = []
+        for value in values:
+            partition, payload = value if isinstance(value, tuple) else (0, value)
+            offsets[partition] = offsets.get(partition, 0) + 1
+            rows.append((key, _payload(payload), topic, partition, offsets[partition] - 1, sent or self._now))
+        batch = self.lake.spark.createDataFrame(rows, sources.KAFKA_SCHEMA)
+        self._now += timedelta(seconds=1)
+        log = BatchLog(EPOCH, self._now, {topic: {str(p): n for p, n in offsets.items()}})
+        batch_id = self._batches.get(record, 0)
+        self._batches[record] = batch_id + 1
+        if abort_at:
+            try:
+                live.record_batch(live.live_run(self.lake, table, _abort(abort_at)), batch, batch_id, log)
+            except Aborted:
+                pass
+        live.record_batch(live.live_run(self.lake, table), batch, batch_id, log)
+
+    def advance(self, record: str, row: Value) -> None:
+        """Moves the record's watermark to the event time of `row` less the delay, on every partition it has."""
+        partitions = sorted(self._offsets.get(record, {0: 0}))
+        for _ in range(2):  # the first raises the heads, the second carries the watermark that follows from them
+            self.feed(record, [(p, row) for p in partitions])
+
+    def run(self, *tables: str, files_per_batch: int = 1_000, abort_at: str | None = None) -> None:
+        """Runs live queries up to the present, each input commit cut into micro-batches of `files_per_batch` files.
+
+        With `abort_at` each query crashes in its first micro-batch at that commit point, and is then resumed.
+        """
+        lake = replace(self.lake, settings=replace(self.lake.settings, max_files_per_trigger=files_per_batch))
+        for name in tables:
+            table = lake.catalog.table(name)
+            if abort_at:
+                try:
+                    live.start(lake, table, available_now=True, reached=_abort(abort_at)).awaitTermination()
+                except StreamingQueryException as err:
+                    if Aborted.__name__ not in str(err):
+                        raise
+            live.start(lake, table, available_now=True).awaitTermination()
+
+    def rows(self, table: str, side: str = "") -> DataFrame:
+        """The rows of a table or, with side='quarantine', those put aside."""
+        return self.lake.read(self.lake.catalog.table(table), side=side)  # type: ignore[arg-type]
+
+    def frontier(self, table: str) -> datetime | None:
+        return frontier(self.lake.settings, self.lake.catalog.table(table))
+
+    def backfill(self, table: str, span: Range):
+        return bounded.backfill(self.lake, self.lake.catalog.table(table), span)
+
+
+def assert_live_equals_bounded(stage: Stage, table: str, span: Range | None = None) -> Certificate:
+    """The proof over `span`, by default all that is closed; fails with the rows that differ, or if none was compared."""
+    certificate = bounded.reconcile(stage.lake, stage.lake.catalog.table(table), span)
+    shown = "\n".join(certificate.examples)
+    assert certificate.verdict == "EQUAL", f"{table} {certificate.verdict}: {certificate.detail}\n{shown}"
+    assert certificate.rows_bounded > 0, f"{table}: no row was compared; feed more rows, or advance event time"
+    return certificate
+
+
+def _payload(value: Value) -> bytes | None:
+    if isinstance(value, Mapping):
+        return json.dumps(value, default=str).encode()
+    return value.encode() if isinstance(value, str) else value
+
+
+def _abort(point: str):
+    assert point in COMMIT_POINTS, f"abort_at={point!r}: one of {', '.join(COMMIT_POINTS)}"
+
+    def reached(now: str) -> None:
+        if now == point:
+            raise Aborted(point)
+
+    return reached
