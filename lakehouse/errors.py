@@ -5,6 +5,7 @@ LakehouseError
 ├── DeclarationError     a table or source is declared in a way that cannot be kept
 ├── RangeError           a range of event time that a run may not touch
 ├── UnknownTable         a name that no module declares
+├── QueryError           SQL that cannot be answered
 ├── BrokerError          the broker cannot be started or reached
 ├── JarsError            the jars cannot be resolved, or are not the ones checked in
 ├── JobError             a streaming job cannot be started or stopped
@@ -31,6 +32,10 @@ class RangeError(LakehouseError):
 
 
 class UnknownTable(LakehouseError):
+    pass
+
+
+class QueryError(LakehouseError):
     pass
 
 

@@ -1,6 +1,8 @@
 """The Spark session: Delta, Kafka, UTC, RocksDB state; the same for live and bounded runs."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
@@ -39,3 +41,15 @@ def create(settings: Settings, name: str, master: str | None = None) -> SparkSes
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+@contextmanager
+def opened(settings: Settings, name: str) -> Iterator[SparkSession]:
+    """A session for one piece of work, stopped after it; one that this process has already is used and left running."""
+    running = SparkSession.getActiveSession()
+    spark = running or create(settings, name)
+    try:
+        yield spark
+    finally:
+        if running is None:
+            spark.stop()

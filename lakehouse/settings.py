@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from datetime import date
 from pathlib import Path
 
 from lakehouse.durations import duration
@@ -34,8 +35,13 @@ class Settings:
     trigger: str = "500 milliseconds"  # the least time between two micro-batches of a query
     max_offsets_per_trigger: int = 1_000_000  # records of a topic in one micro-batch
     max_files_per_trigger: int = 1_000  # files of a table in one micro-batch
+    since: str = "2026-01-01"  # the first day of event time whose partitions are offered for bounded runs
 
     def __post_init__(self) -> None:
+        try:
+            date.fromisoformat(self.since)
+        except ValueError as err:
+            raise SettingsError(f"since={self.since!r}: a day, for partitions begin there; write 2026-01-01") from err
         try:
             duration(self.trigger, "trigger")
         except DeclarationError as err:
@@ -72,6 +78,15 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
 
 def _masked(name: str, properties: Mapping[str, str]) -> dict[str, str]:
     return {f"{name}.{k}": "***" if any(s in k.lower() for s in _SECRET) else v for k, v in properties.items()}
+
+
+def to_environment(settings: Settings) -> dict[str, str]:
+    """The variables by which another process comes to the same settings; they may hold secrets."""
+    plain = {f.name: getattr(settings, f.name) for f in fields(Settings) if f.name != "kafka"}
+    plain["tables"] = ",".join(settings.tables)
+    plain["spark_conf"] = ";".join(f"{k}={v}" for k, v in settings.spark_conf.items())
+    client = {_KAFKA + key.upper().replace(".", "_"): value for key, value in settings.kafka.items()}
+    return {f"LAKEHOUSE_{name.upper()}": str(value) for name, value in plain.items()} | client
 
 
 def _value(name: str, text: str) -> object:

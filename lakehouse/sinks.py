@@ -4,9 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from lakehouse import plan
 from lakehouse.errors import CommitError, DeclarationError
@@ -24,9 +23,9 @@ def create(lake: Lake, table: Table) -> None:
     """Makes the table and its quarantine if they are not there. Raises DeclarationError if the columns are others."""
     declared = plan.stored_schema(lake, table)
     partitioned = lake.catalog.kind(table) != "snapshot"
-    _create(lake, lake.path(table), declared, partitioned)
+    _create(lake.path(table), declared, partitioned)
     if partitioned:
-        _create(lake, lake.path(table, "quarantine"), StructType.fromDDL(plan.QUARANTINE), True)
+        _create(lake.path(table, "quarantine"), StructType.fromDDL(plan.QUARANTINE), True)
     stored = {f.name: f.dataType for f in lake.read(table).schema}
     wanted = {f.name: f.dataType for f in declared}
     if changed := sorted(n for n in stored | wanted if stored.get(n) != wanted.get(n)):
@@ -36,15 +35,15 @@ def create(lake: Lake, table: Table) -> None:
         )
 
 
-def _create(lake: Lake, path: Path, schema: StructType, partitioned: bool) -> None:
-    if (path / "_delta_log").is_dir():
-        return
-    builder = DeltaTable.createIfNotExists(lake.spark).location(str(path))
-    for column in schema:
-        builder = builder.addColumn(column.name, column.dataType)  # all nullable: NOT NULL is the gate's to judge
-    for key, value in _PROPERTIES.items():
-        builder = builder.property(key, value)
-    (builder.partitionedBy(PARTITION) if partitioned else builder).execute()
+def _create(path: Path, schema: StructType, partitioned: bool) -> None:
+    from deltalake import DeltaTable, Schema
+
+    nullable = StructType([StructField(f.name, f.dataType) for f in schema])  # NOT NULL is the gate's to judge
+    # by delta-rs: an empty commit costs Spark half a second, and a pipeline has many tables
+    DeltaTable.create(
+        str(path), Schema.from_json(nullable.json()), mode="ignore", configuration=_PROPERTIES,
+        partition_by=[PARTITION] if partitioned else None,
+    )  # fmt: skip
 
 
 def committed(path: Path, app: str) -> int:
@@ -112,6 +111,6 @@ def _version_of(path: Path, app: str, batch: int) -> int:
 
 
 def _delta(path: Path):
-    from deltalake import DeltaTable as DeltaRs
+    from deltalake import DeltaTable
 
-    return DeltaRs(str(path), without_files=True)
+    return DeltaTable(str(path), without_files=True)

@@ -1,0 +1,71 @@
+.DEFAULT_GOAL := help
+.PHONY: demo test verify bench lint lock setup clean help
+BIN := .venv/bin
+LOCKED := .venv/.locked
+READY := .venv/.ready
+
+# One shell script, two findings: a Python that can make the environment, and a Java that can run Spark.
+define FIND_PYTHON
+found=; bare=; \
+for python in $(PYTHON) python3 python3.11 python3.12 python3.13; do \
+  $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue; \
+  if $$python -c 'import venv, ensurepip' 2>/dev/null; then found=$$python; break; else bare=$$python; fi; \
+done; \
+if [ -z "$$found" ] && [ -n "$$bare" ]; then \
+  echo "$$bare has no venv module: install it (Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; \
+elif [ -z "$$found" ]; then \
+  echo "Python 3.11 or newer is needed: install it (Debian and Ubuntu: apt install python3 python3-venv)" >&2; exit 1; \
+fi
+endef
+define CHECK_JAVA
+java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+version=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1); \
+if [ "$${version:-0}" -lt 17 ]; then \
+  echo "Java 17 or newer is needed ($$java is $${version:-missing}): install it (Debian and Ubuntu: apt install default-jre-headless)" >&2; \
+  exit 1; \
+fi
+endef
+
+demo: setup ## start everything and show it at work (SECONDS=60 ends it after a minute)
+	@$(BIN)/lakehouse demo $(if $(SECONDS),--seconds $(SECONDS))
+
+test: setup ## the tests to run before every commit
+	@$(BIN)/pytest -m "not slow"
+
+verify: setup ## everything else: style, processes killed, the demo in a browser
+	@status=0; $(BIN)/ruff check || status=1; $(BIN)/pytest -m slow || status=1; exit $$status
+
+bench: setup ## measure what the README claims
+	@$(BIN)/python -m benchmarks
+
+lint: setup ## check the style of the code
+	@$(BIN)/ruff check
+
+lock: $(BIN)/uv ## bring requirements.lock up to date with pyproject.toml
+	@$(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --extra dev --generate-hashes \
+	  --no-strip-extras --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+	  --output-file requirements.lock
+
+setup: $(READY) ## make .venv and fetch the jars, once
+	@$(CHECK_JAVA)
+	@$(BIN)/python -m lakehouse.jars
+
+$(READY): $(LOCKED) pyproject.toml
+	@$(BIN)/pip install --quiet --no-index --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(LOCKED): requirements.lock
+	@$(CHECK_JAVA)
+	@$(FIND_PYTHON); echo "making .venv from requirements.lock (once)" && $$found -m venv --clear .venv
+	@$(BIN)/pip install --quiet --require-hashes --requirement requirements.lock
+	@touch $@
+
+$(BIN)/uv: # not a prerequisite of a file: the lock must not wait for what it is about to replace
+	@$(MAKE) --no-print-directory setup
+
+clean: ## remove .venv and caches; the data in .lakehouse stay
+	rm -rf .venv .pytest_cache .hypothesis .ruff_cache dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help: ## show this
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -1,0 +1,114 @@
+"""Asset checks: what must hold of a table's rows, and that both runs give the same ones.
+
+Only bad data fails a check; whatever keeps it from looking at the data raises.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import dagster as dg
+from pydantic import Field
+
+from assets import partitions
+from assets.metadata import of_certificate
+from assets.resources import PROOF, Lakehouse, refusals
+from lakehouse.catalog import Catalog
+from lakehouse.event_time import Range, text
+from lakehouse.frontier import Certificate, frontier
+from lakehouse.settings import Settings
+from lakehouse.table import Table
+
+if TYPE_CHECKING:
+    from lakehouse.quality import SuiteResult
+
+EXPECTATIONS_HOLD = "expectations_hold"
+STREAM_EQUALS_BATCH = "stream_equals_batch"
+
+
+class Closed(dg.Config):
+    """How far a check looks back from the frontier."""
+
+    partitions: int = Field(default=24, ge=1, description="the last closed partitions")
+
+
+def checks(catalog: Catalog) -> list[dg.AssetChecksDefinition]:
+    """`stream_equals_batch` of derived tables; `expectations_hold` of all but records that have expectations."""
+    derived = partitions.derived(catalog)
+    expecting = [t for t in catalog if t.expectations and catalog.kind(t) != "record"]
+    return [_stream_equals_batch(t) for t in derived] + [_expectations_hold(t, t in derived) for t in expecting]
+
+
+def _stream_equals_batch(table: Table) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=table.name,
+        name=STREAM_EQUALS_BATCH,
+        description="The closed partitions, computed again in batch from the stored input, give the same rows.",
+        pool=PROOF,
+    )
+    def check(config: Closed, lakehouse: Lakehouse) -> dg.AssetCheckResult:
+        span = closed(lakehouse.settings, table, config.partitions)
+        return dg.AssetCheckResult(**verdict(proven(lakehouse, table, span)))
+
+    return check
+
+
+def proven(lakehouse: Lakehouse, table: Table, span: Range) -> Certificate:
+    """Reconciles `span`, on record."""
+    from lakehouse import bounded
+
+    with refusals():
+        return bounded.reconcile(lakehouse.lake, table, span)
+
+
+def verdict(proof: Certificate) -> dict[str, object]:
+    """A certificate as a check's outcome; a proof over no rows proves nothing."""
+    passed = proof.verdict == "EQUAL" and proof.rows_bounded > 0
+    found = f"{proof.verdict}: {proof.rows_live} rows of the stream, {proof.rows_bounded} in batch"
+    return {
+        "passed": passed,
+        "metadata": of_certificate(proof),
+        "severity": dg.AssetCheckSeverity.WARN if proof.verdict == "PENDING" else dg.AssetCheckSeverity.ERROR,
+        "description": f"{found}. {proof.detail}" if proof.detail else found,
+    }
+
+
+def _expectations_hold(table: Table, partitioned: bool) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=table.name,
+        name=EXPECTATIONS_HOLD,
+        description="\n".join(["Of the rows at rest holds:\n", *(f"- `{e}`" for e in table.expectations)]),
+        pool=PROOF,
+    )
+    def check(config: Closed, lakehouse: Lakehouse) -> dg.AssetCheckResult:
+        from lakehouse import quality
+        from lakehouse.event_time import between, instant_of
+
+        rows, where = lakehouse.lake.read(table), "all rows"
+        if partitioned:
+            span = closed(lakehouse.settings, table, config.partitions)
+            moment = instant_of(table.window, lakehouse.lake.catalog.event_time(table))
+            rows, where = rows.where(between(moment, span)), str(span)
+        with refusals():
+            results = quality.validate(rows, table.expectations)
+        metadata = {"rows": rows.count(), "range": where, "expectations": _table(results)}
+        return dg.AssetCheckResult(passed=all(r.passed for r in results), metadata=metadata)
+
+    return check
+
+
+def closed(settings: Settings, table: Table, most: int) -> Range:
+    """The last `most` closed partitions; raises Failure if there is none."""
+    span = partitions.closed(settings, table)
+    if span is None:
+        ahead = frontier(settings, table)
+        raise dg.Failure(
+            f"table={table.name}, frontier={text(ahead) if ahead else None}: only whole {table.grain}s behind the "
+            "frontier are checked, and none with rows is there yet; let the stream go on",
+            allow_retries=False,
+        )
+    return partitions.last(span, table, most)
+
+
+def _table(results: Sequence["SuiteResult"]) -> dg.MetadataValue:
+    return dg.MetadataValue.table([dg.TableRecord(asdict(r)) for r in results])

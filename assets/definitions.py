@@ -1,0 +1,28 @@
+"""The Definitions that `workspace.yaml` loads: everything follows from the catalog that the environment names."""
+
+import warnings
+
+import dagster as dg
+
+from assets import checks, schedules, sensors, streams, tables
+from assets.resources import Lakehouse
+from lakehouse import catalog
+from lakehouse.settings import Settings, from_environment
+
+
+def build(settings: Settings) -> dg.Definitions:
+    """The lakehouse of `settings` as Dagster sees it; reads Delta logs for column schemas, starts no Spark."""
+    warnings.simplefilter("ignore", dg.BetaWarning)  # of backfill policies; each load and run would print a page
+    known = catalog.load(settings)
+    return dg.Definitions(
+        assets=[*streams.specs(known), *tables.specs_and_assets(settings, known)],
+        asset_checks=checks.checks(known),
+        jobs=[*streams.jobs(known), schedules.reconcile],
+        schedules=[schedules.reconcile_closed(settings, known)],
+        sensors=sensors.sensors(settings, known),
+        resources={"lakehouse": Lakehouse.of(settings)},
+        executor=dg.in_process_executor,  # the steps of a run share its one JVM
+    )
+
+
+definitions = build(from_environment())

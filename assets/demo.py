@@ -1,0 +1,217 @@
+"""`lakehouse demo`: the whole system at work on this machine, and at the end its proof.
+
+A broker, producers that first write history and then live events, the streaming jobs of every shipped pipeline, the
+Dagster UI and daemon. Ctrl-C ends all of them, in the order in which nothing is lost.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from lakehouse.settings import Settings, to_environment
+
+app = typer.Typer()
+
+_DAGSTER_YAML = """\
+telemetry:
+  enabled: false
+nux:
+  enabled: false
+concurrency:
+  pools:
+    default_limit: 1
+"""
+
+
+@app.command()
+def demo(
+    seconds: Annotated[float | None, typer.Option(help="Run that long, drain, prove; else until Ctrl-C")] = None,
+    history: Annotated[str, typer.Option(help="Event time written before the live events, on the first run")] = "2 hours",
+    port: Annotated[int, typer.Option(help="Of the Dagster UI")] = 3000,
+    ui: Annotated[bool, typer.Option(help="Start the Dagster UI and daemon")] = True,
+) -> None:
+    """Start everything and show it at work; with --seconds end with a proof: exit code 0 only if every range is EQUAL."""
+    from rich.console import Console
+
+    from lakehouse.settings import from_environment
+
+    console, stopping = Console(), threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopping.set())
+    stage = _Demo(from_environment(), console, stopping)
+    try:
+        stage.start(history, port if ui else None)
+        stage.watch(f"http://localhost:{port}" if ui else "(not started)", seconds)
+        interrupted = stopping.is_set()
+        stage.end("producers", "jobs")
+        if seconds is not None and not interrupted:
+            raise typer.Exit(stage.prove())
+    finally:
+        stage.end("producers", "jobs", "ui", "broker")
+
+
+class _Demo:
+    """The running parts, by the name under which they are ended."""
+
+    def __init__(self, settings: Settings, console, stopping: threading.Event) -> None:
+        self.settings, self.console, self.stopping = settings, console, stopping
+        self.running: dict[str, list[Callable[[], object]]] = {}
+
+    def start(self, history: str, port: int | None) -> None:
+        from lakehouse import broker, catalog, jars
+        from streaming_jobs import supervisor
+
+        settings = self.settings
+        if not settings.bootstrap_servers:
+            self._step("Kafka broker", "broker", lambda: broker.stop(settings),
+                       lambda: broker.start(settings, jars.resolve(settings.jars)))  # fmt: skip
+        pipelines = catalog.load(settings).pipelines()
+        for pipeline in pipelines:
+            self._produce(pipeline, history)
+        if port:
+            self._process("ui", f"Dagster UI on http://localhost:{port}", _dagster(settings, port), "dagster.log")
+        for pipeline in pipelines:
+            self._step(f"streaming job {pipeline}", "jobs", lambda p=pipeline: supervisor.stop(settings, p),
+                       lambda p=pipeline: supervisor.start(settings, p, wait=180))  # fmt: skip
+
+    def watch(self, address: str, seconds: float | None) -> None:
+        """Shows the tables, live, until the time is over or someone stops it."""
+        from rich.live import Live
+
+        end = time.monotonic() + seconds if seconds is not None else float("inf")
+        with Live(console=self.console, auto_refresh=False) as live:
+            while not self.stopping.is_set() and time.monotonic() < end:
+                live.update(self._shown(address, end - time.monotonic()), refresh=True)
+                self.stopping.wait(min(1.0, max(end - time.monotonic(), 0)))
+
+    def prove(self) -> int:
+        """Reconciles every derived table up to its frontier; 0 only if each range has rows and is EQUAL."""
+        from lakehouse import bounded, catalog, session
+        from lakehouse.errors import LakehouseError
+        from lakehouse.lake import Lake
+
+        loaded = catalog.load(self.settings)
+        with self.console.status("reconciling: every range again, as batch"):
+            lake = Lake(session.create(self.settings, "demo proof"), self.settings, loaded)
+            found = []
+            for table in (t for t in loaded if loaded.kind(t) in ("row", "window")):
+                try:
+                    found.append(bounded.reconcile(lake, table))
+                except LakehouseError as err:
+                    self.console.print(f"[red]{err}[/red]")
+            lake.spark.stop()
+        self.console.print(_proof_table(found))
+        for certificate in found:
+            for example in certificate.examples:
+                self.console.print(f"[red]{certificate.table}: {example}[/red]")
+        expected = sum(loaded.kind(t) in ("row", "window") for t in loaded)
+        proven = [c for c in found if c.verdict == "EQUAL" and c.rows_bounded > 0]
+        self.console.print(
+            f"[green]proven: {len(proven)} of {expected} tables, stream = batch[/green]" if len(proven) == expected
+            else f"[red]proven: {len(proven)} of {expected} tables[/red]"
+        )  # fmt: skip
+        return 0 if len(proven) == expected else 1
+
+    def end(self, *parts: str) -> None:
+        for part in parts:
+            for stop in self.running.pop(part, []):
+                with self.console.status(f"ending {part}"):
+                    stop()
+
+    def _step(self, text: str, part: str, stop: Callable[[], object], begin: Callable[[], object]) -> None:
+        if self.stopping.is_set():
+            return
+        self.running.setdefault(part, []).append(stop)
+        began = time.monotonic()
+        with self.console.status(text):
+            begin()
+        self.console.print(f"[green]✓[/green] {text} [dim]{time.monotonic() - began:.1f} s[/dim]")
+
+    def _produce(self, pipeline: str, history: str) -> None:
+        from lakehouse import broker
+        from lakehouse.errors import SettingsError
+        from lakehouse.producers import commands, producer
+
+        try:
+            made = producer(pipeline)
+        except SettingsError:
+            return  # a user's own pipeline brings its own producers
+        new = broker.ensure_topics(self.settings, {made.topic: made.workload.partitions}, commands.TOPIC)
+        past = ["--history", history] if new else []  # a second run goes on from now
+        command = [sys.executable, "-m", "lakehouse", "produce", pipeline, *past, "--live", "--json"]
+        text = f"producer of {pipeline}" + (f": {history} of history, then live" if past else ": live")
+        self._process("producers", text, command, f"producer_{pipeline}.log")
+
+    def _process(self, part: str, text: str, command: list[str], log: str) -> None:
+        folder = self.settings.root / "_demo"
+        folder.mkdir(parents=True, exist_ok=True)
+        environment = os.environ | to_environment(self.settings) | {"DAGSTER_HOME": str(_dagster_home(self.settings))}
+
+        def begin() -> None:
+            with (folder / log).open("ab") as output:  # a session of its own: Ctrl-C reaches the demo alone
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
+                )
+            self.running[part].append(lambda: _end_tree(process))
+
+        self._step(text, part, lambda: None, begin)
+
+    def _shown(self, address: str, left: float):
+        from rich.console import Group
+
+        from lakehouse import catalog, frontier
+        from streaming_jobs import supervisor
+        from streaming_jobs.commands import queries_table
+
+        pipelines = catalog.load(self.settings).pipelines()
+        last = {c.table: f"{c.verdict} {c.at:%H:%M:%S}" for c in frontier.certificates(self.settings)}
+        jobs = queries_table([(p, supervisor.status(self.settings, p)) for p in pipelines], last)
+        until = f"{left:.0f} s left" if left != float("inf") else "Ctrl-C ends everything"
+        return Group(jobs, f"Dagster: [bold]{address}[/bold] · {until}")
+
+
+def _dagster(settings: Settings, port: int) -> list[str]:
+    home = _dagster_home(settings)
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "dagster.yaml").write_text(_DAGSTER_YAML)
+    return [sys.executable, "-m", "dagster", "dev", "-m", "assets.definitions", "-h", "127.0.0.1", "-p", str(port)]
+
+
+def _dagster_home(settings: Settings):
+    return settings.root / "_dagster"
+
+
+def _end_tree(process: subprocess.Popen) -> None:
+    """Ends a process and all that it started; kills what is left after 20 seconds."""
+    import psutil
+
+    if process.poll() is None:
+        tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        process.send_signal(signal.SIGINT)
+        _, left = psutil.wait_procs(tree, timeout=20)
+        for each in left:
+            each.kill()
+        psutil.wait_procs(left, timeout=5)
+    process.wait()
+
+
+def _proof_table(found):
+    from rich.table import Table
+
+    shown = Table("table", "range", title="the proof", title_justify="left")
+    for column in ("rows live", "rows bounded", "seconds"):
+        shown.add_column(column, justify="right")
+    shown.add_column("verdict")
+    for c in found:
+        colour = "green" if c.verdict == "EQUAL" and c.rows_bounded else "red"
+        span = f"[{c.start:%Y-%m-%d %H:%M:%S}, {c.end:%Y-%m-%d %H:%M:%S})"
+        counts = (f"{c.rows_live:,}", f"{c.rows_bounded:,}", f"{c.seconds:.1f}")
+        shown.add_row(c.table, span.replace("[", r"\["), *counts, f"[{colour}]{c.verdict}[/{colour}]")
+    return shown

@@ -1,0 +1,162 @@
+"""Sensors: what the streams did, told to Dagster as events without runs. They read journals and Delta logs, no Spark.
+
+At least once: an event is stored before the cursor that passes it, so a crash between repeats it, word for word.
+"""
+
+import json
+from collections.abc import Iterable
+from datetime import timedelta
+from itertools import islice, takewhile
+
+import dagster as dg
+
+from assets import partitions
+from assets.metadata import column_schema, instant, of_commit, of_partition
+from assets.streams import observed
+from lakehouse.catalog import Catalog
+from lakehouse.event_time import Range, parse_instant, partition_range
+from lakehouse.frontier import Commit, Journal, frontier
+from lakehouse.settings import Settings
+from lakehouse.table import Table
+
+_MOST = 100  # events a tick: SQLite takes 5 ms for each
+_LOOK_BACK = timedelta(hours=1)  # of a record's journal, when Dagster was away
+
+
+def sensors(settings: Settings, catalog: Catalog) -> list[dg.SensorDefinition]:
+    return [
+        closed_partitions(settings, partitions.derived(catalog)),
+        written_tables(settings, catalog),
+        streaming_job_states(settings, catalog),
+    ]
+
+
+def closed_partitions(settings: Settings, tables: Iterable[Table]) -> dg.SensorDefinition:
+    """A partition is materialised when the frontier has passed its end. Cursor: the last one told, by table."""
+
+    @dg.sensor(
+        name="closed_partitions",
+        minimum_interval_seconds=15,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Tells which partitions of derived tables the stream has completed.",
+    )
+    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        told: dict[str, str] = json.loads(context.cursor or "{}")
+        events: list[dg.AssetMaterialization] = []
+        for table in tables:
+            for event in _closings(settings, table, told.get(table.name), _MOST - len(events)):
+                events.append(event)
+                told[table.name] = event.partition
+        return _result(events, told)
+
+    return evaluate
+
+
+def _closings(settings: Settings, table: Table, told: str | None, most: int) -> list[dg.AssetMaterialization]:
+    ahead = frontier(settings, table)
+    known = partition_range(told, table.grain) if told else None
+    if most == 0 or ahead is None or (known and ahead < known.end + (known.end - known.start)):
+        return []  # the usual tick: nothing to tell, and no Delta log to read
+    span = partitions.closed(settings, table)
+    if span is None or (known and span.end <= known.end):
+        return []
+    span = Range(max(span.start, known.end), span.end) if known else span
+    version, found = partitions.stored(settings, table)
+    shared = {"delta_version": version, "fingerprint": table.fingerprint}
+    shared |= instant("frontier", ahead) | column_schema(settings, table)
+    events = []
+    for key in islice(span.partitions(table.grain), most):
+        holds = found.get(key, partitions.Stored())
+        metadata = of_partition(holds) | shared | {"origin": holds.origin}
+        events.append(dg.AssetMaterialization(table.name, partition=key, metadata=metadata))
+    return events
+
+
+def written_tables(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
+    """What has come into records and snapshots since the last minute. Cursor: the last commit told, by table."""
+
+    @dg.sensor(
+        name="written_tables",
+        minimum_interval_seconds=60,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Tells how records grow, minute by minute, and which snapshots have a new version.",
+    )
+    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        told: dict[str, str] = json.loads(context.cursor or "{}")
+        events = []
+        for table in catalog:
+            kind = catalog.kind(table)
+            if kind not in ("record", "snapshot"):
+                continue
+            last = next(iter(Journal(settings, table)), None)
+            if last is None or told.get(table.name) == last.at.isoformat():
+                continue
+            before = told.get(table.name)
+            told[table.name] = last.at.isoformat()
+            if kind == "record":
+                events.append(_growth(settings, table, last, before))
+            elif _version_told(context.instance, table) != last.version:  # a run of Dagster's own has told it already
+                metadata = of_commit(last) | {"rows": last.written} | column_schema(settings, table)
+                events.append(dg.AssetMaterialization(table.name, metadata=metadata))
+        return _result(events, told)
+
+    return evaluate
+
+
+def _growth(settings: Settings, table: Table, last: Commit, before: str | None) -> dg.AssetMaterialization:
+    since = last.at - _LOOK_BACK
+    since = max(since, parse_instant(before)) if before else since
+    commits = list(takewhile(lambda c: c.at > since, Journal(settings, table).live()))
+    seconds = (last.at - (since if before else commits[-1].at)).total_seconds()
+    arrived = sum(c.arrived for c in commits)
+    metadata = {
+        "origin": "live",
+        "rows_written": sum(c.written for c in commits),
+        "rows_quarantined": sum(c.quarantined for c in commits),
+        "rows_per_second": round(arrived / seconds, 1) if seconds else 0.0,
+        "delta_version": last.version,
+        "fingerprint": last.fingerprint,
+    }
+    behind = instant("frontier", last.frontier)
+    if behind:
+        metadata["frontier_behind_seconds"] = round((last.at - last.frontier).total_seconds(), 1)
+    return dg.AssetMaterialization(table.name, metadata=metadata | behind | column_schema(settings, table))
+
+
+def _version_told(instance: dg.DagsterInstance, table: Table) -> object:
+    event = instance.get_latest_materialization_event(dg.AssetKey(table.name))
+    told = event.asset_materialization if event else None
+    return told.metadata["delta_version"].value if told and "delta_version" in told.metadata else None
+
+
+def streaming_job_states(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
+    """A streaming job that starts, stops, fails or dies is seen on its node. Cursor: process and state, by pipeline."""
+
+    @dg.sensor(
+        name="streaming_job_states",
+        minimum_interval_seconds=15,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Tells when a streaming job starts, stops, fails or dies.",
+    )
+    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        from streaming_jobs import supervisor
+
+        told: dict[str, str] = json.loads(context.cursor or "{}")
+        events = []
+        for pipeline in catalog.pipelines():
+            status = supervisor.status(settings, pipeline)
+            if status is None:
+                continue
+            now = f"{status.pid} {status.started_at} {status.state} {status.error}"
+            if told.get(pipeline) != now:
+                events.append(observed(status))
+                told[pipeline] = now
+        return _result(events, told)
+
+    return evaluate
+
+
+def _result(events: list, told: dict[str, str]) -> dg.SensorResult:
+    if not events:
+        return dg.SensorResult(skip_reason="nothing new", cursor=json.dumps(told))
+    return dg.SensorResult(asset_events=events, cursor=json.dumps(told))

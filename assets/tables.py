@@ -1,0 +1,108 @@
+"""Sources and tables as assets: what the graph shows of them, and the bounded runs that fill them."""
+
+import inspect
+
+import dagster as dg
+
+from assets import partitions
+from assets.metadata import column_schema, instant, of_commit, of_partition
+from assets.resources import BOUNDED, Lakehouse, refusals
+from assets.streams import job_key
+from lakehouse.catalog import Catalog, table_path
+from lakehouse.frontier import frontier
+from lakehouse.settings import Settings
+from lakehouse.table import KafkaSource, Source, Table
+
+
+def specs_and_assets(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec | dg.AssetsDefinition]:
+    """Every source and table: sources and records as the outside fills them, the others with their bounded runs."""
+    sources = [_source(s) for s in catalog.sources.values()]
+    make = {"record": _record, "row": _derived, "window": _derived, "snapshot": _snapshot}
+    return sources + [make[catalog.kind(t)](settings, catalog, t) for t in catalog]
+
+
+def _source(source: Source) -> dg.AssetSpec:
+    if isinstance(source, KafkaSource):
+        text, kind, where = f"The topic `{source.topic}`: JSON objects.", "kafka", {"topic": source.topic}
+    else:
+        text, kind, where = "Files, read whole.", source.format, {"path": source.path}
+    schema = {"schema": dg.MetadataValue.md(f"```sql\n{inspect.cleandoc(source.schema)}\n```")}
+    return dg.AssetSpec(source.name, description=text, kinds={kind}, group_name="sources", metadata=where | schema)
+
+
+def _record(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetSpec:
+    """Written by its streaming job alone: nothing to materialise, nothing to backfill."""
+    return dg.AssetSpec(table.name, deps=[job_key(table.pipeline)], **_shown(settings, catalog, table))
+
+
+def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDefinition:
+    @dg.asset(
+        key=table.name,
+        deps=_deps(catalog, table),
+        partitions_def=partitions.definition(settings, table),
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        pool=BOUNDED,
+        **_shown(settings, catalog, table),
+    )
+    def bounded_run(context: dg.AssetExecutionContext, lakehouse: Lakehouse) -> dg.MaterializeResult:
+        from lakehouse import bounded
+        from lakehouse.event_time import Range
+
+        window = context.partition_time_window
+        with refusals():
+            commit = bounded.backfill(lakehouse.lake, table, Range(window.start, window.end))
+        version, found = partitions.stored(lakehouse.settings, table)
+        for key in context.partition_keys:
+            rows = found.get(key, partitions.Stored(by_bounded=True))
+            context.add_asset_metadata(of_partition(rows, version), partition_key=key)
+        ahead = frontier(lakehouse.settings, table)
+        return dg.MaterializeResult(metadata=of_commit(commit) | instant("frontier", ahead))
+
+    return bounded_run
+
+
+def _snapshot(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDefinition:
+    @dg.asset(key=table.name, deps=_deps(catalog, table), pool=BOUNDED, **_shown(settings, catalog, table))
+    def rebuild(lakehouse: Lakehouse) -> dg.MaterializeResult:
+        from lakehouse import bounded
+
+        with refusals():
+            commit = bounded.rebuild(lakehouse.lake, table)
+        version, found = partitions.stored(lakehouse.settings, table)
+        now = {"changed": commit is not None, "rows": sum(p.rows for p in found.values()), "delta_version": version}
+        return dg.MaterializeResult(metadata=(of_commit(commit) if commit else {}) | now)
+
+    return rebuild
+
+
+def _deps(catalog: Catalog, table: Table) -> list[dg.AssetDep]:
+    driving = catalog.driving_input(table)
+    deps = []
+    for name in table.inputs:
+        partitioned = driving is not None and name == driving.name and catalog.kind(driving) != "record"
+        deps.append(dg.AssetDep(name, partition_mapping=partitions.mapping(table) if partitioned else None))
+    if driving is not None and driving.pipeline != table.pipeline:
+        deps.append(dg.AssetDep(job_key(table.pipeline)))
+    return deps
+
+
+def _shown(settings: Settings, catalog: Catalog, table: Table) -> dict[str, object]:
+    """What the UI shows of a table, from its declaration."""
+    declared = {
+        "kind": catalog.kind(table),
+        "delay": str(table.delay) if table.delay else "",
+        "window": str(table.window.size) if table.window else "",
+        "keys": ", ".join(table.keys),
+        "location": dg.MetadataValue.path(str(table_path(settings, table))),
+        "declaration": dg.MetadataValue.md(f"```python\n{inspect.getsource(table.transformation)}\n```"),
+    }
+    tags = {"layer": table.layer, "pipeline": table.pipeline}
+    return {
+        "description": table.description,
+        "group_name": table.layer,
+        "owners": [table.owner] if table.owner else [],
+        "kinds": {"delta", "spark"},
+        "tags": tags | ({"late": table.late} if catalog.kind(table) in ("row", "window") else {}),
+        "code_version": table.fingerprint,
+        "metadata": {k: v for k, v in declared.items() if v} | column_schema(settings, table),
+    }

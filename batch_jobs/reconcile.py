@@ -1,0 +1,34 @@
+"""The proof: recomputes a range behind the frontier and compares. `python -m batch_jobs.reconcile TABLE [--start --end]`"""
+
+import sys
+from datetime import datetime
+
+from lakehouse import bounded
+from lakehouse.errors import RangeError
+from lakehouse.event_time import Range
+from lakehouse.frontier import Certificate
+from lakehouse.lake import Lake
+
+
+def run(lake: Lake, table_name: str, start: datetime | None = None, end: datetime | None = None) -> Certificate:
+    """Compares `[start, end)`, by default all that is closed, with its bounded run; records and returns the verdict.
+
+    Nothing else is written. Raises RangeError, UnknownTable.
+    """
+    table = lake.catalog.table(table_name)
+    if (start is None) != (end is None):
+        raise RangeError(f"table={table_name}: a range has two ends; give --start and --end, or neither for all that is closed")
+    return bounded.reconcile(lake, table, Range(start, end) if start and end else None)
+
+
+def exit_code(certificate: Certificate) -> int:
+    """0 EQUAL, 1 DIFFERENT or nothing compared, 3 no verdict yet (PENDING, NOT_YET, UNPROVABLE)."""
+    if certificate.verdict == "EQUAL":
+        return 0 if certificate.rows_bounded else 1
+    return 1 if certificate.verdict == "DIFFERENT" else 3
+
+
+if __name__ == "__main__":
+    from batch_jobs.commands import main
+
+    main("reconcile", sys.argv[1:])

@@ -1,0 +1,18 @@
+"""Our bounded run of campaign_views over whole hours of the record, again and again in one process.
+
+    python -m benchmarks.bounded_ours HOURS TIMES RESULT        (RESULT: a JSON file of [wall, cpu] per time)
+"""
+
+import sys
+
+from benchmarks import repeated
+from lakehouse import bounded, catalog, session
+from lakehouse.lake import Lake
+from lakehouse.settings import from_environment
+
+if __name__ == "__main__":
+    settings = from_environment()
+    lake = Lake(session.create(settings, "bounded"), settings, catalog.load(settings))
+    table, span = lake.catalog.table("campaign_views"), repeated.hours(int(sys.argv[1]))
+    repeated.measured(lambda: bounded.backfill(lake, table, span), int(sys.argv[2]), sys.argv[3])
+    lake.spark.stop()

@@ -1,0 +1,40 @@
+"""The ads pipeline as one writes it by Spark's documentation: topic -> bronze -> gold, two streaming queries.
+
+    python -m benchmarks.handwritten [--live SECONDS]        (root and broker from the environment, as everywhere)
+
+Session, cores, memory, triggers and Delta's settings are those of our own job, so that only the code differs.
+"""
+
+import sys
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from benchmarks import plain
+
+SCHEMA = """user_id STRING, page_id STRING, ad_id STRING, ad_type STRING, event_type STRING, event_time STRING,
+            ip_address STRING"""
+
+
+def events(spark: SparkSession, servers: str, per_trigger: int) -> DataFrame:
+    records = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("subscribe", "ad-events")
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", per_trigger)
+        .load()
+    )
+    parsed = records.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("event")).select("event.*")
+    return parsed.withColumn("event_time", F.timestamp_millis(F.col("event_time").cast("bigint")))
+
+
+def views(spark: SparkSession, bronze: str, campaigns: str) -> DataFrame:
+    ads = spark.read.option("header", True).schema("ad_id STRING, campaign_id STRING").csv(campaigns)
+    rows = spark.readStream.format("delta").load(bronze).withWatermark("event_time", "1 second")
+    seen = rows.where("event_type = 'view'").join(F.broadcast(ads), "ad_id")
+    return seen.groupBy(F.window("event_time", "10 seconds"), "campaign_id").agg(F.count("*").alias("views"))
+
+
+if __name__ == "__main__":
+    sys.exit(plain.run("hand-written", events, views))

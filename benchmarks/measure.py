@@ -1,0 +1,82 @@
+"""Runs a command and measures it: seconds by the clock, CPU seconds of its whole process tree (Python and JVM)."""
+
+import os
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_LOOK = 0.2  # seconds between two readings of the CPU clocks: the most of a process's end that is missed
+_CENSUS = 1.0  # seconds between two looks for new children, which costs more
+_END = 20.0  # seconds for a JVM to end after the Python process that started it
+
+
+class BenchmarkError(Exception):
+    """A run that cannot be counted: it failed, took too long, or gave a wrong count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a run took."""
+
+    wall: float
+    cpu: float
+
+
+class Tree:
+    """A process and what it started, each known by pid and start time."""
+
+    def __init__(self, root: psutil.Process) -> None:
+        self.root, self.members, self.spent, self.counted = root, {root}, {}, 0.0
+
+    def cpu(self) -> float:
+        """CPU seconds, user and system, so far; those of members that ended are kept."""
+        if time.monotonic() - self.counted > _CENSUS:
+            self.counted = time.monotonic()
+            try:
+                self.members |= set(self.root.children(recursive=True))
+            except psutil.NoSuchProcess:
+                pass
+        for member in self.members:
+            try:
+                times = member.cpu_times()
+                self.spent[member] = max(times.user + times.system, self.spent.get(member, 0.0))
+            except psutil.NoSuchProcess:
+                pass
+        return sum(self.spent.values())
+
+    def end(self, grace: float) -> None:
+        """Waits for every member; kills what is left after `grace` seconds."""
+        _, alive = psutil.wait_procs(list(self.members), timeout=grace)
+        for process in alive:
+            process.kill()
+        psutil.wait_procs(alive, timeout=_END)
+
+
+def run(command: Sequence[str], environment: Mapping[str, str], log: Path, limit: float) -> Cost:
+    """Runs the command to its end. Raises BenchmarkError, with the end of its log, if it fails or exceeds `limit` s."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        began = time.monotonic()
+        process = psutil.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=os.environ | dict(environment),
+            start_new_session=True,
+        )  # fmt: skip
+    tree = Tree(psutil.Process(process.pid))
+    try:
+        while process.poll() is None and time.monotonic() < began + limit:
+            tree.cpu()
+            time.sleep(_LOOK)
+        wall, ended = time.monotonic() - began, process.poll()
+    except BaseException:
+        tree.end(0)
+        raise
+    tree.end(0 if ended is None else _END)
+    if ended != 0:
+        why = f"no end within {limit:.0f} s" if ended is None else f"exit code {ended}"
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+        raise BenchmarkError(f"{' '.join(command[1:])}: {why}\n{tail}")
+    return Cost(wall, tree.cpu())

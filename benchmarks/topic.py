@@ -1,0 +1,71 @@
+"""The topic that every case reads, and the oracle: how many views each campaign has in each window."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lakehouse import broker
+from lakehouse.jars import resolve
+from lakehouse.kafka_options import client_config
+from lakehouse.producers import ads, producer
+from lakehouse.producers.sender import send
+from lakehouse.producers.workload import Workload
+from lakehouse.settings import Settings
+
+START_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z: a full hour, so that whole hours can be replaced
+SPAN_S = 10_000  # of event time in the larger topic: two whole hours and the windows that close after them
+TOPIC = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}  # else Kafka deletes old records at once
+
+Views = dict[tuple[str, int], int]  # (campaign, start of the window in ms) -> views
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`events` in a topic, and a few more: one whole micro-batch after the other, and the last one small.
+
+    A watermark follows the batch before; so a small last batch lets nearly all windows close.
+    """
+
+    workload: Workload
+    events: int
+    batch: int
+
+    @property
+    def sent(self) -> int:
+        return self.events + max(self.batch // 100, 20 * self.workload.rate)
+
+    @property
+    def end_ms(self) -> int:
+        return START_MS + self.sent * 1000 // self.workload.rate
+
+    def expected(self) -> Views:
+        return ads.expected_views(self.workload, START_MS, self.end_ms)
+
+
+def loads(events: int) -> tuple[Load, Load]:
+    """Half the events and all of them: the same bytes as far as the first goes. No late rows, so that all count."""
+    workload = replace(producer("ads").workload, rate=max(events // SPAN_S, 1), late_share=0.0)
+    batch = max(events // 10, 1)
+    return Load(workload, events // 2, batch), Load(workload, events, batch)
+
+
+@contextmanager
+def brokers(settings: Settings) -> Iterator[str]:
+    """The address of an embedded broker of its own under `settings.root`, which ends with the block."""
+    try:
+        yield broker.start(settings, resolve(settings.jars)).bootstrap_servers
+    finally:
+        broker.stop(settings)
+
+
+def fill(settings: Settings, load: Load) -> None:
+    """Sends the load; `settings` has the address of the broker."""
+    broker.ensure_topics(settings, {producer("ads").topic: load.workload.partitions}, TOPIC)
+    records = ads.records(load.workload, START_MS, load.end_ms)
+    summary = send(records, producer("ads").topic, client_config(settings))
+    assert summary.sent == load.sent, (summary.sent, load.sent)
+
+
+def address(settings: Settings, root: Path, servers: str) -> Settings:
+    return replace(settings, root=root, bootstrap_servers=servers)

@@ -1,0 +1,4 @@
+from lakehouse.cli import main
+
+if __name__ == "__main__":
+    main()

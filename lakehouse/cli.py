@@ -1,0 +1,99 @@
+"""The command line `lakehouse`: the root, the broker, and whatever commands the installed packages bring.
+
+A package announces its commands as an entry point of the group `lakehouse.commands`: a typer app whose commands join
+the root. So this package need not know those that stand on it.
+"""
+
+from collections.abc import Callable
+from importlib.metadata import entry_points
+
+import typer
+
+from lakehouse import commands, console
+from lakehouse.console import AsJson, Commands
+from lakehouse.errors import SettingsError
+from lakehouse.settings import from_environment
+
+
+def main() -> None:
+    app()()
+
+
+def app() -> typer.Typer:
+    """The root app with every command that is installed."""
+    root = typer.Typer(
+        cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+        help="Tables declared once, filled live and bounded, and the proof that both agree.",
+    )  # fmt: skip
+    root.add_typer(_broker(), name="broker")
+    _join("produce", lambda: root.command()(_produce()))
+    for command in (commands.tables, commands.query, commands.quarantine, commands.late):
+        root.command()(command)
+    for found in sorted(entry_points(group="lakehouse.commands"), key=lambda e: e.name):
+        _join(found.value, lambda found=found: root.add_typer(found.load()))
+    return root
+
+
+def _join(name: str, join: Callable[[], object]) -> None:
+    try:
+        join()
+    except (ImportError, AttributeError) as err:  # one package that is broken must not take the others along
+        console.print_note(f"commands={name}: they cannot be loaded and are missing here ({err})")
+
+
+def _produce() -> Callable:
+    from lakehouse.producers.commands import produce
+
+    return produce
+
+
+def _broker() -> typer.Typer:
+    group = typer.Typer(no_args_is_help=True, help="The embedded Kafka broker: start, stop, status.")
+    for name, command in (("start", start_broker), ("stop", stop_broker), ("status", broker_status)):
+        group.command(name)(command)
+    return group
+
+
+def start_broker() -> None:
+    """Start the broker, unless it runs, and wait until it answers. It goes on when this command has ended."""
+    from lakehouse import broker, jars
+
+    settings = from_environment()
+    if settings.bootstrap_servers:
+        raise SettingsError(
+            f"bootstrap_servers={settings.bootstrap_servers}: the settings name a cluster of yours, so none is started here;"
+            " unset LAKEHOUSE_BOOTSTRAP_SERVERS to use the embedded one"
+        )
+    with console.working("starting the broker"):
+        running = broker.start(settings, jars.resolve(settings.jars, console.print_note))
+    console.print_text(f"running at {running.bootstrap_servers} (pid {running.pid}); its log is {running.log}")
+
+
+def stop_broker() -> None:
+    """Stop the broker; its data stay."""
+    from lakehouse import broker
+
+    with console.working("stopping the broker"):
+        stopped = broker.stop(from_environment())
+    console.print_text("stopped" if stopped else "none was running")
+
+
+def broker_status(as_json: AsJson = False) -> None:
+    """Say which broker this lakehouse uses. Exit code 1 if it is the embedded one and it does not run."""
+    from lakehouse import broker_record
+
+    settings = from_environment()
+    external = settings.bootstrap_servers or settings.kafka.get("bootstrap.servers", "")
+    embedded = None if external else broker_record.running(settings)
+    known = {
+        "broker": "external" if external else "embedded",
+        "bootstrap_servers": external or (embedded.bootstrap_servers if embedded else None),
+        "pid": embedded.pid if embedded else None,
+        "log": embedded.log if embedded else None,
+    }
+    if as_json:
+        console.print_json([known])
+    else:
+        console.print_facts(known)
+    if not (external or embedded):
+        raise typer.Exit(1)

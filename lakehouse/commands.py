@@ -1,0 +1,136 @@
+"""The commands that read a lakehouse: tables, query, quarantine, late. None but the late view needs a JVM."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakehouse import console
+from lakehouse.console import AsJson
+from lakehouse.errors import RangeError
+from lakehouse.settings import Settings, from_environment
+
+if TYPE_CHECKING:
+    from lakehouse.catalog import Catalog
+    from lakehouse.query import Answer
+
+TableName = Annotated[str, typer.Argument(help="A table's name, as `lakehouse tables` lists it")]
+Limit = Annotated[int, typer.Option(min=0, help="Show at most so many rows; 0 for all")]
+_CELL = 200  # characters of a value that a table on the screen shows; JSON has all of it
+
+
+def tables(
+    name: Annotated[str | None, typer.Argument(help="One table, in detail")] = None, as_json: AsJson = False
+) -> None:
+    """Every table: rows, version, frontier, rows late and put aside, last verdict. With NAME its declaration, too."""
+    settings, catalog = _lakehouse()
+    if name:
+        _table(settings, catalog, name, as_json)
+        return
+    from lakehouse.overview import overview
+
+    states = [asdict(state) for state in overview(settings, catalog)]
+    if as_json:
+        console.print_json(states)
+    else:
+        console.print_rows(states[0], (state.values() for state in states))
+
+
+def _table(settings: Settings, catalog: "Catalog", name: str, as_json: bool) -> None:
+    from lakehouse import frontier, overview
+
+    table = catalog.table(name)
+    declared, columns = overview.declaration(catalog, table), overview.columns(settings, table)
+    state = next(asdict(s) for s in overview.overview(settings, catalog) if s.table == name)
+    proofs = [asdict(c) for c in frontier.certificates(settings, table)[-1:]]
+    if as_json:
+        found = {"description": table.description, "declaration": declared, "columns": columns, "state": state}
+        console.print_json([found | {"certificate": proofs[0] if proofs else None}])
+        return
+    console.print_text(f"\n{name}\n{table.description}\n")
+    console.print_facts({key: "\n".join(v) if isinstance(v, list) else v for key, v in declared.items()})
+    console.print_rows(("column", "type"), columns.items())
+    console.print_facts({key: state[key] for key in ("rows", "version", "frontier", "late", "quarantined", "verdict")})
+    console.print_facts({"proven": {"start": p["start"], "end": p["end"]} for p in proofs})
+
+
+def query(
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT")],
+    limit: Limit = 50,
+    spark: Annotated[bool, typer.Option("--spark", help="Run it in Spark, as what names a late view is anyway")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Rows by SQL. It can name tables, TABLE__quarantine, TABLE__late, and the ledger: _commits, _certificates."""
+    from lakehouse import query as engine
+
+    settings, catalog = _lakehouse()
+    if spark or engine.named(sql, engine.late_views(catalog)):
+        answer = _in_spark(settings, catalog, sql, limit)
+    else:
+        answer = engine.run(settings, catalog, sql, limit or None)
+    _print(answer, as_json)
+
+
+def quarantine(
+    table: TableName,
+    limit: Limit = 20,
+    reason: Annotated[str, typer.Option(help="Only rows whose reason contains this text")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Rows put aside: how many for which reason; then the newest: their offset, when they arrived, what they held."""
+    from lakehouse import query as engine
+
+    settings, catalog = _lakehouse()
+    if catalog.kind(catalog.table(table)) == "snapshot":
+        raise RangeError(f"table={table}: a snapshot is replaced whole or not at all, so it puts no rows aside")
+    text = reason.replace("'", "''")
+    chosen = f"FROM {table}__quarantine WHERE strpos(reason, '{text}') > 0"
+    if not as_json:
+        counts = engine.run(settings, catalog, f"SELECT count(*) AS rows, reason {chosen} GROUP BY 2 ORDER BY 1 DESC")
+        console.print_rows(counts.columns, counts.rows)
+    position = "_arrival['partition'] AS partition, _arrival['offset'] AS offset, _arrival['time'] AS arrived"
+    newest = f"SELECT reason, {position}, value {chosen} ORDER BY arrived DESC, partition, offset DESC"
+    _print(engine.run(settings, catalog, newest, limit or None), as_json)
+
+
+def late(table: TableName, limit: Limit = 20, as_json: AsJson = False) -> None:
+    """Rows that came after their window, or partition, had closed; the newest first. Starts Spark."""
+    from lakehouse import query as engine
+
+    settings, catalog = _lakehouse()
+    view = f"{catalog.table(table).name}__late"
+    if view not in engine.late_views(catalog):
+        raise RangeError(f"table={table}: only tables behind a record have late rows; a record keeps every row")
+    newest = f"SELECT * FROM {view} ORDER BY _arrival.time DESC, _arrival.partition, _arrival.offset DESC"
+    _print(_in_spark(settings, catalog, newest, limit), as_json)
+
+
+def _lakehouse() -> tuple[Settings, "Catalog"]:
+    from lakehouse.catalog import load
+
+    settings = from_environment()
+    return settings, load(settings)
+
+
+def _in_spark(settings: Settings, catalog: "Catalog", sql: str, limit: int) -> "Answer":
+    from lakehouse import query as engine
+    from lakehouse import session
+    from lakehouse.lake import Lake
+
+    with console.working("starting Spark") as now, session.opened(settings, "query") as spark:
+        now("running the query")
+        return engine.run_in_spark(Lake(spark, settings, catalog), sql, limit or None)
+
+
+def _print(answer: "Answer", as_json: bool) -> None:
+    if as_json:
+        console.print_json(answer.records())
+        return
+    console.print_rows(answer.columns, ([_cut(value) for value in row] for row in answer.rows))
+    if answer.more:
+        console.print_note(f"the first {len(answer.rows)} rows; --limit 0 shows all")
+
+
+def _cut(value: object) -> object:
+    text = console.shown(value) if isinstance(value, str | bytes) else ""
+    return f"{text[: _CELL - 1]}…" if len(text) > _CELL else value

@@ -1,0 +1,118 @@
+"""How the command line talks: errors as one line, tables people like to read, JSON where a script wants it."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+from typer.core import TyperGroup
+
+from lakehouse.errors import LakehouseError
+
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts")]
+_STYLES = {"EQUAL": "green", "DIFFERENT": "bold red", "PENDING": "yellow", "NOT_YET": "yellow", "UNPROVABLE": "yellow"}
+_PIPE_WIDTH = 160  # columns where no terminal says how wide it is
+
+
+class Commands(TyperGroup):
+    """A group of commands in which an error of the library is one red line on stderr and exit code 2."""
+
+    def invoke(self, ctx):
+        try:
+            return super().invoke(ctx)
+        except LakehouseError as err:
+            print_error(err)
+            raise typer.Exit(2) from err
+
+
+def print_error(err: object) -> None:
+    line = Text.assemble(("error: ", "bold red"), (f"{err}", "red"))
+    Console(stderr=True).print(line, soft_wrap=True)
+
+
+def print_note(text: str) -> None:
+    """A remark that is no part of the result: on stderr."""
+    Console(stderr=True).print(Text(text, style="dim"), soft_wrap=True)
+
+
+def print_text(text: str | Text) -> None:
+    _out().print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def print_json(values: Iterable[object]) -> None:
+    for value in values:
+        typer.echo(json.dumps(asdict(value) if is_dataclass(value) else value, default=_plain, ensure_ascii=False))
+
+
+def print_rows(names: Iterable[str], rows: Iterable[Iterable[object]], title: str = "") -> None:
+    """Rows under their names; numbers to the right."""
+    rows = [tuple(row) for row in rows]
+    table = Table(title=Text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD)
+    for i, name in enumerate(names):
+        number = any(_is_number(row[i]) for row in rows)
+        table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    _out().print(table)
+
+
+def print_facts(facts: Mapping[str, object]) -> None:
+    """Names and values, one pair a line."""
+    grid = Table.grid(padding=(0, 2))
+    for name, value in facts.items():
+        grid.add_row(Text(name, style="dim"), _cell(value))
+    _out().print(grid)
+
+
+def shown(value: object) -> str:
+    """A value for people: instants as ISO 8601, a window as a range, nothing that could steer a terminal."""
+    if value is None:
+        return "–"
+    if isinstance(value, datetime):
+        return _plain(value)
+    if isinstance(value, Mapping):
+        if set(value) == {"start", "end"}:
+            return f"[{shown(value['start'])}, {shown(value['end'])})"
+        return json.dumps(value, default=_plain, ensure_ascii=False)
+    if isinstance(value, bytes):
+        value = _plain(value)
+    return "".join(c if c.isprintable() or c == "\n" else "�" for c in str(value))
+
+
+@contextmanager
+def working(what: str, hidden: bool = False) -> Iterator[Callable[[str], None]]:
+    """A spinner with the time elapsed, on stderr, if that is a terminal; call its value to change the text."""
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=hidden or not console.is_terminal) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda text: progress.update(task, description=text)
+
+
+def _cell(value: object) -> Text:
+    if _is_number(value) and isinstance(value, int):
+        return Text(f"{value:,}")
+    return Text(shown(value), style=_STYLES.get(str(value), ""))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _out() -> Console:
+    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)

@@ -1,0 +1,112 @@
+"""What is known about the tables, read without a JVM: Delta's logs, the journals, the certificates."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from lakehouse import frontier, query
+from lakehouse.catalog import Catalog, Kind, table_path
+from lakehouse.event_time import EPOCH
+from lakehouse.settings import Settings
+from lakehouse.table import FileSource, KafkaSource, Layer, Table
+
+_LATE = """SELECT "table", sum(late) FROM (
+    SELECT "table", max(late) AS late FROM _commits WHERE role = 'live' GROUP BY "table", generation, batch
+) GROUP BY "table" """  # a batch that was replayed has two lines
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """One table as it stands; what is None does not exist, or not yet."""
+
+    layer: Layer
+    table: str
+    kind: Kind
+    pipeline: str
+    rows: int | None
+    version: int | None
+    frontier: datetime | None
+    late: int | None
+    quarantined: int | None
+    verdict: str | None  # the last one
+
+
+def overview(settings: Settings, catalog: Catalog) -> list[TableState]:
+    """All tables, each after its inputs."""
+    frontier.flush(settings, catalog)
+    late = dict(query.run(settings, catalog, _LATE).rows) if "_commits" in query.names(settings, catalog) else {}
+    verdicts = {c.table: c.verdict for c in frontier.certificates(settings)}
+    return [_state(settings, catalog, table, late.get(table.name, 0), verdicts.get(table.name)) for table in catalog]
+
+
+def _state(settings: Settings, catalog: Catalog, table: Table, late: int, verdict: str | None) -> TableState:
+    kind = catalog.kind(table)
+    rows, version = _rows_and_version(settings, table)
+    quarantined, _ = _rows_and_version(settings, table, "quarantine")
+    ahead = frontier.frontier(settings, table)
+    return TableState(
+        table.layer, table.name, kind, table.pipeline, rows, version, ahead if ahead != EPOCH else None,
+        late if kind in ("row", "window") and rows is not None else None, quarantined, verdict,
+    )  # fmt: skip
+
+
+def _rows_and_version(settings: Settings, table: Table, side: str = "") -> tuple[int | None, int | None]:
+    from deltalake import DeltaTable
+
+    path = table_path(settings, table, side)  # type: ignore[arg-type]
+    if not (path / "_delta_log").is_dir():
+        return None, None
+    stored = DeltaTable(str(path))
+    return stored.count(), stored.version()
+
+
+def declaration(catalog: Catalog, table: Table) -> dict[str, object]:
+    """What the declaration says, by name; what it leaves out is not there."""
+    facts = {
+        "layer": table.layer,
+        "kind": catalog.kind(table),
+        "pipeline": table.pipeline,
+        "owner": table.owner,
+        "inputs": [_input(catalog, name) for name in table.inputs],
+        "read by": [t.name for t in catalog if table.name in t.inputs],
+        "event time": catalog.event_time(table),
+        "delay": str(table.delay) if table.delay else "",
+        "window": f"tumbling, {table.window.size}" if table.window else "",
+        "keys": list(table.keys),
+        "late": table.late if catalog.kind(table) in ("row", "window") else "",
+        "partitions": table.grain if catalog.kind(table) != "snapshot" else "",
+        "tolerance": table.tolerance or "",
+        "expectations": [str(e) for e in table.expectations],
+        "fingerprint": table.fingerprint,
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def columns(settings: Settings, table: Table) -> dict[str, str]:
+    """The columns on disk and their types; none before the table is made."""
+    from deltalake import DeltaTable
+
+    path = table_path(settings, table)
+    if not (path / "_delta_log").is_dir():
+        return {}
+    return {f["name"]: _type(f["type"]) for f in json.loads(DeltaTable(str(path)).schema().to_json())["fields"]}
+
+
+def _input(catalog: Catalog, name: str) -> str:
+    source = catalog.sources.get(name)
+    if isinstance(source, KafkaSource):
+        return f"{name} (topic {source.topic})"
+    return f"{name} ({source.format} files)" if isinstance(source, FileSource) else name
+
+
+def _type(given: str | Mapping) -> str:
+    """A type of Delta's schema as SQL writes it."""
+    if isinstance(given, str):
+        return given
+    if given["type"] == "struct":
+        fields = ", ".join(f"{f['name']}: {_type(f['type'])}" for f in given["fields"])
+        return f"struct<{fields}>"
+    if given["type"] == "array":
+        return f"array<{_type(given['elementType'])}>"
+    return f"map<{_type(given['keyType'])}, {_type(given['valueType'])}>"

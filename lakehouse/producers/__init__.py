@@ -1,0 +1,29 @@
+"""Producers of the pipelines that ship: real records into real topics, the same bytes for the same settings."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from lakehouse.errors import SettingsError
+from lakehouse.producers import ads, sensors
+from lakehouse.producers.workload import Record, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """What fills the topic of one pipeline, and how it does by default."""
+
+    topic: str
+    workload: Workload
+    records: Callable[[Workload, int, int | None], Iterator[Record]]  # pure; start and end in ms, end open or None
+    malformed: Callable[[str, int], Record]  # one bad record, by kind and time in ms
+
+
+def producer(pipeline: str) -> Producer:
+    """The producer of a shipped pipeline; raises SettingsError for any other name."""
+    if pipeline == "sensors":
+        workload = Workload(rate=200, disorder_ms=2_000, late_share=0.001, malformed_share=0.001, partitions=3)
+        return Producer("sensor-readings", workload, sensors.records, sensors.malformed)
+    if pipeline == "ads":
+        workload = Workload(rate=1_000, disorder_ms=99, late_share=0.000_01, partitions=4)
+        return Producer("ad-events", workload, ads.records, ads.malformed)
+    raise SettingsError(f"pipeline={pipeline!r}: there are producers for 'sensors' and 'ads'; name one of them")

@@ -1,0 +1,131 @@
+"""The command `produce`; the root command line registers it."""
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from datetime import timedelta
+from threading import Event
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from lakehouse import broker
+from lakehouse.durations import duration
+from lakehouse.errors import DeclarationError, SettingsError
+from lakehouse.kafka_options import client_config
+from lakehouse.producers import producer
+from lakehouse.producers.sender import Summary, send
+from lakehouse.producers.workload import Workload
+from lakehouse.settings import from_environment
+
+# a history carries old timestamps: with Kafka's seven days it would be deleted soon after it was sent
+TOPIC = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def produce(
+    pipeline: Annotated[str, typer.Argument(help="sensors or ads")],
+    history: Annotated[str | None, typer.Option(help="First the events of this long, at full speed: '2 hours'")] = None,
+    live: Annotated[bool | None, typer.Option(help="Then the events of now; without --history the default")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Live for so long; else until interrupted")] = None,
+    rate: Annotated[int | None, typer.Option(min=1, help="Events per second of event time")] = None,
+    disorder: Annotated[str | None, typer.Option(help="How late ordinary events are sent: '2 seconds'")] = None,
+    late_share: Annotated[float | None, typer.Option(help="Share of events later than that")] = None,
+    late_by: Annotated[str | None, typer.Option(help="How late these are sent at most: '1 minute'")] = None,
+    duplicates: Annotated[float | None, typer.Option(help="Share of events sent twice")] = None,
+    malformed: Annotated[float | None, typer.Option(help="Share of events spoiled, kind after kind")] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, settings and start: same bytes")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The summary as one line of JSON, no bar")] = False,
+) -> None:
+    """Send events of a shipped pipeline to its topic, past or present. Ctrl-C ends it cleanly."""
+    live = history is None if live is None else live
+    _refuse_idle(history, live, seconds)
+    chosen = producer(pipeline)
+    given = {
+        "seed": seed,
+        "rate": rate,
+        "disorder_ms": _ms(disorder, "disorder"),
+        "late_share": late_share,
+        "late_by_ms": _ms(late_by, "late_by"),
+        "duplicate_share": duplicates,
+        "malformed_share": malformed,
+    }
+    workload = replace(chosen.workload, **{name: value for name, value in given.items() if value is not None})
+    # past and present are one stream: behind the clock it runs at full speed, and so meets the present without a gap
+    now = int(time.time() * 1000)
+    start, end = now - (_ms(history, "history") or 0), _end(now, live, seconds)
+    settings = from_environment()
+    broker.ensure_topics(settings, {chosen.topic: workload.partitions}, TOPIC)
+    with _stopped_by_signals() as stop, _shown(workload, start, end, hidden=as_json) as progress:
+        summary = send(chosen.records(workload, start, end), chosen.topic, client_config(settings), stop, progress)
+    _report(summary, as_json)
+
+
+def _refuse_idle(history: str | None, live: bool, seconds: float | None) -> None:
+    if history is None and not live:
+        raise SettingsError("live=False (history=None): nothing is left to send; add --history or leave out --no-live")
+    if seconds is not None and not live:
+        raise SettingsError(f"seconds={seconds:g}: how long to send live, and this sends a history only; add --live")
+
+
+def _ms(text: str | None, field: str) -> int | None:
+    try:
+        return None if text is None else duration(text, field) // _MILLISECOND
+    except DeclarationError as error:
+        raise SettingsError(str(error)) from error
+
+
+def _end(now_ms: int, live: bool, seconds: float | None) -> int | None:
+    if not live:
+        return now_ms
+    return None if seconds is None else now_ms + int(seconds * 1000)
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[Event]:
+    """An event that the first SIGINT or SIGTERM sets; a second one has its usual effect."""
+    stop = Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def ask_to_stop(number: int, frame: object) -> None:
+        stop.set()
+        restore()
+
+    for number in before:
+        signal.signal(number, ask_to_stop)
+    try:
+        yield stop
+    finally:
+        restore()
+
+
+@contextmanager
+def _shown(workload: Workload, start_ms: int, end_ms: int | None, hidden: bool) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr, as a function of the number of records sent."""
+    total = None if end_ms is None else (end_ms - start_ms) * workload.rate // 1000
+    columns = (BarColumn(), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=hidden) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda sent: bar.update(task, completed=sent)
+
+
+def _report(summary: Summary, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(asdict(summary), default=lambda instant: instant.isoformat()))
+        return
+    speed = summary.sent / max(summary.seconds, 0.001)
+    typer.echo(
+        f"{summary.sent:,} records to {summary.topic} in {summary.seconds:.1f} s ({speed:,.0f}/s):"
+        f" {summary.late:,} late, {summary.duplicates:,} duplicates, {summary.malformed:,} malformed"
+    )
+    if summary.first_event and summary.last_event:
+        typer.echo(f"event times {summary.first_event:%Y-%m-%d %H:%M:%S} to {summary.last_event:%Y-%m-%d %H:%M:%S} UTC")

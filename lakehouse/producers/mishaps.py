@@ -1,0 +1,70 @@
+"""Bad input, kind by kind, made from good records; and records sent twice."""
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import cycle
+
+from lakehouse.errors import SettingsError
+from lakehouse.producers.workload import DUPLICATE, MALFORMED, ORDINARY, Record
+
+KINDS = (
+    "not_json",  # cut off in the middle
+    "wrong_type",  # true where the event time should be
+    "missing_field",  # no event time
+    "null_key",  # the field that names the sensor or the ad is null
+    "year_9999",
+    "hour_ahead",  # of the record's own timestamp: a clock in the wrong zone
+    "year_1970",  # a clock that was never set
+    "tombstone",  # no value at all
+    "invalid_utf8",  # in the field that names the sensor or the ad; otherwise good JSON
+)
+OVERSIZED = "oversized"  # good but for 5 MB of padding in a field nobody asked for; sent only where a test asks for it
+
+
+def spoiled(record: Record, kind: str, field: str, stamp: Callable[[int], str]) -> Record:
+    """The good `record` broken in the way `kind` names; `field` is its key field, `stamp` writes its event times."""
+    value = record.value or b""
+    event = json.loads(value)
+    match kind:
+        case "not_json":
+            return _bad(record, value[: len(value) // 2])
+        case "tombstone":
+            return _bad(record, None)
+        case "wrong_type":
+            event["event_time"] = True
+        case "missing_field":
+            del event["event_time"]
+        case "null_key":
+            event[field] = None
+            record = record._replace(key=None)
+        case "year_9999":
+            event["event_time"] = stamp(253_402_300_799_999)
+        case "hour_ahead":
+            event["event_time"] = stamp(record.time_ms + 3_600_000)
+        case "year_1970":
+            event["event_time"] = stamp(0)
+        case "invalid_utf8":
+            event[field] = "\udcc3("  # the bytes c3 28: a character begun and not ended
+        case "oversized":
+            event["padding"] = "x" * 5_000_000
+        case _:
+            raise SettingsError(
+                f"kind={kind!r}: bad input comes as {', '.join(KINDS)} or {OVERSIZED}; name one of them"
+            )
+    return _bad(record, json.dumps(event, ensure_ascii=False).encode(errors="surrogateescape"))
+
+
+def with_mishaps(records: Iterator[Record], field: str, stamp: Callable[[int], str]) -> Iterator[Record]:
+    """`records` with those marked MALFORMED spoiled, kind after kind, and those marked DUPLICATE sent twice."""
+    kinds = cycle(KINDS)
+    for record in records:
+        if record.kind == MALFORMED:
+            yield spoiled(record, next(kinds), field, stamp)
+            continue
+        if record.kind == DUPLICATE:
+            yield record._replace(kind=ORDINARY)
+        yield record
+
+
+def _bad(record: Record, value: bytes | None) -> Record:
+    return record._replace(value=value, event_ms=None, kind=MALFORMED)

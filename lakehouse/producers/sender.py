@@ -1,0 +1,141 @@
+"""Sends records to Kafka, none before its instant, those of the past as fast as the broker takes them."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from threading import Event
+
+import confluent_kafka as kafka
+
+from lakehouse.errors import BrokerError
+from lakehouse.producers.workload import DUPLICATE, LATE, MALFORMED, Record
+
+_BATCH = 1_000  # records between two looks at the clock, the failures and the wish to stop
+_NAP = 0.005  # seconds; the least wait, so that a fast stream goes out in bursts instead of waking for each record
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What was sent; `sent` and `bytes` count every record, the bad, late and repeated ones among them."""
+
+    topic: str
+    sent: int
+    late: int
+    duplicates: int
+    malformed: int
+    bytes: int  # of keys and values, before compression
+    seconds: float
+    first_event: datetime | None  # the least event time of the well-formed records
+    last_event: datetime | None
+
+
+def send(
+    records: Iterable[Record],
+    topic: str,
+    client: Mapping[str, str],
+    stop: Event | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Summary:
+    """Send `records`, which are in the order of their instants, until they end or `stop` is set; then flush.
+
+    A record behind the clock goes out at once: so a history is sent at full speed, and a live stream that fell
+    behind catches up. Raises BrokerError, with the number of records lost, as soon as one could not be delivered.
+    """
+    failures: Counter[str] = Counter()
+    producer = kafka.Producer(_options(client, lambda error, _: failures.update([str(error)])))
+    tally = _Tally()
+    began = time.monotonic()
+    for batch in _due(records, stop or Event()):
+        _queue(producer, topic, batch)
+        tally.add(batch)
+        if progress is not None:
+            progress(tally.sent)
+        if failures:
+            break
+    producer.flush()
+    if failures:
+        raise BrokerError(
+            f"delivery to {topic} (lost={failures.total()} of {tally.sent}): every record must arrive; "
+            f"{failures.most_common(1)[0][0]}; see that the broker runs, then send again"
+        )
+    return tally.summary(topic, time.monotonic() - began)
+
+
+def _options(client: Mapping[str, str], failed: Callable[[object, object], None]) -> dict[str, object]:
+    return {
+        "enable.idempotence": True,
+        "compression.type": "lz4",
+        "linger.ms": 50,
+        "queue.buffering.max.messages": 500_000,
+        "queue.buffering.max.kbytes": 262_144,
+        "message.max.bytes": 8_000_000,  # of a record before compression: bad input of 5 MB is to reach the broker
+        "message.timeout.ms": 60_000,  # a broker that is gone is an error, not an endless wait
+        "log_level": 3,  # errors; a broker just started makes idempotent producers warn and retry
+        "delivery.report.only.error": True,  # a call back into Python for every record would cost more than sending it
+        **client,
+        "on_delivery": failed,
+    }
+
+
+def _due(records: Iterable[Record], stop: Event) -> Iterator[list[Record]]:
+    """`records` in batches, each as soon as all of it is due."""
+    batch: list[Record] = []
+    now = _wait(0, stop)
+    for record in records:
+        if record.time_ms > now or len(batch) == _BATCH:
+            yield batch
+            batch = []
+            now = _wait(record.time_ms, stop)
+            if stop.is_set():
+                return
+        batch.append(record)
+    yield batch
+
+
+def _wait(until_ms: int, stop: Event) -> int:
+    """The present in ms, once `until_ms` has come or `stop` is set."""
+    while (ahead := until_ms / 1000 - time.time()) > 0 and not stop.is_set():
+        stop.wait(max(ahead, _NAP))
+    return int(time.time() * 1000)
+
+
+def _queue(producer: kafka.Producer, topic: str, batch: list[Record]) -> None:
+    for key, value, partition, time_ms, _, _ in batch:
+        while True:
+            try:
+                producer.produce(topic, value, key, partition, timestamp=time_ms)
+                break
+            except BufferError:  # the queue is full: the broker sets the pace
+                producer.poll(0.1)
+            except kafka.KafkaException as error:
+                raise BrokerError(f"delivery to {topic} (time={time_ms}): the client took no more; {error}") from error
+    producer.poll(0)
+
+
+@dataclass(slots=True)
+class _Tally:
+    sent: int = 0
+    bytes: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    first_ms: int | None = None
+    last_ms: int | None = None
+
+    def add(self, batch: list[Record]) -> None:
+        self.sent += len(batch)
+        self.bytes += sum(len(record.value or b"") + len(record.key or b"") for record in batch)
+        self.kinds.update([record.kind for record in batch])
+        if times := [record.event_ms for record in batch if record.event_ms is not None]:
+            first, last = min(times), max(times)
+            self.first_ms = first if self.first_ms is None else min(self.first_ms, first)
+            self.last_ms = last if self.last_ms is None else max(self.last_ms, last)
+
+    def summary(self, topic: str, seconds: float) -> Summary:
+        late, duplicates, malformed = (self.kinds[kind] for kind in (LATE, DUPLICATE, MALFORMED))
+        first, last = _instant(self.first_ms), _instant(self.last_ms)
+        return Summary(topic, self.sent, late, duplicates, malformed, self.bytes, seconds, first, last)
+
+
+def _instant(ms: int | None) -> datetime | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)

@@ -1,0 +1,104 @@
+"""Readings of thermometers, each with a daily curve of its own."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import lru_cache
+from math import cos, pi
+from random import Random
+from typing import NamedTuple
+from zlib import crc32
+
+from lakehouse.producers.mishaps import spoiled, with_mishaps
+from lakehouse.producers.workload import DUPLICATE, MALFORMED, ORDINARY, Moment, Record, Workload, draws, moments
+
+WINDOW_MS = 5_000
+_DAY = 1440  # minutes
+
+
+class Sensor(NamedTuple):
+    """A thermometer: its mean and its swing in hundredths of a degree Fahrenheit, and the minute it is warmest."""
+
+    name: str
+    key: bytes
+    partition: int
+    mean: int
+    swing: int
+    warmest: int
+
+
+class Readings(NamedTuple):
+    """What a sensor measured within one window."""
+
+    count: int
+    min_f: Decimal
+    max_f: Decimal
+
+
+def records(workload: Workload, start_ms: int, end_ms: int | None = None, sensors: int = 20) -> Iterator[Record]:
+    """The records sent in `[start_ms, end_ms)`, sensor after sensor, in the order of sending; keyed by sensor."""
+    return with_mishaps(_good(workload, start_ms, end_ms, sensors), "sensor_id", iso)
+
+
+def malformed(kind: str, time_ms: int) -> Record:
+    """One bad record of `kind`, sent at `time_ms` to partition 0."""
+    good = next(_good(Workload(), time_ms, None, 1))
+    return spoiled(good._replace(kind=ORDINARY), kind, "sensor_id", iso)
+
+
+def expected_readings(
+    workload: Workload, start_ms: int, end_ms: int, sensors: int = 20
+) -> dict[tuple[str, int], Readings]:
+    """Readings by (sensor, start of the 5 s window in ms) in what `records` sends: late or not, duplicates twice."""
+    found: dict[tuple[str, int], tuple[int, int, int]] = {}
+    for moment, sensor, warmth in _drawn(workload, start_ms, end_ms, sensors):
+        if moment.kind != MALFORMED:
+            window = sensor.name, moment.event_ms - moment.event_ms % WINDOW_MS
+            count, low, high = found.get(window, (0, warmth, warmth))
+            times = 2 if moment.kind == DUPLICATE else 1
+            found[window] = count + times, min(low, warmth), max(high, warmth)
+    return {
+        window: Readings(count, Decimal(low).scaleb(-2), Decimal(high).scaleb(-2))
+        for window, (count, low, high) in found.items()
+    }
+
+
+def iso(ms: int) -> str:
+    """An instant as the readings write it: 2026-11-21T10:00:00.123Z."""
+    return f"{_second(ms // 1000)}.{ms % 1000:03d}Z"
+
+
+def _second(s: int) -> str:
+    return datetime.fromtimestamp(s, UTC).isoformat()[:19]
+
+
+def _good(workload: Workload, start_ms: int, end_ms: int | None, sensors: int) -> Iterator[Record]:
+    second = lru_cache(4096)(_second)  # a second is written once, not once an event
+    for (_, time_ms, event_ms, kind), sensor, warmth in _drawn(workload, start_ms, end_ms, sensors):
+        s, ms = divmod(event_ms, 1000)
+        degrees, hundredths = divmod(warmth, 100)
+        value = (
+            f'{{"sensor_id": "{sensor.name}", "event_time": "{second(s)}.{ms:03d}Z", '
+            f'"temperature_f": {degrees}.{hundredths:02d}}}'
+        ).encode()
+        yield Record(sensor.key, value, sensor.partition, time_ms, event_ms, kind)
+
+
+def _drawn(workload: Workload, start_ms: int, end_ms: int | None, sensors: int) -> Iterator[tuple[Moment, Sensor, int]]:
+    """Per reading its moment, its sensor and its hundredths of a degree."""
+    rng = Random(workload.seed)
+    places = [_sensor(rng, n, workload.partitions) for n in range(sensors)]
+    curve = [cos(2 * pi * minute / _DAY) for minute in range(_DAY)]  # warmest at 0
+    for moment, noise in zip(moments(workload, start_ms, end_ms), draws(rng, range(-40, 41)), strict=False):
+        sensor = places[moment.index % sensors]
+        height = curve[(moment.event_ms // 60_000 - sensor.warmest) % _DAY]
+        yield moment, sensor, int(sensor.mean + sensor.swing * height) + noise
+
+
+def _sensor(rng: Random, number: int, partitions: int) -> Sensor:
+    name = f"sensor-{number:03d}"
+    # crc32 and not hash(): the same partition in every process
+    partition = crc32(name.encode()) % partitions
+    return Sensor(
+        name, name.encode(), partition, rng.randint(5_500, 8_500), rng.randint(300, 1_500), rng.randint(780, 960)
+    )

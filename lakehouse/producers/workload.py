@@ -1,0 +1,91 @@
+"""What a producer sends and when: the settings, the record, and the moments both pipelines are built on."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import count
+from random import Random
+from typing import NamedTuple, TypeVar
+
+from lakehouse.errors import SettingsError
+
+T = TypeVar("T")
+
+ORDINARY, LATE, DUPLICATE, MALFORMED = "ordinary", "late", "duplicate", "malformed"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """How fast, how disordered and how broken; with a start it decides every byte that is sent."""
+
+    seed: int = 1
+    rate: int = 1_000  # events per second of event time; duplicates come on top
+    disorder_ms: int = 100  # an ordinary event is sent up to this much after it happened
+    late_share: float = 0.0
+    late_by_ms: int = 60_000  # a late event is sent more than `disorder_ms` and up to this much after it happened
+    duplicate_share: float = 0.0  # sent twice, byte for byte
+    malformed_share: float = 0.0
+    partitions: int = 1
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name.endswith("_share") and not 0 <= value <= 1:
+                raise SettingsError(
+                    f"{field.name}={value}: a share lies between 0 and 1; write 0.01 for one in a hundred"
+                )
+        for name, least in (("rate", 1), ("partitions", 1), ("disorder_ms", 0)):
+            if getattr(self, name) < least:
+                raise SettingsError(f"{name}={getattr(self, name)}: at least {least}; raise it")
+        shares = self.late_share + self.duplicate_share + self.malformed_share
+        if shares > 1:
+            raise SettingsError(
+                f"late, duplicate and malformed shares={shares:g}: no event is two of these; at most 1 in all"
+            )
+        if self.late_share and self.late_by_ms <= self.disorder_ms:
+            raise SettingsError(
+                f"late_by_ms={self.late_by_ms}: late means later than disorder_ms={self.disorder_ms}; raise the first"
+            )
+
+
+class Record(NamedTuple):
+    """One Kafka record to send, with what its producer knows of it; `event_ms` is None if it is malformed."""
+
+    key: bytes | None
+    value: bytes | None
+    partition: int
+    time_ms: int  # when it is sent, and the record's timestamp in Kafka (CreateTime)
+    event_ms: int | None
+    kind: str  # ORDINARY, LATE, DUPLICATE (the second of two) or MALFORMED
+
+
+class Moment(NamedTuple):
+    """When an event is sent and when it happened, and what is to become of it."""
+
+    index: int
+    time_ms: int
+    event_ms: int
+    kind: str
+
+
+def moments(workload: Workload, start_ms: int, end_ms: int | None) -> Iterator[Moment]:
+    """The moments of the events sent in `[start_ms, end_ms)`, or from `start_ms` for ever, evenly `rate` a second.
+
+    No event happens after it is sent: a record ahead of its own timestamp is malformed, and made so on purpose only.
+    """
+    rng = Random(f"moments {workload.seed}")  # apart from the contents, which so stay the same under other disorder
+    shares = (workload.late_share, workload.duplicate_share, workload.malformed_share)
+    kinds = draws(rng, (LATE, DUPLICATE, MALFORMED, ORDINARY), (*shares, 1 - sum(shares)))
+    skews = draws(rng, range(workload.disorder_ms + 1))
+    for index, kind, skew in zip(count(), kinds, skews, strict=False):
+        time_ms = start_ms + index * 1000 // workload.rate  # from the index, so that it never drifts
+        if end_ms is not None and time_ms >= end_ms:
+            return
+        if kind == LATE:
+            skew = rng.randint(workload.disorder_ms + 1, workload.late_by_ms)
+        yield Moment(index, time_ms, time_ms - skew, kind)
+
+
+def draws(rng: Random, pool: Sequence[T], weights: Sequence[float] | None = None) -> Iterator[T]:
+    """Endless independent draws from `pool`."""
+    while True:
+        yield from rng.choices(pool, weights, k=1000)  # many at once: three times as fast as one by one

@@ -1,0 +1,228 @@
+"""A streaming job: `python -m streaming_jobs.driver PIPELINE [--available-now]`.
+
+All tables of the pipeline as queries of one session. SIGTERM and SIGINT drain it: the topic is read no further, what
+was read goes through every table, then it ends with code 0. Killed in any other way it resumes where it was.
+Exit codes: 0 stopped or, with --available-now, done; 1 a query failed; 2 refused (settings, declaration, a second process).
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import takewhile
+from types import FrameType
+
+import portalocker
+import psutil
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from lakehouse import bounded, catalog, frontier, live, session
+from lakehouse.event_time import text
+from lakehouse.errors import JobError, LakehouseError
+from lakehouse.lake import Lake
+from lakehouse.settings import Settings, from_environment
+from lakehouse.table import Table
+from streaming_jobs import progress
+from streaming_jobs.progress import JobStatus, QueryStatus
+
+_HEARTBEAT = 1.0
+_FLUSH = 30.0  # between two copies of the journals into the ledger table
+_DRAIN = 60.0
+
+
+class Job:
+    """The process of one pipeline: starts its queries, tells how they do, ends them."""
+
+    def __init__(self, settings: Settings, pipeline: str) -> None:
+        self.settings, self.pipeline = settings, pipeline
+        self.stopping = threading.Event()
+        me = psutil.Process()
+        self.status = JobStatus(pipeline, me.pid, me.create_time(), 0, 0.0, "starting", progress.now(), progress.now())
+        self.queries: dict[str, StreamingQuery] = {}
+        self.noted: dict[str, int] = {}
+        self.flushed = time.monotonic()
+        self.began = datetime.now(UTC)
+
+    def say(self, **changes: object) -> None:
+        self.status = replace(self.status, **changes)
+        progress.write(self.settings, self.status)
+
+    def run(self, available_now: bool) -> None:
+        """Fills the pipeline's tables until told to stop, or up to the present."""
+        lake = Lake(_session(self.settings, self.pipeline), self.settings, catalog.load(self.settings))
+        jvm = psutil.Process(lake.spark._jvm.java.lang.ProcessHandle.current().pid())
+        self.say(jvm=jvm.pid, jvm_started=jvm.create_time())
+        tables = self._prepared(lake)
+        if available_now:
+            for table in tables:  # one after the other: each finds its input complete
+                self.queries[table.name] = live.start(lake, table, available_now=True)
+                self.say(state="running", queries=self._observed(lake, tables))
+                self._await(lake, tables, lambda q=self.queries[table.name]: not q.isActive)
+        else:
+            for table in tables:
+                self.queries[table.name] = live.start(lake, table)
+            self._await(lake, tables, self.stopping.is_set)
+            self.say(state="stopping")
+            self._drain(tables)
+        self.say(queries=self._observed(lake, tables))
+        frontier.flush(self.settings, tables)
+        lake.spark.stop()
+
+    def _prepared(self, lake: Lake) -> list[Table]:
+        tables = lake.catalog.of_pipeline(self.pipeline)
+        for table in tables:
+            if lake.catalog.kind(table) == "snapshot":
+                bounded.rebuild(lake, table)
+        streamed = [t for t in tables if lake.catalog.kind(t) != "snapshot"]
+        live.prepare(lake, streamed)
+        return streamed
+
+    def _await(self, lake: Lake, tables: list[Table], done) -> None:
+        while not done():
+            self.stopping.wait(_HEARTBEAT)
+            self.say(state="running", queries=self._observed(lake, tables))
+            for name, query in self.queries.items():
+                if not query.isActive and (error := query.exception()) is not None:
+                    raise JobError(f"table={name}: its query failed; {_cause(str(error))}") from error
+            if time.monotonic() - self.flushed > _FLUSH:
+                frontier.flush(self.settings, tables)
+                self.flushed = time.monotonic()
+
+    def _drain(self, tables: list[Table]) -> None:
+        """Ends the queries in order: a record between two micro-batches, the others when they have read all of it."""
+        deadline = time.monotonic() + _DRAIN
+        for table in tables:
+            query = self.queries[table.name]
+            reads_topic = table.inputs[0] not in self.queries
+            if reads_topic:
+                while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+                    time.sleep(0.02)
+            elif query.isActive and time.monotonic() < deadline:
+                query.processAllAvailable()
+            query.stop()
+
+    def _observed(self, lake: Lake, tables: list[Table]) -> tuple[QueryStatus, ...]:
+        known = {q.table: q for q in self.status.queries}
+        return tuple(self._query(lake, t, known.get(t.name)) for t in tables if t.name in self.queries)
+
+    def _query(self, lake: Lake, table: Table, known: QueryStatus | None) -> QueryStatus:
+        """Counts come from the journal (Spark's own count rows twice where a batch is read twice), the rest from Spark."""
+        query = self.queries[table.name]
+        status = replace(known or QueryStatus(table.name, False), active=query.isActive)
+        for report in query.recentProgress:
+            if report.batchId <= self.noted.get(table.name, -1):
+                continue
+            self.noted[table.name] = report.batchId
+            progress.note(self.settings, self.pipeline, json.loads(report.json))
+            dropped = sum(o.numRowsDroppedByWatermark for o in report.stateOperators)
+            status = replace(
+                status,
+                rows_per_second=round(report.inputRowsPerSecond or 0.0, 1),
+                lag=_lag(report),
+                batch_seconds=report.batchDuration / 1000,
+                dropped_by_spark=status.dropped_by_spark + dropped,
+            )
+        for commit in takewhile(lambda c: c.at > self.began and c.batch > status.batch, lake.journal(table).live()):
+            status = replace(
+                status,
+                rows=status.rows + commit.arrived,
+                late=status.late + commit.late,
+                quarantined=status.quarantined + commit.quarantined,
+            )
+        last = next(lake.journal(table).live(), None)
+        return replace(status, batch=last.batch, frontier=last.frontier and text(last.frontier)) if last else status
+
+
+def _lag(report) -> int:
+    """What the source of the query had not handed over yet at the end of its batch."""
+    metrics = report.sources[0].metrics or {}
+    ours, latest = report.sources[0].endOffset, report.sources[0].latestOffset
+    if isinstance(latest, str) and latest.startswith("{") and "reservoirVersion" not in latest:
+        ends, lasts = json.loads(ours), json.loads(latest)
+        return sum(o - ends.get(t, {}).get(p, 0) for t, ps in lasts.items() for p, o in ps.items())
+    return int(float(metrics.get("numFilesOutstanding", 0)))
+
+
+def _session(settings: Settings, pipeline: str) -> SparkSession:
+    return session.create(settings, f"streaming job {pipeline}")
+
+
+def _cause(text: str) -> str:
+    """The last line of a nested failure that says what happened."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(("\t", "===", "+-", "~"))]
+    told = [line for line in lines if "Error" in line or "Exception" in line or ": " in line]
+    return (told or lines or ["no text"])[-1][:500]
+
+
+@contextmanager
+def lease(settings: Settings, pipeline: str) -> Iterator[None]:
+    """The right to run a pipeline: held by one process, gone with it. Raises JobError naming who holds it."""
+    path = progress.job_folder(settings, pipeline) / "lease"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with portalocker.Lock(path, "a", timeout=0, fail_when_locked=True):
+            _await_end_of_jvm(settings, pipeline)
+            yield
+    except portalocker.exceptions.LockException as err:
+        winner = progress.read(settings, pipeline)
+        who = f"pid={winner.pid} since {winner.started_at}" if winner else "another process"
+        raise JobError(f"pipeline={pipeline!r}: {who} runs it; one process fills a table, so this one ends") from err
+
+
+def _await_end_of_jvm(settings: Settings, pipeline: str) -> None:
+    """A killed driver's JVM notices within moments; until then it may still be in the middle of a commit."""
+    before = progress.read(settings, pipeline)
+    if before is None or not before.jvm or not progress.is_alive(before.jvm, before.jvm_started):
+        return
+    try:
+        psutil.Process(before.jvm).wait(timeout=20)
+    except psutil.NoSuchProcess:
+        return
+    except psutil.TimeoutExpired as err:
+        raise JobError(
+            f"pipeline={pipeline!r}, jvm={before.jvm}: the JVM of the process before still runs and may write; end it first"
+        ) from err
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="streaming_jobs.driver", description="Runs the streaming job of a pipeline.")
+    parser.add_argument("pipeline")
+    parser.add_argument("--available-now", action="store_true", help="up to the present, then end")
+    given = parser.parse_args(arguments)
+    job = None
+    try:
+        settings = from_environment()
+        catalog.load(settings).of_pipeline(given.pipeline)
+        with lease(settings, given.pipeline):
+            job = Job(settings, given.pipeline)
+
+            def stop(number: int, frame: FrameType | None) -> None:
+                job.stopping.set()
+
+            signal.signal(signal.SIGTERM, stop)
+            signal.signal(signal.SIGINT, stop)
+            job.say()
+            job.run(given.available_now)
+            job.say(state="stopped")
+        return 0
+    except Exception as err:
+        expected = isinstance(err, LakehouseError)
+        print(f"error: {err}" if expected else traceback.format_exc(), file=sys.stderr, flush=True)
+        if job is not None:
+            job.say(state="failed", error=str(err)[:2000])
+        return 2 if expected and job is None else 1
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # a py4j thread that waits for a dead JVM must not keep the process

@@ -1,0 +1,114 @@
+"""The rules of the house, held by reading the code: who imports whom, what is imported where, what runs at import."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("lakehouse", "streaming_jobs", "batch_jobs", "assets")
+MODULES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
+ALLOWED = {
+    "lakehouse": {"lakehouse"},
+    "streaming_jobs": {"lakehouse", "streaming_jobs"},
+    "batch_jobs": {"lakehouse", "batch_jobs"},
+    "assets": set(PACKAGES),
+}
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+def at_import(tree: ast.Module) -> Iterator[str]:
+    """What a module imports when it is itself imported: not inside functions, not for types only."""
+    waiting: list[ast.stmt] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from imports(node)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" not in ast.dump(node.test):
+            waiting += node.body + node.orelse
+        elif isinstance(node, ast.Try):
+            waiting += node.body
+
+
+@pytest.fixture(params=MODULES, ids=name_of)
+def module(request: pytest.FixtureRequest) -> tuple[Path, ast.Module]:
+    return request.param, ast.parse(request.param.read_text())
+
+
+def test_all_packages_are_looked_at():
+    assert {p.relative_to(ROOT).parts[0] for p in MODULES} == set(PACKAGES)
+
+
+def test_imports_follow_the_direction(module):
+    path, tree = module
+    ours = {name.partition(".")[0] for name in imports(tree)} & set(PACKAGES)
+    assert ours <= ALLOWED[path.relative_to(ROOT).parts[0]], f"{name_of(path)} imports {ours}"
+
+
+def test_dagster_is_imported_in_assets_only(module):
+    path, tree = module
+    if path.relative_to(ROOT).parts[0] != "assets":
+        assert not [n for n in imports(tree) if n.partition(".")[0] == "dagster"]
+
+
+def test_great_expectations_is_imported_in_functions_of_quality_only(module):
+    path, tree = module
+    everywhere = [n for n in imports(tree) if n.startswith("great_expectations")]
+    assert not everywhere or name_of(path) == "lakehouse/quality.py"
+    assert not [n for n in at_import(tree) if n.startswith("great_expectations")]
+
+
+def test_the_environment_is_read_in_settings_only(module):
+    path, tree = module
+    reads = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv") and isinstance(node.value, ast.Name)
+        # handing the whole environment on to a child process reads no setting; a default keeps telemetry off
+        and node.value.id == "os"
+    ]
+    allowed = {
+        "lakehouse/settings.py",
+        "lakehouse/quality.py",  # turns Great Expectations' telemetry off
+        "streaming_jobs/supervisor.py",  # hands it on to the driver
+        "assets/demo.py",  # hands it on to producers and Dagster
+    }
+    assert not reads or name_of(path) in allowed
+
+
+def test_no_transformation_asks_whether_it_streams(module):
+    path, tree = module
+    if name_of(path) not in ("lakehouse/sources.py", "lakehouse/sinks.py"):
+        assert not [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr == "isStreaming"]
+
+
+def test_nothing_runs_at_import(module):
+    """A module defines; calls at its top level are those that make values (declarations, apps, type variables)."""
+    path, tree = module
+    bare = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    ]
+    assert not bare, f"{name_of(path)}:{bare[0].lineno} calls at import"
+
+
+def test_modules_keep_to_a_size_that_can_be_read(module):
+    path, tree = module
+    assert len(path.read_text().splitlines()) <= 320, f"{name_of(path)}: look for the second idea in it"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            length = (node.end_lineno or 0) - node.lineno
+            assert length <= 60, f"{name_of(path)}:{node.name} has {length} lines; look for the second idea in it"

@@ -1,0 +1,137 @@
+import os
+import signal
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource
+
+from lakehouse import broker, broker_record
+from lakehouse.errors import BrokerError
+from lakehouse.jars import resolve
+from lakehouse.kafka_options import client_config
+from lakehouse.settings import Settings, from_environment
+
+
+@pytest.fixture(scope="module")
+def jars():
+    return resolve(from_environment().jars)
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory, jars):
+    """Settings whose embedded broker runs."""
+    settings = Settings(root=tmp_path_factory.mktemp("lake house"))
+    broker.start(settings, jars)
+    yield settings
+    broker.stop(settings)
+
+
+def client(settings: Settings) -> dict[str, object]:
+    return client_config(settings) | {"log_level": "0"}  # a broker killed on purpose is no news
+
+
+def send(settings: Settings, topic: str, values: list[bytes]) -> None:
+    producer = Producer(client(settings) | {"acks": "all", "linger.ms": 5})
+    failures = []
+    for value in values:
+        producer.produce(topic, value, on_delivery=lambda err, _: failures.append(err) if err else None)
+    assert producer.flush(30) == 0
+    assert failures == []
+
+
+def read(settings: Settings, topic: str, count: int) -> list[bytes]:
+    consumer = Consumer(client(settings) | {"group.id": "test", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    values: list[bytes] = []
+    while len(values) < count and (messages := consumer.consume(count - len(values), timeout=20)):
+        assert not any(message.error() for message in messages)
+        values += [message.value() for message in messages]
+    consumer.close()
+    return values
+
+
+def test_two_that_start_it_at_once_get_the_same_broker(embedded, jars):
+    with ThreadPoolExecutor(2) as both:
+        brokers = set(both.map(lambda _: broker.start(embedded, jars), range(2)))
+    assert brokers == {broker.running(embedded)}
+
+
+def test_it_answers_on_this_machine_only_in_a_session_of_its_own(embedded):
+    found = broker.running(embedded)
+    listening = {c.laddr.ip for c in psutil.Process(found.pid).net_connections() if c.status == "LISTEN"}
+    assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
+    assert os.getsid(found.pid) != os.getsid(0)
+    assert found.bootstrap_servers == broker.bootstrap_servers(embedded)
+    assert len(AdminClient(client(embedded)).list_topics(timeout=10).brokers) == 1
+
+
+def test_missing_topics_are_created_and_others_left_alone(embedded):
+    assert broker.ensure_topics(embedded, {}) == ()
+    assert broker.ensure_topics(embedded, {"created": 3}, {"retention.ms": "1000"}) == ("created",)
+    assert broker.ensure_topics(embedded, {"created": 9, "other": 1}) == ("other",)
+    admin = AdminClient(client(embedded))
+    assert len(admin.list_topics("created", timeout=10).topics["created"].partitions) == 3
+    resource = ConfigResource(ConfigResource.Type.TOPIC, "created")
+    assert admin.describe_configs([resource])[resource].result()["retention.ms"].value == "1000"
+
+
+def test_a_topic_that_kafka_refuses_is_an_error_with_its_name(embedded):
+    with pytest.raises(BrokerError, match="topic=no/name"):
+        broker.ensure_topics(embedded, {"no/name": 1})
+
+
+def test_records_of_all_sizes_survive_kill_9(embedded, jars):
+    values = [b"%d" % i for i in range(999)] + [os.urandom(5_000_000)]
+    broker.ensure_topics(embedded, {"survivors": 1})
+    send(embedded, "survivors", values)
+    assert read(embedded, "survivors", 1000) == values
+    before = broker.running(embedded)
+    os.kill(before.pid, signal.SIGKILL)
+    after = broker.start(embedded, jars)
+    assert (after.pid, after.start_time) != (before.pid, before.start_time)
+    assert after.bootstrap_servers == before.bootstrap_servers
+    assert read(embedded, "survivors", 1000) == values
+
+
+def test_a_taken_port_is_given_up_for_another(tmp_path, jars):
+    settings = Settings(root=tmp_path)
+    address = broker.start(settings, jars).bootstrap_servers
+    broker.stop(settings)
+    host, _, port = address.partition(":")
+    try:
+        with socket.create_server((host, int(port))):
+            assert broker.start(settings, jars).bootstrap_servers != address
+            assert broker.ensure_topics(settings, {"reachable": 1}) == ("reachable",)
+    finally:
+        broker.stop(settings)
+
+
+def test_stop_leaves_no_process(embedded):
+    found = broker.running(embedded)
+    assert broker.stop(embedded)
+    assert found.process() is None
+    assert broker.running(embedded) is None
+    assert not broker.stop(embedded)
+    with pytest.raises(BrokerError, match="none is running"):
+        broker.bootstrap_servers(embedded)
+
+
+def test_a_process_that_took_over_the_pid_is_not_the_broker(tmp_path):
+    settings = Settings(root=tmp_path)
+    broker_record.home(settings).mkdir()
+    broker_record.write(settings, broker.Broker(os.getpid(), 1.0, "127.0.0.1:1", "log"))
+    assert broker.running(settings) is None
+    assert not broker.stop(settings)
+
+
+def test_a_broker_that_cannot_start_says_why(tmp_path, jars):
+    settings = Settings(root=tmp_path)
+    data = broker_record.home(settings) / "data"
+    data.mkdir(parents=True)
+    (data / "meta.properties").write_text("version=1\nnode.id=7\ncluster.id=4L6g3nShT-eMCtK--X86sw\n")
+    with pytest.raises(BrokerError, match=r"(?s)ended while starting.*node.id.*7"):
+        broker.start(settings, jars)
+    assert broker.running(settings) is None

@@ -1,0 +1,169 @@
+"""Declarations and the graph of them: what is refused, and with which words; no session."""
+
+from types import ModuleType
+
+import pytest
+from lakehouse.tables import ads, sensors
+
+from lakehouse.catalog import catalog_of, load
+from lakehouse.errors import DeclarationError, UnknownTable
+from lakehouse.settings import Settings
+from lakehouse.table import expect, kafka, table, tumbling
+
+topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def things(topic):
+    """Every thing."""
+    return topic
+
+
+def module_of(**names) -> ModuleType:
+    module = ModuleType("my_tables")
+    vars(module).update(names)
+    return module
+
+
+def declared(**names):
+    for value in names.values():
+        if hasattr(value, "transformation"):
+            value.transformation.__module__ = "my_tables"
+    return catalog_of([module_of(topic=topic, things=things, **names)])
+
+
+def test_the_shipped_tables_have_kinds_and_come_in_order():
+    catalog = catalog_of([sensors, ads])
+    kinds = {t.name: catalog.kind(t) for t in catalog}
+    assert kinds == {
+        "sensor_readings": "record",
+        "valid_readings": "row",
+        "sensor_averages": "window",
+        "ad_events": "record",
+        "campaigns": "snapshot",
+        "campaign_views": "window",
+    }
+    order = list(kinds)
+    assert order.index("sensor_readings") < order.index("valid_readings") < order.index("sensor_averages")
+    assert order.index("campaigns") < order.index("campaign_views")
+    assert catalog.pipelines() == ["sensors", "ads"] or set(catalog.pipelines()) == {"sensors", "ads"}
+    assert catalog.topics() == ["ad-events", "sensor-readings"]
+    assert catalog.event_time(catalog.table("valid_readings")) == "event_time"
+
+
+def test_an_unknown_table_is_refused_with_the_nearest_name():
+    with pytest.raises(UnknownTable, match="did you mean campaign_views"):
+        catalog_of([ads]).table("campaign_view")
+
+
+def test_an_unknown_input_is_refused():
+    @table(layer="gold")
+    def totals(thing):
+        return thing
+
+    with pytest.raises(DeclarationError, match=r"input='thing': no source or table .* did you mean things"):
+        declared(totals=totals)
+
+
+def test_a_circle_is_refused():
+    @table(layer="gold")
+    def one(two):
+        return two
+
+    @table(layer="gold")
+    def two(one):
+        return one
+
+    with pytest.raises(DeclarationError, match="a table cannot be computed from itself"):
+        declared(one=one, two=two)
+
+
+def test_a_record_without_event_time_is_refused():
+    @table(layer="bronze")
+    def untimed(topic):
+        return topic
+
+    with pytest.raises(DeclarationError, match="a record needs event_time"):
+        declared(untimed=untimed)
+
+
+def test_a_window_over_a_record_itself_is_refused():
+    @table(layer="bronze", event_time="at", window=tumbling("10 seconds"))
+    def windowed(topic):
+        return topic
+
+    with pytest.raises(DeclarationError, match="a record keeps every row"):
+        declared(windowed=windowed)
+
+
+def test_two_inputs_with_event_time_are_refused_as_not_supported():
+    @table(layer="silver")
+    def others(things):
+        return things
+
+    @table(layer="gold")
+    def both(things, others):
+        return things
+
+    with pytest.raises(DeclarationError, match="joins of streams are not supported"):
+        declared(others=others, both=both)
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"layer": "platinum"}, "layer='platinum': one of bronze, silver, gold"),
+        ({"layer": "gold", "late": "ignore"}, "late='ignore': one of drop, redirect"),
+        ({"layer": "gold", "grain": "minute"}, "grain='minute': one of hour, day"),
+        ({"layer": "gold", "delay": "soon"}, "delay='soon': a duration"),
+    ],
+)
+def test_a_setting_outside_its_values_is_refused(settings, words):
+    with pytest.raises(DeclarationError, match=words):
+
+        @table(**settings)
+        def anything(things):
+            return things
+
+
+def test_names_that_belong_to_side_tables_are_refused():
+    with pytest.raises(DeclarationError, match="'__' marks side tables"):
+
+        @table(layer="gold")
+        def my__late(things):
+            return things
+
+
+def test_a_module_that_cannot_be_imported_is_named():
+    with pytest.raises(DeclarationError, match="tables='no.such.module': cannot be imported"):
+        load(Settings(tables=("no.such.module",)))
+
+
+def test_the_fingerprint_follows_code_and_policy_but_not_comments():
+    def first(things):
+        """Words."""
+        return things.where("id = 'a'")
+
+    same = compile_again("def first(things):\n    # other words\n    return things.where(\"id = 'a'\")\n")
+    other = compile_again("def first(things):\n    return things.where(\"id = 'b'\")\n")
+    fingerprint = table(layer="gold")(first).fingerprint
+    assert table(layer="gold")(same).fingerprint == fingerprint
+    assert table(layer="gold")(other).fingerprint != fingerprint
+    assert table(layer="gold", late="drop")(first).fingerprint != fingerprint
+
+
+def compile_again(source: str):
+    import linecache
+
+    name = f"<declared {hash(source)}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    names: dict = {}
+    exec(compile(source, name, "exec"), names)
+    return names["first"]
+
+
+def test_an_expectation_is_a_value_with_the_arguments_of_its_namesake():
+    rule = expect.column_pair_values_a_to_be_greater_than_b("high", "low", or_equal=True)
+    assert rule.type == "expect_column_pair_values_a_to_be_greater_than_b"
+    assert rule.kwargs == {"column_A": "high", "column_B": "low", "or_equal": True}
+    assert rule == expect.column_pair_values_a_to_be_greater_than_b("high", "low", or_equal=True)

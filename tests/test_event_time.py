@@ -1,0 +1,87 @@
+"""Ranges, partitions and the watermark, as plain values; no session."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from lakehouse.durations import duration
+from lakehouse.errors import DeclarationError, RangeError
+from lakehouse.event_time import (
+    EPOCH,
+    Head,
+    Range,
+    advanced,
+    context,
+    parse_instant,
+    parse_range,
+    partition_range,
+    watermark,
+)
+from lakehouse.table import tumbling
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+
+
+@pytest.mark.parametrize("start, end", [("2026-01-01T01:00Z", "2026-01-01T01:00Z"), ("2026-01-02", "2026-01-01")])
+def test_empty_and_inverted_ranges_are_refused(start, end):
+    with pytest.raises(RangeError, match="the end lies after the start"):
+        parse_range(start, end)
+
+
+def test_an_instant_without_a_zone_is_utc_and_any_zone_is_converted():
+    assert parse_instant("2026-01-01T12:00:00") == NOON
+    assert parse_instant("2026-01-01T14:00:00+02:00") == NOON
+    with pytest.raises(RangeError, match="start='noon': an ISO 8601 instant"):
+        parse_instant("noon", "start")
+
+
+def test_a_range_knows_the_partitions_that_it_touches():
+    span = Range(NOON + 59 * 60 * SECOND, NOON + timedelta(hours=2))
+    assert list(span.partitions("hour")) == ["2026-01-01-12", "2026-01-01-13"]
+    assert list(span.partitions("day")) == ["2026-01-01"]
+    assert not span.aligned("hour")
+    assert partition_range("2026-01-01-13", "hour") == Range(NOON + timedelta(hours=1), NOON + timedelta(hours=2))
+
+
+def test_the_context_of_a_window_reaches_one_window_back():
+    span = Range(NOON, NOON + timedelta(hours=1))
+    assert context(span, None) == span
+    assert context(span, tumbling("10 seconds")) == Range(NOON - 10 * SECOND, span.end)
+
+
+def test_the_watermark_is_the_least_head_less_the_delay():
+    heads = {0: Head(NOON, NOON), 1: Head(NOON - 60 * SECOND, NOON)}
+    assert watermark(EPOCH, heads, 5 * SECOND, 30 * SECOND, NOON) == NOON - 65 * SECOND
+
+
+def test_an_idle_partition_no_longer_holds_the_watermark_back():
+    heads = {0: Head(NOON, NOON), 1: Head(NOON - 60 * SECOND, NOON - 31 * SECOND)}
+    assert watermark(EPOCH, heads, 5 * SECOND, 30 * SECOND, NOON) == NOON - 5 * SECOND
+
+
+def test_when_all_partitions_are_idle_the_furthest_decides():
+    later = NOON + timedelta(hours=1)
+    heads = {0: Head(NOON, NOON), 1: Head(NOON - 60 * SECOND, NOON)}
+    assert watermark(EPOCH, heads, 5 * SECOND, 30 * SECOND, later) == NOON - 5 * SECOND
+
+
+def test_the_watermark_never_moves_back_and_is_the_epoch_before_any_row():
+    assert watermark(EPOCH, {}, 5 * SECOND, 30 * SECOND, NOON) == EPOCH
+    assert watermark(NOON, {0: Head(NOON - 60 * SECOND, NOON)}, SECOND, SECOND, NOON) == NOON
+
+
+def test_heads_never_move_back_and_remember_when_they_were_active():
+    heads = advanced({0: Head(NOON, NOON), 1: Head(NOON, NOON)}, {0: NOON - SECOND, 2: NOON}, NOON + SECOND)
+    assert heads == {0: Head(NOON, NOON + SECOND), 1: Head(NOON, NOON), 2: Head(NOON, NOON + SECOND)}
+
+
+@pytest.mark.parametrize("text", ["", "5", "five seconds", "-1 second", "1 fortnight"])
+def test_a_duration_is_a_number_and_a_unit(text):
+    with pytest.raises(DeclarationError, match="a duration is a number and a unit"):
+        duration(text, "delay")
+
+
+def test_a_window_that_does_not_divide_a_day_is_refused():
+    with pytest.raises(DeclarationError, match="it must divide a day"):
+        tumbling("7 seconds")

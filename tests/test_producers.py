@@ -1,0 +1,413 @@
+"""The producers: what they generate is pure and exact, and a real broker receives it byte for byte."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from itertools import islice, pairwise
+from math import sqrt
+from pathlib import Path
+from random import Random
+from threading import Event, Timer
+from uuid import UUID
+from zlib import crc32
+
+import confluent_kafka as kafka
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from lakehouse import broker
+from lakehouse.errors import BrokerError, SettingsError
+from lakehouse.jars import resolve
+from lakehouse.kafka_options import client_config
+from lakehouse.producers import ads, producer, sensors
+from lakehouse.producers.mishaps import KINDS, OVERSIZED
+from lakehouse.producers.sender import send
+from lakehouse.producers.workload import DUPLICATE, LATE, MALFORMED, ORDINARY, Record, Workload
+from lakehouse.settings import Settings, from_environment
+
+START = 1_795_255_200_000  # 2026-11-21T10:00:00Z
+ROUGH = Workload(
+    rate=2_000, disorder_ms=3_000, late_share=0.02, duplicate_share=0.03, malformed_share=0.05, partitions=3
+)
+PIPELINES = ("sensors", "ads")
+KEY_FIELD = {"sensors": "sensor_id", "ads": "ad_id"}
+
+
+# --- generation ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_same_settings_and_start_give_the_same_records(pipeline: str) -> None:
+    records = producer(pipeline).records
+    first = list(records(ROUGH, START, START + 5_000))
+    assert first == list(records(ROUGH, START, START + 5_000))
+    assert first != list(records(replace(ROUGH, seed=2), START, START + 5_000))
+    assert first == list(islice(records(ROUGH, START, None), len(first))), "a range begins as the endless stream does"
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_another_process_generates_the_same_bytes(pipeline: str) -> None:
+    code = (
+        "import hashlib; from lakehouse.producers import producer;"
+        f"from lakehouse.producers.workload import Workload; w = {ROUGH!r};"
+        f"r = list(producer({pipeline!r}).records(w, {START}, {START} + 2000));"
+        "print(hashlib.sha256(repr(r).encode()).hexdigest())"
+    )
+    there = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    here = repr(list(producer(pipeline).records(ROUGH, START, START + 2_000)))
+    assert there.stdout.strip() == hashlib.sha256(here.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+@hypothesis_settings(max_examples=25, deadline=None)
+@given(
+    rate=st.integers(1, 3_000),
+    disorder_ms=st.integers(0, 5_000),
+    late_ms=st.integers(1, 60_000),
+    share=st.sampled_from((0.0, 0.1, 0.3)),
+    start=st.integers(START, START + 10_000),
+)
+def test_instants_are_even_and_no_event_is_ahead_or_too_far_behind(
+    pipeline: str, rate: int, disorder_ms: int, late_ms: int, share: float, start: int
+) -> None:
+    workload = Workload(
+        rate=rate,
+        disorder_ms=disorder_ms,
+        late_by_ms=disorder_ms + late_ms,
+        late_share=share,
+        duplicate_share=share,
+        malformed_share=share,
+        partitions=4,
+    )
+    sent = list(producer(pipeline).records(workload, start, start + 1_000))
+    events = [record for record in sent if record.kind != DUPLICATE]
+    assert [record.time_ms for record in events] == [start + i * 1000 // rate for i in range(rate)]
+    for record in sent:
+        assert 0 <= record.partition < 4
+        assert (record.event_ms is None) == (record.kind == MALFORMED)
+        if record.event_ms is not None:
+            behind = record.time_ms - record.event_ms
+            if record.kind == LATE:
+                assert disorder_ms < behind <= disorder_ms + late_ms
+            else:
+                assert 0 <= behind <= disorder_ms
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_shares_are_what_was_asked_for(pipeline: str) -> None:
+    n = 40_000
+    sent = list(producer(pipeline).records(ROUGH, START, START + n * 1000 // ROUGH.rate))
+    kinds = Counter(record.kind for record in sent)
+    assert kinds.total() - kinds[DUPLICATE] == n
+    for kind, share in ((LATE, 0.02), (DUPLICATE, 0.03), (MALFORMED, 0.05)):
+        assert abs(kinds[kind] - n * share) < 4 * sqrt(n * share * (1 - share)), kind
+    for before, record in pairwise(sent):
+        if record.kind == DUPLICATE:
+            assert before == record._replace(kind=ORDINARY), "twice, byte for byte"
+
+
+def test_ad_events_are_those_of_the_yahoo_streaming_benchmark() -> None:
+    workload = Workload(partitions=4, disorder_ms=99)
+    events = list(ads.records(workload, START, START + 20_000))
+    assert {record.key for record in events} == {None}
+    assert [record.partition for record in events[:6]] == [0, 1, 2, 3, 0, 1]
+    assert sum(len(record.value or b"") for record in events) / len(events) == pytest.approx(253, abs=1)
+    parsed = [json.loads(record.value or b"") for record in events]
+    names = ["user_id", "page_id", "ad_id", "ad_type", "event_type", "event_time", "ip_address"]
+    assert all(list(event) == names for event in parsed)
+    assert all(type(value) is str for event in parsed for value in event.values())
+    domain = {name: {event[name] for event in parsed} for name in names}
+    assert domain["ad_type"] == {"banner", "modal", "sponsored-search", "mail", "mobile"}
+    assert domain["event_type"] == {"view", "click", "purchase"}
+    assert domain["ad_id"] == set(ads.ad_campaigns()), "20 events an ad: all are seen"
+    assert len(domain["user_id"]) == len(domain["page_id"]) == 100
+    assert domain["ip_address"] == {"1.2.3.4"}
+    assert [int(event["event_time"]) for event in parsed] == [record.event_ms for record in events]
+
+
+def test_ad_campaigns_follow_from_their_seed() -> None:
+    rng = Random(2015)
+
+    def identifier() -> str:
+        return str(UUID(int=rng.getrandbits(128), version=4))
+
+    expected = {identifier(): campaign for campaign in [identifier() for _ in range(100)] for _ in range(10)}
+    assert ads.ad_campaigns() == expected
+
+
+def test_sensor_readings_are_keyed_plausible_and_differ_by_the_hour() -> None:
+    workload = Workload(rate=1, partitions=3)
+    day = list(sensors.records(workload, START, START + 86_400_000))
+    warmth: dict[str, list[Decimal]] = {}
+    for record in day:
+        reading = json.loads(record.value or b"", parse_float=Decimal)
+        assert list(reading) == ["sensor_id", "event_time", "temperature_f"]
+        assert record.key == reading["sensor_id"].encode()
+        assert record.partition == crc32(record.key) % 3
+        happened = datetime.strptime(reading["event_time"], "%Y-%m-%dT%H:%M:%S.%f%z")
+        assert happened == datetime.fromtimestamp((record.event_ms or 0) / 1000, UTC)
+        assert reading["temperature_f"].as_tuple().exponent == -2
+        warmth.setdefault(reading["sensor_id"], []).append(reading["temperature_f"])
+    assert sorted(warmth) == [f"sensor-{n:03d}" for n in range(20)]
+    for temperatures in warmth.values():
+        assert 35 < min(temperatures) < max(temperatures) < 110
+        assert 6 <= max(temperatures) - min(temperatures) <= 32
+        steps = [abs(a - b) for a, b in pairwise(temperatures)]
+        assert max(steps) < 1.5, "a curve, not noise"
+
+
+# --- the oracle, against a recount that knows nothing of how the records were made -----------------------------------
+
+
+def understood(record: Record, fields: dict[str, type], event_ms: Callable[[str], int]) -> dict[str, object] | None:
+    """The parsed record with its event time in ms, or None if anything is wrong with it."""
+    try:
+        event = json.loads((record.value or b"").decode(), parse_float=Decimal)
+        if any(type(event[name]) is not kind for name, kind in fields.items()):
+            return None
+        event["event_time"] = event_ms(event["event_time"])
+    except (ValueError, KeyError):
+        return None
+    return event if START - 100_000_000 < event["event_time"] < record.time_ms + 60_000 else None
+
+
+def iso_ms(text: str) -> int:
+    return round(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def test_expected_views_agree_with_a_recount() -> None:
+    campaigns, views = ads.ad_campaigns(), Counter[tuple[str, int]]()
+    for record in ads.records(ROUGH, START, START + 25_000):
+        event = understood(record, {"ad_id": str, "event_type": str, "event_time": str}, int)
+        if event and event["event_type"] == "view":
+            views[campaigns[event["ad_id"]], event["event_time"] // 10_000 * 10_000] += 1
+    assert ads.expected_views(ROUGH, START, START + 25_000) == dict(views)
+
+
+def test_expected_readings_agree_with_a_recount() -> None:
+    windows: dict[tuple[str, int], list[Decimal]] = {}
+    for record in sensors.records(ROUGH, START, START + 25_000, sensors=7):
+        reading = understood(record, {"sensor_id": str, "event_time": str, "temperature_f": Decimal}, iso_ms)
+        if reading:
+            window = reading["sensor_id"], reading["event_time"] // 5_000 * 5_000
+            windows.setdefault(window, []).append(reading["temperature_f"])
+    assert sensors.expected_readings(ROUGH, START, START + 25_000, sensors=7) == {
+        window: (len(found), min(found), max(found)) for window, found in windows.items()
+    }
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_each_kind_of_bad_input_is_bad_in_its_own_way(pipeline: str) -> None:
+    bad = {kind: producer(pipeline).malformed(kind, START) for kind in (*KINDS, OVERSIZED)}
+    assert {(r.kind, r.partition, r.time_ms, r.event_ms) for r in bad.values()} == {(MALFORMED, 0, START, None)}
+    assert bad["tombstone"].value is None
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(bad["not_json"].value or b"")
+    with pytest.raises(UnicodeDecodeError):
+        (bad["invalid_utf8"].value or b"").decode()
+    parsed = {
+        kind: json.loads(record.value or b"")
+        for kind, record in bad.items()
+        if kind not in ("tombstone", "not_json", "invalid_utf8")
+    }
+    assert parsed["wrong_type"]["event_time"] is True
+    assert "event_time" not in parsed["missing_field"]
+    assert parsed["null_key"][KEY_FIELD[pipeline]] is None
+    assert bad["null_key"].key is None
+    assert len(bad[OVERSIZED].value or b"") > 5_000_000
+    read = int if pipeline == "ads" else iso_ms
+    assert read(parsed["hour_ahead"]["event_time"]) == START + 3_600_000
+    assert read(parsed["year_1970"]["event_time"]) == 0
+    assert read(parsed["year_9999"]["event_time"]) == 253_402_300_799_999
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_malformed_records_go_through_all_kinds_in_turn(pipeline: str) -> None:
+    workload = replace(ROUGH, malformed_share=1.0, late_share=0.0, duplicate_share=0.0)
+    sent = list(producer(pipeline).records(workload, START, START + 9))
+    assert [record.value is None for record in sent[:9]] == [kind == "tombstone" for kind in KINDS]
+    assert len(sent) == 18
+    assert {record.kind for record in sent} == {MALFORMED}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"late_share": 1.5}, "late_share=1.5: a share lies between 0 and 1"),
+        ({"rate": 0}, "rate=0: at least 1"),
+        ({"late_share": 0.6, "malformed_share": 0.6}, "no event is two of these"),
+        ({"late_share": 0.1, "late_by_ms": 50, "disorder_ms": 50}, "late means later than disorder_ms=50"),
+    ],
+)
+def test_settings_that_cannot_be_kept_are_refused(changes: dict[str, float], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        Workload(**changes)  # type: ignore[arg-type]
+
+
+def test_unknown_names_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(SettingsError, match="pipeline='bank': there are producers for 'sensors' and 'ads'"):
+        producer("bank")
+    with pytest.raises(SettingsError, match="kind='odd': bad input comes as not_json, "):
+        ads.malformed("odd", START)
+
+
+# --- sending, to a real broker ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """A lakehouse with an embedded broker of its own."""
+    settings = replace(from_environment(), root=tmp_path_factory.mktemp("lake"), bootstrap_servers="", kafka={})
+    broker.start(settings, resolve(settings.jars))
+    yield settings
+    broker.stop(settings)
+
+
+def received(settings: Settings, topic: str, partitions: int) -> list[list[tuple[bytes | None, bytes | None, int]]]:
+    """Key, value and timestamp of all records of each partition."""
+    consumer = kafka.Consumer(
+        client_config(settings) | {"group.id": "test", "fetch.message.max.bytes": "8000000", "check.crcs": "true"}
+    )
+    found = []
+    for partition in range(partitions):
+        low, high = consumer.get_watermark_offsets(kafka.TopicPartition(topic, partition), timeout=10)
+        consumer.assign([kafka.TopicPartition(topic, partition, low)])
+        messages: list[kafka.Message] = []
+        while len(messages) < high - low:
+            messages += consumer.consume(high - low - len(messages), timeout=10)
+        assert not [m.error() for m in messages if m.error()]
+        assert {m.timestamp()[0] for m in messages} <= {kafka.TIMESTAMP_CREATE_TIME}
+        found.append([(m.key(), m.value(), m.timestamp()[1]) for m in messages])
+    consumer.close()
+    return found
+
+
+def size(settings: Settings, topic: str, partitions: int) -> int:
+    """How many records were ever sent to `topic`."""
+    consumer = kafka.Consumer(client_config(settings) | {"group.id": "test", "log_level": "0"})
+    ends = [consumer.get_watermark_offsets(kafka.TopicPartition(topic, p), timeout=10)[1] for p in range(partitions)]
+    consumer.close()
+    return sum(ends)
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_the_broker_receives_what_was_generated(lake: Settings, pipeline: str) -> None:
+    made = producer(pipeline)
+    topic = f"whole-{pipeline}"
+    broker.ensure_topics(lake, {topic: 3}, {"retention.ms": "-1"})
+    # as a history sends them, with a record far over the client's default limit among them
+    sent = [*made.records(ROUGH, START - 5_000, START), made.malformed(OVERSIZED, START)]
+    summary = send(sent, topic, client_config(lake))
+    for partition, arrived in enumerate(received(lake, topic, 3)):
+        assert arrived == [(r.key, r.value, r.time_ms) for r in sent if r.partition == partition]
+    kinds, times = Counter(r.kind for r in sent), [r.event_ms for r in sent if r.event_ms is not None]
+    assert (summary.sent, summary.late, summary.duplicates, summary.malformed) == (
+        len(sent),
+        kinds[LATE],
+        kinds[DUPLICATE],
+        kinds[MALFORMED],
+    )
+    assert summary.bytes == sum(len(r.key or b"") + len(r.value or b"") for r in sent)
+    assert summary.first_event == datetime.fromtimestamp(min(times) / 1000, UTC)
+    assert summary.last_event == datetime.fromtimestamp(max(times) / 1000, UTC)
+
+
+def test_a_stream_behind_the_clock_catches_up_and_then_keeps_to_it(lake: Settings) -> None:
+    broker.ensure_topics(lake, {"paced": 1})
+    taken: list[tuple[int, float]] = []  # of each record its instant, and when the one after it was asked for
+
+    def watched(start: int) -> Iterator[Record]:
+        for record in sensors.records(Workload(rate=500), start - 10_000, start + 1_000):
+            yield record
+            taken.append((record.time_ms, time.time() * 1000))
+
+    start = int(time.time() * 1000)
+    assert send(watched(start), "paced", client_config(lake)).sent == 5_500
+    assert all(asked >= instant for instant, asked in taken), "none before its instant"
+    assert taken[5_000][1] - start < 1_000, "ten seconds of the past in less than one"
+    assert len(received(lake, "paced", 1)[0]) == 5_500
+
+
+def test_an_endless_stream_stops_when_asked_and_loses_nothing(lake: Settings) -> None:
+    broker.ensure_topics(lake, {"endless": 1})
+    stop = Event()
+    Timer(0.5, stop.set).start()
+    summary = send(sensors.records(Workload(rate=1_000), int(time.time() * 1000)), "endless", client_config(lake), stop)
+    assert len(received(lake, "endless", 1)[0]) == summary.sent > 0
+
+
+def test_a_broker_that_is_gone_is_an_error_with_the_number_of_records_lost() -> None:
+    nowhere = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": "300", "log_level": "0"}
+    with pytest.raises(BrokerError, match=r"delivery to ad-events \(lost=100 of 100\): every record must arrive"):
+        send(ads.records(Workload(rate=100), START, START + 1_000), "ad-events", nowhere)
+
+
+def run_produce(settings: Settings, *arguments: str) -> subprocess.Popen[str]:
+    code = "import typer; from lakehouse.producers.commands import produce; typer.run(produce)"
+    environment = os.environ | {"LAKEHOUSE_ROOT": str(settings.root)}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+
+
+def test_produce_sends_a_history(lake: Settings) -> None:
+    run = run_produce(lake, "ads", "--history", "1 minute", "--rate", "500", "--malformed", "0.1", "--json")
+    out, err = run.communicate(timeout=60)
+    assert run.returncode == 0, err
+    summary = json.loads(out)
+    assert (summary["topic"], summary["sent"]) == ("ad-events", 30_000)
+    assert 2_500 < summary["malformed"] < 3_500
+    assert [len(partition) for partition in received(lake, "ad-events", 4)] == [7_500] * 4
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_produce_live_ends_cleanly_on_a_signal(lake: Settings, number: signal.Signals) -> None:
+    broker.ensure_topics(lake, {"sensor-readings": 3})
+    # a new partition has no leader to ask for a moment: the producer waits for it
+    send(sensors.records(Workload(rate=20, partitions=3), START, START + 1_000), "sensor-readings", client_config(lake))
+    before = size(lake, "sensor-readings", 3)
+    run = run_produce(lake, "sensors", "--history", "10 seconds", "--live", "--disorder", "1 second", "--json")
+    while size(lake, "sensor-readings", 3) < before + 2_000:  # 200 a second: until it has reached the present
+        assert run.poll() is None, run.communicate()
+        time.sleep(0.1)
+    run.send_signal(number)
+    out, err = run.communicate(timeout=60)
+    assert run.returncode == 0, err
+    assert json.loads(out)["sent"] == size(lake, "sensor-readings", 3) - before
+
+
+def test_produce_refuses_what_makes_no_sense(lake: Settings) -> None:
+    for arguments, message in (
+        (("ads", "--no-live"), "nothing is left to send"),
+        (("ads", "--history", "1 hour", "--seconds", "5"), "add --live"),
+        (("ads", "--history", "soon"), "history='soon': a duration is a number and a unit"),
+    ):
+        run = run_produce(lake, *arguments)
+        _, err = run.communicate(timeout=60)
+        assert run.returncode != 0
+        assert message in " ".join(err.replace("│", " ").split())
