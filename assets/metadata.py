@@ -17,6 +17,7 @@ _TECHNICAL = {
     ORIGIN: "the run that wrote the row: live or bounded",
     PARTITION: "the partition; of a record that of its arrival",
 }
+_SPARK_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 
 
 def column_schema(settings: Settings, table: Table) -> Metadata:
@@ -26,7 +27,7 @@ def column_schema(settings: Settings, table: Table) -> Metadata:
     path = str(table_path(settings, table))
     if not DeltaTable.is_deltatable(path):
         return {}
-    fields = DeltaTable(path, without_files=True).schema().fields
+    fields = DeltaTable(path).schema().fields
     columns = [dg.TableColumn(f.name, _type(f.type), description=_TECHNICAL.get(f.name)) for f in fields]
     return {"dagster/column_schema": dg.MetadataValue.table_schema(dg.TableSchema(columns))}
 
@@ -86,4 +87,4 @@ def _type(kind) -> str:
         return f"array<{_type(kind.element_type)}>"
     if hasattr(kind, "key_type"):
         return f"map<{_type(kind.key_type)},{_type(kind.value_type)}>"
-    return kind.type
+    return _SPARK_NAMES.get(kind.type, kind.type)

@@ -51,9 +51,10 @@ def reconcile_closed(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinit
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Proves what has closed since; a range that was not EQUAL is asked again until it is.",
     )
-    def evaluate() -> list[dg.RunRequest] | dg.SkipReason:
+    def evaluate(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
         requests = [
             dg.RunRequest(
+                run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H} {t.name} {r}",
                 run_config=dg.RunConfig(ops={_OP: RangeOfTable(table=t.name, start=text(r.start), end=text(r.end))}),
                 tags={"table": t.name, "range": str(r)},
             )

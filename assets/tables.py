@@ -51,10 +51,9 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
         window = context.partition_time_window
         with refusals():
             commit = bounded.backfill(lakehouse.lake, table, Range(window.start, window.end))
-        version, found = partitions.stored(lakehouse.settings, table)
+        _, found = partitions.stored(lakehouse.settings, table)
         for key in context.partition_keys:
-            rows = found.get(key, partitions.Stored(by_bounded=True))
-            context.add_asset_metadata(of_partition(rows, version), partition_key=key)
+            context.add_asset_metadata(of_partition(found.get(key, partitions.Stored())), partition_key=key)
         ahead = frontier(lakehouse.settings, table)
         return dg.MaterializeResult(metadata=of_commit(commit) | instant("frontier", ahead))
 

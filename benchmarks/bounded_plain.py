@@ -8,7 +8,7 @@ import sys
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from benchmarks import plain, repeated
+from benchmarks import check, plain, repeated
 from lakehouse import session
 from lakehouse.event_time import Range
 from lakehouse.settings import from_environment
@@ -29,7 +29,7 @@ def job(spark: SparkSession, bronze: str, gold: str, span: Range) -> None:
 if __name__ == "__main__":
     settings = from_environment()
     spark = session.create(settings, "plain batch")
-    bronze, gold = str(settings.root / "bronze" / "ad_events"), str(plain.gold(settings.root) / "plain_batch")
+    bronze, gold = str(check.ours(settings).bronze), str(plain.batch(settings.root))
     span = repeated.hours(int(sys.argv[1]))
     repeated.measured(lambda: job(spark, bronze, gold, span), int(sys.argv[2]), sys.argv[3])
     spark.stop()

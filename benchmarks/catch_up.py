@@ -6,12 +6,12 @@ Every run is a fresh process on a fresh root. Start-up is taken out by slope: (t
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from benchmarks import check, measure
+from benchmarks.check import Written
 from benchmarks.measure import Cost
-from benchmarks.topic import Load, Views, address
+from benchmarks.topic import Load, Views
 from lakehouse.settings import Settings, to_environment
 
 LIMIT = 600.0  # seconds for one run
@@ -21,7 +21,7 @@ LIMIT = 600.0  # seconds for one run
 class Case:
     name: str
     command: tuple[str, ...]
-    tables: Callable[[Settings], tuple[Path, Path, int]]
+    written: Callable[[Settings], Written]
 
 
 OURS = Case("ours", ("-m", "streaming_jobs.driver", "ads", "--available-now"), check.ours)
@@ -30,17 +30,10 @@ HAND_TUNED = Case("hand-tuned", ("-m", "benchmarks.handtuned"), check.by_hand)
 CASES = (OURS, HAND_WRITTEN, HAND_TUNED)
 
 
-def run(case: Case, settings: Settings, load: Load, expected: Views, *, keep: bool = False) -> Cost:
-    """One run of one case, checked; `settings` is that of the run, its root fresh. Raises BenchmarkError."""
-    command = [sys.executable, *case.command]
-    cost = measure.run(command, to_environment(settings), settings.root / "run.log", LIMIT)
-    check.check(case.name, case.tables(settings), load.sent, expected)
-    if not keep:
-        shutil.rmtree(settings.root)
+def run(case: Case, settings: Settings, load: Load, expected: Views) -> Cost:
+    """One run of one case on the fresh root of `settings`, its counts checked. Raises BenchmarkError."""
+    settings = replace(settings, max_offsets_per_trigger=load.batch)
+    shutil.rmtree(settings.root, ignore_errors=True)
+    cost = measure.run([sys.executable, *case.command], to_environment(settings), settings.root / "run.log", LIMIT)
+    check.check(case.name, case.written(settings), load.sent, expected, load.complete_ms)
     return cost
-
-
-def run_settings(base: Settings, work: Path, servers: str, load: Load, name: str) -> Settings:
-    from dataclasses import replace
-
-    return replace(address(base, work / name, servers), max_offsets_per_trigger=load.batch)

@@ -1,61 +1,77 @@
 """Is what a run wrote exactly what was sent? Compared with the oracle, behind the frontier of each run."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from deltalake import DeltaTable
-from lakehouse import catalog, frontier
-from lakehouse.catalog import table_path
-from lakehouse.settings import Settings
 
 from benchmarks import plain
 from benchmarks.measure import BenchmarkError
 from benchmarks.topic import Views
+from lakehouse import catalog, frontier
+from lakehouse.catalog import table_path
 from lakehouse.producers.ads import WINDOW_MS
+from lakehouse.settings import Settings
 
-_LEAST_SHARE = 0.9  # of the windows must be closed, else the run did not do the work
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a run left behind: its two tables, and up to which instant the second is complete."""
+
+    bronze: Path
+    gold: Path
+    frontier_ms: int
 
 
-def ours(settings: Settings) -> tuple[Path, Path, int]:
-    """Bronze, gold and frontier (ms) of our tables."""
+def ours(settings: Settings) -> Written:
     known = catalog.load(settings)
     views = known.table("campaign_views")
     ahead = frontier.frontier(settings, views)
-    return table_path(settings, known.table("ad_events")), table_path(settings, views), _ms(ahead)
+    return Written(table_path(settings, known.table("ad_events")), table_path(settings, views), _ms(ahead))
 
 
-def by_hand(settings: Settings) -> tuple[Path, Path, int]:
-    """Bronze, gold and watermark (ms) of a plain script."""
-    text = (settings.root / plain.WATERMARK).read_text()
-    return plain.bronze(settings.root), plain.gold(settings.root), _ms(datetime.fromisoformat(text))
+def by_hand(settings: Settings) -> Written:
+    watermark = datetime.fromisoformat((settings.root / plain.WATERMARK).read_text())
+    return Written(plain.bronze(settings.root), plain.gold(settings.root), _ms(watermark))
 
 
-def check(name: str, tables: tuple[Path, Path, int], sent: int, expected: Views) -> int:
-    """How many rows of closed windows were compared. Raises BenchmarkError at the first difference."""
-    bronze, gold, frontier_ms = tables
-    kept = DeltaTable(str(bronze)).to_pyarrow_dataset().count_rows()
+def check(name: str, written: Written, sent: int, expected: Views, complete_ms: int) -> None:
+    """Every row in bronze, every window up to the frontier exact, the frontier at least at `complete_ms`.
+
+    Raises BenchmarkError.
+    """
+    kept = DeltaTable(str(written.bronze)).to_pyarrow_dataset().count_rows()
     if kept != sent:
-        raise BenchmarkError(f"{name}: {kept:,} rows in {bronze.name}, sent were {sent:,}; the run is void")
-    return compare(name, read_views(gold), {k: n for k, n in expected.items() if k[1] + WINDOW_MS <= frontier_ms}, len(expected))
+        raise BenchmarkError(f"{name}: {kept:,} rows in {written.bronze.name}, sent were {sent:,}; the run is void")
+    if written.frontier_ms < complete_ms:
+        behind = (complete_ms - written.frontier_ms) / 1000
+        raise BenchmarkError(f"{name}: its frontier ends {behind:.1f} s before what it had to do; the run is void")
+    compare(name, read_views(written.gold), upto(expected, written.frontier_ms))
 
 
-def compare(name: str, found: Views, wanted: Views, of: int) -> int:
-    """`found` must be `wanted`, and that a good part `of` everything. Raises BenchmarkError."""
+def upto(expected: Views, instant_ms: int) -> Views:
+    """The windows that end at or before the instant."""
+    return {key: n for key, n in expected.items() if key[1] + WINDOW_MS <= instant_ms}
+
+
+def compare(name: str, found: Views, wanted: Views) -> None:
+    """Raises BenchmarkError unless `found` is exactly `wanted`."""
+    if not wanted:
+        raise BenchmarkError(f"{name}: no closed window to compare; the run is void")
     if found != wanted:
-        wrong = [k for k in found.keys() | wanted.keys() if found.get(k) != wanted.get(k)]
-        shown = ", ".join(f"{k}: {found.get(k)} for {wanted.get(k)}" for k in sorted(wrong)[:5])
+        wrong = sorted(k for k in found.keys() | wanted.keys() if found.get(k) != wanted.get(k))
+        shown = ", ".join(f"{k}: {found.get(k)} for {wanted.get(k)}" for k in wrong[:5])
         raise BenchmarkError(f"{name}: {len(wrong)} of {len(wanted)} counts are wrong ({shown}); the run is void")
-    if len(wanted) < _LEAST_SHARE * of:
-        raise BenchmarkError(f"{name}: only {len(wanted)} of {of} counts are closed; the run is void")
-    return len(wanted)
 
 
 def read_views(gold: Path) -> Views:
+    """The gold table as the oracle has it. Raises BenchmarkError if a window is there twice."""
     table = DeltaTable(str(gold)).to_pyarrow_table(columns=["window", "campaign_id", "views"])
-    starts = [int(w["start"].timestamp() * 1000) for w in table["window"].to_pylist()]
+    starts = [_ms(w["start"]) for w in table["window"].to_pylist()]
     keys = list(zip(table["campaign_id"].to_pylist(), starts, strict=True))
-    if len(set(keys)) != len(keys):
-        raise BenchmarkError(f"{gold.name}: {len(keys) - len(set(keys))} windows are there twice; the run is void")
+    if twice := len(keys) - len(set(keys)):
+        raise BenchmarkError(f"{gold.name}: {twice} windows are there twice; the run is void")
     return dict(zip(keys, table["views"].to_pylist(), strict=True))
 
 

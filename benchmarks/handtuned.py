@@ -1,6 +1,6 @@
 """The ads pipeline in plain PySpark with every trick we know: the same hops, the same rows in bronze.
 
-    python -m benchmarks.handtuned [--live SECONDS]
+    python -m benchmarks.handtuned [--live]
 
 Against `handwritten`: the JSON is parsed once (a generator keeps the optimiser from copying the parser into every
 column), Kafka is asked for large fetches, Delta collects statistics of the one column that is searched by.

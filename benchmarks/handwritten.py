@@ -1,6 +1,6 @@
 """The ads pipeline as one writes it by Spark's documentation: topic -> bronze -> gold, two streaming queries.
 
-    python -m benchmarks.handwritten [--live SECONDS]        (root and broker from the environment, as everywhere)
+    python -m benchmarks.handwritten [--live]        (root and broker from the environment, as everywhere)
 
 Session, cores, memory, triggers and Delta's settings are those of our own job, so that only the code differs.
 """

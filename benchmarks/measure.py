@@ -3,7 +3,8 @@
 import os
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,27 +26,28 @@ class Cost:
     wall: float
     cpu: float
 
+    def __sub__(self, other: "Cost") -> "Cost":
+        return Cost(self.wall - other.wall, self.cpu - other.cpu)
+
 
 class Tree:
     """A process and what it started, each known by pid and start time."""
 
-    def __init__(self, root: psutil.Process) -> None:
-        self.root, self.members, self.spent, self.counted = root, {root}, {}, 0.0
+    def __init__(self, root: psutil.Process | psutil.Popen) -> None:
+        self.root, self.counted = root, 0.0
+        self.members = {psutil.Process(root.pid)}
+        self.spent: dict[psutil.Process, float] = {}
 
     def cpu(self) -> float:
         """CPU seconds, user and system, so far; those of members that ended are kept."""
         if time.monotonic() - self.counted > _CENSUS:
             self.counted = time.monotonic()
-            try:
-                self.members |= set(self.root.children(recursive=True))
-            except psutil.NoSuchProcess:
-                pass
+            with suppress(psutil.NoSuchProcess):
+                self.members |= set(psutil.Process(self.root.pid).children(recursive=True))
         for member in self.members:
-            try:
+            with suppress(psutil.NoSuchProcess):
                 times = member.cpu_times()
                 self.spent[member] = max(times.user + times.system, self.spent.get(member, 0.0))
-            except psutil.NoSuchProcess:
-                pass
         return sum(self.spent.values())
 
     def end(self, grace: float) -> None:
@@ -56,27 +58,33 @@ class Tree:
         psutil.wait_procs(alive, timeout=_END)
 
 
-def run(command: Sequence[str], environment: Mapping[str, str], log: Path, limit: float) -> Cost:
-    """Runs the command to its end. Raises BenchmarkError, with the end of its log, if it fails or exceeds `limit` s."""
+@contextmanager
+def started(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[Tree]:
+    """The command as a running process, its output in `log`; what is left of it is killed at the end of the block."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
-        began = time.monotonic()
         process = psutil.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=os.environ | dict(environment),
             start_new_session=True,
         )  # fmt: skip
-    tree = Tree(psutil.Process(process.pid))
+    tree = Tree(process)
     try:
-        while process.poll() is None and time.monotonic() < began + limit:
+        yield tree
+    finally:
+        tree.end(0)
+
+
+def run(command: Sequence[str], environment: Mapping[str, str], log: Path, limit: float) -> Cost:
+    """Runs the command to its end. Raises BenchmarkError, with the end of its log, if it fails or exceeds `limit` s."""
+    began = time.monotonic()
+    with started(command, environment, log) as tree:
+        while tree.root.poll() is None and time.monotonic() < began + limit:
             tree.cpu()
             time.sleep(_LOOK)
-        wall, ended = time.monotonic() - began, process.poll()
-    except BaseException:
-        tree.end(0)
-        raise
-    tree.end(0 if ended is None else _END)
-    if ended != 0:
-        why = f"no end within {limit:.0f} s" if ended is None else f"exit code {ended}"
+        wall, code = time.monotonic() - began, tree.root.poll()
+        tree.end(0 if code is None else _END)
+    if code != 0:
+        why = f"no end within {limit:.0f} s" if code is None else f"exit code {code}"
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
         raise BenchmarkError(f"{' '.join(command[1:])}: {why}\n{tail}")
     return Cost(wall, tree.cpu())

@@ -1,12 +1,13 @@
 """What the two plain scripts share: our session, two queries one after the other (or beside each other, live)."""
 
 import argparse
-import time
+import signal
+import threading
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse import session
@@ -14,10 +15,15 @@ from lakehouse.settings import Settings, from_environment
 
 CAMPAIGNS = str(files("lakehouse").joinpath("tables/ad_campaigns.csv"))
 WATERMARK = "watermark"  # the file that tells how far the gold table is complete
+READY = "ready"  # the file that appears when both queries run
 
 
 def gold(root: Path) -> Path:
     return root / "gold"
+
+
+def batch(root: Path) -> Path:
+    return root / "plain_batch"
 
 
 def bronze(root: Path) -> Path:
@@ -25,29 +31,30 @@ def bronze(root: Path) -> Path:
 
 
 def run(name: str, events: Callable[..., DataFrame], views: Callable[..., DataFrame]) -> int:
-    """Runs the script: up to the present, or live for so many seconds. Returns the exit code."""
+    """Runs the script: up to the present, or with `--live` until SIGTERM. Returns the exit code."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--live", type=float, default=0.0, metavar="SECONDS")
-    seconds = parser.parse_args().live
-    settings = from_environment()
+    parser.add_argument("--live", action="store_true", help="until SIGTERM; else up to the present")
+    live, settings = parser.parse_args().live, from_environment()
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     spark = session.create(settings, name)
     # as our own tables have it; Delta's default is 10
     spark.conf.set("spark.databricks.delta.properties.defaults.checkpointInterval", "50")
     rows = events(spark, settings.bootstrap_servers, settings.max_offsets_per_trigger)
-    first = _start(rows, bronze(settings.root), settings, live=bool(seconds))
-    if seconds:
-        _await_table(bronze(settings.root), first)
-    else:
+    spark.createDataFrame([], rows.schema).write.format("delta").save(str(bronze(settings.root)))
+    first = _start(rows, bronze(settings.root), settings, live)
+    if not live:
         first.awaitTermination()
     counted = views(spark, str(bronze(settings.root)), CAMPAIGNS)
-    second = _start(counted, gold(settings.root), settings, live=bool(seconds))
-    if seconds:
-        time.sleep(seconds)
+    second = _start(counted, gold(settings.root), settings, live)
+    if live:
+        (settings.root / READY).touch()
+        stopping.wait()
+        first.processAllAvailable()
         first.stop()
         second.processAllAvailable()
         second.stop()
-    else:
-        second.awaitTermination()
+    second.awaitTermination()
     (settings.root / WATERMARK).write_text(second.lastProgress.eventTime["watermark"])
     spark.stop()
     return 0
@@ -57,10 +64,3 @@ def _start(rows: DataFrame, table: Path, settings: Settings, live: bool) -> Stre
     writer = rows.writeStream.format("delta").option("checkpointLocation", f"{table}_checkpoint")
     trigger = {"processingTime": settings.trigger} if live else {"availableNow": True}
     return writer.trigger(**trigger).start(str(table))
-
-
-def _await_table(table: Path, query: StreamingQuery) -> None:
-    while not list(table.glob("_delta_log/*.json")):
-        if query.exception() is not None:
-            raise RuntimeError("the bronze query ended") from query.exception()
-        time.sleep(0.1)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from lakehouse import broker
 from lakehouse.jars import resolve
@@ -39,6 +38,11 @@ class Load:
     def end_ms(self) -> int:
         return START_MS + self.sent * 1000 // self.workload.rate
 
+    @property
+    def complete_ms(self) -> int:
+        """Windows up to this instant must be closed by whoever read all of it; the delay is well within the second."""
+        return START_MS + self.events * 1000 // self.workload.rate - 2_000
+
     def expected(self) -> Views:
         return ads.expected_views(self.workload, START_MS, self.end_ms)
 
@@ -65,7 +69,3 @@ def fill(settings: Settings, load: Load) -> None:
     records = ads.records(load.workload, START_MS, load.end_ms)
     summary = send(records, producer("ads").topic, client_config(settings))
     assert summary.sent == load.sent, (summary.sent, load.sent)
-
-
-def address(settings: Settings, root: Path, servers: str) -> Settings:
-    return replace(settings, root=root, bootstrap_servers=servers)

@@ -7,10 +7,13 @@ equal multisets of rows (a chance of about 2^-100 for an accident); unequal ones
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StructType
+
+from lakehouse.event_time import text
 
 _SALTS = ("a", "b")
 
@@ -88,14 +91,13 @@ def differences(
     columns = proven_columns(expected)
     keys = [k for k in keys if k in columns] or columns
     values = [c for c in columns if c not in keys]
-    sides = []
-    for side, ours, theirs in (("expected", expected, actual), ("actual", actual, expected)):
-        only = ours.select(*columns).exceptAll(theirs.select(*columns))
-        sides.append(only.groupBy(*keys).agg(F.sort_array(F.collect_list(_struct(values))).alias(side)))
-    joined = sides[0].join(sides[1], [sides[0][k].eqNullSafe(sides[1][k]) for k in keys], "full")
-    pairs = joined.select(
-        *(F.coalesce(sides[0][k], sides[1][k]).alias(k) for k in keys), "expected", "actual"
-    ).persist()
+    row, ours = _struct(values).alias("row"), F.col("ours")
+    # tagged and grouped, not joined: both sides come from the same tables, in a join their columns would be ambiguous
+    only_expected = expected.select(*columns).exceptAll(actual.select(*columns)).select(*keys, row, F.lit(True).alias("ours"))
+    only_actual = actual.select(*columns).exceptAll(expected.select(*columns)).select(*keys, row, F.lit(False).alias("ours"))
+    sides = {"expected": F.when(ours, F.col("row")), "actual": F.when(~ours, F.col("row"))}
+    lists = [F.sort_array(F.collect_list(rows)).alias(side) for side, rows in sides.items()]
+    pairs = only_expected.unionByName(only_actual).groupBy(*keys).agg(*lists).persist()
     try:
         return _counted(pairs.toLocalIterator(), keys, tolerance, most)
     finally:
@@ -134,4 +136,6 @@ def _all(rows: Sequence[Row]) -> str:
 
 
 def _shown(value: object) -> str:
-    return f"[{value[0]}, {value[1]})" if isinstance(value, Row) and len(value) == 2 else str(value)
+    if isinstance(value, Row) and len(value) == 2:
+        return f"[{_shown(value[0])}, {_shown(value[1])})"
+    return text(value) if isinstance(value, datetime) else str(value)  # as UTC: PySpark hands out naive local time

@@ -154,19 +154,17 @@ class Head:
     active: datetime
 
 
-def watermark(
-    before: datetime, heads: Mapping[int, Head], delay: timedelta, idle_after: timedelta, now: datetime
-) -> datetime:
-    """The watermark in force for the batch that begins at `now`: the least head of the partitions not idle, less `delay`.
+def watermark(before: datetime, heads: Mapping[int, Head], delay: timedelta, idle_after: timedelta) -> datetime:
+    """The watermark that follows from the batches before: the least head of the partitions not idle, less `delay`.
 
-    `heads` come from the batches before, `now` is the batch's recorded time, so a replayed batch gets the same one.
-    It never moves back. The least and not the greatest, so that a partition read more slowly than the others does not
-    make its rows late.
+    The least and not the greatest, so that a partition read more slowly than the others does not make its rows late.
+    Idle is a partition that had no record for `idle_after` while another had: measured against each other and not
+    against a clock, so that a stopped job, or a topic with few records, silences nobody. It never moves back.
     """
-    awake = [h.event_time for h in heads.values() if now - h.active <= idle_after]
-    if not awake:  # every partition silent: nothing to wait for but the next record
-        awake = [max(h.event_time for h in heads.values())] if heads else []
-    return max([before, *(min(awake) - delay for _ in awake[:1])])
+    if not heads:
+        return before
+    last = max(h.active for h in heads.values())
+    return max(before, min(h.event_time for h in heads.values() if last - h.active <= idle_after) - delay)
 
 
 def advanced(heads: Mapping[int, Head], latest: Mapping[int, datetime], now: datetime) -> dict[int, Head]:

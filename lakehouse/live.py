@@ -45,6 +45,7 @@ class LiveRun:
     generation: int
     checkpoint: Path
     pinned: dict[str, int]  # snapshot inputs: the versions read
+    committed: int  # the last batch already in the table when this run began: at most that one is replayed
     reached: Callable[[str], None]  # called at each commit point
 
     def log(self, batch: int) -> BatchLog:
@@ -57,7 +58,7 @@ class LiveRun:
     def write(self, judged: DataFrame, batch: int, counts: Callable[[], dict[str, object]], **known: object) -> None:
         """Good rows to the table, bad ones to its quarantine, then the journal's line; `counts` is read in between."""
         started = time.monotonic()
-        app = f"{self.table.name}:live:{self.generation}"
+        app = _app(self.table, self.generation)
         metadata = {
             "fingerprint": self.table.fingerprint,
             "inputs": known["inputs"],
@@ -68,8 +69,8 @@ class LiveRun:
         outcome = Observation()
         reason = F.col(REASON)
         counted = judged.observe(outcome, F.count_if(reason.isNull()).alias("good"), F.count_if(reason.isNotNull()).alias("bad"))
-        replayed = batch <= sinks.committed(path, app)
-        version = sinks.append(plan.good(counted), path, app, batch, metadata)
+        replayed = batch <= self.committed
+        version = sinks.append(plan.good(counted), path, app, batch, metadata, replayed=replayed)
         self.reached("rows")
         good, bad = outcome.get["good"], outcome.get["bad"]
         if bad or replayed:  # the second pass over the batch is paid for only when there is something to put aside
@@ -93,7 +94,8 @@ def live_run(lake: Lake, table: Table, reached: Callable[[str], None] = lambda p
     """The next run of a table's live query: its last generation, the snapshots pinned to their present versions."""
     generation, checkpoint = _generation(lake, table)
     pinned = {t.name: sinks.version(lake.path(t)) for t in lake.catalog.snapshot_inputs(table)}
-    return LiveRun(lake, table, plan.plan_of(lake, table), generation, checkpoint, pinned, reached)
+    committed = sinks.committed(lake.path(table), _app(table, generation))
+    return LiveRun(lake, table, plan.plan_of(lake, table), generation, checkpoint, pinned, committed, reached)
 
 
 def start(
@@ -110,6 +112,10 @@ def start(
     writer = stream.writeStream.queryName(table.name).option("checkpointLocation", str(run.checkpoint))
     trigger = {"availableNow": True} if available_now else {"processingTime": lake.settings.trigger}
     return writer.foreachBatch(batches).trigger(**trigger).start()
+
+
+def _app(table: Table, generation: int) -> str:
+    return f"{table.name}:live:{generation}"
 
 
 def prepare(lake: Lake, tables: list[Table]) -> None:
@@ -138,7 +144,7 @@ def record_batch(run: LiveRun, batch: DataFrame, batch_id: int, log: BatchLog) -
     before = run.lake.journal(run.table).before(run.generation, batch_id)
     heads = {int(p): Head(e, a) for p, (e, a) in before.heads.items()} if before else {}
     delay, idle = run.table.delay, run.plan.source.idle_after
-    mark = event_time.watermark(before.watermark if before else EPOCH, heads, delay, idle, log.at)
+    mark = event_time.watermark(before.watermark if before else EPOCH, heads, delay, idle)
     arrived, latest = Observation(), Observation()
     parsed = run.plan.parse(batch, mark, log.at).observe(arrived, F.count(F.lit(1)).alias("arrived"))
     partitions = sorted(int(p) for offsets in log.inputs.values() for p in offsets)
@@ -151,7 +157,7 @@ def record_batch(run: LiveRun, batch: DataFrame, batch_id: int, log: BatchLog) -
         now = event_time.advanced(heads, seen, log.at)
         return {
             "arrived": arrived.get["arrived"],
-            "frontier": event_time.watermark(mark, now, delay, idle, log.at),
+            "frontier": event_time.watermark(mark, now, delay, idle),
             "heads": {str(p): (h.event_time, h.active) for p, h in now.items()},
         }
 

@@ -5,7 +5,9 @@ imported inside functions only: it takes seconds, and declaring a table must not
 """
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -95,13 +97,32 @@ class _GX:
 
 def _gx() -> _GX:
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
-    import great_expectations
+    with _named_main():
+        import great_expectations
     from great_expectations.execution_engine import SparkDFExecutionEngine
     from great_expectations.expectations.registry import get_expectation_impl
     from great_expectations.validator.metric_configuration import MetricConfiguration
     from great_expectations.validator.validation_graph import ValidationGraph
 
     return _GX(great_expectations, SparkDFExecutionEngine, MetricConfiguration, ValidationGraph, get_expectation_impl)
+
+
+@contextmanager
+def _named_main() -> Iterator[None]:
+    """Gives the main module a file name while Great Expectations is imported, which looks for Spark Connect.
+
+    Where Connect is not installed, PySpark ends a process whose main module has none, such as a run of Dagster's: it
+    takes it for its own doctests.
+    """
+    main = sys.modules["__main__"]
+    unnamed = not hasattr(main, "__file__")
+    if unnamed:
+        main.__file__ = ""
+    try:
+        yield
+    finally:
+        if unnamed:
+            del main.__file__
 
 
 def _resolved(gx: _GX, expectation: Expectation):

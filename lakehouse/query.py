@@ -39,7 +39,8 @@ def names(settings: Settings, catalog: Catalog) -> dict[str, Path]:
 
 def _paths(settings: Settings, catalog: Catalog) -> dict[str, Path]:
     paths = {t.name: table_path(settings, t) for t in catalog}
-    paths |= {f"{t.name}__quarantine": table_path(settings, t, "quarantine") for t in catalog}
+    asides = [t for t in catalog if catalog.kind(t) != "snapshot"]
+    paths |= {f"{t.name}__quarantine": table_path(settings, t, "quarantine") for t in asides}
     return paths | {name: settings.root / frontier.LEDGER / name for name in (_COMMITS, "_certificates")}
 
 
@@ -76,10 +77,12 @@ def run(settings: Settings, catalog: Catalog, sql: str, limit: int | None = None
 def run_in_spark(lake: "Lake", sql: str, limit: int | None = None) -> Answer:
     """The same in Spark, where the late views can be named too. Raises QueryError, UnknownTable."""
     from pyspark.errors import AnalysisException, PySparkException
+    from pyspark.logger import PySparkLogger
 
     from lakehouse import bounded
 
     sql, catalog = _select(sql), lake.catalog
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")  # what it would print is raised as well
     if named(sql, [_COMMITS]):
         frontier.flush(lake.settings, catalog)
     known = names(lake.settings, catalog)
@@ -127,7 +130,7 @@ def _unknown(name: str, settings: Settings, catalog: Catalog) -> UnknownTable:
     known = [*_paths(settings, catalog), *late_views(catalog)]
     if name in known:
         return UnknownTable(f"table={name!r} (root={settings.root}): nothing has been written to it yet; start its job")
-    near = get_close_matches(name, known) or sorted(known)
+    near = get_close_matches(name, known) or sorted(catalog.tables)
     return UnknownTable(f"table={name!r}: no module declares it; did you mean {', '.join(near)}?")
 
 

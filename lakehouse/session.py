@@ -3,11 +3,14 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from lakehouse import jars
 from lakehouse.settings import Settings
+
+_LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 def create(settings: Settings, name: str, master: str | None = None) -> SparkSession:
@@ -17,6 +20,7 @@ def create(settings: Settings, name: str, master: str | None = None) -> SparkSes
     chosen = {
         "spark.jars": ",".join(map(str, paths)),
         "spark.driver.memory": settings.driver_memory,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from lakehouse import plan
@@ -52,13 +52,15 @@ def committed(path: Path, app: str) -> int:
     return -1 if version is None else version
 
 
-def append(rows: DataFrame, path: Path, app: str, batch: int, metadata: Mapping[str, object]) -> int:
-    """Appends the rows of one micro-batch and returns the Delta version; a batch already there is computed, not written.
+def append(
+    rows: DataFrame, path: Path, app: str, batch: int, metadata: Mapping[str, object], *, replayed: bool = False
+) -> int:
+    """Appends the rows of one micro-batch, once, and returns the Delta version that has them.
 
-    Delta itself ignores a batch not above the last of `app`. It is computed all the same, for its counts and, behind a
-    stateful operator, for its state.
+    Delta itself ignores a batch not above the last of `app`. A batch `replayed` after it was committed is computed all
+    the same, for its counts and, behind a stateful operator, for its state.
     """
-    if batch <= committed(path, app):
+    if replayed:
         rows.write.format("noop").mode("overwrite").save()
     else:
         (
@@ -66,7 +68,7 @@ def append(rows: DataFrame, path: Path, app: str, batch: int, metadata: Mapping[
             .option("txnAppId", app).option("txnVersion", batch).option("userMetadata", _text(app, batch, metadata))
             .save(str(path))
         )  # fmt: skip
-    return _version_of(path, app, batch)
+    return _version_of(rows.sparkSession, path, app, batch)
 
 
 def replace(rows: DataFrame, path: Path, partitions: Sequence[str], metadata: Mapping[str, object]) -> int:
@@ -76,20 +78,21 @@ def replace(rows: DataFrame, path: Path, partitions: Sequence[str], metadata: Ma
     conflict to Delta.
     """
     predicate = f"{PARTITION} IN ({', '.join(repr(p) for p in partitions)})"
-    run = f"bounded:{metadata['run']}"
+    run, before = f"bounded:{metadata['run']}", version(path)
     (
         rows.write.format("delta").mode("overwrite")
         .option("replaceWhere", predicate).option("userMetadata", _text(run, 0, metadata))
         .save(str(path))
     )  # fmt: skip
-    return _version_of(path, run, 0)
+    found = _marked(rows.sparkSession, path, run, 0, before)
+    return before if found is None else found  # nothing replaced by nothing: Delta makes no commit
 
 
 def overwrite(rows: DataFrame, path: Path, metadata: Mapping[str, object]) -> int:
     """Replaces a whole snapshot table, in one commit, and returns its version."""
     run = f"snapshot:{metadata['run']}"
     rows.write.format("delta").mode("overwrite").option("userMetadata", _text(run, 0, metadata)).save(str(path))
-    return _version_of(path, run, 0)
+    return _version_of(rows.sparkSession, path, run, 0)
 
 
 def version(path: Path) -> int:
@@ -100,17 +103,33 @@ def _text(app: str, batch: int, metadata: Mapping[str, object]) -> str:
     return json.dumps({"app": app, "batch": batch, **metadata}, default=str)
 
 
-def _version_of(path: Path, app: str, batch: int) -> int:
-    """The version whose commit carries our mark: other writers may have committed since."""
-    wanted = f'{{"app": "{app}", "batch": {batch}'
-    for limit in (10, 10_000):
-        for commit in _delta(path).history(limit):
-            if str(commit.get("userMetadata", "")).startswith(wanted):
-                return commit["version"]
-    raise CommitError(f"table={path.name}, batch={batch}: no commit of {app} in its history; the log was cut or edited")
+def _version_of(spark: SparkSession, path: Path, app: str, batch: int) -> int:
+    found = _marked(spark, path, app, batch)
+    if found is None:
+        raise CommitError(f"table={path.name}, batch={batch}: no commit of {app} in its history; the log was cut or edited")
+    return found
+
+
+def _marked(spark: SparkSession, path: Path, app: str, batch: int, after: int = -1) -> int | None:
+    """The version, later than `after`, whose commit carries our mark: other writers may have committed since.
+
+    From the newest backwards, file by file: the table's state, which grows with its files, is not loaded for that.
+    """
+    mark = json.dumps(f'{{"app": "{app}", "batch": {batch},')[:-1]  # as it stands in the log, quoted once more
+    latest = spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path)).update(
+        False, spark._jvm.scala.Option.empty(), spark._jvm.scala.Option.empty()
+    ).version()  # fmt: skip
+    for version in range(latest, after, -1):
+        commit = path / "_delta_log" / f"{version:020}.json"
+        if not commit.exists():
+            break
+        with commit.open() as log:
+            if mark in log.readline():  # commitInfo comes first
+                return version
+    return None
 
 
 def _delta(path: Path):
     from deltalake import DeltaTable
 
-    return DeltaTable(str(path), without_files=True)
+    return DeltaTable(str(path))

@@ -121,7 +121,7 @@ def kafka(
     `schema` is Spark DDL. A record goes to quarantine when its value is empty, larger than `max_bytes`, not UTF-8, not
     a JSON object of that schema, without its key if `require_key`, or when its event time is missing, before
     `not_before`, or ahead of the record's own timestamp by more than `max_ahead`. A partition silent for `idle_after`
-    no longer holds back the watermark.
+    while another is not no longer holds back the watermark.
     """
     if not_before.tzinfo is None:
         raise DeclarationError(f"not_before={not_before}: an instant needs its time zone; add tzinfo=UTC")

@@ -18,10 +18,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 
+import pyarrow as pa
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse import bounded, live, sinks, sources
+from lakehouse import bounded, live
 from lakehouse.catalog import catalog_of
 from lakehouse.event_time import EPOCH, Range
 from lakehouse.frontier import Certificate, frontier
@@ -74,7 +75,10 @@ class Stage:
             partition, payload = value if isinstance(value, tuple) else (0, value)
             offsets[partition] = offsets.get(partition, 0) + 1
             rows.append((key, _payload(payload), topic, partition, offsets[partition] - 1, sent or self._now))
-        batch = self.lake.spark.createDataFrame(rows, sources.KAFKA_SCHEMA)
+        columns = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("topic", pa.string()), ("partition", pa.int32()),
+                             ("offset", pa.int64()), ("timestamp", pa.timestamp("us", "UTC"))])  # fmt: skip
+        arrow = pa.Table.from_pylist([dict(zip(columns.names, row, strict=True)) for row in rows], columns)
+        batch = self.lake.spark.createDataFrame(arrow).repartition(2)  # a commit of more than one file
         self._now += timedelta(seconds=1)
         log = BatchLog(EPOCH, self._now, {topic: {str(p): n for p, n in offsets.items()}})
         batch_id = self._batches.get(record, 0)

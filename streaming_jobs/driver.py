@@ -22,12 +22,11 @@ from types import FrameType
 
 import portalocker
 import psutil
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse import bounded, catalog, frontier, live, session
 from lakehouse.event_time import text
-from lakehouse.errors import JobError, LakehouseError
+from lakehouse.errors import BrokerError, JobError, LakehouseError
 from lakehouse.lake import Lake
 from lakehouse.settings import Settings, from_environment
 from lakehouse.table import Table
@@ -58,7 +57,9 @@ class Job:
 
     def run(self, available_now: bool) -> None:
         """Fills the pipeline's tables until told to stop, or up to the present."""
-        lake = Lake(_session(self.settings, self.pipeline), self.settings, catalog.load(self.settings))
+        loaded = catalog.load(self.settings)
+        _check_topics(self.settings, loaded.topics(loaded.of_pipeline(self.pipeline)))
+        lake = Lake(session.create(self.settings, f"streaming job {self.pipeline}"), self.settings, loaded)
         jvm = psutil.Process(lake.spark._jvm.java.lang.ProcessHandle.current().pid())
         self.say(jvm=jvm.pid, jvm_started=jvm.create_time())
         tables = self._prepared(lake)
@@ -152,8 +153,26 @@ def _lag(report) -> int:
     return int(float(metrics.get("numFilesOutstanding", 0)))
 
 
-def _session(settings: Settings, pipeline: str) -> SparkSession:
-    return session.create(settings, f"streaming job {pipeline}")
+def _check_topics(settings: Settings, topics: list[str]) -> None:
+    """Raises BrokerError, before a JVM is started, if the broker does not answer or has no such topic."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    from lakehouse.kafka_options import client_config
+
+    client = client_config(settings) | {"log_level": "0"}
+    try:
+        known = AdminClient(client).list_topics(timeout=30).topics
+    except KafkaException as err:
+        raise BrokerError(
+            f"bootstrap.servers={client['bootstrap.servers']}: it must answer within 30 s and did not ({err.args[0].str()}); "
+            "check the address, and that the broker runs"
+        ) from err
+    if missing := sorted(set(topics) - set(known)):
+        raise BrokerError(
+            f"topic={', '.join(missing)}: the broker does not have it, so there is nothing to read; create it, or send to "
+            "it first (`lakehouse produce` does both for the pipelines that ship)"
+        )
 
 
 def _cause(text: str) -> str:

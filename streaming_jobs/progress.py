@@ -63,7 +63,9 @@ def is_alive(pid: int, started: float) -> bool:
     """Whether that very process (pid and start time) still runs."""
     try:
         process = psutil.Process(pid)
-        return abs(process.create_time() - started) < 1 and process.status() != psutil.STATUS_ZOMBIE
+        # a zombie with threads left is a killed JVM that may still be writing
+        ended = process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1
+        return abs(process.create_time() - started) < 2 and not ended
     except psutil.NoSuchProcess:
         return False
 

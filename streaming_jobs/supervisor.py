@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -32,15 +32,15 @@ def start(settings: Settings, pipeline: str, *, wait: float = 60) -> JobStatus:
     catalog.load(settings).of_pipeline(pipeline)
     now = status(settings, pipeline)
     if now and now.alive and now.state in ("starting", "running"):
-        return _until(settings, pipeline, now.pid, wait, lambda s: s.state == "running")
+        return _until(settings, pipeline, now.pid, wait)
     log = _fresh_log(settings, pipeline)
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "streaming_jobs.driver", pipeline],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            env=os.environ | to_environment(settings), start_new_session=True,
-        )  # fmt: skip
-    return _until(settings, pipeline, process.pid, wait, lambda s: s.state == "running", process)
+    # By way of a shell that ends at once: in a session of its own no terminal reaches the job, and as nobody's child
+    # it leaves no zombie behind, whoever started it.
+    detached = ["/bin/sh", "-c", '"$@" </dev/null >>"$0" 2>&1 & echo $!', str(log)]
+    command = [*detached, sys.executable, "-m", "streaming_jobs.driver", pipeline]
+    environment = os.environ | to_environment(settings)
+    run = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environment, start_new_session=True)
+    return _until(settings, pipeline, int(run.stdout), wait)
 
 
 def stop(settings: Settings, pipeline: str, *, timeout: float = 60) -> JobStatus | None:
@@ -55,6 +55,10 @@ def stop(settings: Settings, pipeline: str, *, timeout: float = 60) -> JobStatus
     except psutil.TimeoutExpired:
         process.kill()
         process.wait(10)
+    # its JVM ends when it sees the pipe to its parent closed, moments later
+    if progress.is_alive(now.jvm, now.jvm_started):
+        with suppress(psutil.NoSuchProcess):
+            psutil.Process(now.jvm).wait(timeout)
     return status(settings, pipeline)
 
 
@@ -62,16 +66,14 @@ def log_path(settings: Settings, pipeline: str) -> Path:
     return progress.job_folder(settings, pipeline) / "driver.log"
 
 
-def _until(
-    settings: Settings, pipeline: str, pid: int, wait: float, done: Callable[[JobStatus], bool],
-    process: subprocess.Popen | None = None,
-) -> JobStatus:  # fmt: skip
+def _until(settings: Settings, pipeline: str, pid: int, wait: float) -> JobStatus:
     deadline = time.monotonic() + wait
+    started = psutil.Process(pid).create_time() if psutil.pid_exists(pid) else 0.0
     while time.monotonic() < deadline:
+        ended = not progress.is_alive(pid, started)  # looked at first: what it said last is then final
         now = status(settings, pipeline)
-        if now and now.pid == pid and done(now):
+        if now and now.pid == pid and now.state == "running":
             return now
-        ended = process.poll() is not None if process else not psutil.pid_exists(pid)
         if ended:
             raise JobError(f"pipeline={pipeline!r}: its process ended before it ran:\n{log_tail(settings, pipeline)}")
         time.sleep(_LOOK)

@@ -52,23 +52,23 @@ def test_the_context_of_a_window_reaches_one_window_back():
 
 def test_the_watermark_is_the_least_head_less_the_delay():
     heads = {0: Head(NOON, NOON), 1: Head(NOON - 60 * SECOND, NOON)}
-    assert watermark(EPOCH, heads, 5 * SECOND, 30 * SECOND, NOON) == NOON - 65 * SECOND
+    assert watermark(EPOCH, heads, 5 * SECOND, 30 * SECOND) == NOON - 65 * SECOND
 
 
-def test_an_idle_partition_no_longer_holds_the_watermark_back():
+def test_a_partition_silent_while_another_is_not_no_longer_holds_the_watermark_back():
     heads = {0: Head(NOON, NOON), 1: Head(NOON - 60 * SECOND, NOON - 31 * SECOND)}
-    assert watermark(EPOCH, heads, 5 * SECOND, 30 * SECOND, NOON) == NOON - 5 * SECOND
+    assert watermark(EPOCH, heads, 5 * SECOND, 30 * SECOND) == NOON - 5 * SECOND
 
 
-def test_when_all_partitions_are_idle_the_furthest_decides():
-    later = NOON + timedelta(hours=1)
+def test_a_stopped_job_makes_no_partition_idle():
+    """Both had records in the last batch before the stop; however long it lasted, both still count."""
     heads = {0: Head(NOON, NOON), 1: Head(NOON - 60 * SECOND, NOON)}
-    assert watermark(EPOCH, heads, 5 * SECOND, 30 * SECOND, later) == NOON - 5 * SECOND
+    assert watermark(EPOCH, heads, 5 * SECOND, SECOND) == NOON - 65 * SECOND
 
 
 def test_the_watermark_never_moves_back_and_is_the_epoch_before_any_row():
-    assert watermark(EPOCH, {}, 5 * SECOND, 30 * SECOND, NOON) == EPOCH
-    assert watermark(NOON, {0: Head(NOON - 60 * SECOND, NOON)}, SECOND, SECOND, NOON) == NOON
+    assert watermark(EPOCH, {}, 5 * SECOND, 30 * SECOND) == EPOCH
+    assert watermark(NOON, {0: Head(NOON - 60 * SECOND, NOON)}, SECOND, SECOND) == NOON
 
 
 def test_heads_never_move_back_and_remember_when_they_were_active():

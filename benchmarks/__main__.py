@@ -1,0 +1,90 @@
+"""`python -m benchmarks`, also `make bench`: measures, checks every count, prints a table and which targets are met.
+
+Exit codes: 0 measured (the table says which targets are met), 1 a run failed or gave a wrong count: all of it is void.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import latency, report, throughput
+from benchmarks.latency import Latency
+from benchmarks.measure import BenchmarkError
+from benchmarks.report import Series
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings, from_environment
+
+PARTS = ("catch-up", "bounded", "live")
+
+
+def main() -> int:
+    given = _arguments()
+    console = Console()
+    about = _about(given)
+    with tempfile.TemporaryDirectory(prefix="lakehouse-bench-", dir=given.work) as work:
+        # resolved: brokers and jobs have working directories of their own
+        base = replace(from_environment(), root=Path(work).resolve(), kafka={}, bootstrap_servers="")
+        try:
+            series, latencies = _measured(base, given, console)
+        except (BenchmarkError, LakehouseError) as err:
+            console.print(f"void: {err}", style="red", markup=False)
+            return 1
+    goals = report.targets(series, latencies)
+    report.show(console, series, latencies, goals)
+    if given.json:
+        given.json.write_text(json.dumps(report.as_json(series, latencies, goals, about), indent=1))
+    return 0
+
+
+def _measured(base: Settings, given: argparse.Namespace, console: Console) -> tuple[list[Series], list[Latency]]:
+    def say(text: str) -> None:
+        console.log(text, highlight=False, markup=False)
+
+    series: list[Series] = []
+    latencies: list[Latency] = []
+    if {"catch-up", "bounded"} & set(given.only):
+        with throughput.field(base, given.events, say) as ground:
+            if "catch-up" in given.only:
+                series += throughput.catch_ups(ground, given.rounds)
+            if "bounded" in given.only:
+                series += throughput.boundeds(ground, given.rounds, given.times)
+    if "live" in given.only:
+        for run in (latency.ours, latency.by_hand):
+            latencies.append(run(replace(base, root=base.root / f"live_{run.__name__}"), given.seconds))
+            say(f"live, {latencies[-1].name}: median {latencies[-1].p50:.2f} s")
+    return series, latencies
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__.splitlines()[0])
+    parser.add_argument("--events", type=int, default=10_000_000, help="in the larger topic; the smaller has half")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=90, help="of the live stream")
+    parser.add_argument("--times", type=int, default=4, help="calls of the bounded job in one process")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--quick", action="store_true", help="see that it works: small sizes, one round, no claims")
+    parser.add_argument("--json", type=Path, help="file for all numbers")
+    parser.add_argument("--work", type=Path, help="folder for topics and tables; emptied at the end")
+    given = parser.parse_args()
+    if given.quick:
+        given.events, given.rounds, given.seconds, given.times = 100_000, 1, 40, 2
+    return given
+
+
+def _about(given: argparse.Namespace) -> dict[str, object]:
+    return {
+        "at": datetime.now(UTC).isoformat(), "cores": os.cpu_count(), "python": platform.python_version(),
+        "load_before": os.getloadavg(), "events": given.events, "rounds": given.rounds,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

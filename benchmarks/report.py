@@ -1,0 +1,119 @@
+"""What was measured as values, as a table for people and as JSON; and the targets, met or not."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.latency import Latency
+from benchmarks.measure import Cost
+
+_THROUGHPUT = {("catch-up", "hand-written"): 1.2, ("catch-up", "hand-tuned"): 0.95, ("bounded", "plain batch"): 0.95}
+_LATENCY = 3.0
+
+
+@dataclass(slots=True)
+class Series:
+    """The rounds of one case: what `events` more of them cost, start-up taken out."""
+
+    group: str
+    name: str
+    events: int
+    rounds: list[Cost] = field(default_factory=list)
+    fixed: list[Cost] = field(default_factory=list)  # what was taken out
+    whole: list[Cost] = field(default_factory=list)  # the larger or first run with all of it
+
+    def rates(self) -> list[float]:
+        """Events per second; where noise swallowed the difference of two small runs, absurdly many."""
+        return [self.events / max(cost.wall, 1e-3) for cost in self.rounds]
+
+    def cpu(self) -> list[float]:
+        """CPU seconds per million events."""
+        return [max(cost.cpu, 1e-3) / self.events * 1e6 for cost in self.rounds]
+
+    def told(self) -> str:
+        """The last round in words."""
+        return f"{self.group}, {self.name}: {self.rates()[-1]:,.0f} events/s, {self.cpu()[-1]:.2f} CPU s / M events"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    text: str
+    value: float
+    limit: float
+    at_least: bool = True
+
+    @property
+    def met(self) -> bool:
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+
+def ratio(ours: Series, other: Series) -> float:
+    """How many times the events/s: the median over rounds, each compared with its neighbour in time."""
+    return median(a / b for a, b in zip(ours.rates(), other.rates(), strict=True))
+
+
+def cpu_ratio(ours: Series, other: Series) -> float:
+    """The same by CPU: the events that a CPU second does, in ours against the other."""
+    return median(b / a for a, b in zip(ours.cpu(), other.cpu(), strict=True))
+
+
+def targets(series: Sequence[Series], latencies: Sequence[Latency]) -> list[Target]:
+    """The targets of what was measured; throughput by the clock and, steadier on a busy machine, by CPU."""
+    by_name = {(s.group, s.name): s for s in series}
+    found = []
+    for (group, other), limit in _THROUGHPUT.items():
+        if (group, other) in by_name:
+            ours, theirs = by_name[group, "ours"], by_name[group, other]
+            found.append(Target(f"{group}: events/s, ours / {other}", ratio(ours, theirs), limit))
+            found.append(Target(f"{group}: events per CPU second, ours / {other}", cpu_ratio(ours, theirs), limit))
+    for each in latencies:
+        if each.name == "ours":
+            found.append(Target("live: median seconds past window end + delay", each.p50, _LATENCY, at_least=False))
+    return found
+
+
+def show(console: Console, series: Sequence[Series], latencies: Sequence[Latency], goals: Sequence[Target]) -> None:
+    """Prints everything; medians, and in brackets the least and the most of the rounds."""
+    for group in dict.fromkeys(s.group for s in series):
+        console.print(_compared(group, [s for s in series if s.group == group]))
+    if latencies:
+        live = Table("live", title="seconds from window end + delay to readable rows")
+        for column in ("windows", "median", "95 %", "worst", "cores busy"):
+            live.add_column(column, justify="right")
+        for each in latencies:
+            numbers = (each.p50, each.p95, each.worst, each.cpu)
+            live.add_row(each.name, str(len(each.windows)), *(f"{n:.2f}" for n in numbers))
+        console.print(live)
+    for goal in goals:
+        verdict = "[green]met[/green]" if goal.met else "[red]not met[/red]"
+        sign = "at least" if goal.at_least else "at most"
+        console.print(f"{verdict}: {goal.text}: {goal.value:.2f} ({sign} {goal.limit:g})", highlight=False)
+
+
+def _compared(group: str, series: Sequence[Series]) -> Table:
+    others = [s for s in series if s.name != "ours"]
+    table = Table(group, title=f"{group}: median (least - most) of {len(series[0].rounds)} rounds")
+    ratios = [f"{what} : {s.name}" for s in others for what in ("events/s", "events/CPU s")]
+    for column in ("events/s", "CPU s / M events", *ratios, "start-up s"):
+        table.add_column(column, justify="right")
+    for each in series:
+        against = [f"{of(each, other):.2f}" for other in others for of in (ratio, cpu_ratio)]
+        start = f"{median(cost.wall for cost in each.fixed):.1f}"
+        table.add_row(each.name, _range(each.rates(), ",.0f"), _range(each.cpu(), ".2f"), *against, start)
+    return table
+
+
+def as_json(series: Sequence[Series], latencies: Sequence[Latency], goals: Sequence[Target], about: dict) -> dict:
+    return {
+        "about": about,
+        "series": [asdict(s) | {"events_per_second": s.rates(), "cpu_s_per_million": s.cpu()} for s in series],
+        "live": [asdict(each) | {"p50": each.p50, "p95": each.p95, "max": each.worst} for each in latencies],
+        "targets": [asdict(goal) | {"met": goal.met} for goal in goals],
+    }
+
+
+def _range(values: Sequence[float], form: str) -> str:
+    return f"{median(values):{form}} ({min(values):{form}}-{max(values):{form}})"

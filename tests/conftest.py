@@ -1,0 +1,43 @@
+"""What the tests share: one Spark session, and one small lakehouse to look at."""
+
+from pathlib import Path
+
+import pytest
+
+from lakehouse import session
+from lakehouse.settings import Settings, from_environment
+from lakehouse.tables import sensors
+from lakehouse.testing import Stage
+
+
+@pytest.fixture(scope="session")
+def quick_jvm() -> dict[str, str]:
+    """For a JVM that runs many small queries, none of them long: it compiles in one stage, in half the time."""
+    return {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+
+@pytest.fixture(scope="session")
+def spark(quick_jvm):
+    """The session of all tests."""
+    spark = session.create(Settings(jars=from_environment().jars, spark_conf=quick_jvm), "tests", master="local[2]")
+    yield spark
+    spark.stop()
+
+
+@pytest.fixture(scope="session")
+def filled(spark, tmp_path_factory) -> Path:
+    """The root of a lakehouse with the tables of `sensors`: three hours, with late and bad rows. Copy it to change it."""
+    root = tmp_path_factory.mktemp("filled")
+    stage = Stage(spark, root, sensors)
+    for hour in range(3):
+        rows = [_reading(f"sensor-{i % 3}", f"{hour:02}:{i:02}:{i:02}", f"{50 + i}.{hour}0") for i in range(0, 60, 7)]
+        late = [_reading("sensor-1", time, "40.00") for time in (f"{hour - 1:02}:59:59", f"{hour:02}:30:00")] if hour else []
+        stage.feed("sensor_readings", [*rows, b"\xff not text", "\x1b[31mjunk", None])
+        stage.feed("sensor_readings", [*late, _reading("probe", f"{hour:02}:59:00", "60.00")])
+    stage.advance("sensor_readings", _reading("sensor-0", "03:10:00", "60.00"))
+    stage.run("valid_readings", "sensor_averages")
+    return root
+
+
+def _reading(sensor: str, time: str, fahrenheit: str) -> dict[str, str]:
+    return {"sensor_id": sensor, "event_time": f"2026-01-01T{time}Z", "temperature_f": fahrenheit}

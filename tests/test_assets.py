@@ -1,0 +1,306 @@
+"""The lakehouse in Dagster: real definitions, real runs, a real instance, over a real filled lakehouse."""
+
+import json
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from pyspark.sql import functions as F
+
+from assets import definitions, partitions, schedules, sensors
+from assets.streams import job_key
+from assets.testing import evaluate, materialize
+from lakehouse import catalog
+from lakehouse.bounded import reconcile
+from lakehouse.event_time import parse_range
+from lakehouse.lake import Lake
+from lakehouse.settings import Settings, from_environment
+
+SENSORS = ("lakehouse.tables.sensors",)
+HOURS = ["2026-01-01-00", "2026-01-01-01", "2026-01-01-02"]
+
+
+@pytest.fixture(scope="module")
+def built() -> dg.Definitions:
+    return definitions.build(Settings(root=Path("/nowhere")))
+
+
+@pytest.fixture(scope="module")
+def settings(filled, tmp_path_factory) -> Settings:
+    """A filled lakehouse; only certificates are added to it."""
+    return copied(filled, tmp_path_factory.mktemp("shared"))
+
+
+@pytest.fixture
+def own(filled, tmp_path) -> Settings:
+    """A filled lakehouse to change."""
+    return copied(filled, tmp_path)
+
+
+def copied(filled: Path, folder: Path) -> Settings:
+    shutil.copytree(filled, folder / "root")
+    return Settings(root=folder / "root", tables=SENSORS, jars=from_environment().jars)
+
+
+@pytest.fixture
+def instance():
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+def table_of(settings: Settings, name: str):
+    return catalog.load(settings).table(name)
+
+
+# ---- the graph
+
+
+def test_definitions_load_without_spark_session_and_great_expectations():
+    code = "import sys, assets.definitions; print(*sys.modules)"
+    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    assert not loaded & {"great_expectations", "delta", "lakehouse.session", "lakehouse.bounded", "lakehouse.quality"}
+
+
+def test_definitions_are_loadable(built):
+    dg.Definitions.validate_loadable(built)
+
+
+def test_graph_is_as_it_was(built):
+    graph = built.resolve_asset_graph()
+    shape = {
+        key.to_user_string(): (graph.get(key).group_name, sorted(p.to_user_string() for p in graph.get(key).parent_keys))
+        for key in graph.get_all_asset_keys()
+    }
+    assert shape == {
+        "sensor_topic": ("sources", []),
+        "ad_topic": ("sources", []),
+        "ad_campaigns": ("sources", []),
+        "streaming_job/sensors": ("streaming_jobs", ["sensor_topic"]),
+        "streaming_job/ads": ("streaming_jobs", ["ad_topic"]),
+        "sensor_readings": ("bronze", ["streaming_job/sensors"]),
+        "ad_events": ("bronze", ["streaming_job/ads"]),
+        "campaigns": ("bronze", ["ad_campaigns"]),
+        "valid_readings": ("silver", ["sensor_readings"]),
+        "sensor_averages": ("gold", ["valid_readings"]),
+        "campaign_views": ("gold", ["ad_events", "campaigns"]),
+    }
+
+
+def test_records_and_sources_cannot_be_materialised(built):
+    graph = built.resolve_asset_graph()
+    materialisable = {k.to_user_string() for k in graph.materializable_asset_keys}
+    assert materialisable == {"campaigns", "valid_readings", "sensor_averages", "campaign_views"}
+
+
+def test_derived_tables_have_the_partitions_of_delta(built):
+    node = built.resolve_asset_graph().get(dg.AssetKey("sensor_averages"))
+    assert node.partitions_def.get_first_partition_key() == "2026-01-01-00"
+    assert node.backfill_policy == dg.BackfillPolicy.single_run()
+    assert node.description.startswith("Average, least and greatest temperature")
+    assert node.owners == ["team:sensors"]
+    assert node.kinds == {"delta", "spark"}
+    assert {"layer": "gold", "pipeline": "sensors", "late": "redirect"}.items() <= node.tags.items()
+
+
+def test_jobs_and_checks(built):
+    jobs = {j.name for j in built.resolve_all_job_defs() if not j.name.startswith("__")}
+    assert jobs == {"start_sensors", "stop_sensors", "start_ads", "stop_ads", "reconcile"}
+    checks = {(k.asset_key.to_user_string(), k.name) for k in built.resolve_asset_graph().asset_check_keys}
+    derived = ("valid_readings", "sensor_averages", "campaign_views")
+    assert checks == {(t, c) for t in derived for c in ("stream_equals_batch", "expectations_hold")} | {
+        ("campaigns", "expectations_hold")
+    }
+
+
+def test_column_schemas_come_from_the_tables_on_disk(settings):
+    node = definitions.build(settings).resolve_asset_graph().get(dg.AssetKey("sensor_averages"))
+    columns = {c.name: c.type for c in node.metadata["dagster/column_schema"].value.columns}
+    assert columns["window"] == "struct<start:timestamp,end:timestamp>"
+    assert columns["readings"] == "bigint"
+
+
+# ---- bounded runs
+
+
+def test_a_range_of_partitions_is_one_bounded_run(own, spark, instance):
+    before = Lake(spark, own, catalog.load(own)).read(table_of(own, "sensor_averages")).count()
+    result = materialize(own, "sensor_averages", HOURS[0], HOURS[1], instance=instance)
+    assert result.success
+    events = {e.partition: e.step_materialization_data.materialization for e in result.get_asset_materialization_events()}
+    assert sorted(events) == HOURS[:2]
+    shown = {name: value.value for name, value in events[HOURS[0]].metadata.items()}
+    assert shown["origin"] == "bounded"
+    assert shown["range"] == "[2026-01-01T00:00:00Z, 2026-01-01T02:00:00Z)"
+    assert shown["rows_written"] == sum(e.metadata["rows"].value for e in events.values()) > shown["rows"] > 0
+    assert {"rows_arrived", "rows_late", "rows_quarantined", "delta_version", "seconds", "frontier"} <= shown.keys()
+    table = Lake(spark, own, catalog.load(own)).read(table_of(own, "sensor_averages"))
+    assert table.count() == before
+    origins = {(r["_partition"], r["_origin"]) for r in table.select("_partition", "_origin").distinct().collect()}
+    assert origins == {(HOURS[0], "bounded"), (HOURS[1], "bounded"), (HOURS[2], "live")}
+
+
+def test_a_range_across_the_frontier_is_refused_in_the_librarys_words(settings):
+    result = materialize(settings, "sensor_averages", HOURS[2], "2026-01-01-03")
+    assert not result.success
+    failure = next(e for e in result.all_events if e.is_step_failure).step_failure_data
+    assert "it crosses the frontier 2026-01-01T03:0" in failure.user_failure_data.description
+
+
+def test_snapshots_are_rebuilt_whole(tmp_path, spark):
+    ads = Settings(root=tmp_path, tables=("lakehouse.tables.ads",), jars=from_environment().jars)
+    first, second = (materialize(ads, "campaigns") for _ in range(2))
+    assert first.success and second.success
+    shown = [r.asset_materializations_for_node("campaigns")[0].metadata for r in (first, second)]
+    assert [(m["changed"].value, m["rows"].value) for m in shown] == [(True, 1000), (False, 1000)]
+    assert evaluate(ads, "campaigns", "expectations_hold").passed
+
+
+# ---- checks
+
+
+def test_checks_hold_of_an_honest_lakehouse(settings, spark):
+    proof = evaluate(settings, "sensor_averages", "stream_equals_batch")
+    assert proof.passed
+    assert proof.metadata["verdict"].value == "EQUAL"
+    assert proof.metadata["rows_live"].value == proof.metadata["rows_bounded"].value > 0
+    assert evaluate(settings, "sensor_averages", "expectations_hold").passed
+    assert evaluate(settings, "valid_readings", "expectations_hold").passed
+
+
+def test_checks_fail_on_planted_bad_data(own, spark):
+    path = own.root / "gold" / "sensor_averages"
+    planted = spark.read.format("delta").load(str(path)).where(f"_partition = '{HOURS[1]}'").limit(1)
+    planted = planted.withColumn("sensor_id", F.lit("planted")).withColumn("readings", F.lit(0).cast("bigint"))
+    planted.write.format("delta").mode("append").save(str(path))
+
+    proof = evaluate(own, "sensor_averages", "stream_equals_batch")
+    assert not proof.passed
+    assert proof.severity == dg.AssetCheckSeverity.ERROR
+    assert (proof.metadata["verdict"].value, proof.metadata["extra"].value) == ("DIFFERENT", 1)
+    assert "sensor_id=planted" in proof.metadata["differences"].value
+
+    held = evaluate(own, "sensor_averages", "expectations_hold")
+    assert not held.passed
+    broken = [r.data for r in held.metadata["expectations"].value.records if not r.data["passed"]]
+    assert [(r["unexpected"], "readings" in r["expectation"]) for r in broken] == [(1, True)]
+
+
+def test_an_outage_is_no_verdict(own, spark):
+    for file in (own.root / "gold" / "sensor_averages").rglob("*.parquet"):
+        file.unlink()
+    assert evaluate(own, "sensor_averages", "stream_equals_batch") is None
+    assert evaluate(own, "sensor_averages", "expectations_hold") is None
+
+
+# ---- sensors
+
+
+def closings(settings: Settings, instance: dg.DagsterInstance, cursor: str | None = None) -> dg.SensorResult:
+    sensor = sensors.closed_partitions(settings, partitions.derived(catalog.load(settings)))
+    return sensor.evaluate_tick(dg.build_sensor_context(instance, cursor=cursor))
+
+
+def test_partitions_behind_the_frontier_are_told_once(settings, spark, instance):
+    tick = closings(settings, instance)
+    told = {(e.asset_key.to_user_string(), e.partition): e for e in tick.asset_events}
+    assert sorted(told) == [(t, hour) for t in ("sensor_averages", "valid_readings") for hour in HOURS]
+    metadata = told["sensor_averages", HOURS[0]].metadata
+    stored = spark.read.format("delta").load(str(settings.root / "gold" / "sensor_averages"))
+    assert metadata["rows"].value == stored.where(f"_partition = '{HOURS[0]}'").count() > 0
+    assert metadata["origin"].value == "live"
+    assert {"frontier", "delta_version", "fingerprint", "dagster/column_schema"} <= metadata.keys()
+    assert not closings(settings, instance, tick.cursor).asset_events
+    assert json.loads(tick.cursor) == {"valid_readings": HOURS[2], "sensor_averages": HOURS[2]}
+
+
+def test_a_tick_that_is_repeated_tells_the_same(settings, instance):
+    """Events are stored before the cursor: after a crash between, the tick comes again."""
+    first, again = closings(settings, instance), closings(settings, instance)
+    assert first.asset_events == again.asset_events
+    for tick in (first, again):
+        for event in tick.asset_events:
+            instance.report_runless_asset_event(event)
+    filled = instance.get_materialized_partitions(dg.AssetKey("sensor_averages"))
+    assert filled == set(HOURS)
+
+
+def test_a_partition_that_a_bounded_run_replaced_says_so(own, instance):
+    assert materialize(own, "sensor_averages", HOURS[1]).success
+    told = {e.partition: e for e in closings(own, instance).asset_events if e.asset_key == dg.AssetKey("sensor_averages")}
+    assert {hour: e.metadata["origin"].value for hour, e in told.items()} == dict(
+        zip(HOURS, ("live", "bounded", "live"), strict=True)
+    )
+
+
+def test_a_tick_tells_a_bounded_number_of_partitions(settings, instance, monkeypatch):
+    monkeypatch.setattr(sensors, "_MOST", 4)
+    first = closings(settings, instance)
+    second = closings(settings, instance, first.cursor)
+    assert [len(first.asset_events), len(second.asset_events)] == [4, 2]
+
+
+def test_records_tell_what_came_in(settings, instance):
+    sensor = sensors.written_tables(settings, catalog.load(settings))
+    tick = sensor.evaluate_tick(dg.build_sensor_context(instance))
+    (event,) = tick.asset_events
+    assert event.asset_key == dg.AssetKey("sensor_readings")
+    assert event.metadata["rows_quarantined"].value == 9
+    assert event.metadata["rows_written"].value > 27
+    assert not sensor.evaluate_tick(dg.build_sensor_context(instance, cursor=tick.cursor)).asset_events
+
+
+# ---- proofs
+
+
+def test_the_schedule_asks_for_what_is_not_certified(own, spark):
+    schedule = schedules.reconcile_closed(own, catalog.load(own))
+
+    def asked() -> list[tuple[str, str, str]]:
+        tick = schedule.evaluate_tick(dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC)))
+        return [tuple(r.run_config["ops"]["reconcile_range"]["config"].values()) for r in tick.run_requests]
+
+    whole = ("2026-01-01T00:00:00Z", "2026-01-01T03:00:00Z")
+    assert asked() == [("valid_readings", *whole), ("sensor_averages", *whole)]
+    lake = Lake(spark, own, catalog.load(own))
+    for table, end in (("valid_readings", "03:00"), ("sensor_averages", "01:30")):
+        reconcile(lake, lake.catalog.table(table), parse_range("2026-01-01T00:00", f"2026-01-01T{end}"))
+    assert asked() == [("sensor_averages", "2026-01-01T01:00:00Z", whole[1])]
+
+
+def test_the_job_records_its_verdict_on_the_check(own, spark, instance):
+    config = {"ops": {"reconcile_range": {"config": {"table": "sensor_averages"}}}}
+    job = definitions.build(own).resolve_job_def("reconcile")
+    result = job.execute_in_process(config, instance=instance)
+    (verdict,) = result.get_asset_check_evaluations()
+    assert (verdict.check_name, verdict.passed) == ("stream_equals_batch", True)
+
+    path = str(own.root / "gold" / "sensor_averages")
+    spark.read.format("delta").load(path).limit(1).write.format("delta").mode("append").save(path)
+    result = job.execute_in_process(config, instance=instance, raise_on_error=False)
+    assert not result.success
+    (verdict,) = result.get_asset_check_evaluations()
+    assert not verdict.passed
+
+
+# ---- streaming jobs
+
+
+def test_stopping_a_job_that_never_ran_is_nothing(settings, instance):
+    result = definitions.build(settings).resolve_job_def("stop_sensors").execute_in_process(instance=instance)
+    assert result.success
+
+
+def test_a_job_that_cannot_start_fails_in_its_own_words(own, instance):
+    """There is no broker: the driver ends, and the end of its log is the failure's text."""
+    job = definitions.build(own).resolve_job_def("start_sensors")
+    result = job.execute_in_process(instance=instance, raise_on_error=False)
+    assert not result.success
+    failure = next(e for e in result.all_events if e.is_step_failure).step_failure_data
+    assert "pipeline='sensors'" in failure.user_failure_data.description
+    sensor = sensors.streaming_job_states(own, catalog.load(own))
+    states = [e for e in sensor.evaluate_tick(dg.build_sensor_context(instance)).asset_events if e.asset_key == job_key("sensors")]
+    assert [s.metadata["state"].value for s in states] == ["failed"]

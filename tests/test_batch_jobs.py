@@ -1,0 +1,143 @@
+"""The bounded jobs on a real, small lakehouse: backfill, its preview, its refusals; the proof and what it finds."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from typer.testing import CliRunner
+
+from batch_jobs import backfill, commands, reconcile
+from batch_jobs.publisher import publishing
+from lakehouse import bounded, sinks
+from lakehouse.catalog import load
+from lakehouse.digest import digest
+from lakehouse.errors import JobError, LakehouseError
+from lakehouse.lake import Lake
+from lakehouse.settings import Settings
+
+TABLES = ("lakehouse.tables.sensors",)
+AVERAGES = "sensor_averages"
+
+
+def at(hour: int, minute: int = 0) -> datetime:
+    return datetime(2026, 1, 1, hour, minute, tzinfo=UTC)
+
+
+@pytest.fixture
+def lake(spark, filled, tmp_path) -> Lake:
+    """A copy of the filled lakehouse, to be changed."""
+    settings = Settings(root=shutil.copytree(filled, tmp_path / "lake"), tables=TABLES)
+    return Lake(spark, settings, load(settings))
+
+
+def command(lake: Lake, *arguments: str):
+    environment = {"LAKEHOUSE_ROOT": str(lake.settings.root), "LAKEHOUSE_TABLES": TABLES[0]}
+    return CliRunner().invoke(commands.app, list(arguments), env=environment)
+
+
+def stored(lake: Lake):
+    return lake.read(lake.catalog.table(AVERAGES))
+
+
+def versions(lake: Lake) -> list[int]:
+    return [sinks.version(lake.path(table)) for table in lake.catalog]
+
+
+def test_a_backfill_gives_the_same_rows_and_says_that_it_wrote_them(lake):
+    before = digest(stored(lake))
+    commit = backfill.run(lake, AVERAGES, at(0), at(2))
+    assert (commit.role, commit.start, commit.end) == ("bounded", at(0), at(2))
+    assert (commit.arrived, commit.late, commit.written) == (19, 1, 18)
+    assert digest(stored(lake)) == before
+    origins = stored(lake).groupBy("_origin", "_partition").count().collect()
+    assert {tuple(row) for row in origins} == {
+        ("bounded", "2026-01-01-00", 9), ("bounded", "2026-01-01-01", 9), ("live", "2026-01-01-02", 9),
+    }  # fmt: skip
+    certificate = reconcile.run(lake, AVERAGES, at(0), at(3))
+    assert (certificate.verdict, certificate.rows_live, certificate.rows_by_bounded_runs) == ("EQUAL", 27, 18)
+    assert reconcile.exit_code(certificate) == 0
+
+
+def test_a_preview_counts_and_changes_nothing(lake):
+    before = sorted(path for path in lake.settings.root.rglob("*"))
+    result = command(lake, "backfill", "valid_readings", "--start", "2026-01-01T01", "--end", "2026-01-01T03", "--dry-run", "--json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert found["partitions"] == ["2026-01-01-01", "2026-01-01-02"]
+    assert (found["rows_replaced"], found["input"], found["downstream"]) == (20, "sensor_readings", [AVERAGES])
+    assert 22 <= found["input_rows"] <= 36 and found["input_bytes"] > 0
+    assert sorted(path for path in lake.settings.root.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("table", "start", "end", "said"),
+    [
+        (AVERAGES, at(2), at(4), "crosses the frontier 2026-01-01T03:09:55Z"),
+        (AVERAGES, at(2), at(1), "the end lies after the start"),
+        (AVERAGES, at(1), at(1), "nothing would be computed"),
+        (AVERAGES, at(0, 30), at(1), "whole hours"),
+        (AVERAGES, at(0), None, "both ends"),
+        ("sensor_readings", at(0), at(1), "a record is written by the stream alone"),
+        ("sensor_average", at(0), at(1), "did you mean sensor_averages"),
+    ],
+)
+def test_what_a_backfill_refuses(lake, table, start, end, said):
+    before = versions(lake)
+    for refuse in (backfill.plan, backfill.run):
+        with pytest.raises(LakehouseError, match=said):
+            refuse(lake, table, start, end)
+    assert versions(lake) == before
+
+
+def test_one_publisher_at_a_time(lake):
+    table = lake.catalog.table(AVERAGES)
+    with publishing(lake.settings, table), pytest.raises(JobError, match=f"pid={os.getpid()}"):
+        backfill.run(lake, AVERAGES, at(0), at(1))
+    with publishing(lake.settings, table):
+        pass  # free again
+
+
+def test_the_proof_finds_what_was_planted_deleted_and_altered(lake):
+    path = str(lake.path(lake.catalog.table(AVERAGES)))
+    planted = stored(lake).where("sensor_id = 'sensor-0' AND hour(window.start) = 1").limit(1)
+    planted.selectExpr("* EXCEPT (sensor_id)", "'sensor-99' AS sensor_id").write.format("delta").mode("append").save(path)
+    lake.spark.sql(f"DELETE FROM delta.`{path}` WHERE window.start = timestamp'2026-01-01T00:07:05Z'")
+    lake.spark.sql(f"UPDATE delta.`{path}` SET readings = 7 WHERE window.start = timestamp'2026-01-01T02:00:00Z'")
+
+    result = command(lake, "reconcile", AVERAGES, "--json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["verdict"]) == (1, "DIFFERENT")
+    assert (found["missing"], found["extra"], found["changed"]) == (1, 1, 1)
+    examples = {example.partition(":")[0]: example for example in found["examples"]}
+    assert "sensor_id=sensor-1" in examples["missing"] and "00:07:05" in examples["missing"]
+    assert "sensor_id=sensor-99" in examples["extra"]
+    assert "readings=7" in examples["changed"] and "readings=1" in examples["changed"]
+
+    shown = command(lake, "reconcile", AVERAGES)
+    assert shown.exit_code == 1 and "1 missing, 1 extra, 1 changed" in shown.stdout
+    repaired = command(lake, "backfill", AVERAGES, "--start", "2026-01-01", "--end", "2026-01-01T03:00:00Z")
+    assert repaired.exit_code == 0 and "[2026-01-01T00:00:00Z, 2026-01-01T03:00:00Z)" in repaired.stdout
+    assert command(lake, "reconcile", AVERAGES).exit_code == 0
+
+
+def test_exit_codes_of_the_proof(lake):
+    nothing = command(lake, "reconcile", AVERAGES, "--start", "2025-01-01", "--end", "2025-01-02")
+    assert nothing.exit_code == 1 and "no row was compared" in nothing.stdout
+    ahead = command(lake, "reconcile", AVERAGES, "--start", "2026-01-01", "--end", "2026-01-02")
+    assert ahead.exit_code == 2 and "crosses the frontier" in ahead.stderr
+    equal = bounded.reconcile(lake, lake.catalog.table(AVERAGES))
+    codes = {v: reconcile.exit_code(replace(equal, verdict=v)) for v in ("DIFFERENT", "PENDING", "NOT_YET", "UNPROVABLE")}
+    assert codes == {"DIFFERENT": 1, "PENDING": 3, "NOT_YET": 3, "UNPROVABLE": 3}
+
+
+def test_a_job_is_a_process_that_refuses_before_it_starts_spark(lake):
+    environment = os.environ | {"LAKEHOUSE_ROOT": str(lake.settings.root), "LAKEHOUSE_TABLES": TABLES[0]}
+    arguments = ["-m", "batch_jobs.backfill", AVERAGES, "--start", "2026-01-01T02:00:00Z", "--end", "2026-01-01T09:00:00Z"]
+    run = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment | {"JAVA_HOME": "/none"})
+    assert run.returncode == 2 and run.stdout == ""
+    assert run.stderr.startswith("error: table=sensor_averages, range end=2026-01-01T09:00:00Z: it crosses the frontier")

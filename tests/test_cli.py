@@ -1,0 +1,158 @@
+"""The command line over a real, small lakehouse: what it shows, what it refuses, and how quickly it starts."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from lakehouse import cli
+
+ENVIRONMENT = {"LAKEHOUSE_TABLES": "lakehouse.tables.sensors"}
+
+
+@pytest.fixture
+def run(filled):
+    """Runs a command line on the filled lakehouse."""
+    app = cli.app()
+
+    def invoke(*arguments: str):
+        result = CliRunner().invoke(app, list(arguments), env=ENVIRONMENT | {"LAKEHOUSE_ROOT": str(filled)})
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result
+
+    return invoke
+
+
+def lines(result) -> list[dict]:
+    assert result.exit_code == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def _commands(group, path: tuple[str, ...] = ()):
+    for name, command in group.commands.items():
+        yield (*path, name), command
+        yield from _commands(command, (*path, name)) if hasattr(command, "commands") else ()
+
+
+@pytest.mark.parametrize("path", [" ".join(path) for path, _ in _commands(typer.main.get_command(cli.app()))])
+def test_every_command_explains_itself(path):
+    result = CliRunner().invoke(cli.app(), [*path.split(), "--help"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0
+    explained = [line.strip() for line in result.stdout.splitlines() if line.strip()]
+    assert len(explained[1]) > 20, "the first sentence says what it does"
+
+
+def test_help_needs_none_of_the_heavy_packages():
+    heavy = {"pyspark", "deltalake", "pyarrow", "great_expectations", "dagster"}
+    code = f"import sys; from lakehouse.cli import app; app(); print(sorted({heavy} & set(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_tables_shows_each_table_as_it_stands(run):
+    record, row, window = lines(run("tables", "--json"))
+    assert record | {"version": 0} == {
+        "layer": "bronze", "table": "sensor_readings", "kind": "record", "pipeline": "sensors", "rows": 36, "version": 0,
+        "frontier": "2026-01-01T03:09:55Z", "late": None, "quarantined": 9, "verdict": None,
+    }  # fmt: skip
+    assert (row["table"], row["rows"], row["late"], row["quarantined"]) == ("valid_readings", 31, 2, 3)
+    assert (window["table"], window["rows"], window["late"], window["quarantined"]) == ("sensor_averages", 27, 2, 0)
+    assert "sensor_averages" in run("tables").stdout
+
+
+def test_tables_with_a_name_shows_its_declaration(run):
+    (found,) = lines(run("tables", "sensor_averages", "--json"))
+    assert found["declaration"]["inputs"] == ["valid_readings"]
+    assert found["columns"]["window"] == "struct<start: timestamp, end: timestamp>"
+    assert found["columns"]["average_c"] == "decimal(10,6)"
+    shown = run("tables", "valid_readings").stdout
+    assert "Readings in degrees Celsius" in shown and "expect_column_values_to_match_regex" in shown
+
+
+def test_query_answers_without_spark(run):
+    sql = "SELECT sensor_id, count(*) AS windows, max(max_c) AS warmest FROM sensor_averages GROUP BY 1 ORDER BY 1;"
+    assert lines(run("query", sql, "--json")) == [
+        {"sensor_id": "sensor-0", "windows": 9, "warmest": "33.44"},
+        {"sensor_id": "sensor-1", "windows": 9, "warmest": "37.33"},
+        {"sensor_id": "sensor-2", "windows": 9, "warmest": "41.22"},
+    ]
+    first = run("query", "SELECT * FROM sensor_averages ORDER BY window.start", "--limit", "1")
+    assert "[2026-01-01T00:00:00Z, 2026-01-01T00:00:05Z)" in first.stdout and "00:07:05" not in first.stdout
+    assert "the first 1 rows" in first.stderr
+    ledger = "SELECT \"table\", sum(written) AS written FROM _commits WHERE role = 'live' GROUP BY 1 ORDER BY 1"
+    assert [row["written"] for row in lines(run("query", ledger, "--json"))] == [27, 36, 31]
+
+
+@pytest.mark.parametrize("engine", [[], ["--spark"]], ids=["without Spark", "in Spark"])
+def test_query_reads_only_and_names_what_it_does_not_know(run, engine, spark, tmp_path):
+    stolen = tmp_path / "stolen.csv"
+    for sql in (
+        f"COPY (SELECT 1) TO '{stolen}'",
+        "/* a comment */ DELETE FROM sensor_averages",
+        "WITH one AS (SELECT * FROM sensor_averages) INSERT INTO sensor_averages SELECT * FROM one",
+        "SELECT 1; DROP TABLE sensor_averages",
+        "SELECT nonsense FROM sensor_averages",
+    ):
+        refused = run("query", sql, *engine)
+        assert (refused.exit_code, refused.stdout) == (2, ""), sql
+        assert refused.stderr.startswith("error: sql=") and refused.stderr.count("\n") == 1
+    assert not stolen.exists()
+    assert lines(run("query", "SELECT count(*) AS n FROM sensor_averages", "--json", *engine)) == [{"n": 27}]
+    unknown = run("query", "SELECT * FROM sensor_average", *engine)
+    assert unknown.exit_code == 2 and "did you mean sensor_averages" in unknown.stderr
+
+
+def test_quarantine_shows_why_and_what(run):
+    shown = run("quarantine", "sensor_readings").stdout
+    assert "empty value (tombstone)" in shown and "[31mjunk" in shown
+    assert "\x1b" not in shown, "bad rows must not steer the terminal"
+    (row,) = lines(run("quarantine", "sensor_readings", "--reason", "not UTF-8", "--limit", "1", "--json"))
+    assert row == {
+        "reason": "not UTF-8", "partition": 0, "offset": 37, "arrived": "2030-01-01T00:00:05Z", "value": "� not text",
+    }  # fmt: skip
+
+
+def test_late_rows_are_shown_with_the_window_they_missed(run, spark):
+    for rows in (run("late", "sensor_averages", "--json"), run("query", "SELECT * FROM sensor_averages__late", "--json")):
+        windows = {row["window"]["start"] for row in lines(rows)}
+        assert windows == {"2026-01-01T01:30:00Z", "2026-01-01T02:30:00Z"}
+    assert [row["event_time"][11:19] for row in lines(run("late", "valid_readings", "--json"))] == ["01:59:59", "00:59:59"]
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("tables sensor_averagez", "did you mean sensor_averages"),
+        ("quarantine nothing", "no module declares it"),
+        ("late sensor_readings", "a record keeps every row"),
+        ("query SELECT", "sql='SELECT'"),
+    ],
+)
+def test_an_error_is_one_line_and_exit_code_2(run, command, said):
+    result = run(*command.split())
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: ") and said in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_an_empty_lakehouse_has_tables_and_no_rows(run, tmp_path):
+    shown = CliRunner().invoke(cli.app(), ["tables", "--json"], env=ENVIRONMENT | {"LAKEHOUSE_ROOT": str(tmp_path / "new")})
+    assert [row["rows"] for row in lines(shown)] == [None, None, None]
+    assert not (tmp_path / "new").exists(), "looking makes nothing"
+
+
+def test_broker_status_without_a_broker(tmp_path):
+    def status(**environment: str):
+        return CliRunner().invoke(cli.app(), ["broker", "status", "--json"], env={"LAKEHOUSE_ROOT": str(tmp_path)} | environment)
+
+    assert status().exit_code == 1
+    elsewhere = status(LAKEHOUSE_BOOTSTRAP_SERVERS="kafka.example:9092")
+    assert lines(elsewhere)[0]["bootstrap_servers"] == "kafka.example:9092"
+
+
+def test_python_m_lakehouse_is_the_same_program():
+    run = subprocess.run([sys.executable, "-m", "lakehouse", "--help"], capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    assert run.returncode == 0 and "quarantine" in run.stdout

@@ -1,0 +1,142 @@
+"""A real broker, a real streaming job in a process of its own, killed for real; then the tables against the oracle."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+from pyspark.sql import functions as F
+
+from lakehouse import bounded, broker, catalog, jars
+from lakehouse.event_time import EPOCH
+from lakehouse.frontier import Journal
+from lakehouse.kafka_options import client_config
+from lakehouse.lake import Lake
+from lakehouse.producers import commands, sensors
+from lakehouse.producers.sender import send
+from lakehouse.producers.workload import Workload
+from lakehouse.settings import Settings, from_environment, to_environment
+from streaming_jobs import progress, supervisor
+
+
+BEGIN = 1_767_225_600_000  # 2026-01-01T00:00:00Z
+MINUTE = 60_000
+# in order within a partition and disorder below the delay: nothing is late, so the oracle knows every window
+WORKLOAD = Workload(seed=7, rate=50, disorder_ms=2_000, late_share=0, malformed_share=0.01, partitions=3)
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory, quick_jvm) -> Iterator[Settings]:
+    root = tmp_path_factory.mktemp("job")
+    settings = Settings(
+        root=root, jars=from_environment().jars, tables=("lakehouse.tables.sensors",), spark_conf=quick_jvm
+    )
+    broker.start(settings, jars.resolve(settings.jars))
+    yield settings
+    now = supervisor.status(settings, "sensors")
+    if now and now.alive:
+        psutil.Process(now.pid).kill()
+    broker.stop(settings)
+
+
+def produce(settings: Settings, start_minute: int, end_minute: int) -> int:
+    records = sensors.records(WORKLOAD, BEGIN + start_minute * MINUTE, BEGIN + end_minute * MINUTE)
+    broker.ensure_topics(settings, {"sensor-readings": WORKLOAD.partitions}, commands.TOPIC)
+    return send(records, "sensor-readings", client_config(settings)).sent
+
+
+def awaited(condition: Callable[[], bool], what: str, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.05)
+
+
+def arrived(settings: Settings, table: str) -> int:
+    return sum(c.arrived for c in Journal(settings, catalog.load(settings).table(table)).live())
+
+
+def test_a_job_killed_mid_stream_loses_and_doubles_nothing(settings, spark):
+    sent = produce(settings, 0, 10)
+    first = supervisor.start(settings, "sensors", wait=120)
+    assert first.state == "running" and first.alive
+    awaited(lambda: arrived(settings, "sensor_readings") >= sent, "first batch recorded")
+    sent += produce(settings, 10, 20)
+    batches = len(list(Journal(settings, catalog.load(settings).table("sensor_readings")).live()))
+
+    os.kill(first.pid, signal.SIGKILL)  # while it takes in the second lot
+    awaited(lambda: supervisor.status(settings, "sensors").state == "dead", "seen to be dead")
+    sent += produce(settings, 20, 30)
+    second = supervisor.start(settings, "sensors", wait=120)
+    assert second.pid != first.pid
+    awaited(lambda: arrived(settings, "sensor_readings") >= sent, "all recorded after the kill")
+    assert len(list(Journal(settings, catalog.load(settings).table("sensor_readings")).live())) > batches
+
+    refused_second_process(settings, second.pid)
+    stopped = supervisor.stop(settings, "sensors")
+    assert stopped.state == "stopped" and not stopped.alive
+    assert not progress.is_alive(stopped.jvm, stopped.jvm_started)
+    assert {q.dropped_by_spark for q in stopped.queries} == {0}
+
+    lake = Lake(spark, settings, catalog.load(settings))
+    every_offset_once(lake, sent)
+    the_oracle_agrees(lake)
+    for name in ("valid_readings", "sensor_averages"):
+        certificate = bounded.reconcile(lake, lake.catalog.table(name))
+        assert certificate.verdict == "EQUAL" and certificate.rows_live > 100, certificate
+
+
+def refused_second_process(settings: Settings, winner: int) -> None:
+    command = [sys.executable, "-m", "streaming_jobs.driver", "sensors"]
+    second = subprocess.run(command, env=os.environ | to_environment(settings), capture_output=True, text=True, timeout=60)
+    assert second.returncode == 2
+    assert f"pid={winner}" in second.stderr and "one process fills a table" in second.stderr
+    assert supervisor.status(settings, "sensors").pid == winner, "the loser leaves the winner's status alone"
+
+
+def every_offset_once(lake: Lake, sent: int) -> None:
+    record = lake.catalog.table("sensor_readings")
+    rows = lake.read(record).select("_arrival.*").union(lake.read(record, side="quarantine").select("_arrival.*"))
+    found = rows.agg(F.count("*").alias("n"), F.count_distinct("partition", "offset").alias("distinct")).head()
+    assert (found.n, found.distinct) == (sent, sent)
+
+
+def the_oracle_agrees(lake: Lake) -> None:
+    averages = lake.catalog.table("sensor_averages")
+    frontier = next(Journal(lake.settings, averages).live()).frontier
+    rows = lake.read(averages).select("sensor_id", F.unix_millis("window.start").alias("start"), "readings").collect()
+    live = {(r.sensor_id, r.start): r.readings for r in rows}
+    closed = (frontier - EPOCH).total_seconds() * 1000
+    wanted = {key: n for key, n in readings_sent().items() if key[1] + 5_000 <= closed}
+    assert len(wanted) > 1_000 and live == wanted
+
+
+def readings_sent() -> Counter:
+    """(sensor, start of window in ms) -> readings, of all three lots: a window may hold readings of two of them."""
+    total: Counter = Counter()
+    for start in range(0, 30, 10):
+        expected = sensors.expected_readings(WORKLOAD, BEGIN + start * MINUTE, BEGIN + (start + 10) * MINUTE)
+        total.update({key: found.count for key, found in expected.items()})
+    return total
+
+
+def test_a_job_without_its_topic_says_so(settings):
+    other = Settings(root=settings.root / "other", jars=settings.jars, tables=("lakehouse.tables.ads",))
+    driver = subprocess.run(
+        [sys.executable, "-m", "streaming_jobs.driver", "ads"],
+        env=os.environ | to_environment(other), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert driver.returncode == 1
+    assert "lakehouse broker start" in driver.stderr and "Traceback" not in driver.stderr
+
+
+def test_a_pipeline_that_is_not_declared_is_refused_with_the_names_of_those_that_are(settings):
+    command = [sys.executable, "-m", "streaming_jobs.driver", "nothing"]
+    refused = subprocess.run(command, env=os.environ | to_environment(settings), capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2
+    assert "pipeline='nothing'" in refused.stderr and "sensors" in refused.stderr

@@ -1,0 +1,196 @@
+"""A live `dagster dev` on a filled lakehouse: its API answers, a run of its own succeeds, a browser sees graph and bar."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lakehouse.settings import Settings, from_environment, to_environment
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+ROOT = Path(__file__).parents[1]
+REPOSITORY = {"repositoryName": "__repository__", "repositoryLocationName": "lakehouse"}
+HOURS = ["2026-01-01-00", "2026-01-01-01", "2026-01-01-02"]
+
+
+@dataclass(frozen=True)
+class UI:
+    address: str
+
+    def ask(self, query: str, **variables: object) -> dict:
+        body = json.dumps({"query": query, "variables": variables}).encode()
+        request = urllib.request.Request(f"{self.address}/graphql", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            found = json.load(answer)
+        assert "errors" not in found, found["errors"]
+        return found["data"]
+
+
+@pytest.fixture(scope="module")
+def ui(filled, tmp_path_factory) -> Iterator[UI]:
+    """The UI and the daemon as a user starts them, on a free port, in a session of their own."""
+    folder = tmp_path_factory.mktemp("ui")
+    home, root = folder / "home", folder / "root"
+    home.mkdir()
+    shutil.copytree(filled, root)
+    shutil.copy(ROOT / "assets" / "dagster.yaml", home)
+    settings = Settings(root=root, tables=("lakehouse.tables.sensors",), jars=from_environment().jars)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with (folder / "dagster.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dagster", "dev", "-w", "workspace.yaml", "-h", "127.0.0.1", "-p", str(port)],
+            cwd=ROOT, env=os.environ | to_environment(settings) | {"DAGSTER_HOME": str(home)},
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, preexec_fn=default_signals,
+        )  # fmt: skip
+    try:
+        live = UI(f"http://127.0.0.1:{port}")
+        until(lambda: answers(live, process), "dagster dev answers", folder / "dagster.log")
+        yield live
+    finally:
+        end(process)
+
+
+def default_signals() -> None:
+    """A shell that runs the tests in the background has them ignored, and `dagster dev` would never end."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def answers(live: UI, process: subprocess.Popen) -> bool:
+    assert process.poll() is None, f"dagster dev ended with code {process.returncode}"
+    try:
+        return bool(live.ask("{ version }"))
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
+
+
+def until(done: Callable[[], object], what: str, log: Path | None = None, seconds: float = 240) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        tail = log.read_text(errors="replace")[-2000:] if log else ""
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}\n{tail}"
+        time.sleep(0.5)
+
+
+def end(process: subprocess.Popen) -> None:
+    if process.poll() is None:
+        parent = psutil.Process(process.pid)
+        family = [parent, *parent.children(recursive=True)]
+        process.send_signal(signal.SIGINT)
+        _, left = psutil.wait_procs(family, timeout=30)
+        for each in left:
+            each.kill()
+    process.wait(10)
+
+
+@pytest.fixture(scope="module")
+def filled_bar(ui) -> UI:
+    """The UI when its sensor has told of the closed partitions."""
+    query = """{ assetNodeOrError(assetKey: {path: ["sensor_averages"]}) {
+        ... on AssetNode { partitionStats { numMaterialized } } } }"""
+    until(lambda: ui.ask(query)["assetNodeOrError"]["partitionStats"]["numMaterialized"] == 3, "three partitions told")
+    return ui
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert chromium, "no chromium on the PATH: the browser tests need one (Debian and Ubuntu: apt install chromium)"
+    arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser):
+    page = browser.new_page(viewport={"width": 1600, "height": 1000})
+    page.set_default_timeout(60_000)
+    yield page
+    page.close()
+
+
+def test_the_location_loads_without_error(ui):
+    found = ui.ask(
+        """{ workspaceOrError { ... on Workspace { locationEntries { name loadStatus locationOrLoadError {
+             __typename ... on PythonError { message } ... on RepositoryLocation { repositories {
+               jobs { name } assetNodes { assetKey { path } isMaterializable }
+               schedules { name scheduleState { status } } sensors { name sensorState { status } } } } } } } } }"""
+    )
+    (location,) = found["workspaceOrError"]["locationEntries"]
+    assert location["locationOrLoadError"]["__typename"] == "RepositoryLocation", location
+    (repository,) = location["locationOrLoadError"]["repositories"]
+    assert len(repository["assetNodes"]) == 5
+    assert {"start_sensors", "stop_sensors", "reconcile"} <= {j["name"] for j in repository["jobs"]}
+    automatic = [s["scheduleState"] for s in repository["schedules"]] + [s["sensorState"] for s in repository["sensors"]]
+    assert {state["status"] for state in automatic} == {"RUNNING"}
+    assert len(automatic) == 4
+
+
+def test_the_browser_sees_the_graph(ui, page, tmp_path):
+    page.goto(f"{ui.address}/asset-groups")
+    page.get_by_text("streaming_jobs").first.wait_for()
+    page.keyboard.press("Alt+KeyE")  # all groups open
+    for name in ("sensor_topic", "sensors", "sensor_readings", "valid_readings", "sensor_averages"):
+        page.get_by_text(name, exact=True).first.wait_for()
+    page.screenshot(path=tmp_path / "graph.png")
+
+
+def test_the_browser_sees_the_partition_bar(filled_bar, page, tmp_path):
+    page.goto(f"{filled_bar.address}/assets/sensor_averages?view=partitions")
+    page.get_by_text("Materialized (3)").wait_for()
+    page.screenshot(path=tmp_path / "partitions.png")
+
+
+def test_a_backfill_from_the_ui_is_a_bounded_run_in_a_process_of_its_own(filled_bar):
+    """The process that Dagster makes for a run is not quite a usual one: it has no main file."""
+    table = {"path": ["sensor_averages"]}
+    names = ("stream_equals_batch", "expectations_hold")
+    checks = [{"assetKey": table, "name": name} for name in names]
+    span = {"dagster/asset_partition_range_start": HOURS[0], "dagster/asset_partition_range_end": HOURS[1]}
+    launched = filled_bar.ask(
+        """mutation($parameters: ExecutionParams!) { launchPipelineExecution(executionParams: $parameters) {
+             __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }""",
+        parameters={
+            "selector": REPOSITORY
+            | {"pipelineName": "__ASSET_JOB", "assetSelection": [table], "assetCheckSelection": checks},
+            "executionMetadata": {"tags": [{"key": k, "value": v} for k, v in span.items()]},
+            "mode": "default",
+        },
+    )["launchPipelineExecution"]
+    assert launched["__typename"] == "LaunchRunSuccess", launched
+    run = launched["run"]["runId"]
+
+    def state() -> str:
+        query = "query($run: ID!) { runOrError(runId: $run) { ... on Run { status } } }"
+        return filled_bar.ask(query, run=run)["runOrError"]["status"]
+
+    until(lambda: state() in ("SUCCESS", "FAILURE"), "the run ends")
+    assert state() == "SUCCESS"
+    told = filled_bar.ask(
+        """{ assetNodeOrError(assetKey: {path: ["sensor_averages"]}) { ... on AssetNode {
+             assetChecksOrError { ... on AssetChecks { checks { name executionForLatestMaterialization { status } } } }
+             assetMaterializations(limit: 2) { partition metadataEntries { label ... on TextMetadataEntry { text } } } } } }"""
+    )["assetNodeOrError"]
+    assert {m["partition"] for m in told["assetMaterializations"]} == set(HOURS[:2])
+    for event in told["assetMaterializations"]:
+        assert {"label": "origin", "text": "bounded"} in event["metadataEntries"]
+    outcomes = {c["name"]: c["executionForLatestMaterialization"]["status"] for c in told["assetChecksOrError"]["checks"]}
+    assert outcomes == dict.fromkeys(names, "SUCCEEDED")
