@@ -19,6 +19,8 @@ from lakehouse.settings import Settings, to_environment
 
 app = typer.Typer()
 
+_RATE = 200  # events per second of each pipeline: two cores also start two jobs and Dagster meanwhile
+
 _DAGSTER_YAML = """\
 telemetry:
   enabled: false
@@ -33,7 +35,9 @@ concurrency:
 @app.command()
 def demo(
     seconds: Annotated[float | None, typer.Option(help="Run that long, drain, prove; else until Ctrl-C")] = None,
-    history: Annotated[str, typer.Option(help="Event time written before the live events, on the first run")] = "2 hours",
+    history: Annotated[
+        str, typer.Option(help="Event time written before the live events, on the first run")
+    ] = "2 hours",
     port: Annotated[int, typer.Option(help="Of the Dagster UI")] = 3000,
     ui: Annotated[bool, typer.Option(help="Start the Dagster UI and daemon")] = True,
 ) -> None:
@@ -75,11 +79,11 @@ class _Demo:
         pipelines = catalog.load(settings).pipelines()
         for pipeline in pipelines:
             self._produce(pipeline, history)
-        if port:
-            self._process("ui", f"Dagster UI on http://localhost:{port}", _dagster(settings, port), "dagster.log")
         for pipeline in pipelines:
             self._step(f"streaming job {pipeline}", "jobs", lambda p=pipeline: supervisor.stop(settings, p),
-                       lambda p=pipeline: supervisor.start(settings, p, wait=180))  # fmt: skip
+                       lambda p=pipeline: supervisor.start(settings, p, wait=300))  # fmt: skip
+        if port:
+            self._process("ui", f"Dagster UI on http://localhost:{port}", _dagster(settings, port), "dagster.log")
 
     def watch(self, address: str, seconds: float | None) -> None:
         """Shows the tables, live, until the time is over or someone stops it."""
@@ -145,7 +149,8 @@ class _Demo:
             return  # a user's own pipeline brings its own producers
         new = broker.ensure_topics(self.settings, {made.topic: made.workload.partitions}, commands.TOPIC)
         past = ["--history", history] if new else []  # a second run goes on from now
-        command = [sys.executable, "-m", "lakehouse", "produce", pipeline, *past, "--live", "--json"]
+        rate = ["--rate", str(min(made.workload.rate, _RATE))]
+        command = [sys.executable, "-m", "lakehouse", "produce", pipeline, *past, *rate, "--live", "--json"]
         text = f"producer of {pipeline}" + (f": {history} of history, then live" if past else ": live")
         self._process("producers", text, command, f"producer_{pipeline}.log")
 
@@ -157,7 +162,12 @@ class _Demo:
         def begin() -> None:
             with (folder / log).open("ab") as output:  # a session of its own: Ctrl-C reaches the demo alone
                 process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=environment,
+                    start_new_session=True,
                 )
             self.running[part].append(lambda: _end_tree(process))
 

@@ -48,8 +48,7 @@ def of_commit(commit: Commit) -> Metadata:
 
 def of_partition(found: Stored) -> Metadata:
     """What one partition holds."""
-    rows = dg.MetadataValue.int(found.rows)
-    return {"rows": rows, "dagster/partition_row_count": rows}
+    return {"rows": dg.MetadataValue.int(found.rows)}
 
 
 def instant(name: str, moment: datetime | None) -> Metadata:

@@ -54,8 +54,8 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
         _, found = partitions.stored(lakehouse.settings, table)
         for key in context.partition_keys:
             context.add_asset_metadata(of_partition(found.get(key, partitions.Stored())), partition_key=key)
-        ahead = frontier(lakehouse.settings, table)
-        return dg.MaterializeResult(metadata=of_commit(commit) | instant("frontier", ahead))
+        known = instant("frontier", frontier(lakehouse.settings, table)) | column_schema(lakehouse.settings, table)
+        return dg.MaterializeResult(metadata=of_commit(commit) | known)
 
     return bounded_run
 

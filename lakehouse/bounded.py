@@ -38,7 +38,9 @@ def check_range(lake: Lake, table: Table, span: Range, *, whole_partitions: bool
         raise RangeError(f"table={table.name}: it has no event time, so no ranges; it is rebuilt whole")
     ahead = frontier(lake.settings, table)
     if ahead is None:
-        raise RangeError(f"table={table.name}, range={span}: nothing is closed before the live run's first commit; start its job")
+        raise RangeError(
+            f"table={table.name}, range={span}: nothing is closed before the live run's first commit; start its job"
+        )
     if span.end > ahead:
         raise RangeError(
             f"table={table.name}, range end={event_time.text(span.end)}: it crosses the frontier {event_time.text(ahead)}; "
@@ -91,7 +93,9 @@ def backfill(lake: Lake, table: Table, span: Range) -> Commit:
     metadata = {"run": run, "fingerprint": table.fingerprint, "range": str(span), "inputs": computed.inputs}
     outcome = Observation()
     reason = F.col(plan.REASON)
-    counted = computed.judged.observe(outcome, F.count_if(reason.isNull()).alias("good"), F.count_if(reason.isNotNull()).alias("bad"))
+    counted = computed.judged.observe(
+        outcome, F.count_if(reason.isNull()).alias("good"), F.count_if(reason.isNotNull()).alias("bad")
+    )
     # the quarantine first: when the table's commit is seen, all of the range is there
     sinks.replace(plan.bad(computed.judged), lake.path(table, "quarantine"), partitions, metadata)
     version = sinks.replace(plan.good(counted), lake.path(table), partitions, metadata)
@@ -182,7 +186,10 @@ def _explained(lake: Lake, table: Table, span: Range) -> tuple[str, str]:
                 for c in lake.journal(table)
             )
             if not followed:
-                return "PENDING", f"{driving.name} was rewritten at {event_time.text(commit.at)}; backfill this range to follow"
+                return (
+                    "PENDING",
+                    f"{driving.name} was rewritten at {event_time.text(commit.at)}; backfill this range to follow",
+                )
     return "DIFFERENT", ""
 
 

@@ -140,21 +140,31 @@ def _check(catalog: Catalog, table: Table) -> None:
     driving = [n for n in table.inputs if n in catalog.tables and catalog.kind(catalog.tables[n]) != "snapshot"]
     read_files = [n for n in table.inputs if isinstance(catalog.sources.get(n), FileSource)]
     if topics and len(table.inputs) > 1:
-        raise DeclarationError(f"{where}, inputs={table.inputs}: a record reads one topic alone; join it in a table after it")
+        raise DeclarationError(
+            f"{where}, inputs={table.inputs}: a record reads one topic alone; join it in a table after it"
+        )
     if kind == "record" and not table.event_time:
         raise DeclarationError(f"{where}: a record needs event_time=<column>; without it nothing can be called late")
     if kind == "record" and table.window is not None:
         raise DeclarationError(f"{where}: a record keeps every row; put the window into a table that reads it")
     if len(driving) > 1:
-        raise DeclarationError(f"{where}, inputs={driving}: one input with event time; joins of streams are not supported yet")
+        raise DeclarationError(
+            f"{where}, inputs={driving}: one input with event time; joins of streams are not supported yet"
+        )
     if driving and catalog.kind(catalog.tables[driving[0]]) == "window":
-        raise DeclarationError(f"{where}, input={driving[0]}: a window table is read as final; chained windows are not supported yet")
+        raise DeclarationError(
+            f"{where}, input={driving[0]}: a window table is read as final; chained windows are not supported yet"
+        )
     if read_files and driving:
-        raise DeclarationError(f"{where}, input={read_files[0]}: files enter through a snapshot table of their own, so that they have versions")
+        raise DeclarationError(
+            f"{where}, input={read_files[0]}: files enter through a snapshot table of their own, so that they have versions"
+        )
     if table.window is not None and not driving:
         raise DeclarationError(f"{where}: a window needs an input with event time; {table.inputs} has none")
     if kind == "snapshot" and (table.event_time or table.delay):
-        raise DeclarationError(f"{where}: it has no input with event time, so event_time and delay mean nothing; remove them")
+        raise DeclarationError(
+            f"{where}: it has no input with event time, so event_time and delay mean nothing; remove them"
+        )
 
 
 def table_path(settings: Settings, table: Table, side: Literal["", "quarantine"] = "") -> Path:

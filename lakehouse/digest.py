@@ -93,8 +93,12 @@ def differences(
     values = [c for c in columns if c not in keys]
     row, ours = _struct(values).alias("row"), F.col("ours")
     # tagged and grouped, not joined: both sides come from the same tables, in a join their columns would be ambiguous
-    only_expected = expected.select(*columns).exceptAll(actual.select(*columns)).select(*keys, row, F.lit(True).alias("ours"))
-    only_actual = actual.select(*columns).exceptAll(expected.select(*columns)).select(*keys, row, F.lit(False).alias("ours"))
+    only_expected = (
+        expected.select(*columns).exceptAll(actual.select(*columns)).select(*keys, row, F.lit(True).alias("ours"))
+    )
+    only_actual = (
+        actual.select(*columns).exceptAll(expected.select(*columns)).select(*keys, row, F.lit(False).alias("ours"))
+    )
     sides = {"expected": F.when(ours, F.col("row")), "actual": F.when(~ours, F.col("row"))}
     lists = [F.sort_array(F.collect_list(rows)).alias(side) for side, rows in sides.items()]
     pairs = only_expected.unionByName(only_actual).groupBy(*keys).agg(*lists).persist()
@@ -125,8 +129,7 @@ def _counted(pairs, keys: Sequence[str], tolerance: float, most: int) -> Differe
 
 def _close(expected: Row, actual: Row, tolerance: float) -> bool:
     return all(
-        e == a
-        or (isinstance(e, float) and isinstance(a, float) and abs(e - a) <= tolerance * max(abs(e), abs(a)))
+        e == a or (isinstance(e, float) and isinstance(a, float) and abs(e - a) <= tolerance * max(abs(e), abs(a)))
         for e, a in zip(expected, actual, strict=True)
     )
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.durations import spark_interval
 from lakehouse.errors import RangeError
-from lakehouse.table import GRAINS, Grain, Window  # noqa: F401
+from lakehouse.table import GRAINS, Grain, Window
 
 ARRIVAL = "_arrival"
 ARRIVAL_TYPE = "struct<watermark:timestamp,topic:string,partition:int,offset:bigint,time:timestamp>"

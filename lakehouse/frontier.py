@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+import portalocker
+
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 
@@ -142,9 +144,17 @@ def flush(settings: Settings, tables: Iterable[Table]) -> int:
 
     Idempotent: the position reached in each journal is recorded in the same Delta commit.
     """
+    ledger = settings.root / LEDGER
+    if not ledger.is_dir():
+        return 0
+    with (ledger / ".flush.lock").open("a") as file:  # two at once would both copy the lines behind one position
+        portalocker.lock(file, portalocker.LOCK_EX)
+        return _flush(ledger / "_commits", settings, tables)
+
+
+def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
     from deltalake import CommitProperties, Transaction
 
-    path = settings.root / LEDGER / "_commits"
     known = _delta(path)
     rows, reached = [], []
     for table in tables:
@@ -214,7 +224,5 @@ def _decoded(line: str) -> Commit:
     given = json.loads(line)
     for name in ("at", "watermark", "frontier", "start", "end"):
         given[name] = given[name] and datetime.fromisoformat(given[name])
-    given["heads"] = {
-        p: (datetime.fromisoformat(e), datetime.fromisoformat(a)) for p, (e, a) in given["heads"].items()
-    }
+    given["heads"] = {p: (datetime.fromisoformat(e), datetime.fromisoformat(a)) for p, (e, a) in given["heads"].items()}
     return Commit(**given)

@@ -68,7 +68,9 @@ class LiveRun:
         self.reached("begin")
         outcome = Observation()
         reason = F.col(REASON)
-        counted = judged.observe(outcome, F.count_if(reason.isNull()).alias("good"), F.count_if(reason.isNotNull()).alias("bad"))
+        counted = judged.observe(
+            outcome, F.count_if(reason.isNull()).alias("good"), F.count_if(reason.isNotNull()).alias("bad")
+        )
         replayed = batch <= self.committed
         version = sinks.append(plan.good(counted), path, app, batch, metadata, replayed=replayed)
         self.reached("rows")
@@ -182,7 +184,13 @@ def _row(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
             seen = furthest.get["watermark"]
             return dict(arrived.get) | {"frontier": max(start, _utc(seen)) if seen else start}
 
-        run.write(judged, batch_id, counts, watermark=start, inputs={"tables": {driving.name: log.inputs}, "snapshots": run.pinned})
+        run.write(
+            judged,
+            batch_id,
+            counts,
+            watermark=start,
+            inputs={"tables": {driving.name: log.inputs}, "snapshots": run.pinned},
+        )
 
     return stream, batches
 

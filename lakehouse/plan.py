@@ -48,7 +48,9 @@ class Plan:
         """Parsed rows through the function, judged: parsing first, then event time, then expectations."""
         rows = self._called({self.driving: rows}, {ARRIVAL, RECORD})
         moment, source = F.col(self.event_time), self.source
-        ahead = F.col(f"{RECORD}.timestamp") + F.expr(f"interval {source.max_ahead // timedelta(microseconds=1)} microseconds")
+        ahead = F.col(f"{RECORD}.timestamp") + F.expr(
+            f"interval {source.max_ahead // timedelta(microseconds=1)} microseconds"
+        )
         reason = F.coalesce(
             F.col(f"{RECORD}.problem"),
             F.when(moment.isNull(), F.lit(f"event time missing: {self.event_time}")),
@@ -67,7 +69,9 @@ class Plan:
         """
         flagged = event_time.flagged(rows.drop(PARTITION, ORIGIN), self.table.window, self.event_time, self.table.grain)
         counted = flagged.observe(observed, *event_time.counts())
-        inputs = {self.driving: event_time.accepted(counted)} | {n: s.drop(PARTITION, ORIGIN) for n, s in snapshots.items()}
+        inputs = {self.driving: event_time.accepted(counted)} | {
+            n: s.drop(PARTITION, ORIGIN) for n, s in snapshots.items()
+        }
         moment = event_time.instant_of(self.table.window, self.event_time)
         reason = F.coalesce(
             F.when(moment.isNull(), F.lit(f"event time missing: {self.event_time}")), quality.first_broken(self.rules)
@@ -96,7 +100,9 @@ class Plan:
         wanted = {self.event_time} if self.kind in ("record", "row") else set()
         wanted |= {event_time.WINDOW, *self.table.keys} if self.kind == "window" else set(self.table.keys)
         if missing := wanted - set(rows.columns):
-            raise DeclarationError(f"{where}: the declaration names {', '.join(sorted(missing))}; the function must return it")
+            raise DeclarationError(
+                f"{where}: the declaration names {', '.join(sorted(missing))}; the function must return it"
+            )
         if unknown := [c for c in rows.columns if c.startswith("_") and c not in kept]:
             raise DeclarationError(f"{where}: a leading '_' marks technical columns; rename {', '.join(unknown)}")
         return rows
@@ -127,7 +133,9 @@ def plan_of(lake: Lake, table: Table, *, judged: bool = True) -> Plan:
     bare = Plan(
         table,
         kind,
-        table.event_time if kind == "record" else catalog.event_time(driving if driving and kind == "window" else table),
+        table.event_time
+        if kind == "record"
+        else catalog.event_time(driving if driving and kind == "window" else table),
         driving.name if driving else table.inputs[0],
         catalog.sources[table.inputs[0]] if kind == "record" else None,
         (),

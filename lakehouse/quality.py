@@ -83,7 +83,14 @@ def _summary(expectation: Expectation, result) -> SuiteResult:
     found = result.result or {}
     error = (result.exception_info or {}).get("exception_message", "")
     seen = found.get("partial_unexpected_list") or found.get("observed_value", "")
-    return SuiteResult(str(expectation), bool(result.success), int(found.get("unexpected_count") or 0), f"{error or seen}")
+    return SuiteResult(
+        str(expectation), bool(result.success), int(found.get("unexpected_count") or 0), f"{error or seen}"
+    )
+
+
+def preload() -> None:
+    """Imports Great Expectations now, so that it need not be waited for when it is first used."""
+    _gx()
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,9 @@ def _text(app: str, batch: int, metadata: Mapping[str, object]) -> str:
 def _version_of(spark: SparkSession, path: Path, app: str, batch: int) -> int:
     found = _marked(spark, path, app, batch)
     if found is None:
-        raise CommitError(f"table={path.name}, batch={batch}: no commit of {app} in its history; the log was cut or edited")
+        raise CommitError(
+            f"table={path.name}, batch={batch}: no commit of {app} in its history; the log was cut or edited"
+        )
     return found
 
 

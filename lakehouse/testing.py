@@ -12,7 +12,8 @@ raw Kafka record of the partition and time that the test chooses.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -84,10 +85,8 @@ class Stage:
         batch_id = self._batches.get(record, 0)
         self._batches[record] = batch_id + 1
         if abort_at:
-            try:
+            with suppress(Aborted):
                 live.record_batch(live.live_run(self.lake, table, _abort(abort_at)), batch, batch_id, log)
-            except Aborted:
-                pass
         live.record_batch(live.live_run(self.lake, table), batch, batch_id, log)
 
     def advance(self, record: str, row: Value) -> None:

@@ -13,7 +13,9 @@ _PIPELINES = Annotated[list[str] | None, typer.Argument(help="Pipelines; all if 
 
 
 @app.command()
-def start(pipelines: _PIPELINES = None, wait: Annotated[float, typer.Option(help="Seconds until it must run")] = 120) -> None:
+def start(
+    pipelines: _PIPELINES = None, wait: Annotated[float, typer.Option(help="Seconds until it must run")] = 120
+) -> None:
     """Start streaming jobs, each a process of its own that goes on when this command ends."""
     from rich.console import Console
 

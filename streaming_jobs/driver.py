@@ -24,9 +24,9 @@ import portalocker
 import psutil
 from pyspark.sql.streaming import StreamingQuery
 
-from lakehouse import bounded, catalog, frontier, live, session
-from lakehouse.event_time import text
+from lakehouse import bounded, catalog, frontier, live, quality, session
 from lakehouse.errors import BrokerError, JobError, LakehouseError
+from lakehouse.event_time import text
 from lakehouse.lake import Lake
 from lakehouse.settings import Settings, from_environment
 from lakehouse.table import Table
@@ -58,7 +58,10 @@ class Job:
     def run(self, available_now: bool) -> None:
         """Fills the pipeline's tables until told to stop, or up to the present."""
         loaded = catalog.load(self.settings)
-        _check_topics(self.settings, loaded.topics(loaded.of_pipeline(self.pipeline)))
+        tables = loaded.of_pipeline(self.pipeline)
+        _check_topics(self.settings, loaded.topics(tables))
+        if any(t.expectations for t in tables):  # an import of seconds, while the JVM starts
+            threading.Thread(target=quality.preload, daemon=True).start()
         lake = Lake(session.create(self.settings, f"streaming job {self.pipeline}"), self.settings, loaded)
         jvm = psutil.Process(lake.spark._jvm.java.lang.ProcessHandle.current().pid())
         self.say(jvm=jvm.pid, jvm_started=jvm.create_time())
@@ -66,7 +69,6 @@ class Job:
         if available_now:
             for table in tables:  # one after the other: each finds its input complete
                 self.queries[table.name] = live.start(lake, table, available_now=True)
-                self.say(state="running", queries=self._observed(lake, tables))
                 self._await(lake, tables, lambda q=self.queries[table.name]: not q.isActive)
         else:
             for table in tables:
@@ -88,9 +90,11 @@ class Job:
         return streamed
 
     def _await(self, lake: Lake, tables: list[Table], done) -> None:
-        while not done():
-            self.stopping.wait(_HEARTBEAT)
+        while True:
             self.say(state="running", queries=self._observed(lake, tables))
+            if done():
+                return
+            self.stopping.wait(_HEARTBEAT)
             for name, query in self.queries.items():
                 if not query.isActive and (error := query.exception()) is not None:
                     raise JobError(f"table={name}: its query failed; {_cause(str(error))}") from error
@@ -132,7 +136,8 @@ class Job:
                 batch_seconds=report.batchDuration / 1000,
                 dropped_by_spark=status.dropped_by_spark + dropped,
             )
-        for commit in takewhile(lambda c: c.at > self.began and c.batch > status.batch, lake.journal(table).live()):
+        batch = status.batch
+        for commit in takewhile(lambda c: c.at > self.began and c.batch > batch, lake.journal(table).live()):
             status = replace(
                 status,
                 rows=status.rows + commit.arrived,
@@ -177,7 +182,9 @@ def _check_topics(settings: Settings, topics: list[str]) -> None:
 
 def _cause(text: str) -> str:
     """The last line of a nested failure that says what happened."""
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(("\t", "===", "+-", "~"))]
+    lines = [
+        line.strip() for line in text.splitlines() if line.strip() and not line.startswith(("\t", "===", "+-", "~"))
+    ]
     told = [line for line in lines if "Error" in line or "Exception" in line or ": " in line]
     return (told or lines or ["no text"])[-1][:500]
 

@@ -1,9 +1,9 @@
 """What a streaming job says of itself: an atomic status file, an append-only progress journal.
 
-    <root>/_jobs/<pipeline>/status.json     now (JobStatus), replaced as a whole at every heartbeat
-    <root>/_jobs/<pipeline>/progress.jsonl  one line a micro-batch: Spark's own progress; `.1` is the file before
-    <root>/_jobs/<pipeline>/driver.log      the process's output; `.1` to `.3` those of earlier processes
-    <root>/_jobs/<pipeline>/lease           locked by the one process that runs the pipeline
+<root>/_jobs/<pipeline>/status.json     now (JobStatus), replaced as a whole at every heartbeat
+<root>/_jobs/<pipeline>/progress.jsonl  one line a micro-batch: Spark's own progress; `.1` is the file before
+<root>/_jobs/<pipeline>/driver.log      the process's output; `.1` to `.3` those of earlier processes
+<root>/_jobs/<pipeline>/lease           locked by the one process that runs the pipeline
 """
 
 import json

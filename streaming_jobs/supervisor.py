@@ -77,7 +77,9 @@ def _until(settings: Settings, pipeline: str, pid: int, wait: float) -> JobStatu
         if ended:
             raise JobError(f"pipeline={pipeline!r}: its process ended before it ran:\n{log_tail(settings, pipeline)}")
         time.sleep(_LOOK)
-    raise JobError(f"pipeline={pipeline!r}: not running after {wait:g} s; its log ends:\n{log_tail(settings, pipeline)}")
+    raise JobError(
+        f"pipeline={pipeline!r}: not running after {wait:g} s; its log ends:\n{log_tail(settings, pipeline)}"
+    )
 
 
 def _fresh_log(settings: Settings, pipeline: str) -> Path:

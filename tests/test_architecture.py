@@ -75,7 +75,9 @@ def test_the_environment_is_read_in_settings_only(module):
     reads = [
         node
         for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv") and isinstance(node.value, ast.Name)
+        if isinstance(node, ast.Attribute)
+        and node.attr in ("environ", "getenv")
+        and isinstance(node.value, ast.Name)
         # handing the whole environment on to a child process reads no setting; a default keeps telemetry off
         and node.value.id == "os"
     ]
@@ -97,11 +99,7 @@ def test_no_transformation_asks_whether_it_streams(module):
 def test_nothing_runs_at_import(module):
     """A module defines; calls at its top level are those that make values (declarations, apps, type variables)."""
     path, tree = module
-    bare = [
-        node
-        for node in tree.body
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-    ]
+    bare = [node for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
     assert not bare, f"{name_of(path)}:{bare[0].lineno} calls at import"
 
 

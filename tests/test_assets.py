@@ -61,8 +61,8 @@ def table_of(settings: Settings, name: str):
 
 def test_definitions_load_without_spark_session_and_great_expectations():
     code = "import sys, assets.definitions; print(*sys.modules)"
-    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
-    assert not loaded & {"great_expectations", "delta", "lakehouse.session", "lakehouse.bounded", "lakehouse.quality"}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(run.stdout.split()) & {"great_expectations", "delta", "lakehouse.session", "lakehouse.bounded", "lakehouse.quality"}
 
 
 def test_definitions_are_loadable(built):
@@ -71,10 +71,8 @@ def test_definitions_are_loadable(built):
 
 def test_graph_is_as_it_was(built):
     graph = built.resolve_asset_graph()
-    shape = {
-        key.to_user_string(): (graph.get(key).group_name, sorted(p.to_user_string() for p in graph.get(key).parent_keys))
-        for key in graph.get_all_asset_keys()
-    }
+    nodes = [graph.get(key) for key in graph.get_all_asset_keys()]
+    shape = {n.key.to_user_string(): (n.group_name, sorted(p.to_user_string() for p in n.parent_keys)) for n in nodes}
     assert shape == {
         "sensor_topic": ("sources", []),
         "ad_topic": ("sources", []),
@@ -130,7 +128,7 @@ def test_a_range_of_partitions_is_one_bounded_run(own, spark, instance):
     before = Lake(spark, own, catalog.load(own)).read(table_of(own, "sensor_averages")).count()
     result = materialize(own, "sensor_averages", HOURS[0], HOURS[1], instance=instance)
     assert result.success
-    events = {e.partition: e.step_materialization_data.materialization for e in result.get_asset_materialization_events()}
+    events = {m.partition: m for m in result.asset_materializations_for_node("sensor_averages")}
     assert sorted(events) == HOURS[:2]
     shown = {name: value.value for name, value in events[HOURS[0]].metadata.items()}
     assert shown["origin"] == "bounded"
@@ -230,10 +228,9 @@ def test_a_tick_that_is_repeated_tells_the_same(settings, instance):
 
 def test_a_partition_that_a_bounded_run_replaced_says_so(own, instance):
     assert materialize(own, "sensor_averages", HOURS[1]).success
-    told = {e.partition: e for e in closings(own, instance).asset_events if e.asset_key == dg.AssetKey("sensor_averages")}
-    assert {hour: e.metadata["origin"].value for hour, e in told.items()} == dict(
-        zip(HOURS, ("live", "bounded", "live"), strict=True)
-    )
+    events = [e for e in closings(own, instance).asset_events if e.asset_key == dg.AssetKey("sensor_averages")]
+    told = [(e.partition, e.metadata["origin"].value) for e in events]
+    assert told == list(zip(HOURS, ("live", "bounded", "live"), strict=True))
 
 
 def test_a_tick_tells_a_bounded_number_of_partitions(settings, instance, monkeypatch):
@@ -302,5 +299,5 @@ def test_a_job_that_cannot_start_fails_in_its_own_words(own, instance):
     failure = next(e for e in result.all_events if e.is_step_failure).step_failure_data
     assert "pipeline='sensors'" in failure.user_failure_data.description
     sensor = sensors.streaming_job_states(own, catalog.load(own))
-    states = [e for e in sensor.evaluate_tick(dg.build_sensor_context(instance)).asset_events if e.asset_key == job_key("sensors")]
-    assert [s.metadata["state"].value for s in states] == ["failed"]
+    (told,) = sensor.evaluate_tick(dg.build_sensor_context(instance)).asset_events
+    assert (told.asset_key, told.metadata["state"].value) == (job_key("sensors"), "failed")

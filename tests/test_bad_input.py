@@ -26,7 +26,9 @@ REASONS = {
 @pytest.mark.parametrize(
     "module, producer, record", [(sensors, sensors_producer, "sensor_readings"), (ads, ads_producer, "ad_events")]
 )
-def test_each_kind_of_bad_input_ends_in_quarantine_with_its_reason_and_offset(spark, tmp_path, module, producer, record):
+def test_each_kind_of_bad_input_ends_in_quarantine_with_its_reason_and_offset(
+    spark, tmp_path, module, producer, record
+):
     stage = Stage(spark, tmp_path, module)
     good = next(r for r in producer.records(producer_workload(module), NOW, NOW + 60_000))
     bad = [producer.malformed(kind, NOW) for kind in REASONS]
@@ -34,7 +36,10 @@ def test_each_kind_of_bad_input_ends_in_quarantine_with_its_reason_and_offset(sp
     stage.feed(record, [r.value for r in sent], key=good.key or b"key", sent=instant(NOW))
     stage.feed(record, [good.value], key=good.key or b"key", sent=instant(NOW))
 
-    aside = {row.offset: row for row in stage.rows(record, "quarantine").select("reason", "value", "_arrival.offset").collect()}
+    aside = {
+        row.offset: row
+        for row in stage.rows(record, "quarantine").select("reason", "value", "_arrival.offset").collect()
+    }
     assert sorted(aside) == list(range(1, len(bad) + 1))
     for offset, (kind, reason) in enumerate(REASONS.items(), 1):
         wanted = (reason,) if isinstance(reason, str) else reason

@@ -17,6 +17,7 @@ from lakehouse import bounded, sinks
 from lakehouse.catalog import load
 from lakehouse.digest import digest
 from lakehouse.errors import JobError, LakehouseError
+from lakehouse.frontier import certificates
 from lakehouse.lake import Lake
 from lakehouse.settings import Settings
 
@@ -109,17 +110,15 @@ def test_the_proof_finds_what_was_planted_deleted_and_altered(lake):
     lake.spark.sql(f"DELETE FROM delta.`{path}` WHERE window.start = timestamp'2026-01-01T00:07:05Z'")
     lake.spark.sql(f"UPDATE delta.`{path}` SET readings = 7 WHERE window.start = timestamp'2026-01-01T02:00:00Z'")
 
-    result = command(lake, "reconcile", AVERAGES, "--json")
-    found = json.loads(result.stdout)
-    assert (result.exit_code, found["verdict"]) == (1, "DIFFERENT")
-    assert (found["missing"], found["extra"], found["changed"]) == (1, 1, 1)
-    examples = {example.partition(":")[0]: example for example in found["examples"]}
-    assert "sensor_id=sensor-1" in examples["missing"] and "00:07:05" in examples["missing"]
+    shown = command(lake, "reconcile", AVERAGES)
+    assert shown.exit_code == 1 and "1 missing, 1 extra, 1 changed" in shown.stdout
+    recorded = certificates(lake.settings, lake.catalog.table(AVERAGES))[-1]
+    assert (recorded.verdict, recorded.missing, recorded.extra, recorded.changed) == ("DIFFERENT", 1, 1, 1)
+    examples = {example.partition(":")[0]: example for example in recorded.examples}
+    assert "window=[2026-01-01T00:07:05Z, 2026-01-01T00:07:10Z), sensor_id=sensor-1" in examples["missing"]
     assert "sensor_id=sensor-99" in examples["extra"]
     assert "readings=7" in examples["changed"] and "readings=1" in examples["changed"]
 
-    shown = command(lake, "reconcile", AVERAGES)
-    assert shown.exit_code == 1 and "1 missing, 1 extra, 1 changed" in shown.stdout
     repaired = command(lake, "backfill", AVERAGES, "--start", "2026-01-01", "--end", "2026-01-01T03:00:00Z")
     assert repaired.exit_code == 0 and "[2026-01-01T00:00:00Z, 2026-01-01T03:00:00Z)" in repaired.stdout
     assert command(lake, "reconcile", AVERAGES).exit_code == 0

@@ -3,12 +3,12 @@
 from types import ModuleType
 
 import pytest
-from lakehouse.tables import ads, sensors
 
 from lakehouse.catalog import catalog_of, load
 from lakehouse.errors import DeclarationError, UnknownTable
 from lakehouse.settings import Settings
 from lakehouse.table import expect, kafka, table, tumbling
+from lakehouse.tables import ads, sensors
 
 topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
 
@@ -135,7 +135,7 @@ def test_names_that_belong_to_side_tables_are_refused():
 
 
 def test_a_module_that_cannot_be_imported_is_named():
-    with pytest.raises(DeclarationError, match="tables='no.such.module': cannot be imported"):
+    with pytest.raises(DeclarationError, match=r"tables='no\.such\.module': cannot be imported"):
         load(Settings(tables=("no.such.module",)))
 
 

@@ -55,7 +55,9 @@ def stories(draw) -> Story:
             clock += draw(st.integers(0, 6))
             # mostly on time, some in disorder, a few an hour and more behind
             behind = draw(st.sampled_from([0, 0, 0, 1, 3, 4, 12, 40, 4000]))
-            event = Event(clock - behind + 7200, draw(st.integers(1, 2)), draw(st.integers(0, 1)), draw(st.integers(-90, 200)))
+            event = Event(
+                clock - behind + 7200, draw(st.integers(1, 2)), draw(st.integers(0, 1)), draw(st.integers(-90, 200))
+            )
             batch += [event] * draw(st.sampled_from([1, 1, 1, 2]))  # a duplicate now and then
         batches.append(draw(st.permutations(batch)))
     crashes = draw(st.lists(POINTS, min_size=len(batches), max_size=len(batches)))
@@ -88,7 +90,9 @@ def play(stage: Stage, story: Story, record: str, derived: list[str], row) -> No
 
 def assert_every_offset_is_there_once(stage: Stage, record: str) -> None:
     both = stage.rows(record).select("_arrival.*").union(stage.rows(record, "quarantine").select("_arrival.*"))
-    found = both.groupBy("partition").agg(F.count("*").alias("n"), F.count_distinct("offset").alias("d"), F.max("offset").alias("last"))
+    found = both.groupBy("partition").agg(
+        F.count("*").alias("n"), F.count_distinct("offset").alias("d"), F.max("offset").alias("last")
+    )
     for partition in found.collect():
         assert partition.n == partition.d == partition.last + 1, partition
 
@@ -109,7 +113,9 @@ def ad_event(event: Event) -> dict:
     }
 
 
-AD_IDS = [line.partition(",")[0] for line in (Path(ads.__file__).parent / "ad_campaigns.csv").read_text().splitlines()[1:30]]
+AD_IDS = [
+    line.partition(",")[0] for line in (Path(ads.__file__).parent / "ad_campaigns.csv").read_text().splitlines()[1:30]
+]
 
 
 def check_sensors(stage_of, story: Story) -> None:

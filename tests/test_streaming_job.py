@@ -23,7 +23,6 @@ from lakehouse.producers.workload import Workload
 from lakehouse.settings import Settings, from_environment, to_environment
 from streaming_jobs import progress, supervisor
 
-
 BEGIN = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 MINUTE = 60_000
 # in order within a partition and disorder below the delay: nothing is late, so the oracle knows every window
@@ -93,7 +92,9 @@ def test_a_job_killed_mid_stream_loses_and_doubles_nothing(settings, spark):
 
 def refused_second_process(settings: Settings, winner: int) -> None:
     command = [sys.executable, "-m", "streaming_jobs.driver", "sensors"]
-    second = subprocess.run(command, env=os.environ | to_environment(settings), capture_output=True, text=True, timeout=60)
+    second = subprocess.run(
+        command, env=os.environ | to_environment(settings), capture_output=True, text=True, timeout=60
+    )
     assert second.returncode == 2
     assert f"pid={winner}" in second.stderr and "one process fills a table" in second.stderr
     assert supervisor.status(settings, "sensors").pid == winner, "the loser leaves the winner's status alone"
@@ -137,6 +138,8 @@ def test_a_job_without_its_topic_says_so(settings):
 
 def test_a_pipeline_that_is_not_declared_is_refused_with_the_names_of_those_that_are(settings):
     command = [sys.executable, "-m", "streaming_jobs.driver", "nothing"]
-    refused = subprocess.run(command, env=os.environ | to_environment(settings), capture_output=True, text=True, timeout=60)
+    refused = subprocess.run(
+        command, env=os.environ | to_environment(settings), capture_output=True, text=True, timeout=60
+    )
     assert refused.returncode == 2
     assert "pipeline='nothing'" in refused.stderr and "sensors" in refused.stderr
