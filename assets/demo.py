@@ -5,12 +5,14 @@ Dagster UI and daemon. Ctrl-C ends all of them, in the order in which nothing is
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,17 +22,6 @@ from lakehouse.settings import Settings, to_environment
 app = typer.Typer()
 
 _RATE = 200  # events per second of each pipeline: two cores also start two jobs and Dagster meanwhile
-
-_DAGSTER_YAML = """\
-telemetry:
-  enabled: false
-nux:
-  enabled: false
-concurrency:
-  pools:
-    default_limit: 1
-"""
-
 
 @app.command()
 def demo(
@@ -190,11 +181,11 @@ class _Demo:
 def _dagster(settings: Settings, port: int) -> list[str]:
     home = _dagster_home(settings)
     home.mkdir(parents=True, exist_ok=True)
-    (home / "dagster.yaml").write_text(_DAGSTER_YAML)
+    shutil.copy(Path(__file__).with_name("dagster.yaml"), home)
     return [sys.executable, "-m", "dagster", "dev", "-m", "assets.definitions", "-h", "127.0.0.1", "-p", str(port)]
 
 
-def _dagster_home(settings: Settings):
+def _dagster_home(settings: Settings) -> Path:
     return settings.root / "_dagster"
 
 

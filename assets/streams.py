@@ -70,7 +70,7 @@ def _start(pipeline: str) -> dg.JobDefinition:
         from streaming_jobs import supervisor
 
         with refusals():
-            status = supervisor.start(lakehouse.settings, pipeline)
+            status = supervisor.start(lakehouse.settings, pipeline, wait=180)
         yield observed(status)
         yield dg.Output(status.pid)
 

@@ -27,7 +27,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be read 
 
 def main(command: str, arguments: Sequence[str]) -> None:
     """Runs one of the commands alone, for `python -m`."""
-    app(args=[command, *arguments], prog_name="python -m batch_jobs")
+    console.run(app, [command, *arguments], "python -m batch_jobs")
 
 
 @app.command()
@@ -119,13 +119,17 @@ def _show_certificate(certificate: "Certificate", as_json: bool) -> None:
         console.print_json([certificate])
         return
     c = certificate
-    proof = {
-        "table": c.table, "range": _range(c), "rows live": c.rows_live, "rows bounded": c.rows_bounded,
-        "digest": c.digest_live.partition(":")[2], "verdict": c.verdict,
-    }  # fmt: skip
-    console.print_rows(proof, [proof.values()])
-    if c.digest_live != c.digest_bounded:
-        console.print_text(f"digest of the bounded run: {c.digest_bounded.partition(':')[2]}")
+    live, bounded = (digest.partition(":")[2] for digest in (c.digest_live, c.digest_bounded))
+    console.print_facts({
+        "table": c.table,
+        "range": _range(c),
+        "rows live": c.rows_live,
+        "rows bounded": c.rows_bounded,
+        "digest": live if live == bounded else f"{live} live, {bounded} bounded",
+        "verdict": c.verdict,
+        "seconds": f"{c.seconds:.1f}",
+    })  # fmt: skip
+    if c.examples:
         console.print_text(f"{c.missing:,} missing, {c.extra:,} extra, {c.changed:,} changed; the first {len(c.examples)}:")
         console.print_text("\n".join(f"  {example}" for example in c.examples))
     if c.rows_by_bounded_runs:

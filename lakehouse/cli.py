@@ -16,7 +16,7 @@ from lakehouse.settings import from_environment
 
 
 def main() -> None:
-    app()()
+    console.run(app())
 
 
 def app() -> typer.Typer:

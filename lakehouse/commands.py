@@ -42,16 +42,16 @@ def _table(settings: Settings, catalog: "Catalog", name: str, as_json: bool) -> 
     table = catalog.table(name)
     declared, columns = overview.declaration(catalog, table), overview.columns(settings, table)
     state = next(asdict(s) for s in overview.overview(settings, catalog) if s.table == name)
-    proofs = [asdict(c) for c in frontier.certificates(settings, table)[-1:]]
+    proof = next((asdict(c) for c in reversed(frontier.certificates(settings, table))), None)
     if as_json:
         found = {"description": table.description, "declaration": declared, "columns": columns, "state": state}
-        console.print_json([found | {"certificate": proofs[0] if proofs else None}])
+        console.print_json([found | {"certificate": proof}])
         return
     console.print_text(f"\n{name}\n{table.description}\n")
     console.print_facts({key: "\n".join(v) if isinstance(v, list) else v for key, v in declared.items()})
     console.print_rows(("column", "type"), columns.items())
-    console.print_facts({key: state[key] for key in ("rows", "version", "frontier", "late", "quarantined", "verdict")})
-    console.print_facts({"proven": {"start": p["start"], "end": p["end"]} for p in proofs})
+    stands = {key: state[key] for key in ("rows", "version", "frontier", "late", "quarantined", "verdict")}
+    console.print_facts(stands | {"proven": proof and {"start": proof["start"], "end": proof["end"]}})
 
 
 def query(

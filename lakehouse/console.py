@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
@@ -32,6 +33,15 @@ class Commands(TyperGroup):
         except LakehouseError as err:
             print_error(err)
             raise typer.Exit(2) from err
+
+
+def run(app: typer.Typer, arguments: Sequence[str] | None = None, name: str | None = None) -> None:
+    """Runs `app` as this process: what nobody foresaw is a traceback and exit code 2, for 1 is a verdict of some commands."""
+    try:
+        app(args=arguments, prog_name=name)
+    except Exception:
+        traceback.print_exc()
+        raise SystemExit(2) from None
 
 
 def print_error(err: object) -> None:

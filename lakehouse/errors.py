@@ -8,7 +8,7 @@ LakehouseError
 ├── QueryError           SQL that cannot be answered
 ├── BrokerError          the broker cannot be started or reached
 ├── JarsError            the jars cannot be resolved, or are not the ones checked in
-├── JobError             a streaming job cannot be started or stopped
+├── JobError             a job cannot be started or stopped, or must wait for another
 └── CommitError          a table was written by something the ledger does not know
 
 Text: *what (field=value): the rule; the consequence or the fix*.

@@ -62,7 +62,8 @@ def table_of(settings: Settings, name: str):
 def test_definitions_load_without_spark_session_and_great_expectations():
     code = "import sys, assets.definitions; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not set(run.stdout.split()) & {"great_expectations", "delta", "lakehouse.session", "lakehouse.bounded", "lakehouse.quality"}
+    dear = {"great_expectations", "delta", "lakehouse.session", "lakehouse.bounded", "lakehouse.quality"}
+    assert not set(run.stdout.split()) & dear
 
 
 def test_definitions_are_loadable(built):

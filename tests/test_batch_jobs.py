@@ -7,8 +7,11 @@ import subprocess
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
+from decimal import Decimal
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
 from batch_jobs import backfill, commands, reconcile
@@ -66,7 +69,8 @@ def test_a_backfill_gives_the_same_rows_and_says_that_it_wrote_them(lake):
 
 def test_a_preview_counts_and_changes_nothing(lake):
     before = sorted(path for path in lake.settings.root.rglob("*"))
-    result = command(lake, "backfill", "valid_readings", "--start", "2026-01-01T01", "--end", "2026-01-01T03", "--dry-run", "--json")
+    span = ("--start", "2026-01-01T01", "--end", "2026-01-01T03")
+    result = command(lake, "backfill", "valid_readings", *span, "--dry-run", "--json")
     found = json.loads(result.stdout)
     assert result.exit_code == 0
     assert found["partitions"] == ["2026-01-01-01", "2026-01-01-02"]
@@ -105,10 +109,11 @@ def test_one_publisher_at_a_time(lake):
 
 def test_the_proof_finds_what_was_planted_deleted_and_altered(lake):
     path = str(lake.path(lake.catalog.table(AVERAGES)))
-    planted = stored(lake).where("sensor_id = 'sensor-0' AND hour(window.start) = 1").limit(1)
-    planted.selectExpr("* EXCEPT (sensor_id)", "'sensor-99' AS sensor_id").write.format("delta").mode("append").save(path)
-    lake.spark.sql(f"DELETE FROM delta.`{path}` WHERE window.start = timestamp'2026-01-01T00:07:05Z'")
-    lake.spark.sql(f"UPDATE delta.`{path}` SET readings = 7 WHERE window.start = timestamp'2026-01-01T02:00:00Z'")
+    like = DeltaTable(path).to_pyarrow_table(filters=[("average_c", "=", Decimal("33.390000"))]).to_pylist()
+    DeltaTable(path).delete("average_c = 13.89")
+    DeltaTable(path).update({"readings": "7"}, predicate="average_c = 10.11")
+    planted = pa.Table.from_pylist([like[0] | {"sensor_id": "sensor-99"}], pa.schema(DeltaTable(path).schema().to_arrow()))
+    write_deltalake(path, planted, mode="append")
 
     shown = command(lake, "reconcile", AVERAGES)
     assert shown.exit_code == 1 and "1 missing, 1 extra, 1 changed" in shown.stdout
@@ -134,9 +139,22 @@ def test_exit_codes_of_the_proof(lake):
     assert codes == {"DIFFERENT": 1, "PENDING": 3, "NOT_YET": 3, "UNPROVABLE": 3}
 
 
+def process(module: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+
+
 def test_a_job_is_a_process_that_refuses_before_it_starts_spark(lake):
-    environment = os.environ | {"LAKEHOUSE_ROOT": str(lake.settings.root), "LAKEHOUSE_TABLES": TABLES[0]}
-    arguments = ["-m", "batch_jobs.backfill", AVERAGES, "--start", "2026-01-01T02:00:00Z", "--end", "2026-01-01T09:00:00Z"]
-    run = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment | {"JAVA_HOME": "/none"})
+    run = process(
+        "batch_jobs.backfill", AVERAGES, "--start", "2026-01-01T02:00:00Z", "--end", "2026-01-01T09:00:00Z",
+        LAKEHOUSE_ROOT=str(lake.settings.root), LAKEHOUSE_TABLES=TABLES[0], JAVA_HOME="/none",
+    )  # fmt: skip
     assert run.returncode == 2 and run.stdout == ""
     assert run.stderr.startswith("error: table=sensor_averages, range end=2026-01-01T09:00:00Z: it crosses the frontier")
+
+
+def test_a_crash_is_never_taken_for_a_verdict(tmp_path):
+    (tmp_path / "broken_tables.py").write_text("1 / 0")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    run = process("batch_jobs.reconcile", AVERAGES, LAKEHOUSE_TABLES="broken_tables", PYTHONPATH=path)
+    assert run.returncode == 2 and "ZeroDivisionError" in run.stderr

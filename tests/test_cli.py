@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import typer
@@ -154,5 +153,5 @@ def test_broker_status_without_a_broker(tmp_path):
 
 
 def test_python_m_lakehouse_is_the_same_program():
-    run = subprocess.run([sys.executable, "-m", "lakehouse", "--help"], capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    run = subprocess.run([sys.executable, "-m", "lakehouse", "--help"], capture_output=True, text=True)
     assert run.returncode == 0 and "quarantine" in run.stdout
