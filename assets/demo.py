@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from lakehouse.settings import Settings, to_environment
 
 app = typer.Typer()
 
+_BATCH = 200_000
 _RATE = 200  # events per second of each pipeline: two cores also start two jobs and Dagster meanwhile
 
 @app.command()
@@ -38,9 +40,13 @@ def demo(
     from lakehouse.settings import from_environment
 
     console, stopping = Console(), threading.Event()
+    if not console.is_terminal:
+        console = Console(width=130)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
-    stage = _Demo(from_environment(), console, stopping)
+    settings = from_environment()
+    # smaller micro-batches than the default: less throughput, more to see
+    stage = _Demo(replace(settings, max_offsets_per_trigger=min(_BATCH, settings.max_offsets_per_trigger)), console, stopping)
     try:
         stage.start(history, port if ui else None)
         stage.watch(f"http://localhost:{port}" if ui else "(not started)", seconds)

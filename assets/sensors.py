@@ -4,8 +4,8 @@ At least once: an event is stored before the cursor that passes it, so a crash b
 """
 
 import json
-from collections.abc import Iterable
-from datetime import timedelta
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
 from itertools import islice, takewhile
 
 import dagster as dg
@@ -14,7 +14,7 @@ from assets import partitions
 from assets.metadata import column_schema, instant, of_commit, of_partition
 from assets.streams import observed
 from lakehouse.catalog import Catalog
-from lakehouse.event_time import Range, parse_instant, partition_range
+from lakehouse.event_time import EPOCH, Range, parse_instant, partition_range
 from lakehouse.frontier import Commit, Journal, frontier
 from lakehouse.settings import Settings
 from lakehouse.table import Table
@@ -73,47 +73,44 @@ def _closings(settings: Settings, table: Table, told: str | None, most: int) -> 
 
 
 def written_tables(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
-    """What has come into records and snapshots since the last minute. Cursor: the last commit told, by table."""
+    """What was written and no run of Dagster's has told: by streams into records, by runs from the command line.
+
+    Cursor: the instant of the last commit told, by table.
+    """
 
     @dg.sensor(
         name="written_tables",
         minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Tells how records grow, minute by minute, and which snapshots have a new version.",
+        description="Tells how records grow, minute by minute, and what was replaced by runs that Dagster did not start.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         told: dict[str, str] = json.loads(context.cursor or "{}")
-        events = []
+        events: list[dg.AssetMaterialization] = []
         for table in catalog:
-            kind = catalog.kind(table)
-            if kind not in ("record", "snapshot"):
-                continue
             last = next(iter(Journal(settings, table)), None)
             if last is None or told.get(table.name) == last.at.isoformat():
                 continue
-            before = told.get(table.name)
+            before = parse_instant(told[table.name]) if table.name in told else None
             told[table.name] = last.at.isoformat()
-            if kind == "record":
+            if catalog.kind(table) == "record":
                 events.append(_growth(settings, table, last, before))
-            elif _version_told(context.instance, table) != last.version:  # a run of Dagster's own has told it already
-                metadata = of_commit(last) | {"rows": last.written} | column_schema(settings, table)
-                events.append(dg.AssetMaterialization(table.name, metadata=metadata))
+            else:
+                events += _replacements(settings, table, before, context.instance)
         return _result(events, told)
 
     return evaluate
 
 
-def _growth(settings: Settings, table: Table, last: Commit, before: str | None) -> dg.AssetMaterialization:
-    since = last.at - _LOOK_BACK
-    since = max(since, parse_instant(before)) if before else since
-    commits = list(takewhile(lambda c: c.at > since, Journal(settings, table).live()))
+def _growth(settings: Settings, table: Table, last: Commit, before: datetime | None) -> dg.AssetMaterialization:
+    since = max(last.at - _LOOK_BACK, before or EPOCH)
+    commits = list(takewhile(lambda c: c.at > since, Journal(settings, table)))
     seconds = (last.at - (since if before else commits[-1].at)).total_seconds()
-    arrived = sum(c.arrived for c in commits)
     metadata = {
         "origin": "live",
         "rows_written": sum(c.written for c in commits),
         "rows_quarantined": sum(c.quarantined for c in commits),
-        "rows_per_second": round(arrived / seconds, 1) if seconds else 0.0,
+        "rows_per_second": round(sum(c.arrived for c in commits) / seconds, 1) if seconds else 0.0,
         "delta_version": last.version,
         "fingerprint": last.fingerprint,
     }
@@ -123,10 +120,30 @@ def _growth(settings: Settings, table: Table, last: Commit, before: str | None) 
     return dg.AssetMaterialization(table.name, metadata=metadata | behind | column_schema(settings, table))
 
 
-def _version_told(instance: dg.DagsterInstance, table: Table) -> object:
-    event = instance.get_latest_materialization_event(dg.AssetKey(table.name))
-    told = event.asset_materialization if event else None
-    return told.metadata["delta_version"].value if told and "delta_version" in told.metadata else None
+def _replacements(
+    settings: Settings, table: Table, before: datetime | None, instance: dg.DagsterInstance
+) -> Iterator[dg.AssetMaterialization]:
+    """Without `before` the last commit only: of older ones `closed_partitions` reads from the Delta log."""
+    journal = Journal(settings, table)
+    newer = takewhile(lambda c: c.at > before, journal) if before else islice(journal, 1)
+    commits = [c for c in newer if c.role != "live"]
+    _, found = partitions.stored(settings, table) if commits else (-1, {})
+    for commit in commits:
+        span = Range(commit.start, commit.end) if commit.start and commit.end else None
+        keys = list(span.partitions(table.grain)) if span else [None]
+        if _version_told(instance, table, keys[0]) == commit.version:
+            continue
+        for key in keys:
+            rows = of_partition(found.get(key or "", partitions.Stored()))
+            yield dg.AssetMaterialization(table.name, partition=key, metadata=of_commit(commit) | rows)
+
+
+def _version_told(instance: dg.DagsterInstance, table: Table, partition: str | None) -> object:
+    wanted = dg.AssetRecordsFilter(dg.AssetKey(table.name), asset_partitions=[partition] if partition else None)
+    for record in instance.fetch_materializations(wanted, limit=1).records:
+        version = record.asset_materialization.metadata.get("delta_version")
+        return version.value if version else None
+    return None
 
 
 def streaming_job_states(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:

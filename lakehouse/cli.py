@@ -12,7 +12,7 @@ import typer
 from lakehouse import commands, console
 from lakehouse.console import AsJson, Commands
 from lakehouse.errors import SettingsError
-from lakehouse.settings import from_environment
+from lakehouse.settings import Settings, from_environment
 
 
 def main() -> None:
@@ -59,9 +59,9 @@ def start_broker() -> None:
     from lakehouse import broker, jars
 
     settings = from_environment()
-    if settings.bootstrap_servers:
+    if external := _external(settings):
         raise SettingsError(
-            f"bootstrap_servers={settings.bootstrap_servers}: the settings name a cluster of yours, so none is started here;"
+            f"bootstrap_servers={external}: the settings name a cluster of yours, so none is started here;"
             " unset LAKEHOUSE_BOOTSTRAP_SERVERS to use the embedded one"
         )
     with console.working("starting the broker"):
@@ -83,7 +83,7 @@ def broker_status(as_json: AsJson = False) -> None:
     from lakehouse import broker_record
 
     settings = from_environment()
-    external = settings.bootstrap_servers or settings.kafka.get("bootstrap.servers", "")
+    external = _external(settings)
     embedded = None if external else broker_record.running(settings)
     known = {
         "broker": "external" if external else "embedded",
@@ -97,3 +97,7 @@ def broker_status(as_json: AsJson = False) -> None:
         console.print_facts(known)
     if not (external or embedded):
         raise typer.Exit(1)
+
+
+def _external(settings: Settings) -> str:
+    return settings.bootstrap_servers or settings.kafka.get("bootstrap.servers", "")

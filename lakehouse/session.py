@@ -24,6 +24,7 @@ def create(settings: Settings, name: str, master: str | None = None) -> SparkSes
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(settings.root.absolute() / "_warehouse"),  # else a folder wherever one happens to be
         "spark.sql.shuffle.partitions": settings.shuffle_partitions,
         # 50 tasks for a log of a few files would take longer than the commit itself
         "spark.databricks.delta.snapshotPartitions": settings.shuffle_partitions,

@@ -15,7 +15,7 @@ from assets import definitions, partitions, schedules, sensors
 from assets.streams import job_key
 from assets.testing import evaluate, materialize
 from lakehouse import catalog
-from lakehouse.bounded import reconcile
+from lakehouse.bounded import backfill, reconcile
 from lakehouse.event_time import parse_range
 from lakehouse.lake import Lake
 from lakehouse.settings import Settings, from_environment
@@ -241,14 +241,33 @@ def test_a_tick_tells_a_bounded_number_of_partitions(settings, instance, monkeyp
     assert [len(first.asset_events), len(second.asset_events)] == [4, 2]
 
 
-def test_records_tell_what_came_in(settings, instance):
+def writings(settings: Settings, instance: dg.DagsterInstance, cursor: str | None = None) -> dg.SensorResult:
     sensor = sensors.written_tables(settings, catalog.load(settings))
-    tick = sensor.evaluate_tick(dg.build_sensor_context(instance))
+    return sensor.evaluate_tick(dg.build_sensor_context(instance, cursor=cursor))
+
+
+def test_records_tell_what_came_in(settings, instance):
+    tick = writings(settings, instance)
     (event,) = tick.asset_events
     assert event.asset_key == dg.AssetKey("sensor_readings")
     assert event.metadata["rows_quarantined"].value == 9
     assert event.metadata["rows_written"].value > 27
-    assert not sensor.evaluate_tick(dg.build_sensor_context(instance, cursor=tick.cursor)).asset_events
+    assert not writings(settings, instance, tick.cursor).asset_events
+
+
+def test_a_bounded_run_from_the_command_line_is_told(own, spark, instance):
+    cursor = writings(own, instance).cursor
+    lake = Lake(spark, own, catalog.load(own))
+    backfill(lake, lake.catalog.table("sensor_averages"), parse_range("2026-01-01T00:00", "2026-01-01T02:00"))
+    tick = writings(own, instance, cursor)
+    assert [(e.partition, e.metadata["origin"].value) for e in tick.asset_events] == [(h, "bounded") for h in HOURS[:2]]
+    assert not writings(own, instance, tick.cursor).asset_events
+
+
+def test_a_bounded_run_of_dagsters_own_is_not_told_again(own, spark, instance):
+    cursor = writings(own, instance).cursor
+    assert materialize(own, "sensor_averages", HOURS[1], instance=instance).success
+    assert not writings(own, instance, cursor).asset_events
 
 
 # ---- proofs
