@@ -64,7 +64,7 @@ def proven(lakehouse: Lakehouse, table: Table, span: Range) -> Certificate:
 def verdict(proof: Certificate) -> dict[str, object]:
     """A certificate as a check's outcome; a proof over no rows proves nothing."""
     passed = proof.verdict == "EQUAL" and proof.rows_bounded > 0
-    found = f"{proof.verdict}: {proof.rows_live} rows of the stream, {proof.rows_bounded} in batch"
+    found = f"{proof.verdict}: {proof.rows_live} rows in the table, {proof.rows_bounded} in batch"
     return {
         "passed": passed,
         "metadata": of_certificate(proof),

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -45,8 +46,13 @@ def demo(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
     settings = from_environment()
-    # smaller micro-batches than the default: less throughput, more to see
-    stage = _Demo(replace(settings, max_offsets_per_trigger=min(_BATCH, settings.max_offsets_per_trigger)), console, stopping)
+    shown = {
+        # smaller micro-batches than the default: less throughput, more to see
+        "max_offsets_per_trigger": min(_BATCH, settings.max_offsets_per_trigger),
+        # partition bars that begin where the demo's history does
+        "since": (datetime.now(UTC) - timedelta(days=1)).date().isoformat(),
+    }
+    stage = _Demo(replace(settings, **shown), console, stopping)
     try:
         stage.start(history, port if ui else None)
         stage.watch(f"http://localhost:{port}" if ui else "(not started)", seconds)
