@@ -4,11 +4,13 @@ Both come from Great Expectations' own definitions, so a rule means the same row
 imported inside functions only: it takes seconds, and declaring a table must not cost that.
 """
 
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -44,17 +46,22 @@ def row_rules(spark: SparkSession, schema: StructType, expectations: Sequence[Ex
     The others (row counts, means, uniqueness) need all rows: they are judged by `validate` on closed partitions only.
     Raises DeclarationError for an unknown expectation, argument or column.
     """
+    return list(_compiled(spark, schema.json(), tuple(expectations)))
+
+
+@lru_cache(maxsize=128)  # a fifth of a second a rule, asked for at every start of a query and every bounded run
+def _compiled(spark: SparkSession, schema: str, expectations: tuple[Expectation, ...]) -> tuple[RowRule, ...]:
     if not expectations:
-        return []
+        return ()
     gx = _gx()
     engine = gx.SparkDFExecutionEngine()
-    engine.load_batch_data("schema", spark.createDataFrame([], schema))
+    engine.load_batch_data("schema", spark.createDataFrame([], StructType.fromJson(json.loads(schema))))
     rules = []
     for expectation in expectations:
         condition = _condition(gx, engine, expectation)
         if condition is not None and " OVER " not in str(condition):  # a window function looks at other rows
             rules.append(RowRule(expectation, F.coalesce(condition, F.lit(False))))
-    return rules
+    return tuple(rules)
 
 
 def first_broken(rules: Sequence[RowRule]) -> Column:

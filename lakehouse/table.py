@@ -47,7 +47,7 @@ class Expectation:
 
     @property
     def kwargs(self) -> dict[str, object]:
-        return dict(self.arguments)
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.arguments}
 
     def __str__(self) -> str:
         return f"{self.type}({', '.join(f'{k}={v!r}' for k, v in self.arguments)})"
@@ -67,7 +67,8 @@ class _Expect:
                     f"expect.{name}{args!r}: only {', '.join(names)} may be positional; give the rest by name"
                 )
             given = dict(zip(names, args, strict=False)) | kwargs
-            return Expectation(f"expect_{name}", tuple(sorted(given.items())))
+            frozen = {k: tuple(v) if isinstance(v, list | set) else v for k, v in given.items()}
+            return Expectation(f"expect_{name}", tuple(sorted(frozen.items())))
 
         return expectation
 

@@ -19,7 +19,9 @@ def quick_jvm() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def spark(quick_jvm):
     """The session of all tests."""
-    spark = session.create(Settings(jars=from_environment().jars, spark_conf=quick_jvm), "tests", master="local[2]")
+    spark = session.create(
+        Settings(jars=from_environment().jars, spark_conf=quick_jvm, shuffle_partitions=1), "tests", master="local[2]"
+    )
     yield spark
     spark.stop()
 
@@ -31,7 +33,11 @@ def filled(spark, tmp_path_factory) -> Path:
     stage = Stage(spark, root, sensors)
     for hour in range(3):
         rows = [_reading(f"sensor-{i % 3}", f"{hour:02}:{i:02}:{i:02}", f"{50 + i}.{hour}0") for i in range(0, 60, 7)]
-        late = [_reading("sensor-1", time, "40.00") for time in (f"{hour - 1:02}:59:59", f"{hour:02}:30:00")] if hour else []
+        late = (
+            [_reading("sensor-1", time, "40.00") for time in (f"{hour - 1:02}:59:59", f"{hour:02}:30:00")]
+            if hour
+            else []
+        )
         stage.feed("sensor_readings", [*rows, b"\xff not text", "\x1b[31mjunk", None])
         stage.feed("sensor_readings", [*late, _reading("probe", f"{hour:02}:59:00", "60.00")])
     stage.advance("sensor_readings", _reading("sensor-0", "03:10:00", "60.00"))

@@ -166,4 +166,5 @@ def test_an_expectation_is_a_value_with_the_arguments_of_its_namesake():
     rule = expect.column_pair_values_a_to_be_greater_than_b("high", "low", or_equal=True)
     assert rule.type == "expect_column_pair_values_a_to_be_greater_than_b"
     assert rule.kwargs == {"column_A": "high", "column_B": "low", "or_equal": True}
+    assert expect.column_values_to_be_in_set("a", value_set=["x"]).kwargs == {"column": "a", "value_set": ["x"]}
     assert rule == expect.column_pair_values_a_to_be_greater_than_b("high", "low", or_equal=True)

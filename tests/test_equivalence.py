@@ -19,8 +19,8 @@ from lakehouse.tables import ads, sensors
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_live_equals_bounded
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-FEW = settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-MANY = settings(FEW, max_examples=25, derandomize=False, print_blob=True)
+FEW = settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+MANY = settings(FEW, max_examples=12, derandomize=False, print_blob=True)
 
 POINTS = st.sampled_from([None, *COMMIT_POINTS])
 
@@ -49,7 +49,7 @@ class Story:
 @st.composite
 def stories(draw) -> Story:
     clock, batches = 0, []
-    for _ in range(draw(st.integers(2, 4))):
+    for _ in range(draw(st.integers(2, 3))):
         batch = []
         for _ in range(draw(st.integers(1, 12))):
             clock += draw(st.integers(0, 6))
@@ -61,7 +61,7 @@ def stories(draw) -> Story:
             batch += [event] * draw(st.sampled_from([1, 1, 1, 2]))  # a duplicate now and then
         batches.append(draw(st.permutations(batch)))
     crashes = draw(st.lists(POINTS, min_size=len(batches), max_size=len(batches)))
-    return Story(batches, crashes, draw(st.integers(1, 3)), draw(POINTS), draw(st.integers(0, len(batches))))
+    return Story(batches, crashes, draw(st.sampled_from([1, 2, 5])), draw(POINTS), draw(st.integers(0, len(batches))))
 
 
 @pytest.fixture
