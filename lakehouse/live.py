@@ -137,12 +137,13 @@ def _record(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
     last = next(run.lake.journal(run.table).live(), None)
     # a new generation goes on where the table ends; a generation that exists takes its own offsets and ignores this
     starting = json.dumps(last.inputs) if last else "earliest"
-    stream = sources.topic_stream(run.lake.spark, run.lake.settings, run.plan.source, starting)
+    records = sources.topic_stream(run.lake.spark, run.lake.settings, run.plan.source, starting)
+    stream = sources.decoded(records, run.plan.source)
     return stream, lambda batch, batch_id: record_batch(run, batch, batch_id, run.log(batch_id))
 
 
 def record_batch(run: LiveRun, batch: DataFrame, batch_id: int, log: BatchLog) -> None:
-    """Writes one micro-batch of raw records (columns `sources.KAFKA_SCHEMA`); `log.inputs`: topic -> partition -> offset."""
+    """Writes one micro-batch of records (`sources.decoded`); `log.inputs`: topic -> partition -> next offset."""
     before = run.lake.journal(run.table).before(run.generation, batch_id)
     heads = {int(p): Head(e, a) for p, (e, a) in before.heads.items()} if before else {}
     delay, idle = run.table.delay, run.plan.source.idle_after

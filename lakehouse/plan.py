@@ -1,6 +1,6 @@
 """The plan of a table: the gate, the user's function, the checks. One plan for live and bounded runs.
 
-    record    raw records -> parsed -> function -> judged
+    record    decoded records -> parsed -> function -> judged
     derived   rows of the driving input -> flagged -> accepted -> function -> judged
 
 A judged row carries `_reason` (null for a good row), `_origin` and `_partition`; the sink parts good from bad by it.
@@ -41,7 +41,7 @@ class Plan:
     rules: Sequence[RowRule]
 
     def parse(self, records: DataFrame, watermark: datetime, arrived: datetime) -> DataFrame:
-        """Raw records as rows of the source, each with its arrival."""
+        """Decoded records as rows of the source, each with its arrival."""
         return sources.parsed(records, self.source, watermark, arrived)
 
     def record(self, rows: DataFrame) -> DataFrame:
@@ -165,7 +165,7 @@ def _empty(lake: Lake, name: str) -> DataFrame:
     source = lake.catalog.sources.get(name)
     if isinstance(source, KafkaSource):
         records = lake.spark.createDataFrame([], sources.KAFKA_SCHEMA)
-        return sources.parsed(records, source, event_time.EPOCH, event_time.EPOCH)
+        return sources.parsed(sources.decoded(records, source), source, event_time.EPOCH, event_time.EPOCH)
     if isinstance(source, FileSource):
         return lake.spark.createDataFrame([], source.schema)
     return lake.spark.createDataFrame([], stored_schema(lake, lake.catalog.table(name)))

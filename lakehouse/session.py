@@ -28,6 +28,8 @@ def create(settings: Settings, name: str, master: str | None = None) -> SparkSes
         "spark.sql.shuffle.partitions": settings.shuffle_partitions,
         # 50 tasks for a log of a few files would take longer than the commit itself
         "spark.databricks.delta.snapshotPartitions": settings.shuffle_partitions,
+        # a writer per partition that is open at once, instead of sorting all rows by partition first
+        "spark.sql.maxConcurrentOutputFileWriters": "32",
         "spark.sql.streaming.stateStore.providerClass":
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructField, StructType
 
 from lakehouse import plan
 from lakehouse.errors import CommitError, DeclarationError
-from lakehouse.event_time import PARTITION
+from lakehouse.event_time import PARTITION, WINDOW
 from lakehouse.lake import Lake
 from lakehouse.table import Table
 
@@ -23,9 +23,15 @@ def create(lake: Lake, table: Table) -> None:
     """Makes the table and its quarantine if they are not there. Raises DeclarationError if the columns are others."""
     declared = plan.stored_schema(lake, table)
     partitioned = lake.catalog.kind(table) != "snapshot"
-    _create(lake.path(table), declared, partitioned)
+    kind = lake.catalog.kind(table)
+    _create(
+        lake.path(table),
+        declared,
+        partitioned,
+        {"window": WINDOW, "snapshot": ""}.get(kind, lake.catalog.event_time(table)),
+    )
     if partitioned:
-        _create(lake.path(table, "quarantine"), StructType.fromDDL(plan.QUARANTINE), True)
+        _create(lake.path(table, "quarantine"), StructType.fromDDL(plan.QUARANTINE), True, "reason")
     stored = {f.name: f.dataType for f in lake.read(table).schema}
     wanted = {f.name: f.dataType for f in declared}
     if changed := sorted(n for n in stored | wanted if stored.get(n) != wanted.get(n)):
@@ -35,13 +41,15 @@ def create(lake: Lake, table: Table) -> None:
         )
 
 
-def _create(path: Path, schema: StructType, partitioned: bool) -> None:
+def _create(path: Path, schema: StructType, partitioned: bool, searched: str) -> None:
+    """`searched`: the one column whose least and greatest value each file records; the others cost and serve nobody."""
     from deltalake import DeltaTable, Schema
 
     nullable = StructType([StructField(f.name, f.dataType) for f in schema])  # NOT NULL is the gate's to judge
     # by delta-rs: an empty commit costs Spark half a second, and a pipeline has many tables
     DeltaTable.create(
-        str(path), Schema.from_json(nullable.json()), mode="ignore", configuration=_PROPERTIES,
+        str(path), Schema.from_json(nullable.json()), mode="ignore",
+        configuration=_PROPERTIES | ({"delta.dataSkippingStatsColumns": searched} if searched else {}),
         partition_by=[PARTITION] if partitioned else None,
     )  # fmt: skip
 

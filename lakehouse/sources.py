@@ -14,6 +14,7 @@ from lakehouse.table import FileSource, KafkaSource
 KAFKA_SCHEMA = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
 RECORD = "_record"  # struct<key, value, timestamp, problem>: what a parsed row was parsed from
 _CORRUPT = "_corrupt"
+_EVENT = "_event"
 
 
 def topic_stream(spark: SparkSession, settings: Settings, source: KafkaSource, starting_offsets: str) -> DataFrame:
@@ -52,23 +53,30 @@ def file_rows(spark: SparkSession, source: FileSource) -> DataFrame:
     )  # fmt: skip
 
 
+def decoded(records: DataFrame, source: KafkaSource) -> DataFrame:
+    """Raw records with the column `_event`: the value as a struct of the source's columns and `_corrupt`.
+
+    Part of the streaming query, before its micro-batch is handed over: there the parser's result is a column like any
+    other. In one plan with what follows, the optimiser would copy the parser into every filter and projection.
+    """
+    wanted = StructType(StructType.fromDDL(source.schema).fields).add(_CORRUPT, "string")
+    json = F.when(F.length("value") <= source.max_bytes, F.col("value").cast("string"))
+    return records.select("*", F.from_json(json, wanted, {"columnNameOfCorruptRecord": _CORRUPT}).alias(_EVENT))
+
+
 def parsed(records: DataFrame, source: KafkaSource, watermark: datetime, arrived: datetime) -> DataFrame:
-    """Raw records (key, value, topic, partition, offset, timestamp) as rows of the source's columns.
+    """Decoded records as rows of the source's columns.
 
     Every record gives one row, also those that cannot be parsed: `_record.problem` says why. `_arrival` carries the
-    watermark in force, the record's position and the time of arrival. Each record is parsed once: without the
-    generator (`inline`) the optimiser would copy the parser into every filter and projection after it.
+    watermark in force, the record's position and the time of arrival.
     """
     schema = StructType.fromDDL(source.schema)
-    wanted = StructType(schema.fields).add(_CORRUPT, "string")
-    json = F.when(F.length("value") <= source.max_bytes, F.col("value").cast("string"))
-    struct = F.from_json(json, wanted, {"columnNameOfCorruptRecord": _CORRUPT})
     arrival = F.struct(
         F.lit(watermark).alias("watermark"), "topic", "partition", "offset", F.lit(arrived).alias("time")
     )
-    rows = records.select("*", F.inline(F.array(struct)))
     record = F.struct("key", "value", "timestamp", _problem(source, schema).alias("problem"))
-    return rows.select(*schema.fieldNames(), record.alias(RECORD), arrival.alias(event_time.ARRIVAL))
+    columns = [F.col(f"{_EVENT}.{name}").alias(name) for name in schema.fieldNames()]
+    return records.select(*columns, record.alias(RECORD), arrival.alias(event_time.ARRIVAL))
 
 
 def _problem(source: KafkaSource, schema: StructType) -> Column:
@@ -78,11 +86,13 @@ def _problem(source: KafkaSource, schema: StructType) -> Column:
         (value.isNull() | (F.length(value) == 0), "empty value (tombstone)"),
         (F.length(value) > source.max_bytes, f"larger than max_bytes={source.max_bytes}"),
         (~F.is_valid_utf8(value.cast("string")), "not UTF-8"),
-        (F.col(_CORRUPT).isNotNull(), "not a JSON object of the declared types"),
+        (F.col(f"{_EVENT}.{_CORRUPT}").isNotNull(), "not a JSON object of the declared types"),
     ]
     if source.require_key:
         rules.append((F.col("key").isNull(), "no key"))
-    rules += [(F.col(f.name).isNull(), f"missing field: {f.name}") for f in schema.fields if not f.nullable]
+    rules += [
+        (F.col(f"{_EVENT}.{f.name}").isNull(), f"missing field: {f.name}") for f in schema.fields if not f.nullable
+    ]
     problem = F.lit(None).cast("string")
     for broken, reason in reversed(rules):
         problem = F.when(broken, F.lit(reason)).otherwise(problem)

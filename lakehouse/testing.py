@@ -23,13 +23,14 @@ import pyarrow as pa
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse import bounded, live
+from lakehouse import bounded, live, sources
 from lakehouse.catalog import catalog_of
 from lakehouse.event_time import EPOCH, Range
 from lakehouse.frontier import Certificate, frontier
 from lakehouse.lake import Lake
 from lakehouse.live import BatchLog
 from lakehouse.settings import Settings
+from lakehouse.table import KafkaSource
 
 COMMIT_POINTS = ("begin", "rows", "quarantine", "journal")
 Value = Mapping[str, object] | bytes | str | None
@@ -69,7 +70,8 @@ class Stage:
         there; the crash is followed by a resume of the same batch, as Spark would.
         """
         table = self.lake.catalog.table(record)
-        topic = self.lake.catalog.sources[table.inputs[0]].topic  # type: ignore[union-attr]
+        source: KafkaSource = self.lake.catalog.sources[table.inputs[0]]  # type: ignore[assignment]
+        topic = source.topic
         offsets = self._offsets.setdefault(record, {})
         rows = []
         for value in values:
@@ -79,7 +81,8 @@ class Stage:
         columns = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("topic", pa.string()), ("partition", pa.int32()),
                              ("offset", pa.int64()), ("timestamp", pa.timestamp("us", "UTC"))])  # fmt: skip
         arrow = pa.Table.from_pylist([dict(zip(columns.names, row, strict=True)) for row in rows], columns)
-        batch = self.lake.spark.createDataFrame(arrow).repartition(2)  # a commit of more than one file
+        records = self.lake.spark.createDataFrame(arrow).repartition(2)  # a commit of more than one file
+        batch = sources.decoded(records, source)
         self._now += timedelta(seconds=1)
         log = BatchLog(EPOCH, self._now, {topic: {str(p): n for p, n in offsets.items()}})
         batch_id = self._batches.get(record, 0)
