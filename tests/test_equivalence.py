@@ -20,7 +20,7 @@ from lakehouse.testing import COMMIT_POINTS, Stage, assert_live_equals_bounded
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 FEW = settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-MANY = settings(FEW, max_examples=12, derandomize=False, print_blob=True)
+MANY = settings(FEW, max_examples=6, derandomize=False, print_blob=True)
 
 POINTS = st.sampled_from([None, *COMMIT_POINTS])
 

@@ -1,0 +1,91 @@
+"""What the README and the docs tell people to type, typed."""
+
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lakehouse import catalog
+from lakehouse.frontier import frontier
+from lakehouse.settings import Settings, from_environment, to_environment
+
+ROOT = Path(__file__).parents[1]
+LAKEHOUSE = Path(sys.executable).with_name("lakehouse")
+
+
+def blocks(document: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+
+
+def commands(document: str, program: str) -> list[list[str]]:
+    lines = [line for block in blocks(document, "bash") for line in block.splitlines()]
+    return [words for line in lines if (words := shlex.split(line, comments=True)) and words[0] == program]
+
+
+def run(words: list[str], settings: Settings, seconds: float) -> subprocess.CompletedProcess:
+    environment = os.environ | to_environment(settings)
+    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=seconds, cwd=ROOT)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_command_lines_of_the_readme_work_in_their_order(tmp_path, quick_jvm):
+    given = commands("README.md", "lakehouse")
+    assert [words[1] for words in given] == [
+        "broker", "produce", "start", "status", "tables", "quarantine", "late", "query", "reconcile", "stop", "broker",
+    ]  # fmt: skip
+    settings = Settings(root=tmp_path, jars=from_environment().jars, spark_conf=quick_jvm)
+    try:
+        for words in given:
+            done = run([str(LAKEHOUSE), *words[1:]], settings, 300)
+            assert done.returncode == 0, f"{shlex.join(words)}: {done.stdout}{done.stderr}"
+            if words[1] == "start":
+                await_frontier(settings, "sensor_averages")
+    finally:
+        for left in (["stop"], ["broker", "stop"]):
+            run([str(LAKEHOUSE), *left], settings, 120)
+
+
+def await_frontier(settings: Settings, table: str) -> None:
+    declared, deadline = catalog.load(settings).table(table), time.monotonic() + 180
+    while (ahead := frontier(settings, declared)) is None or ahead.year < 2000:
+        assert time.monotonic() < deadline, "nothing was closed within 180 s"
+        time.sleep(0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_demo_ends_with_its_proof_and_leaves_no_process(tmp_path, quick_jvm):
+    settings = Settings(root=tmp_path, jars=from_environment().jars, spark_conf=quick_jvm)
+    command = [str(LAKEHOUSE), "demo", "--seconds", "60", "--history", "20 minutes", "--port", "3579"]
+    demo = run(command, settings, 800)
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    assert "proven: 3 of 3 tables" in demo.stdout and "DIFFERENT" not in demo.stdout
+    left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert str(tmp_path) not in left
+
+
+def test_the_tables_of_the_docs_pass_the_test_of_the_docs(spark, tmp_path, monkeypatch):
+    tables, test = blocks("docs/own-tables.md", "python")
+    package = tmp_path / "my_company"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "orders.py").write_text(tables)
+    (package / "test_orders.py").write_text(test)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("my_company.test_orders").test_turnover(spark, tmp_path / "root")
+
+
+def test_every_table_of_the_readme_is_one_that_ships():
+    shown = blocks("README.md", "python")[0]
+    shipped = (ROOT / "lakehouse" / "tables" / "ads.py").read_text()
+    bodies = re.findall(r"    (?:milliseconds|in_range|views|return) ?=? ?.*", shown)
+    assert len(bodies) >= 5
+    for line in bodies:
+        assert line.strip() in shipped, line
