@@ -51,13 +51,13 @@ def _measured(base: Settings, given: argparse.Namespace, console: Console) -> tu
     series: list[Series] = []
     latencies: list[Latency] = []
     if {"catch-up", "bounded"} & set(given.only):
-        with throughput.field(base, given.events, say) as ground:
+        with throughput.field(base, given.events, given.batches, say) as ground:
             if "catch-up" in given.only:
                 series += throughput.catch_ups(ground, given.rounds)
             if "bounded" in given.only:
                 series += throughput.boundeds(ground, given.rounds, given.times)
     if "live" in given.only:
-        for run in (latency.ours, latency.by_hand):
+        for run in (latency.ours,) if given.quick else (latency.ours, latency.by_hand):
             latencies.append(run(replace(base, root=base.root / f"live_{run.__name__}"), given.seconds))
             say(f"live, {latencies[-1].name}: median {latencies[-1].p50:.2f} s")
     return series, latencies
@@ -74,8 +74,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="file for all numbers")
     parser.add_argument("--work", type=Path, help="folder for topics and tables; emptied at the end")
     given = parser.parse_args()
+    given.batches = 10
     if given.quick:
-        given.events, given.rounds, given.seconds, given.times = 100_000, 1, 40, 2
+        given.events, given.batches, given.rounds, given.seconds, given.times = 100_000, 2, 1, 35, 2
     return given
 
 

@@ -35,9 +35,9 @@ class Field:
 
 
 @contextmanager
-def field(base: Settings, events: int, say: Say) -> Iterator[Field]:
-    """Brokers and topics, which end with the block."""
-    small, big = topic.loads(events)
+def field(base: Settings, events: int, batches: int, say: Say) -> Iterator[Field]:
+    """Brokers and topics, which end with the block; `batches`: micro-batches that the larger topic is read in."""
+    small, big = topic.loads(events, batches)
     expected = big.expected()
     say(f"{len(expected):,} counts expected of {big.sent:,} events")
     with ExitStack() as stack:

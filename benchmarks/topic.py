@@ -47,10 +47,10 @@ class Load:
         return ads.expected_views(self.workload, START_MS, self.end_ms)
 
 
-def loads(events: int) -> tuple[Load, Load]:
+def loads(events: int, batches: int) -> tuple[Load, Load]:
     """Half the events and all of them: the same bytes as far as the first goes. No late rows, so that all count."""
     workload = replace(producer("ads").workload, rate=max(events // SPAN_S, 1), late_share=0.0)
-    batch = max(events // 10, 1)
+    batch = max(events // batches, 1)
     return Load(workload, events // 2, batch), Load(workload, events, batch)
 
 
