@@ -9,7 +9,7 @@ from pyspark.sql.types import StructField, StructType
 
 from lakehouse import plan
 from lakehouse.errors import CommitError, DeclarationError
-from lakehouse.event_time import PARTITION, WINDOW
+from lakehouse.event_time import ORIGIN, PARTITION, WINDOW
 from lakehouse.lake import Lake
 from lakehouse.table import Table
 
@@ -28,7 +28,7 @@ def create(lake: Lake, table: Table) -> None:
         lake.path(table),
         declared,
         partitioned,
-        {"window": WINDOW, "snapshot": ""}.get(kind, lake.catalog.event_time(table)),
+        {"window": f"{WINDOW},{ORIGIN}", "snapshot": ""}.get(kind, f"{lake.catalog.event_time(table)},{ORIGIN}"),
     )
     if partitioned:
         _create(lake.path(table, "quarantine"), StructType.fromDDL(plan.QUARANTINE), True, "reason")
@@ -42,7 +42,7 @@ def create(lake: Lake, table: Table) -> None:
 
 
 def _create(path: Path, schema: StructType, partitioned: bool, searched: str) -> None:
-    """`searched`: the one column whose least and greatest value each file records; the others cost and serve nobody."""
+    """`searched`: the columns whose least and greatest value each file records; the others cost and serve nobody."""
     from deltalake import DeltaTable, Schema
 
     nullable = StructType([StructField(f.name, f.dataType) for f in schema])  # NOT NULL is the gate's to judge
