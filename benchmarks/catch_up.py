@@ -1,4 +1,4 @@
-"""Catch-up: a full topic through bronze into the gold windows, by our job and by two plain scripts.
+"""Catch-up: a full topic through bronze into the gold windows, by our job and by plain scripts.
 
 Every run is a fresh process on a fresh root. Start-up is taken out by slope: (t_big - t_small) / (n_big - n_small).
 """
@@ -27,7 +27,8 @@ class Case:
 OURS = Case("ours", ("-m", "streaming_jobs.driver", "ads", "--available-now"), check.ours)
 HAND_WRITTEN = Case("hand-written", ("-m", "benchmarks.handwritten"), check.by_hand)
 HAND_TUNED = Case("hand-tuned", ("-m", "benchmarks.handtuned"), check.by_hand)
-CASES = (OURS, HAND_WRITTEN, HAND_TUNED)
+BARE = Case("bare", ("-m", "benchmarks.bare"), check.by_hand)
+CASES = (OURS, HAND_WRITTEN, HAND_TUNED, BARE)
 
 
 def run(case: Case, settings: Settings, load: Load, expected: Views) -> Cost:

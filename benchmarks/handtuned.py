@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks import plain
-from benchmarks.handwritten import SCHEMA, views
+from benchmarks.handwritten import POSITION, SCHEMA, views, whole
 
 _FETCHES = {
     "kafka.fetch.max.bytes": str(64 << 20),
@@ -32,8 +32,8 @@ def events(spark: SparkSession, servers: str, per_trigger: int) -> DataFrame:
         .option("maxOffsetsPerTrigger", per_trigger)
         .load()
     )
-    parsed = records.select(F.inline(F.array(F.from_json(F.col("value").cast("string"), SCHEMA))))
-    return parsed.withColumn("event_time", F.timestamp_millis(F.col("event_time").cast("bigint")))
+    event = F.inline(F.array(F.from_json(F.col("value").cast("string"), SCHEMA)))
+    return whole(records.select(*POSITION, event))
 
 
 def tuned_views(spark: SparkSession, bronze: str, campaigns: str) -> DataFrame:

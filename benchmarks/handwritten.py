@@ -2,7 +2,9 @@
 
     python -m benchmarks.handwritten [--live]        (root and broker from the environment, as everywhere)
 
-Session, cores, memory, triggers and Delta's settings are those of our own job, so that only the code differs.
+Bronze holds the rows that our record holds: whole ones only, each with its position in the topic and its time of
+arrival, partitioned by the hour of it. Rows that are not whole are dropped, where ours puts them aside; there is no
+watermark kept, no count, no frontier. Session, cores, memory, triggers and Delta's settings are those of our own job.
 """
 
 import sys
@@ -14,6 +16,7 @@ from benchmarks import plain
 
 SCHEMA = """user_id STRING, page_id STRING, ad_id STRING, ad_type STRING, event_type STRING, event_time STRING,
             ip_address STRING"""
+POSITION = ("topic", "partition", "offset")
 
 
 def events(spark: SparkSession, servers: str, per_trigger: int) -> DataFrame:
@@ -25,8 +28,16 @@ def events(spark: SparkSession, servers: str, per_trigger: int) -> DataFrame:
         .option("maxOffsetsPerTrigger", per_trigger)
         .load()
     )
-    parsed = records.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("event")).select("event.*")
-    return parsed.withColumn("event_time", F.timestamp_millis(F.col("event_time").cast("bigint")))
+    event = F.from_json(F.col("value").cast("string"), SCHEMA).alias("event")
+    return whole(records.select(event, *POSITION).select("event.*", *POSITION))
+
+
+def whole(parsed: DataFrame) -> DataFrame:
+    """What both plain scripts make of parsed rows."""
+    rows = parsed.withColumn("event_time", F.timestamp_millis(F.col("event_time").try_cast("bigint")))
+    kept = rows.where("ad_id IS NOT NULL AND event_type IS NOT NULL AND event_time IS NOT NULL")
+    now = F.current_timestamp()
+    return kept.withColumns({"arrived": now, plain.PARTITION: F.date_format(now, "yyyy-MM-dd-HH")})
 
 
 def views(spark: SparkSession, bronze: str, campaigns: str) -> DataFrame:

@@ -15,6 +15,7 @@ from lakehouse.settings import Settings, from_environment
 
 CAMPAIGNS = str(files("lakehouse").joinpath("tables/ad_campaigns.csv"))
 WATERMARK = "watermark"  # the file that tells how far the gold table is complete
+PARTITION = "hour"  # of the bronze table: the hour of arrival
 READY = "ready"  # the file that appears when both queries run
 
 
@@ -41,7 +42,8 @@ def run(name: str, events: Callable[..., DataFrame], views: Callable[..., DataFr
     # as our own tables have it; Delta's default is 10
     spark.conf.set("spark.databricks.delta.properties.defaults.checkpointInterval", "50")
     rows = events(spark, settings.bootstrap_servers, settings.max_offsets_per_trigger)
-    spark.createDataFrame([], rows.schema).write.format("delta").save(str(bronze(settings.root)))
+    empty = spark.createDataFrame([], rows.schema).write.format("delta")
+    _partitioned(empty, rows).save(str(bronze(settings.root)))
     first = _start(rows, bronze(settings.root), settings, live)
     if not live:
         first.awaitTermination()
@@ -61,6 +63,10 @@ def run(name: str, events: Callable[..., DataFrame], views: Callable[..., DataFr
 
 
 def _start(rows: DataFrame, table: Path, settings: Settings, live: bool) -> StreamingQuery:
-    writer = rows.writeStream.format("delta").option("checkpointLocation", f"{table}_checkpoint")
+    writer = _partitioned(rows.writeStream.format("delta").option("checkpointLocation", f"{table}_checkpoint"), rows)
     trigger = {"processingTime": settings.trigger} if live else {"availableNow": True}
     return writer.trigger(**trigger).start(str(table))
+
+
+def _partitioned(writer, rows: DataFrame):
+    return writer.partitionBy(PARTITION) if PARTITION in rows.columns else writer

@@ -6,21 +6,21 @@ Commit points of a micro-batch, in order; a crash between any two is resumed by 
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse import event_time, plan, sinks, sources
-from lakehouse.errors import DeclarationError
-from lakehouse.event_time import ARRIVAL, EPOCH, ORIGIN, Head
+from lakehouse.event_time import EPOCH, ORIGIN, Head
 from lakehouse.frontier import Commit
 from lakehouse.lake import Lake
 from lakehouse.plan import REASON, Plan
+from lakehouse.sources import RECORD
 from lakehouse.table import Table
 
 CHECKPOINTS = "_checkpoints"
@@ -55,8 +55,19 @@ class LiveRun:
         offsets = json.loads(lines[2])
         return BatchLog(_instant(noted["batchWatermarkMs"]), _instant(noted["batchTimestampMs"]), offsets)
 
-    def write(self, judged: DataFrame, batch: int, counts: Callable[[], dict[str, object]], **known: object) -> None:
-        """Good rows to the table, bad ones to its quarantine, then the journal's line; `counts` is read in between."""
+    def write(
+        self,
+        judged: DataFrame,
+        batch: int,
+        counts: Callable[[Mapping[str, object]], dict[str, object]],
+        observed: Sequence[Column] = (),
+        **known: object,
+    ) -> None:
+        """Good rows to the table, bad ones to its quarantine, then the journal's line.
+
+        `counts` makes the rest of that line from what was `observed` of the judged rows: in one place with the counts of
+        good and bad, since each such place costs a copy of every row.
+        """
         started = time.monotonic()
         app = _app(self.table, self.generation)
         metadata = {
@@ -68,26 +79,20 @@ class LiveRun:
         self.reached("begin")
         outcome = Observation()
         reason = F.col(REASON)
-        counted = judged.observe(
-            outcome, F.count_if(reason.isNull()).alias("good"), F.count_if(reason.isNotNull()).alias("bad")
-        )
+        good, bad = F.count_if(reason.isNull()).alias("good"), F.count_if(reason.isNotNull()).alias("bad")
+        counted = judged.observe(outcome, good, bad, *observed)
         replayed = batch <= self.committed
         version = sinks.append(plan.good(counted), path, app, batch, metadata, replayed=replayed)
         self.reached("rows")
-        good, bad = outcome.get["good"], outcome.get["bad"]
-        if bad or replayed:  # the second pass over the batch is paid for only when there is something to put aside
+        seen = outcome.get
+        if seen["bad"] or replayed:  # the second pass over the batch is paid for only when there is something to put aside
             sinks.append(plan.bad(judged), aside, app, batch, metadata)
         self.reached("quarantine")
         commit = Commit(
             table=self.table.name, role="live", generation=self.generation, batch=batch, version=version,
-            at=datetime.now(UTC), fingerprint=self.table.fingerprint, quarantined=bad, written=good,
-            seconds=time.monotonic() - started, **{**known, **counts()},
+            at=datetime.now(UTC), fingerprint=self.table.fingerprint, quarantined=seen["bad"], written=seen["good"],
+            seconds=time.monotonic() - started, **{**known, **counts(seen)},
         )  # fmt: skip
-        if self.plan.kind == "record" and commit.filtered:
-            raise DeclarationError(
-                f"table={self.table.name}, rows={commit.filtered}: a record keeps every row that it reads, and its function "
-                "dropped or multiplied some; move that into a table that reads the record"
-            )
         self.lake.journal(self.table).append(commit)
         self.reached("journal")
 
@@ -138,33 +143,29 @@ def _record(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
     # a new generation goes on where the table ends; a generation that exists takes its own offsets and ignores this
     starting = json.dumps(last.inputs) if last else "earliest"
     records = sources.topic_stream(run.lake.spark, run.lake.settings, run.plan.source, starting)
-    stream = sources.decoded(records, run.plan.source)
-    return stream, lambda batch, batch_id: record_batch(run, batch, batch_id, run.log(batch_id))
+    return run.plan.record(records), lambda batch, batch_id: record_batch(run, batch, batch_id, run.log(batch_id))
 
 
 def record_batch(run: LiveRun, batch: DataFrame, batch_id: int, log: BatchLog) -> None:
-    """Writes one micro-batch of records (`sources.decoded`); `log.inputs`: topic -> partition -> next offset."""
+    """Writes one micro-batch of judged records (`Plan.record`); `log.inputs`: topic -> partition -> next offset."""
     before = run.lake.journal(run.table).before(run.generation, batch_id)
     heads = {int(p): Head(e, a) for p, (e, a) in before.heads.items()} if before else {}
     delay, idle = run.table.delay, run.plan.source.idle_after
     mark = event_time.watermark(before.watermark if before else EPOCH, heads, delay, idle)
-    arrived, latest = Observation(), Observation()
-    parsed = run.plan.parse(batch, mark, log.at).observe(arrived, F.count(F.lit(1)).alias("arrived"))
     partitions = sorted(int(p) for offsets in log.inputs.values() for p in offsets)
     good = F.when(F.col(REASON).isNull(), F.col(run.plan.event_time))
-    maxima = [F.max(F.when(F.col(f"{ARRIVAL}.partition") == p, good)).alias(str(p)) for p in partitions]
-    judged = run.plan.record(parsed).observe(latest, *maxima)
+    maxima = [F.max(F.when(F.col(f"{RECORD}_partition") == p, good)).alias(str(p)) for p in partitions]
 
-    def counts() -> dict[str, object]:
-        seen = {int(p): _utc(at) for p, at in latest.get.items() if at is not None}
-        now = event_time.advanced(heads, seen, log.at)
+    def counts(seen: Mapping[str, object]) -> dict[str, object]:
+        latest = {p: _utc(seen[str(p)]) for p in partitions if seen[str(p)] is not None}
+        now = event_time.advanced(heads, latest, log.at)
         return {
-            "arrived": arrived.get["arrived"],
+            "arrived": seen["good"] + seen["bad"],  # the plan keeps every row
             "frontier": event_time.watermark(mark, now, delay, idle),
             "heads": {str(p): (h.event_time, h.active) for p, h in now.items()},
         }
 
-    run.write(judged, batch_id, counts, watermark=mark, inputs=log.inputs)
+    run.write(run.plan.arrived(batch, mark, log.at), batch_id, counts, maxima, watermark=mark, inputs=log.inputs)
 
 
 def _row(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
@@ -176,14 +177,18 @@ def _row(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
     def batches(batch: DataFrame, batch_id: int) -> None:
         log = run.log(batch_id)
         before = lake.journal(run.table).before(run.generation, batch_id)
-        arrived, furthest = Observation(), Observation()
-        rows = batch.observe(furthest, F.max(f"{ARRIVAL}.watermark").alias("watermark"))
-        judged = run.plan.derived(rows, snapshots, "live", arrived)
+        gate = Observation()
+        judged = run.plan.derived(batch, snapshots, "live", gate)
         start = (before and before.frontier) or EPOCH
 
-        def counts() -> dict[str, object]:
-            seen = furthest.get["watermark"]
-            return dict(arrived.get) | {"frontier": max(start, _utc(seen)) if seen else start}
+        def counts(_: Mapping[str, object]) -> dict[str, object]:
+            passed = gate.get
+            furthest = passed["watermark"]
+            return {
+                "arrived": passed["arrived"],
+                "late": passed["late"],
+                "frontier": max(start, _utc(furthest)) if furthest else start,
+            }
 
         run.write(
             judged,
@@ -208,7 +213,7 @@ def _window(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
         batch.persist()  # few rows, and the state behind them must not be computed twice
         try:
             run.write(
-                batch, batch_id, lambda: _gate_counts(run), watermark=log.watermark, frontier=log.watermark,
+                batch, batch_id, lambda _: _gate_counts(run), watermark=log.watermark, frontier=log.watermark,
                 inputs={"tables": {driving.name: log.inputs}, "snapshots": run.pinned},
             )  # fmt: skip
         finally:

@@ -1,11 +1,12 @@
 """The plan of a table: the gate, the user's function, the checks. One plan for live and bounded runs.
 
-    record    decoded records -> parsed -> function -> judged
+    record    raw records -> decoded -> function -> judged -> arrived
     derived   rows of the driving input -> flagged -> accepted -> function -> judged
 
 A judged row carries `_reason` (null for a good row), `_origin` and `_partition`; the sink parts good from bad by it.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -40,32 +41,46 @@ class Plan:
     source: KafkaSource | None
     rules: Sequence[RowRule]
 
-    def parse(self, records: DataFrame, watermark: datetime, arrived: datetime) -> DataFrame:
-        """Decoded records as rows of the source, each with its arrival."""
-        return sources.parsed(records, self.source, watermark, arrived)
+    def record(self, records: DataFrame) -> DataFrame:
+        """Raw records through parser and function, judged: parsing first, then event time, then expectations.
 
-    def record(self, rows: DataFrame) -> DataFrame:
-        """Parsed rows through the function, judged: parsing first, then event time, then expectations."""
-        rows = self._called({self.driving: rows}, {ARRIVAL, RECORD})
-        moment, source = F.col(self.event_time), self.source
-        ahead = F.col(f"{RECORD}.timestamp") + F.expr(
-            f"interval {source.max_ahead // timedelta(microseconds=1)} microseconds"
+        Nothing in it changes from one micro-batch to the next, so it belongs into the streaming query, where Spark
+        compiles it once; `arrived` adds what does. Key and value are kept of bad rows only.
+        """
+        rows = self._called({self.driving: sources.decoded(records, self.source)}, {RECORD})
+        # a column each: of a struct that is passed on whole, Spark would make an object for every row
+        own = {name: F.col(f"{RECORD}_{name}") for name in (*sources.RAW, "problem")}
+        rows = rows.select(
+            *(c for c in rows.columns if c != RECORD), *(F.col(f"{RECORD}.{n}").alias(f"{RECORD}_{n}") for n in own)
         )
+        moment, source = F.col(self.event_time), self.source
+        ahead = F.unix_micros(moment) - F.unix_micros(own["timestamp"])
         reason = F.coalesce(
-            F.col(f"{RECORD}.problem"),
+            own["problem"],
             F.when(moment.isNull(), F.lit(f"event time missing: {self.event_time}")),
             F.when(moment < F.lit(source.not_before), F.lit(f"event time before {event_time.text(source.not_before)}")),
-            F.when(moment > ahead, F.lit(f"event time more than {source.max_ahead} ahead of the record's timestamp")),
+            F.when(
+                ahead > source.max_ahead // timedelta(microseconds=1),
+                F.lit(f"event time more than {source.max_ahead} ahead of the record's timestamp"),
+            ),
             quality.first_broken(self.rules),
         )
-        return self._judged(rows, reason, F.col(f"{ARRIVAL}.time"), "live")
+        held = {f"{RECORD}_{name}": F.when(F.col(REASON).isNotNull(), own[name]) for name in ("key", "value")}
+        return rows.withColumn(REASON, reason).withColumns(held).drop(f"{RECORD}_timestamp", f"{RECORD}_problem")
+
+    def arrived(self, judged: DataFrame, watermark: datetime, at: datetime) -> DataFrame:
+        """Judged records with their arrival: the watermark in force, the record's position, the time of arrival."""
+        columns = {"watermark": F.lit(watermark), "topic": F.lit(self.source.topic)}
+        columns |= {name: F.col(f"{RECORD}_{name}") for name in ("partition", "offset")} | {"time": F.lit(at)}
+        arrival = F.struct(*(column.alias(name) for name, column in columns.items()))
+        return self._placed(judged.withColumn(ARRIVAL, arrival), F.lit(at), "live")
 
     def derived(
         self, rows: DataFrame, snapshots: Mapping[str, DataFrame], origin: Origin, observed: Observation | str
     ) -> DataFrame:
         """Rows of the driving input (with `_arrival`) through gate and function, judged.
 
-        `observed` receives `arrived` and `late`; it also keeps the optimiser from moving filters below the watermark.
+        `observed` receives `event_time.counts`; it also keeps the optimiser from moving filters below the watermark.
         """
         flagged = event_time.flagged(rows.drop(PARTITION, ORIGIN), self.table.window, self.event_time, self.table.grain)
         counted = flagged.observe(observed, *event_time.counts())
@@ -76,16 +91,16 @@ class Plan:
         reason = F.coalesce(
             F.when(moment.isNull(), F.lit(f"event time missing: {self.event_time}")), quality.first_broken(self.rules)
         )
-        return self._judged(self._called(inputs, {ARRIVAL} if self.kind == "row" else set()), reason, moment, origin)
+        rows = self._called(inputs, {ARRIVAL} if self.kind == "row" else set())
+        return self._placed(rows.withColumn(REASON, reason), moment, origin)
 
     def snapshot(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
         """A table without event time, computed whole; rows that break an expectation are judged bad."""
         rows = self._called(inputs, set())
         return rows.withColumn(REASON, quality.first_broken(self.rules))
 
-    def _judged(self, rows: DataFrame, reason: Column, moment: Column, origin: Origin) -> DataFrame:
-        partition = event_time.partition_of(moment, self.table.grain)
-        return rows.withColumns({REASON: reason, ORIGIN: F.lit(origin), PARTITION: partition})
+    def _placed(self, judged: DataFrame, moment: Column, origin: Origin) -> DataFrame:
+        return judged.withColumns({ORIGIN: F.lit(origin), PARTITION: event_time.partition_of(moment, self.table.grain)})
 
     def _called(self, inputs: Mapping[str, DataFrame], kept: set[str]) -> DataFrame:
         rows = self.table(**inputs)
@@ -96,6 +111,11 @@ class Plan:
             raise DeclarationError(
                 f"{where}: a row-preserving table keeps {', '.join(sorted(lost))}, by which its rows are called late or "
                 "put aside; use withColumn and drop, or add the column to select"
+            )
+        if self.kind == "record" and (others := _operators(rows) - _operators(inputs[self.driving])):
+            raise DeclarationError(
+                f"{where}, operators={', '.join(sorted(others))}: a record keeps every row that it reads, one for one; use "
+                "select, withColumn and drop only, and do the rest in a table that reads the record"
             )
         wanted = {self.event_time} if self.kind in ("record", "row") else set()
         wanted |= {event_time.WINDOW, *self.table.keys} if self.kind == "window" else set(self.table.keys)
@@ -108,15 +128,28 @@ class Plan:
         return rows
 
 
+def _operators(rows: DataFrame) -> Counter[str]:
+    """The operators of a plan that may drop or multiply rows."""
+    found, todo = Counter(), [rows._jdf.queryExecution().analyzed()]
+    while todo:
+        node = todo.pop()
+        if node.nodeName() not in ("Project", "SubqueryAlias", "CollectMetrics"):
+            found[node.nodeName()] += 1
+        children = node.children()
+        todo += [children.apply(i) for i in range(children.size())]
+    return found
+
+
 def good(judged: DataFrame) -> DataFrame:
-    return judged.where(F.col(REASON).isNull()).drop(REASON, RECORD)
+    rows = judged.where(F.col(REASON).isNull()).drop(REASON)
+    return rows.select(*(c for c in rows.columns if not c.startswith(RECORD)))
 
 
 def bad(judged: DataFrame) -> DataFrame:
     """Rows put aside, in the columns of every quarantine: why, the raw value (or the row as JSON), the arrival."""
     rows = judged.where(F.col(REASON).isNotNull())
-    if RECORD in judged.columns:
-        value, key = F.col(f"{RECORD}.value"), F.col(f"{RECORD}.key")
+    if f"{RECORD}_value" in judged.columns:
+        value, key = F.col(f"{RECORD}_value"), F.col(f"{RECORD}_key")
     else:
         value = F.to_json(F.struct(*[c for c in judged.columns if not c.startswith("_")])).cast("binary")
         key = F.lit(None).cast("binary")
@@ -154,7 +187,7 @@ def stored_schema(lake: Lake, table: Table) -> StructType:
 def _columns(lake: Lake, plan: Plan) -> StructType:
     empty = {name: _empty(lake, name) for name in plan.table.inputs}
     if plan.kind == "record":
-        return good(plan.record(empty[plan.driving])).schema
+        return good(plan.arrived(plan.record(empty[plan.driving]), event_time.EPOCH, event_time.EPOCH)).schema
     if plan.kind == "snapshot":
         return good(plan.snapshot(empty)).schema
     rows = empty.pop(plan.driving)
@@ -164,8 +197,7 @@ def _columns(lake: Lake, plan: Plan) -> StructType:
 def _empty(lake: Lake, name: str) -> DataFrame:
     source = lake.catalog.sources.get(name)
     if isinstance(source, KafkaSource):
-        records = lake.spark.createDataFrame([], sources.KAFKA_SCHEMA)
-        return sources.parsed(sources.decoded(records, source), source, event_time.EPOCH, event_time.EPOCH)
+        return lake.spark.createDataFrame([], sources.KAFKA_SCHEMA)
     if isinstance(source, FileSource):
         return lake.spark.createDataFrame([], source.schema)
     return lake.spark.createDataFrame([], stored_schema(lake, lake.catalog.table(name)))

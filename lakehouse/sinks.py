@@ -23,13 +23,7 @@ def create(lake: Lake, table: Table) -> None:
     """Makes the table and its quarantine if they are not there. Raises DeclarationError if the columns are others."""
     declared = plan.stored_schema(lake, table)
     partitioned = lake.catalog.kind(table) != "snapshot"
-    kind = lake.catalog.kind(table)
-    _create(
-        lake.path(table),
-        declared,
-        partitioned,
-        {"window": f"{WINDOW},{ORIGIN}", "snapshot": ""}.get(kind, f"{lake.catalog.event_time(table)},{ORIGIN}"),
-    )
+    _create(lake.path(table), declared, partitioned, _searched(lake, table))
     if partitioned:
         _create(lake.path(table, "quarantine"), StructType.fromDDL(plan.QUARANTINE), True, "reason")
     stored = {f.name: f.dataType for f in lake.read(table).schema}
@@ -41,8 +35,17 @@ def create(lake: Lake, table: Table) -> None:
         )
 
 
+def _searched(lake: Lake, table: Table) -> str:
+    """The columns whose least and greatest value each file records; each costs CPU for every row."""
+    kind = lake.catalog.kind(table)
+    if kind == "snapshot":
+        return ""
+    # by the origin Dagster tells who wrote a partition; a record has one writer only
+    instant = WINDOW if kind == "window" else lake.catalog.event_time(table)
+    return instant if kind == "record" else f"{instant},{ORIGIN}"
+
+
 def _create(path: Path, schema: StructType, partitioned: bool, searched: str) -> None:
-    """`searched`: the columns whose least and greatest value each file records; the others cost and serve nobody."""
     from deltalake import DeltaTable, Schema
 
     nullable = StructType([StructField(f.name, f.dataType) for f in schema])  # NOT NULL is the gate's to judge

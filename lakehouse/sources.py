@@ -1,20 +1,19 @@
 """Reads what tables are computed from: a topic, a table, files."""
 
-from datetime import datetime
+from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse import event_time
 from lakehouse.kafka_options import spark_options
 from lakehouse.settings import Settings
 from lakehouse.table import FileSource, KafkaSource
 
-KAFKA_SCHEMA = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
-RECORD = "_record"  # struct<key, value, timestamp, problem>: what a parsed row was parsed from
+KAFKA_SCHEMA = "key BINARY, value BINARY, partition INT, offset BIGINT, timestamp TIMESTAMP"
+RAW = ("key", "value", "partition", "offset", "timestamp")
+RECORD = "_record"  # what a row was parsed from: struct<key, value, partition, offset, timestamp, problem>
 _CORRUPT = "_corrupt"
-_EVENT = "_event"
 
 
 def topic_stream(spark: SparkSession, settings: Settings, source: KafkaSource, starting_offsets: str) -> DataFrame:
@@ -27,7 +26,7 @@ def topic_stream(spark: SparkSession, settings: Settings, source: KafkaSource, s
         .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
         .option("failOnDataLoss", "true")
         .load()
-        .select("key", "value", "topic", "partition", "offset", "timestamp")
+        .select(*RAW)
     )
 
 
@@ -54,44 +53,35 @@ def file_rows(spark: SparkSession, source: FileSource) -> DataFrame:
 
 
 def decoded(records: DataFrame, source: KafkaSource) -> DataFrame:
-    """Raw records with the column `_event`: the value as a struct of the source's columns and `_corrupt`.
+    """Raw records as rows of the source's columns and the struct `_record`: the record's own columns and `problem`.
 
-    Part of the streaming query, before its micro-batch is handed over: there the parser's result is a column like any
-    other. In one plan with what follows, the optimiser would copy the parser into every filter and projection.
-    """
-    wanted = StructType(StructType.fromDDL(source.schema).fields).add(_CORRUPT, "string")
-    json = F.when(F.length("value") <= source.max_bytes, F.col("value").cast("string"))
-    return records.select("*", F.from_json(json, wanted, {"columnNameOfCorruptRecord": _CORRUPT}).alias(_EVENT))
-
-
-def parsed(records: DataFrame, source: KafkaSource, watermark: datetime, arrived: datetime) -> DataFrame:
-    """Decoded records as rows of the source's columns.
-
-    Every record gives one row, also those that cannot be parsed: `_record.problem` says why. `_arrival` carries the
-    watermark in force, the record's position and the time of arrival.
+    Every record gives one row, also those that cannot be parsed: `_record.problem` says why. The generator keeps the
+    optimiser from copying the parser into every column that is computed from its result.
     """
     schema = StructType.fromDDL(source.schema)
-    arrival = F.struct(
-        F.lit(watermark).alias("watermark"), "topic", "partition", "offset", F.lit(arrived).alias("time")
-    )
-    record = F.struct("key", "value", "timestamp", _problem(source, schema).alias("problem"))
-    columns = [F.col(f"{_EVENT}.{name}").alias(name) for name in schema.fieldNames()]
-    return records.select(*columns, record.alias(RECORD), arrival.alias(event_time.ARRIVAL))
+    wanted = StructType(schema.fields).add(_CORRUPT, "string")
+    json = F.when(F.length("value") <= source.max_bytes, F.col("value").cast("string"))
+    event = F.inline(F.array(F.from_json(json, wanted, {"columnNameOfCorruptRecord": _CORRUPT})))
+    raw = {name: F.col(f"_{name}") for name in RAW}
+    rows = records.select(*(F.col(name).alias(f"_{name}") for name in RAW), event)
+    problem = _problem(source, schema, raw).alias("problem")
+    record = F.struct(*(column.alias(name) for name, column in raw.items()), problem)
+    return rows.select(*schema.fieldNames(), record.alias(RECORD))
 
 
-def _problem(source: KafkaSource, schema: StructType) -> Column:
+def _problem(source: KafkaSource, schema: StructType, raw: Mapping[str, Column]) -> Column:
     """Why a record is not a row of the source, the first reason found; null if it is one."""
-    value = F.col("value")
+    value = raw["value"]
     rules = [
         (value.isNull() | (F.length(value) == 0), "empty value (tombstone)"),
         (F.length(value) > source.max_bytes, f"larger than max_bytes={source.max_bytes}"),
         (~F.is_valid_utf8(value.cast("string")), "not UTF-8"),
-        (F.col(f"{_EVENT}.{_CORRUPT}").isNotNull(), "not a JSON object of the declared types"),
+        (F.col(_CORRUPT).isNotNull(), "not a JSON object of the declared types"),
     ]
     if source.require_key:
-        rules.append((F.col("key").isNull(), "no key"))
+        rules.append((raw["key"].isNull(), "no key"))
     rules += [
-        (F.col(f"{_EVENT}.{f.name}").isNull(), f"missing field: {f.name}") for f in schema.fields if not f.nullable
+        (F.col(f.name).isNull(), f"missing field: {f.name}") for f in schema.fields if not f.nullable
     ]
     problem = F.lit(None).cast("string")
     for broken, reason in reversed(rules):

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse import bounded, live, sources
+from lakehouse import bounded, live
 from lakehouse.catalog import catalog_of
 from lakehouse.event_time import EPOCH, Range
 from lakehouse.frontier import Certificate, frontier
@@ -77,20 +77,22 @@ class Stage:
         for value in values:
             partition, payload = value if isinstance(value, tuple) else (0, value)
             offsets[partition] = offsets.get(partition, 0) + 1
-            rows.append((key, _payload(payload), topic, partition, offsets[partition] - 1, sent or self._now))
-        columns = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("topic", pa.string()), ("partition", pa.int32()),
-                             ("offset", pa.int64()), ("timestamp", pa.timestamp("us", "UTC"))])  # fmt: skip
+            rows.append((key, _payload(payload), partition, offsets[partition] - 1, sent or self._now))
+        columns = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("partition", pa.int32()), ("offset", pa.int64()),
+                             ("timestamp", pa.timestamp("us", "UTC"))])  # fmt: skip
         arrow = pa.Table.from_pylist([dict(zip(columns.names, row, strict=True)) for row in rows], columns)
         records = self.lake.spark.createDataFrame(arrow).repartition(2)  # a commit of more than one file
-        batch = sources.decoded(records, source)
         self._now += timedelta(seconds=1)
         log = BatchLog(EPOCH, self._now, {topic: {str(p): n for p, n in offsets.items()}})
         batch_id = self._batches.get(record, 0)
         self._batches[record] = batch_id + 1
+        run = live.live_run(self.lake, table)
+        judged = run.plan.record(records)
         if abort_at:
             with suppress(Aborted):
-                live.record_batch(live.live_run(self.lake, table, _abort(abort_at)), batch, batch_id, log)
-        live.record_batch(live.live_run(self.lake, table), batch, batch_id, log)
+                live.record_batch(replace(run, reached=_abort(abort_at)), judged, batch_id, log)
+            run = live.live_run(self.lake, table)
+        live.record_batch(run, judged, batch_id, log)
 
     def advance(self, record: str, row: Value) -> None:
         """Moves the record's watermark to the event time of `row` less the delay, on every partition it has."""

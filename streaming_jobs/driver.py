@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -66,19 +66,22 @@ class Job:
         jvm = psutil.Process(lake.spark._jvm.java.lang.ProcessHandle.current().pid())
         self.say(jvm=jvm.pid, jvm_started=jvm.create_time())
         tables = self._prepared(lake)
-        if available_now:
-            for table in tables:  # one after the other: each finds its input complete
-                self.queries[table.name] = live.start(lake, table, available_now=True)
-                self._await(lake, tables, lambda q=self.queries[table.name]: not q.isActive)
-        else:
-            for table in tables:
-                self.queries[table.name] = live.start(lake, table)
-            self._await(lake, tables, self.stopping.is_set)
-            self.say(state="stopping")
-            self._drain(tables)
+        heads = {t.name for t in tables if not self._fed_here(lake, t, tables)}
+        for table in tables:  # side by side also up to the present: what follows a head ends when it has read all of it
+            self.queries[table.name] = live.start(lake, table, available_now=available_now and table.name in heads)
+        ended = (lambda: not any(self.queries[n].isActive for n in heads)) if available_now else lambda: False
+        self._await(lake, tables, lambda: self.stopping.is_set() or ended())
+        self.say(state="stopping")
+        self._drain(tables, heads)
         self.say(queries=self._observed(lake, tables))
         frontier.flush(self.settings, tables)
         lake.spark.stop()
+
+    @staticmethod
+    def _fed_here(lake: Lake, table: Table, tables: list[Table]) -> bool:
+        """Whether another query of this job fills what the table's query follows."""
+        driving = lake.catalog.driving_input(table)
+        return driving is not None and driving.name in {t.name for t in tables}
 
     def _prepared(self, lake: Lake) -> list[Table]:
         tables = lake.catalog.of_pipeline(self.pipeline)
@@ -89,29 +92,29 @@ class Job:
         live.prepare(lake, streamed)
         return streamed
 
-    def _await(self, lake: Lake, tables: list[Table], done) -> None:
+    def _await(self, lake: Lake, tables: list[Table], done: Callable[[], bool]) -> None:
         while True:
-            self.say(state="running", queries=self._observed(lake, tables))
-            if done():
-                return
-            self.stopping.wait(_HEARTBEAT)
+            ended = done()
             for name, query in self.queries.items():
                 if not query.isActive and (error := query.exception()) is not None:
                     raise JobError(f"table={name}: its query failed; {_cause(str(error))}") from error
+            self.say(state="running", queries=self._observed(lake, tables))
+            if ended:
+                return
             if time.monotonic() - self.flushed > _FLUSH:
                 frontier.flush(self.settings, tables)
                 self.flushed = time.monotonic()
+            self.stopping.wait(_HEARTBEAT)
 
-    def _drain(self, tables: list[Table]) -> None:
-        """Ends the queries in order: a record between two micro-batches, the others when they have read all of it."""
+    def _drain(self, tables: list[Table], heads: Collection[str]) -> None:
+        """Ends the queries in order: a head between two micro-batches, the others when they have read all of it."""
         deadline = time.monotonic() + _DRAIN
         for table in tables:
             query = self.queries[table.name]
-            reads_topic = table.inputs[0] not in self.queries
-            if reads_topic:
+            if table.name in heads:
                 while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
                     time.sleep(0.02)
-            elif query.isActive and time.monotonic() < deadline:
+            elif query.isActive:
                 query.processAllAvailable()
             query.stop()
 

@@ -1,10 +1,14 @@
 """Bad input costs one row: each kind ends in quarantine with its reason and offset, and moves nothing else."""
 
+from types import ModuleType
+
 import pytest
 from pyspark.sql import functions as F
 
+from lakehouse.errors import DeclarationError
 from lakehouse.producers import ads as ads_producer
 from lakehouse.producers import sensors as sensors_producer
+from lakehouse.table import kafka, table
 from lakehouse.tables import ads, sensors
 from lakehouse.testing import Stage
 
@@ -78,6 +82,31 @@ def test_a_row_that_breaks_an_expectation_is_put_aside_with_its_name_and_a_null_
         "expectation: expect_column_values_to_match_regex",
     ]
     assert stage.rows("valid_readings").count() == 1
+
+
+@pytest.mark.parametrize(
+    "function, operator",
+    [
+        (lambda topic: topic.where("at IS NOT NULL"), "Filter"),
+        (lambda topic: topic.withColumn("each", F.explode(F.array("at", "at"))), "Generate"),
+        (lambda topic: topic.limit(1), "GlobalLimit"),
+    ],
+    ids=["filter", "explode", "limit"],
+)
+def test_a_record_whose_function_drops_or_multiplies_rows_is_refused_before_it_runs(
+    spark, tmp_path, function, operator
+):
+    things = ModuleType("things")
+    things.topic = kafka("things", schema="at TIMESTAMP")
+
+    @table(layer="bronze", event_time="at")
+    def kept(topic):
+        return function(topic)
+
+    kept.transformation.__module__ = "things"
+    things.kept = kept
+    with pytest.raises(DeclarationError, match=f"operators=.*{operator}.*keeps every row"):
+        Stage(spark, tmp_path, things)
 
 
 def reading(**changes):

@@ -26,7 +26,7 @@ def test_the_quick_run_counts_exactly_and_leaves_nothing_behind(tmp_path: Path) 
     assert run.returncode == 0, run.stdout + run.stderr
     found = json.loads(result.read_text())
     assert [(s["group"], s["name"]) for s in found["series"]] == [
-        ("catch-up", "ours"), ("catch-up", "hand-written"), ("catch-up", "hand-tuned"),
+        ("catch-up", "ours"), ("catch-up", "hand-written"), ("catch-up", "hand-tuned"), ("catch-up", "bare"),
         ("bounded", "ours"), ("bounded", "plain batch"),
     ]  # fmt: skip
     assert all(len(s["rounds"]) == 1 for s in found["series"])
