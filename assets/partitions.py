@@ -36,9 +36,9 @@ def definition(settings: Settings, table: Table) -> dg.TimeWindowPartitionsDefin
 def mapping(table: Table) -> dg.TimeWindowPartitionMapping | None:
     """The input's partitions that a partition of `table` reads: its own (None), or more if windows straddle."""
     grain = GRAINS[table.grain]
-    if table.window is None or not grain % table.window.size:
+    if table.window is None or table.window.within(grain):
         return None
-    back = -(-table.window.size // grain)
+    back = -(-table.window.reach // grain)
     return dg.TimeWindowPartitionMapping(start_offset=-back, allow_nonexistent_upstream_partitions=True)
 
 

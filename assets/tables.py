@@ -90,10 +90,10 @@ def _shown(settings: Settings, catalog: Catalog, table: Table) -> dict[str, obje
     declared = {
         "kind": catalog.kind(table),
         "delay": str(table.delay) if table.delay else "",
-        "window": str(table.window.size) if table.window else "",
+        "window": str(table.window or ""),
         "keys": ", ".join(table.keys),
         "location": dg.MetadataValue.path(str(table_path(settings, table))),
-        "declaration": dg.MetadataValue.md(f"```python\n{inspect.getsource(table.transformation)}\n```"),
+        "declaration": dg.MetadataValue.md(f"```{'sql' if table.sql else 'python'}\n{table.code}\n```"),
     }
     tags = {"layer": table.layer, "pipeline": table.pipeline}
     return {

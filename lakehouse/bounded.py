@@ -2,8 +2,9 @@
 
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
@@ -63,14 +64,35 @@ def compute(lake: Lake, table: Table, span: Range) -> Computed:
     version = sinks.version(lake.path(driving))
     pinned = _pinned(lake, table)
     step = plan.plan_of(lake, table)
-    moment = F.col(lake.catalog.event_time(driving))
-    rows = lake.read(driving, version).where(event_time.between(moment, event_time.context(span, table.window)))
-    counts = Observation()
-    judged = step.derived(rows, lake.snapshots(pinned), "bounded", counts)
+    rows, moment = lake.read(driving, version), F.col(lake.catalog.event_time(driving))
     within = event_time.between(event_time.instant_of(table.window, step.event_time), span)
-    # the observation stands between the cut and the function: a filter must not move below a stateful operator
-    cut = judged.observe(f"whole_{table.name}", F.count(F.lit(1)).alias("rows")).where(within)
-    return Computed(cut, counts, {"tables": {driving.name: version}, "snapshots": pinned})
+
+    def computed(context: Range) -> tuple[DataFrame, Observation]:
+        counts = Observation()
+        judged = step.derived(
+            rows.where(event_time.between(moment, context)), lake.snapshots(pinned), "bounded", counts
+        )
+        # the observation stands between the cut and the function: a filter must not move below a stateful operator
+        return judged.observe(f"whole_{table.name}", F.count(F.lit(1)).alias("rows")).where(within), counts
+
+    context = event_time.context(span, table.window)
+    if table.window and table.window.kind == "session":
+        context = _holding_whole_sessions(context, table.window.size, rows.agg(F.min(moment)), lambda c: computed(c)[0])
+    judged, counts = computed(context)
+    return Computed(judged, counts, {"tables": {driving.name: version}, "snapshots": pinned})
+
+
+def _holding_whole_sessions(
+    context: Range, gap: timedelta, first: DataFrame, computed: Callable[[Range], DataFrame]
+) -> Range:
+    """The context widened, twice as far each time, until none of the sessions computed from it may begin before it."""
+    begins = first.head()[0]
+    while begins and context.start > begins.astimezone(UTC):
+        earliest = computed(context).agg(F.min(f"{event_time.WINDOW}.start")).head()[0]
+        if earliest is None or earliest.astimezone(UTC) >= context.start + gap:
+            break
+        context = Range(context.end - 2 * (context.end - context.start), context.end)
+    return context
 
 
 def _pinned(lake: Lake, table: Table) -> dict[str, int]:

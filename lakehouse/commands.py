@@ -107,6 +107,22 @@ def late(table: TableName, limit: Limit = 20, as_json: AsJson = False) -> None:
     _print(_in_spark(settings, catalog, newest, limit), as_json)
 
 
+def lateness(table: TableName, as_json: AsJson = False) -> None:
+    """How far behind the stream's head rows came: how many another delay would have called late, and how long it waits."""
+    from lakehouse.lateness import histogram
+
+    settings, catalog = _lakehouse()
+    record, found = histogram(settings, catalog, catalog.table(table))
+    if as_json:
+        console.print_json([asdict(b) | {"behind": b.behind.total_seconds()} for b in found])
+        return
+    console.print_rows(
+        ("delay: results wait", "rows this far behind", "rows late with this delay", "share late", ""),
+        ((f"{b.behind}", b.rows, b.late, f"{b.share:.4%}", "declared" if b.declared else "") for b in found),
+        title=f"{record.name}, delay {record.delay}",
+    )
+
+
 def _lakehouse() -> tuple[Settings, "Catalog"]:
     from lakehouse.catalog import load
 

@@ -14,7 +14,8 @@ from pyspark.sql import functions as F
 
 from lakehouse.durations import spark_interval
 from lakehouse.errors import RangeError
-from lakehouse.table import GRAINS, Grain, Window
+from lakehouse.table import GRAINS, Grain
+from lakehouse.windows import Window
 
 ARRIVAL = "_arrival"
 ARRIVAL_TYPE = "struct<watermark:timestamp,topic:string,partition:int,offset:bigint,time:timestamp>"
@@ -23,6 +24,8 @@ ORIGIN = "_origin"
 WINDOW = "window"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # the watermark before any row arrived: nothing is late against it
 _LATE = "_late"
+_WATERMARK = "_watermark"  # `_arrival.watermark` as a column of its own, so that a query need not read the rest of the struct
+_WATERMARKED = {"spark.watermarkDelayMs": 0}  # by this internal key Spark finds the event-time column of an operator
 _FORMATS = {"hour": ("%Y-%m-%d-%H", "yyyy-MM-dd-HH"), "day": ("%Y-%m-%d", "yyyy-MM-dd")}
 
 
@@ -99,41 +102,62 @@ def between(instant: Column, span: Range) -> Column:
 
 
 def context(span: Range, window: Window | None) -> Range:
-    """The range of input event time that a range of output is computed from."""
-    return Range(span.start - window.size, span.end) if window else span
+    """The range of input event time that a range of output is computed from; for sessions, where to start looking."""
+    if window is None:
+        return span
+    # a row at the very end joins a session that ends there, so that it does not end there
+    after = timedelta(microseconds=1) if window.kind == "session" else timedelta(0)
+    return Range(span.start - window.reach, span.end + after)
 
 
 def flagged(rows: DataFrame, window: Window | None, event_time: str, grain: Grain) -> DataFrame:
     """`rows` (with `event_time` and `_arrival`) with the column `window`, if declared, and `_late`.
 
-    Late are rows whose window (of a row table: whose partition) had ended when they arrived.
+    Late are rows whose window (of a row table: whose partition) had ended when they arrived; rows that enter a session,
+    whose end is not known yet, if they are not after the watermark: the very comparisons that Spark makes.
     """
-    if window:
-        rows = rows.withColumn(WINDOW, F.window(event_time, spark_interval(window.size)))
-        closes = F.col(f"{WINDOW}.end")
-    else:
+    if _WATERMARK not in rows.columns:
+        rows = rows.withColumn(_WATERMARK, F.col(f"{ARRIVAL}.watermark"))
+    watermark = F.col(_WATERMARK)
+    if window is None:
         # in microseconds, which costs a tenth of arithmetic on the calendar; partitions are UTC
         grain_us = GRAINS[grain] // timedelta(microseconds=1)
         instant = F.unix_micros(event_time)
         closes = F.timestamp_micros(instant - F.pmod(instant, F.lit(grain_us)) + grain_us)
-    return rows.withColumn(_LATE, closes <= F.col(f"{ARRIVAL}.watermark"))
+        return rows.withColumn(_LATE, closes <= watermark)
+    rows = rows.withColumn(WINDOW, _assigned(window, event_time))
+    if window.zone != "UTC":
+        rows = rows.withMetadata(WINDOW, _WATERMARKED)  # Spark does not see that it comes from the event time
+    closes = F.col(event_time) if window.kind == "session" else F.col(f"{WINDOW}.end")
+    return rows.withColumn(_LATE, closes <= watermark)
+
+
+def _assigned(window: Window, event_time: str) -> Column:
+    if window.kind == "session":
+        return F.session_window(event_time, spark_interval(window.size))
+    if window.zone == "UTC":
+        spans = (spark_interval(each) for each in (window.size, window.slide, window.offset))
+        return F.window(event_time, *spans)
+    midnight = F.date_trunc("day", F.from_utc_timestamp(event_time, window.zone))
+    ends = (F.to_utc_timestamp(m, window.zone) for m in (midnight, midnight + F.expr("interval 1 day")))
+    return F.struct(*(end.alias(name) for name, end in zip(("start", "end"), ends, strict=True)))
 
 
 def counts() -> list[Column]:
     """What to observe of `flagged` rows: how many arrived, how many of them late, the watermark they bring."""
     return [
         F.count(F.lit(1)).alias("arrived"),
-        F.count_if(F.col(_LATE)).alias("late"),
-        F.max(f"{ARRIVAL}.watermark").alias("watermark"),
+        F.count(F.when(F.col(_LATE), 1)).alias("late"),
+        F.max(_WATERMARK).alias("watermark"),
     ]
 
 
 def accepted(rows: DataFrame) -> DataFrame:
-    return rows.where(~F.col(_LATE)).drop(_LATE)
+    return rows.where(~F.col(_LATE)).drop(_LATE, _WATERMARK)
 
 
 def late(rows: DataFrame) -> DataFrame:
-    return rows.where(F.col(_LATE)).drop(_LATE)
+    return rows.where(F.col(_LATE)).drop(_LATE, _WATERMARK)
 
 
 def driven_by_stored_watermark(rows: DataFrame, event_time: str) -> DataFrame:
@@ -144,13 +168,9 @@ def driven_by_stored_watermark(rows: DataFrame, event_time: str) -> DataFrame:
     very instants that the gate compared with and drops no row that the gate accepted. The key is internal to Spark:
     `lakehouse.session` checks at start that it still works.
     """
-    rows = rows.withColumn("_watermark", F.col(f"{ARRIVAL}.watermark")).withWatermark("_watermark", "0 seconds")
-    kept = [
-        F.col(c).alias(c, metadata={"spark.watermarkDelayMs": 0}) if c == event_time else F.col(c)
-        for c in rows.columns
-        if c != "_watermark"
-    ]
-    return rows.select(*kept)
+    rows = rows.withColumn(_WATERMARK, F.col(f"{ARRIVAL}.watermark")).withWatermark(_WATERMARK, "0 seconds")
+    lent = {event_time: _WATERMARKED, _WATERMARK: {}}
+    return rows.select(*(F.col(c).alias(c, metadata=lent[c]) if c in lent else F.col(c) for c in rows.columns))
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,12 +61,13 @@ class LiveRun:
         batch: int,
         counts: Callable[[Mapping[str, object]], dict[str, object]],
         observed: Sequence[Column] = (),
+        completed: Callable[[DataFrame], DataFrame] = lambda judged: judged,
         **known: object,
     ) -> None:
         """Good rows to the table, bad ones to its quarantine, then the journal's line.
 
         `counts` makes the rest of that line from what was `observed` of the judged rows: in one place with the counts of
-        good and bad, since each such place costs a copy of every row.
+        good and bad, and before they are `completed`, since each such place may cost a copy of every row.
         """
         started = time.monotonic()
         app = _app(self.table, self.generation)
@@ -79,14 +80,14 @@ class LiveRun:
         self.reached("begin")
         outcome = Observation()
         reason = F.col(REASON)
-        good, bad = F.count_if(reason.isNull()).alias("good"), F.count_if(reason.isNotNull()).alias("bad")
-        counted = judged.observe(outcome, good, bad, *observed)
+        good, bad = F.count(F.when(reason.isNull(), 1)).alias("good"), F.count(reason).alias("bad")
+        counted = completed(judged.observe(outcome, good, bad, *observed))
         replayed = batch <= self.committed
         version = sinks.append(plan.good(counted), path, app, batch, metadata, replayed=replayed)
         self.reached("rows")
         seen = outcome.get
         if seen["bad"] or replayed:  # the second pass over the batch is paid for only when there is something to put aside
-            sinks.append(plan.bad(judged), aside, app, batch, metadata)
+            sinks.append(plan.bad(completed(judged)), aside, app, batch, metadata)
         self.reached("quarantine")
         commit = Commit(
             table=self.table.name, role="live", generation=self.generation, batch=batch, version=version,
@@ -165,7 +166,10 @@ def record_batch(run: LiveRun, batch: DataFrame, batch_id: int, log: BatchLog) -
             "heads": {str(p): (h.event_time, h.active) for p, h in now.items()},
         }
 
-    run.write(run.plan.arrived(batch, mark, log.at), batch_id, counts, maxima, watermark=mark, inputs=log.inputs)
+    def arrived(judged: DataFrame) -> DataFrame:
+        return run.plan.arrived(judged, mark, log.at)
+
+    run.write(batch, batch_id, counts, maxima, arrived, watermark=mark, inputs=log.inputs)
 
 
 def _row(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:

@@ -72,7 +72,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, object]:
         "read by": [t.name for t in catalog if table.name in t.inputs],
         "event time": catalog.event_time(table),
         "delay": str(table.delay) if table.delay else "",
-        "window": f"tumbling, {table.window.size}" if table.window else "",
+        "window": str(table.window or ""),
         "keys": list(table.keys),
         "late": table.late if catalog.kind(table) in ("row", "window") else "",
         "partitions": table.grain if catalog.kind(table) != "snapshot" else "",

@@ -117,6 +117,11 @@ class Plan:
                 f"{where}, operators={', '.join(sorted(others))}: a record keeps every row that it reads, one for one; use "
                 "select, withColumn and drop only, and do the rest in a table that reads the record"
             )
+        if self.table.window and self.table.window.kind == "session" and "Filter" in _above_aggregate(rows):
+            raise DeclarationError(
+                f"{where}: it filters after it has aggregated, and Spark moves such a filter below the merging of sessions, "
+                "which gives wrong sessions; filter rows before, or sessions where they are read"
+            )
         wanted = {self.event_time} if self.kind in ("record", "row") else set()
         wanted |= {event_time.WINDOW, *self.table.keys} if self.kind == "window" else set(self.table.keys)
         if missing := wanted - set(rows.columns):
@@ -137,6 +142,15 @@ def _operators(rows: DataFrame) -> Counter[str]:
             found[node.nodeName()] += 1
         children = node.children()
         todo += [children.apply(i) for i in range(children.size())]
+    return found
+
+
+def _above_aggregate(rows: DataFrame) -> set[str]:
+    """The operators that follow the last aggregation of a plan."""
+    found, node = set(), rows._jdf.queryExecution().analyzed()
+    while node.nodeName() != "Aggregate" and node.children().size():
+        found.add(node.nodeName())
+        node = node.children().apply(0)
     return found
 
 

@@ -20,17 +20,21 @@ import hashlib
 import inspect
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from string import Formatter
 from types import FunctionType
 from typing import TYPE_CHECKING, Literal
 
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
+from lakehouse.windows import Window, session, sliding, tumbling
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+__all__ = ["expect", "files", "kafka", "session", "sliding", "sql_table", "table", "tumbling"]
 
 Layer = Literal["bronze", "silver", "gold"]
 LatePolicy = Literal["drop", "redirect"]
@@ -74,23 +78,6 @@ class _Expect:
 
 
 expect = _Expect()
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """A tumbling window: `[start, start + size)` of event time, aligned to the epoch."""
-
-    size: timedelta
-
-
-def tumbling(size: str | timedelta) -> Window:
-    """Windows of `size` that do not overlap; the library gives the transformation's input the column `window`."""
-    span = duration(size, "tumbling size")
-    if span <= timedelta(0) or timedelta(days=1) % span:
-        raise DeclarationError(
-            f"tumbling size={size!r}: it must divide a day; else windows would straddle partitions unevenly"
-        )
-    return Window(span)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +157,7 @@ class Table:
     owner: str = ""
     tolerance: float = 0.0
     pipeline: str = ""
+    sql: str = ""  # the query, if the transformation was declared as one
 
     def __call__(self, *inputs: "DataFrame", **named: "DataFrame") -> "DataFrame":
         return self.transformation(*inputs, **named)
@@ -179,12 +167,17 @@ class Table:
         return inspect.getdoc(self.transformation) or ""
 
     @property
+    def code(self) -> str:
+        """What was written: the query, or the function with its decorator."""
+        return self.sql or inspect.getsource(self.transformation)
+
+    @property
     def fingerprint(self) -> str:
         """Names the declaration: the code it runs (comments and docstrings apart) and every setting that decides rows.
 
-        The code is the function and the functions of the same module that it calls.
+        The code is the function and the functions of the same module that it calls, or the query.
         """
-        parts = [ast.dump(tree) for tree in _code(self.transformation)]
+        parts = [" ".join(self.sql.split())] if self.sql else [ast.dump(tree) for tree in _code(self.transformation)]
         decided = (self.event_time, self.delay, self.window, self.keys, self.late, self.grain, self.expectations)
         return hashlib.sha256(repr((parts, decided)).encode()).hexdigest()[:16]
 
@@ -216,7 +209,7 @@ def table(
 
     def declare(function: FunctionType) -> Table:
         return Table(
-            name=function.__name__,
+            name=_named(function.__name__),
             layer=layer,
             transformation=function,
             inputs=_inputs(function),
@@ -234,16 +227,54 @@ def table(
     return declare
 
 
+def sql_table(name: str, query: str, *, description: str = "", **declared: object) -> Table:
+    """Declares the table that a SQL query computes; `declared` is what `table` takes. Raises DeclarationError.
+
+        campaign_clicks = sql_table(
+            "campaign_clicks",
+            "SELECT window, campaign_id, count(*) AS clicks FROM {ad_events} JOIN {campaigns} USING (ad_id) "
+            "WHERE event_type = 'click' GROUP BY window, campaign_id",
+            layer="gold", window=tumbling("10 seconds"), keys=["campaign_id"],
+        )
+
+    Inputs stand in braces; a brace of SQL's own is written twice. The query is Spark's SQL, and the same rules hold as
+    for a function: it keeps `_arrival` in a row table, and groups by `window` in a window table.
+    """
+    try:
+        found = [field for _, field, _, _ in Formatter().parse(query) if field is not None]
+    except ValueError as err:
+        raise DeclarationError(f"table={name}, query: {err}; write a brace that is not an input's twice") from err
+    inputs = tuple(dict.fromkeys(found))
+    if unusable := [each for each in inputs if not each.isidentifier()]:
+        raise DeclarationError(f"table={name}, input={unusable[0]!r}: inputs are names in braces, such as {{ad_events}}")
+    if not inputs:
+        raise DeclarationError(f"table={name}: the query names no input; write it in braces, such as FROM {{ad_events}}")
+
+    def transformation(**frames: "DataFrame") -> "DataFrame":
+        return next(iter(frames.values())).sparkSession.sql(query, **frames)
+
+    parameters = [inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in inputs]
+    transformation.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    transformation.__name__, transformation.__doc__ = name, description
+    transformation.__module__ = inspect.stack()[1].frame.f_globals["__name__"]
+    return replace(table(**declared)(transformation), sql=query)  # type: ignore[arg-type]
+
+
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise DeclarationError(f"{name}={value!r}: one of {', '.join(allowed)}")
 
 
-def _inputs(function: FunctionType) -> tuple[str, ...]:
-    if "__" in function.__name__ or function.__name__.startswith("_"):
+def _named(name: str) -> str:
+    if "__" in name or name.startswith("_") or not name.isidentifier():
         raise DeclarationError(
-            f"table={function.__name__}: '__' marks side tables (quarantine, late) and a leading '_' the ledger; rename it"
+            f"table={name}: '__' marks side tables (quarantine, late), a leading '_' the ledger, and the rest is a Python "
+            "name; rename it"
         )
+    return name
+
+
+def _inputs(function: FunctionType) -> tuple[str, ...]:
     parameters = inspect.signature(function).parameters.values()
     unusable = [p.name for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) or p.default is not p.empty]
     if unusable or not parameters:

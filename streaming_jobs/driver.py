@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -66,22 +66,20 @@ class Job:
         jvm = psutil.Process(lake.spark._jvm.java.lang.ProcessHandle.current().pid())
         self.say(jvm=jvm.pid, jvm_started=jvm.create_time())
         tables = self._prepared(lake)
-        heads = {t.name for t in tables if not self._fed_here(lake, t, tables)}
-        for table in tables:  # side by side also up to the present: what follows a head ends when it has read all of it
-            self.queries[table.name] = live.start(lake, table, available_now=available_now and table.name in heads)
-        ended = (lambda: not any(self.queries[n].isActive for n in heads)) if available_now else lambda: False
-        self._await(lake, tables, lambda: self.stopping.is_set() or ended())
+        if available_now:
+            for table in tables:  # one after the other: each finds its input complete and reads it in few, large micro-batches
+                if not self.stopping.is_set():
+                    query = self.queries[table.name] = live.start(lake, table, available_now=True)
+                    self._await(lake, tables, lambda query=query: self.stopping.is_set() or not query.isActive)
+        else:
+            for table in tables:
+                self.queries[table.name] = live.start(lake, table)
+            self._await(lake, tables, self.stopping.is_set)
         self.say(state="stopping")
-        self._drain(tables, heads)
+        self._drain(lake, tables, available_now)
         self.say(queries=self._observed(lake, tables))
         frontier.flush(self.settings, tables)
         lake.spark.stop()
-
-    @staticmethod
-    def _fed_here(lake: Lake, table: Table, tables: list[Table]) -> bool:
-        """Whether another query of this job fills what the table's query follows."""
-        driving = lake.catalog.driving_input(table)
-        return driving is not None and driving.name in {t.name for t in tables}
 
     def _prepared(self, lake: Lake) -> list[Table]:
         tables = lake.catalog.of_pipeline(self.pipeline)
@@ -106,16 +104,17 @@ class Job:
                 self.flushed = time.monotonic()
             self.stopping.wait(_HEARTBEAT)
 
-    def _drain(self, tables: list[Table], heads: Collection[str]) -> None:
-        """Ends the queries in order: a head between two micro-batches, the others when they have read all of it."""
+    def _drain(self, lake: Lake, tables: list[Table], available_now: bool) -> None:
+        """Ends the queries in order: between two micro-batches; what another query of this job fed, when all is read."""
         deadline = time.monotonic() + _DRAIN
-        for table in tables:
-            query = self.queries[table.name]
-            if table.name in heads:
+        for table in (t for t in tables if t.name in self.queries):
+            query, driving = self.queries[table.name], lake.catalog.driving_input(table)
+            if driving and driving.name in self.queries and not available_now:
+                if query.isActive and time.monotonic() < deadline:
+                    query.processAllAvailable()
+            else:
                 while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
                     time.sleep(0.02)
-            elif query.isActive:
-                query.processAllAvailable()
             query.stop()
 
     def _observed(self, lake: Lake, tables: list[Table]) -> tuple[QueryStatus, ...]:

@@ -1,5 +1,7 @@
 """What the tests share: one Spark session, and one small lakehouse to look at."""
 
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,20 @@ def filled(spark, tmp_path_factory) -> Path:
     stage.advance("sensor_readings", _reading("sensor-0", "03:10:00", "60.00"))
     stage.run("valid_readings", "sensor_averages")
     return root
+
+
+@pytest.fixture
+def stage_of(spark):
+    """Makes stages in folders that go with the test."""
+    folders = []
+
+    def make(module) -> Stage:
+        folders.append(tempfile.mkdtemp())
+        return Stage(spark, Path(folders[-1]), module)
+
+    yield make
+    for folder in folders:
+        shutil.rmtree(folder)
 
 
 def _reading(sensor: str, time: str, fahrenheit: str) -> dict[str, str]:

@@ -4,8 +4,6 @@ The inputs are recorded rows. Hypothesis chooses them, and how the live queries 
 the table must equal its own bounded run, and nothing may have been dropped by Spark itself.
 """
 
-import shutil
-import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +17,7 @@ from lakehouse.tables import ads, sensors
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_live_equals_bounded
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-FEW = settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=6, derandomize=False, print_blob=True)
 
 POINTS = st.sampled_from([None, *COMMIT_POINTS])
@@ -62,20 +60,6 @@ def stories(draw) -> Story:
         batches.append(draw(st.permutations(batch)))
     crashes = draw(st.lists(POINTS, min_size=len(batches), max_size=len(batches)))
     return Story(batches, crashes, draw(st.sampled_from([1, 2, 5])), draw(POINTS), draw(st.integers(0, len(batches))))
-
-
-@pytest.fixture
-def stage_of(spark):
-    """Makes stages in folders that go with the test."""
-    folders = []
-
-    def make(module) -> Stage:
-        folders.append(tempfile.mkdtemp())
-        return Stage(spark, Path(folders[-1]), module)
-
-    yield make
-    for folder in folders:
-        shutil.rmtree(folder)
 
 
 def play(stage: Stage, story: Story, record: str, derived: list[str], row) -> None:

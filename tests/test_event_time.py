@@ -17,7 +17,7 @@ from lakehouse.event_time import (
     partition_range,
     watermark,
 )
-from lakehouse.table import tumbling
+from lakehouse.windows import tumbling
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -80,8 +80,3 @@ def test_heads_never_move_back_and_remember_when_they_were_active():
 def test_a_duration_is_a_number_and_a_unit(text):
     with pytest.raises(DeclarationError, match="a duration is a number and a unit"):
         duration(text, "delay")
-
-
-def test_a_window_that_does_not_divide_a_day_is_refused():
-    with pytest.raises(DeclarationError, match="it must divide a day"):
-        tumbling("7 seconds")

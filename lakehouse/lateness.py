@@ -1,0 +1,56 @@
+"""How late rows came, from what a record stores of their arrival: what another `delay` would have cost. No JVM."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from lakehouse import query
+from lakehouse.catalog import Catalog
+from lakehouse.errors import RangeError
+from lakehouse.settings import Settings
+from lakehouse.table import Table
+
+_STEPS = (0, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 21600, 86400)  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Rows that came `behind` the latest event time or more, but less than the next bucket's.
+
+    `late` of all rows come so far behind or further: with `delay=behind` they would find the watermark past them, while
+    every result would wait `behind`.
+    """
+
+    behind: timedelta
+    rows: int
+    late: int
+    share: float
+    declared: bool  # the record's delay lies in this bucket
+
+
+def histogram(settings: Settings, catalog: Catalog, table: Table) -> tuple[Table, list[Bucket]]:
+    """The record that `table` is computed from (or is), and how far behind its head at their arrival its rows were.
+
+    The head is the least over the topic's partitions, as the batches before had moved it. Rows of the first batch have
+    none and count as on time. Raises RangeError for a table without a record.
+    """
+    record = table
+    while catalog.kind(record) != "record":
+        driving = catalog.driving_input(record)
+        if driving is None:
+            raise RangeError(f"table={table.name}: no record is behind it, so none of its rows has an arrival")
+        record = driving
+    behind = (
+        f"date_part('epoch', _arrival['watermark']) + {record.delay.total_seconds()} - date_part('epoch', {record.event_time})"
+    )
+    on_time = f"_arrival['watermark'] <= '1970-01-01' OR {behind} <= 0"
+    counted = ", ".join(f"count(*) FILTER (WHERE NOT ({on_time}) AND {behind} >= {step})" for step in _STEPS)
+    total, *reached = query.run(settings, catalog, f"SELECT count(*), {counted} FROM {record.name}").rows[0]
+    # the first bucket holds what came at the head or before it, too
+    late = [total, *reached[1:]]
+    following = [*late[1:], 0]
+    ends = [*_STEPS[1:], float("inf")]
+    return record, [
+        Bucket(timedelta(seconds=step), at - after, at, at / total if total else 0.0,
+               step <= record.delay.total_seconds() < end)
+        for step, end, at, after in zip(_STEPS, ends, late, following, strict=True)
+    ]  # fmt: skip

@@ -1,0 +1,90 @@
+"""Windows of event time, as values: what a table declares. `lakehouse.event_time` assigns rows to them."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+from zoneinfo import ZoneInfo
+
+from lakehouse.durations import duration
+from lakehouse.errors import DeclarationError
+
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """`[start, start + size)`, one every `slide`, start inclusive and end exclusive.
+
+    A session instead lasts from a key's row until the key was silent for longer than `size`, its gap; the end is the
+    last row's event time plus the gap.
+    """
+
+    kind: Literal["tumbling", "sliding", "session"]
+    size: timedelta
+    slide: timedelta
+    offset: timedelta = timedelta(0)
+    zone: str = "UTC"
+
+    def __str__(self) -> str:
+        shown = {"tumbling": f"{self.size}", "sliding": f"{self.size} every {self.slide}", "session": f"gap {self.size}"}
+        offset = f", offset {self.offset}" if self.offset else ""
+        return f"{self.kind}, {shown[self.kind]}{offset}{'' if self.zone == 'UTC' else f', {self.zone}'}"
+
+    @property
+    def reach(self) -> timedelta:
+        """How far before its last instant a window may begin; for a session, which has no bound, where to start looking."""
+        if self.kind == "session":
+            return max(4 * self.size, timedelta(hours=1))
+        return self.size if self.zone == "UTC" else self.size + timedelta(hours=3)  # the clock changes by that at most
+
+    def within(self, grain: timedelta) -> bool:
+        """Whether every window lies in one partition of `grain`."""
+        return self.kind == "tumbling" and self.zone == "UTC" and not grain % self.size and not self.offset % self.size
+
+
+def tumbling(size: str | timedelta, *, offset: str | timedelta = "0 seconds", zone: str = "UTC") -> Window:
+    """Windows of `size` that do not overlap, counted from 1970-01-01T00:00 plus `offset`.
+
+    With a `zone` (an IANA name) the days of that zone: from midnight to midnight there, 23 or 25 hours long when its
+    clocks change. The library gives the transformation's input the column `window`. Raises DeclarationError.
+    """
+    span, shift = _positive(size, "tumbling size"), duration(offset, "offset")
+    if zone != "UTC" and (span != _DAY or shift):
+        raise DeclarationError(
+            f"tumbling size={size!r}, zone={zone!r}: only days differ between zones; use size='1 day' without offset, or "
+            "leave out the zone"
+        )
+    try:
+        ZoneInfo(zone)
+    except (KeyError, ValueError) as err:
+        raise DeclarationError(f"zone={zone!r}: an IANA name such as 'Europe/Berlin'; there is none of that name") from err
+    return Window("tumbling", span, span, _offset(shift, span), zone)
+
+
+def sliding(size: str | timedelta, slide: str | timedelta, *, offset: str | timedelta = "0 seconds") -> Window:
+    """Windows of `size`, a new one every `slide`: a row is in `size / slide` of them. Raises DeclarationError."""
+    span, step = _positive(size, "sliding size"), _positive(slide, "slide")
+    if step > span or span % step:
+        raise DeclarationError(
+            f"sliding size={size!r}, slide={slide!r}: the slide divides the size; else rows would be in windows unevenly"
+        )
+    return Window("sliding", span, step, _offset(duration(offset, "offset"), step))
+
+
+def session(gap: str | timedelta) -> Window:
+    """Sessions: rows of a key at most `gap` apart belong together, as Spark has it. Raises DeclarationError."""
+    span = _positive(gap, "session gap")
+    return Window("session", span, span)
+
+
+def _positive(given: str | timedelta, field: str) -> timedelta:
+    span = duration(given, field)
+    if span <= timedelta(0):
+        raise DeclarationError(f"{field}={given!r}: it must be longer than nothing; write for example '10 seconds'")
+    return span
+
+
+def _offset(offset: timedelta, step: timedelta) -> timedelta:
+    if offset >= step:
+        raise DeclarationError(f"offset={offset}: it lies below {step}, after which windows repeat; subtract that")
+    return offset
