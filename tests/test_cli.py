@@ -3,9 +3,11 @@
 import json
 import subprocess
 import sys
+from datetime import timedelta
 
 import pytest
 import typer
+from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from lakehouse import cli
@@ -122,12 +124,24 @@ def test_late_rows_are_shown_with_the_window_they_missed(run, spark):
     assert [row["event_time"][11:19] for row in lines(run("late", "valid_readings", "--json"))] == ["01:59:59", "00:59:59"]
 
 
+def test_the_histogram_of_lateness_counts_every_row_of_the_record_once(run, filled):
+    record = DeltaTable(str(filled / "bronze" / "sensor_readings")).to_pyarrow_table().to_pylist()
+    heads = [row["_arrival"]["watermark"] + timedelta(seconds=5) for row in record]
+    behind = [max((head - row["event_time"]).total_seconds(), 0) for head, row in zip(heads, record, strict=True)]
+    found = lines(run("lateness", "sensor_averages", "--json"))
+    assert sum(bucket["rows"] for bucket in found) == len(record)
+    assert [bucket["late"] for bucket in found[1:]] == [sum(b >= bucket["behind"] for b in behind) for bucket in found[1:]]
+    assert [bucket["behind"] for bucket in found if bucket["declared"]] == [5.0]
+    assert [b["rows"] for b in found if b["behind"] in (600.0, 1800.0)] != [0, 0], "some came half an hour behind"
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [
         ("tables sensor_averagez", "did you mean sensor_averages"),
         ("quarantine nothing", "no module declares it"),
         ("late sensor_readings", "a record keeps every row"),
+        ("lateness sensor_averagez", "did you mean sensor_averages"),
         ("query SELECT", "sql='SELECT'"),
     ],
 )

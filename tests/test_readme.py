@@ -38,7 +38,8 @@ def run(words: list[str], settings: Settings, seconds: float) -> subprocess.Comp
 def test_the_command_lines_of_the_readme_work_in_their_order(tmp_path, quick_jvm):
     given = commands("README.md", "lakehouse")
     assert [words[1] for words in given] == [
-        "broker", "produce", "start", "status", "tables", "quarantine", "late", "query", "reconcile", "stop", "broker",
+        "broker", "produce", "start", "status", "tables", "quarantine", "late", "lateness",
+        "query", "reconcile", "stop", "broker",
     ]  # fmt: skip
     settings = Settings(root=tmp_path, jars=from_environment().jars, spark_conf=quick_jvm)
     try:

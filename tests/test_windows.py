@@ -1,10 +1,12 @@
 """Windows of every kind: what they hold, and that live and bounded runs agree on it."""
 
+import re
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from test_equivalence import FEW, MANY, START, Event, assert_counts_add_up, play, stories
@@ -62,15 +64,35 @@ def click(event: Event) -> dict:
     return {"user": f"user-{event.key}", "at": at, "value": event.value}
 
 
-def at(seconds: float, user: int = 1) -> dict:
-    return click(Event(seconds, user, 0, 1))
+def at(seconds: float, user: str) -> dict:
+    return {"user": user, "at": (START + timedelta(seconds=seconds)).isoformat(), "value": 1}
 
 
-def held(stage: Stage, name: str) -> list[tuple]:
-    """(seconds from START to the window's start and end, clicks) of user-1, in order."""
-    rows = stage.rows(name).where("user = 'user-1'").collect()
+def held(stage: Stage, name: str, user: str) -> list[tuple]:
+    """(seconds from START to the window's start and end, clicks) of a user, in order."""
+    rows = stage.rows(name).where(F.col("user") == user).collect()
     ends = [[(moment.astimezone(UTC) - START).total_seconds() for moment in r.window] for r in rows]
     return sorted((*end, r["clicks"]) for end, r in zip(ends, rows, strict=True))
+
+
+def hours(start: int, end: int) -> Range:
+    return Range(START + timedelta(hours=start), START + timedelta(hours=end))
+
+
+@pytest.fixture(scope="module")
+def told(spark, tmp_path_factory) -> Stage:
+    """What the tests below tell, each of a user of its own, in one stream of ten hours."""
+    stage = Stage(spark, tmp_path_factory.mktemp("windows"), HERE)
+    stage.feed("clicks", [at(n, "gap") for n in (0, 9, 4)] + [at(n, "late") for n in (0, 100)])
+    stage.feed("clicks", [at(2, "late"), at(96, "late")])  # the watermark is 95
+    stage.feed("clicks", [at(n, "shifted") for n in (314.999, 315, 374.999, 375)])
+    stage.feed("clicks", [at(400 + n, "gap") for n in (0, 19, 9, 30, 41)])
+    stage.feed("clicks", [at(9.5 * n, "long") for n in range(48, 1136)] + [at(10_900, "long")])
+    stage.feed("clicks", [at(n, "edge") for n in (14_390, 14_399, 14_401, 14_410)])  # the fourth hour ends at 14,400
+    stage.feed("clicks", [at(n, "end") for n in (17_000, 17_990, 18_000)])
+    stage.advance("clicks", at(36_000, "last"))
+    stage.run("user_sessions", "sessions_in_sql", "sliding_sums", "shifted")
+    return stage
 
 
 def check(stage_of, story) -> None:
@@ -84,7 +106,7 @@ def check(stage_of, story) -> None:
 
 
 @given(story=stories())
-@FEW
+@settings(FEW, max_examples=1)
 def test_windows_live_equal_bounded(stage_of, story):
     check(stage_of, story)
 
@@ -97,53 +119,45 @@ def test_windows_live_equal_bounded_in_many_stories(stage_of, story):
     check(stage_of, story)
 
 
-def test_sessions_join_what_is_at_most_the_gap_apart_and_sql_says_the_same(spark, tmp_path):
-    stage = Stage(spark, tmp_path, HERE)
-    stage.feed("clicks", [at(0), at(9), at(4)])
-    stage.feed("clicks", [at(19), at(30), at(41), at(41, user=2)])  # 19 is a gap after 9, 30 more than that after 19
-    stage.advance("clicks", at(4000, user=3))
-    stage.run("user_sessions", "sessions_in_sql")
-    assert held(stage, "user_sessions") == [(0, 29, 4), (30, 40, 1), (41, 51, 1)]
-    assert held(stage, "sessions_in_sql") == held(stage, "user_sessions")
-    for name in ("user_sessions", "sessions_in_sql"):
-        assert_live_equals_bounded(stage, name)
+@pytest.mark.parametrize("name", ["user_sessions", "sessions_in_sql", "sliding_sums", "shifted"])
+def test_live_equals_bounded(told, name):
+    assert_live_equals_bounded(told, name)
 
 
-def test_a_session_longer_than_any_context_is_whole_in_a_bounded_run(spark, tmp_path):
-    stage = Stage(spark, tmp_path, HERE)
-    day = [at(9.5 * n) for n in range(3 * 3600 * 2 // 19)]  # three hours without a gap
-    stage.feed("clicks", day)
-    stage.feed("clicks", [at(10_900)])
-    stage.advance("clicks", at(20_000, user=3))
-    stage.run("user_sessions")
-    whole = held(stage, "user_sessions")
-    assert [n for *_, n in whole] == [len(day), 1]
-    last_hour = Range(START + timedelta(hours=2), START + timedelta(hours=4))
-    certificate = assert_live_equals_bounded(stage, "user_sessions", last_hour)
-    assert certificate.rows_bounded == 2
-    stage.backfill("user_sessions", last_hour)
-    assert held(stage, "user_sessions") == whole
+def test_sessions_join_what_is_at_most_the_gap_apart_and_sql_says_the_same(told):
+    # 419 is a gap after 409, 430 more than that after 419
+    assert held(told, "user_sessions", "gap") == [(0, 19, 3), (400, 429, 3), (430, 440, 1), (441, 451, 1)]
+    assert held(told, "sessions_in_sql", "gap") == held(told, "user_sessions", "gap")
 
 
-def test_a_session_that_goes_on_at_the_very_end_of_a_range_is_not_in_it(spark, tmp_path):
-    stage = Stage(spark, tmp_path, HERE)
-    stage.feed("clicks", [at(100), at(3590), at(3600)])
-    stage.advance("clicks", at(9000, user=3))
-    stage.run("user_sessions")
-    stage.backfill("user_sessions", Range(START, START + timedelta(hours=1)))
-    assert held(stage, "user_sessions") == [(100, 110, 1), (3590, 3610, 2)]
+def test_a_row_late_for_its_session_is_out_of_it_and_in_the_late_view(told):
+    assert held(told, "user_sessions", "late") == [(0, 10, 1), (96, 110, 2)]
+    late = bounded.late_rows(told.lake, told.lake.catalog.table("user_sessions")).collect()
+    assert [(r["user"], r["at"].astimezone(UTC)) for r in late] == [("late", START + timedelta(seconds=2))]
 
 
-def test_a_sliding_window_across_the_edge_of_a_range_is_whole_in_a_bounded_run(spark, tmp_path):
-    stage = Stage(spark, tmp_path, HERE)
-    stage.feed("clicks", [at(3590), at(3599), at(3601), at(3610)])
-    stage.advance("clicks", at(9000, user=3))
-    stage.run("sliding_sums")
-    stage.backfill("sliding_sums", Range(START + timedelta(hours=1), START + timedelta(hours=2)))
-    sums = {(r.window.start.astimezone(UTC) - START).total_seconds(): r.value for r in stage.rows("sliding_sums").collect()
-            if r.user == "user-1"}  # fmt: skip
-    assert sums == {3575: 1, 3580: 2, 3585: 3, 3590: 3, 3595: 3, 3600: 2, 3605: 1, 3610: 1}
-    assert_live_equals_bounded(stage, "sliding_sums")
+def test_windows_with_an_offset_begin_at_it_and_end_before_the_next(told):
+    assert held(told, "shifted", "shifted") == [(255, 315, 1), (315, 375, 2), (375, 435, 1)]
+
+
+def test_a_session_longer_than_any_context_is_whole_in_a_bounded_run(told):
+    whole = held(told, "user_sessions", "long")  # three hours without a gap, and one click after
+    assert [n for *_, n in whole] == [1136 - 48, 1]
+    assert assert_live_equals_bounded(told, "user_sessions", hours(2, 4)).rows_bounded == 2
+    told.backfill("user_sessions", hours(2, 4))
+    assert held(told, "user_sessions", "long") == whole
+
+
+def test_a_session_that_goes_on_at_the_very_end_of_a_range_is_not_in_it(told):
+    told.backfill("user_sessions", hours(4, 5))
+    assert held(told, "user_sessions", "end") == [(17_000, 17_010, 1), (17_990, 18_010, 2)]
+
+
+def test_a_sliding_window_across_the_edge_of_a_range_is_whole_in_a_bounded_run(told):
+    told.backfill("sliding_sums", hours(4, 5))
+    rows = told.rows("sliding_sums").where("user = 'edge'").collect()
+    sums = {(r.window.start.astimezone(UTC) - START).total_seconds() - 14_400: r.value for r in rows}
+    assert sums == {-25: 1, -20: 2, -15: 3, -10: 3, -5: 3, 0: 2, 5: 1, 10: 1}
 
 
 def test_days_of_a_zone_have_23_and_25_hours_when_its_clocks_change(spark, tmp_path):
@@ -158,27 +172,6 @@ def test_days_of_a_zone_have_23_and_25_hours_when_its_clocks_change(spark, tmp_p
     days = stage.rows("local_days").where("clicks > 5").select(hours, "clicks").collect()
     assert {tuple(day) for day in days} == {(23, 23), (25, 25)}
     assert_live_equals_bounded(stage, "local_days")
-
-
-def test_windows_with_an_offset_begin_at_it_and_end_before_the_next(spark, tmp_path):
-    stage = Stage(spark, tmp_path, HERE)
-    stage.feed("clicks", [at(14.999), at(15), at(74.999), at(75)])
-    stage.advance("clicks", at(4000, user=3))
-    stage.run("shifted")
-    assert held(stage, "shifted") == [(-45, 15, 1), (15, 75, 2), (75, 135, 1)]
-    assert_live_equals_bounded(stage, "shifted")
-
-
-def test_a_row_late_for_its_session_is_out_of_it_in_both_runs(spark, tmp_path):
-    stage = Stage(spark, tmp_path, HERE)
-    stage.feed("clicks", [at(0), at(100)])
-    stage.feed("clicks", [at(2), at(96)])  # the watermark is 95
-    stage.advance("clicks", at(4000, user=3))
-    stage.run("user_sessions")
-    assert held(stage, "user_sessions") == [(0, 10, 1), (96, 110, 2)]
-    assert_live_equals_bounded(stage, "user_sessions")
-    late = bounded.late_rows(stage.lake, stage.lake.catalog.table("user_sessions")).collect()
-    assert [r["at"].astimezone(UTC) for r in late] == [START + timedelta(seconds=2)]
 
 
 def test_a_filter_after_sessions_is_refused(spark, tmp_path):
@@ -213,3 +206,17 @@ def test_a_filter_after_sessions_is_refused(spark, tmp_path):
 def test_a_window_or_query_that_cannot_be_is_refused_with_the_rule(declare, words):
     with pytest.raises(DeclarationError, match=words):
         declare()
+
+
+def test_the_declarations_of_the_docs_are_windows_and_its_code_declares_tables():
+    text = (Path(__file__).parents[1] / "docs" / "windows.md").read_text()
+    names = {"tumbling": tumbling, "sliding": sliding, "session": session}
+    shown = [eval(code, names) for code in re.findall(r"^\| `(.+?)` \|", text, re.MULTILINE)]
+    assert [window.kind for window in shown] == ["tumbling", "tumbling", "tumbling", "sliding", "session"]
+    names |= {"table": table, "sql_table": sql_table, "DataFrame": DataFrame, "F": F}
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    for block in blocks:
+        exec(block, names)
+        assert names["user_sessions"].inputs == ("clicks",)
+        assert names["user_sessions"].description == "Clicks per user and visit."
+    assert len(blocks) == 2
