@@ -118,13 +118,15 @@ def backfill(lake: Lake, table: Table, span: Range) -> Commit:
     counted = computed.judged.observe(
         outcome, F.count_if(reason.isNull()).alias("good"), F.count_if(reason.isNotNull()).alias("bad")
     )
-    # the quarantine first: when the table's commit is seen, all of the range is there
-    sinks.replace(plan.bad(computed.judged), lake.path(table, "quarantine"), partitions, metadata)
     version = sinks.replace(plan.good(counted), lake.path(table), partitions, metadata)
+    aside, bad, passed = lake.path(table, "quarantine"), outcome.get["bad"], dict(computed.counts.get)
+    # computed a second time only when there is something to put aside or to take away; the journal vouches for both
+    if bad or sinks.holds(aside, partitions):
+        sinks.replace(plan.bad(computed.judged), aside, partitions, metadata)
     commit = Commit(
         table=table.name, role="bounded", generation=0, batch=0, version=version, at=datetime.now(UTC),
-        fingerprint=table.fingerprint, arrived=computed.counts.get["arrived"], late=computed.counts.get["late"],
-        quarantined=outcome.get["bad"], written=outcome.get["good"], inputs=computed.inputs,
+        fingerprint=table.fingerprint, arrived=passed["arrived"], late=passed["late"],
+        quarantined=bad, written=outcome.get["good"], inputs=computed.inputs,
         start=span.start, end=span.end, seconds=time.monotonic() - started,
     )  # fmt: skip
     lake.journal(table).append(commit)

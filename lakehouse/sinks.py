@@ -99,6 +99,11 @@ def replace(rows: DataFrame, path: Path, partitions: Sequence[str], metadata: Ma
     return before if found is None else found  # nothing replaced by nothing: Delta makes no commit
 
 
+def holds(path: Path, partitions: Sequence[str]) -> bool:
+    """Whether any of the partitions has a file."""
+    return bool(_delta(path).file_uris(partition_filters=[(PARTITION, "in", list(partitions))]))
+
+
 def overwrite(rows: DataFrame, path: Path, metadata: Mapping[str, object]) -> int:
     """Replaces a whole snapshot table, in one commit, and returns its version."""
     run = f"snapshot:{metadata['run']}"
