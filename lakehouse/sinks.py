@@ -101,7 +101,10 @@ def replace(rows: DataFrame, path: Path, partitions: Sequence[str], metadata: Ma
 
 def holds(path: Path, partitions: Sequence[str]) -> bool:
     """Whether any of the partitions has a file."""
-    return bool(_delta(path).file_uris(partition_filters=[(PARTITION, "in", list(partitions))]))
+    import pyarrow
+
+    files = pyarrow.table(_delta(path).get_add_actions(flatten=True)).to_pylist()
+    return any(file[f"partition.{PARTITION}"] in partitions for file in files)
 
 
 def overwrite(rows: DataFrame, path: Path, metadata: Mapping[str, object]) -> int:

@@ -213,7 +213,7 @@ def test_the_declarations_of_the_docs_are_windows_and_its_code_declares_tables()
     names = {"tumbling": tumbling, "sliding": sliding, "session": session}
     shown = [eval(code, names) for code in re.findall(r"^\| `(.+?)` \|", text, re.MULTILINE)]
     assert [window.kind for window in shown] == ["tumbling", "tumbling", "tumbling", "sliding", "session"]
-    names |= {"table": table, "sql_table": sql_table, "DataFrame": DataFrame, "F": F}
+    names |= {"__name__": "docs", "table": table, "sql_table": sql_table, "DataFrame": DataFrame, "F": F}
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     for block in blocks:
         exec(block, names)
