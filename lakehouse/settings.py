@@ -91,6 +91,11 @@ def to_environment(settings: Settings) -> dict[str, str]:
 
 def _value(name: str, text: str) -> object:
     if name in ("root", "jars"):
+        if not text.strip():
+            raise SettingsError(
+                f"{name}={text!r}: a folder; empty would be wherever one happens to be. Set LAKEHOUSE_{name.upper()} to one, "
+                "or remove it"
+            )
         return Path(text)
     if name == "tables":
         return tuple(part.strip() for part in text.split(",") if part.strip())
