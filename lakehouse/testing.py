@@ -114,7 +114,10 @@ class Stage:
                 except StreamingQueryException as err:
                     if Aborted.__name__ not in str(err):
                         raise
-            live.start(lake, table, available_now=True).awaitTermination()
+            query = live.start(lake, table, available_now=True)
+            query.awaitTermination()
+            dropped = sum(o.numRowsDroppedByWatermark for p in query.recentProgress for o in p.stateOperators)
+            assert not dropped, f"{name}: Spark itself dropped {dropped} rows that the gate had accepted"
 
     def rows(self, table: str, side: str = "") -> DataFrame:
         """The rows of a table or, with side='quarantine', those put aside."""
