@@ -23,15 +23,7 @@ _FETCHES = {
 
 def events(spark: SparkSession, servers: str, per_trigger: int) -> DataFrame:
     spark.conf.set("spark.databricks.delta.properties.defaults.dataSkippingStatsColumns", "event_time")
-    records = (
-        spark.readStream.format("kafka")
-        .options(**_FETCHES)
-        .option("kafka.bootstrap.servers", servers)
-        .option("subscribe", "ad-events")
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", per_trigger)
-        .load()
-    )
+    records = plain.records(spark, servers, per_trigger, **_FETCHES)
     event = F.inline(F.array(F.from_json(F.col("value").cast("string"), SCHEMA)))
     return whole(records.select(*POSITION, event))
 

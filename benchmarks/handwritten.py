@@ -20,14 +20,7 @@ POSITION = ("topic", "partition", "offset")
 
 
 def events(spark: SparkSession, servers: str, per_trigger: int) -> DataFrame:
-    records = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", servers)
-        .option("subscribe", "ad-events")
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", per_trigger)
-        .load()
-    )
+    records = plain.records(spark, servers, per_trigger)
     event = F.from_json(F.col("value").cast("string"), SCHEMA).alias("event")
     return whole(records.select(event, *POSITION).select("event.*", *POSITION))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse import session
@@ -29,6 +29,19 @@ def batch(root: Path) -> Path:
 
 def bronze(root: Path) -> Path:
     return root / "bronze"
+
+
+def records(spark: SparkSession, servers: str, per_trigger: int, **options: str) -> DataFrame:
+    """The topic as a stream of raw records."""
+    return (
+        spark.readStream.format("kafka")
+        .options(**options)
+        .option("kafka.bootstrap.servers", servers)
+        .option("subscribe", "ad-events")
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", per_trigger)
+        .load()
+    )
 
 
 def run(name: str, events: Callable[..., DataFrame], views: Callable[..., DataFrame]) -> int:
