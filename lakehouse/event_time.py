@@ -165,8 +165,8 @@ def driven_by_stored_watermark(rows: DataFrame, event_time: str) -> DataFrame:
 
     Spark finds the event-time column of a stateful operator by a metadata key. `withWatermark` puts it on a column that
     holds the stored watermark; this function then lends the key to `event_time`, so that Spark closes windows by the
-    very instants that the gate compared with and drops no row that the gate accepted. The key is internal to Spark:
-    `lakehouse.session` checks at start that it still works.
+    very instants that the gate compared with and drops no row that the gate accepted. The key is internal to Spark: a
+    Spark that did not know it any more would refuse the query, as an aggregation without a watermark.
     """
     rows = rows.withColumn(_WATERMARK, F.col(f"{ARRIVAL}.watermark")).withWatermark(_WATERMARK, "0 seconds")
     lent = {event_time: _WATERMARKED, _WATERMARK: {}}
