@@ -74,6 +74,11 @@ def text(instant: datetime) -> str:
     return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
+def micros(value: int | None) -> datetime | None:
+    """An instant from microseconds since the epoch."""
+    return None if value is None else EPOCH + timedelta(microseconds=value)
+
+
 def floor(instant: datetime, span: timedelta) -> datetime:
     return instant - (instant - EPOCH) % span
 
@@ -143,17 +148,30 @@ def _assigned(window: Window, event_time: str) -> Column:
     return F.struct(*(end.alias(name) for name, end in zip(("start", "end"), ends, strict=True)))
 
 
-def counts() -> list[Column]:
-    """What to observe of `flagged` rows: how many arrived, how many of them late, the watermark they bring."""
+def counts(window: Window | None, event_time: str) -> list[Column]:
+    """What to observe of `flagged` rows: how many arrived, how many of them late, the watermark they bring.
+
+    `late_from` and `late_to`: the least and greatest instant, in microseconds, of what the late ones missed: of their
+    window, or of themselves where no window is known yet.
+    """
+    missed = F.when(F.col(_LATE), F.unix_micros(missed_instant(window, event_time)))
     return [
         F.count(F.lit(1)).alias("arrived"),
-        F.count(F.when(F.col(_LATE), 1)).alias("late"),
+        F.count(missed).alias("late"),
         F.max(_WATERMARK).alias("watermark"),
+        F.min(missed).alias("late_from"),
+        F.max(missed).alias("late_to"),
     ]
 
 
-def accepted(rows: DataFrame) -> DataFrame:
-    return rows.where(~F.col(_LATE)).drop(_LATE, _WATERMARK)
+def missed_instant(window: Window | None, event_time: str) -> Column:
+    """The instant that places what a late row missed; of a session, whose end nobody knows yet, the row itself."""
+    return F.col(event_time) if window and window.kind == "session" else instant_of(window, event_time)
+
+
+def accepted(rows: DataFrame, *, late_too: bool = False) -> DataFrame:
+    """The `flagged` rows that a table is computed from."""
+    return (rows if late_too else rows.where(~F.col(_LATE))).drop(_LATE, _WATERMARK)
 
 
 def late(rows: DataFrame) -> DataFrame:

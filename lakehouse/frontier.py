@@ -36,6 +36,8 @@ class Commit:
     fingerprint: str
     arrived: int = 0  # rows that entered (window tables: pairs of row and window)
     late: int = 0
+    late_from: datetime | None = None  # least and greatest instant of what late rows missed (`event_time.counts`)
+    late_to: datetime | None = None
     quarantined: int = 0
     written: int = 0
     watermark: datetime | None = None  # in force for this batch
@@ -102,6 +104,12 @@ class Journal:
 
     def live(self) -> Iterator[Commit]:
         return (c for c in self if c.role == "live")
+
+    def rewriting(self) -> Iterator[Commit]:
+        """The bounded commits, and the live ones that had late rows; the many others are not even decoded."""
+        for line in lines_backwards(self.path):
+            if '"late":0,' not in line or '"role":"bounded"' in line:
+                yield _decoded(line)
 
     def before(self, generation: int, batch: int) -> Commit | None:
         """The last live commit before that batch: what a batch starts from, the same when it is replayed."""
@@ -222,7 +230,7 @@ def _encoded(value: Commit | Certificate) -> str:
 
 def _decoded(line: str) -> Commit:
     given = json.loads(line)
-    for name in ("at", "watermark", "frontier", "start", "end"):
-        given[name] = given[name] and datetime.fromisoformat(given[name])
+    for name in ("at", "watermark", "frontier", "late_from", "late_to", "start", "end"):
+        given[name] = given.get(name) and datetime.fromisoformat(given[name])
     given["heads"] = {p: (datetime.fromisoformat(e), datetime.fromisoformat(a)) for p, (e, a) in given["heads"].items()}
     return Commit(**given)

@@ -48,6 +48,10 @@ class LiveRun:
     committed: int  # the last batch already in the table when this run began: at most that one is replayed
     reached: Callable[[str], None]  # called at each commit point
 
+    def snapshots(self) -> dict[str, DataFrame]:
+        """The pinned snapshot inputs, kept in memory: else each micro-batch would look for their files anew."""
+        return {name: rows.persist() for name, rows in self.lake.snapshots(self.pinned).items()}
+
     def log(self, batch: int) -> BatchLog:
         """Reads the batch's line in the query's offset log."""
         lines = (self.checkpoint / "offsets" / str(batch)).read_text().splitlines()
@@ -86,7 +90,8 @@ class LiveRun:
         version = sinks.append(plan.good(counted), path, app, batch, metadata, replayed=replayed)
         self.reached("rows")
         seen = outcome.get
-        if seen["bad"] or replayed:  # the second pass over the batch is paid for only when there is something to put aside
+        # the second pass over the batch is paid for only when there is something to put aside
+        if seen["bad"] and not (replayed and batch <= sinks.committed(aside, app)):
             sinks.append(plan.bad(completed(judged)), aside, app, batch, metadata)
         self.reached("quarantine")
         commit = Commit(
@@ -176,7 +181,7 @@ def _row(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
     lake = run.lake
     driving = lake.catalog.table(run.plan.driving)
     stream = sources.table_stream(lake.spark, lake.settings, str(lake.path(driving))).where(f"{ORIGIN} = 'live'")
-    snapshots = lake.snapshots(run.pinned)
+    snapshots = run.snapshots()
 
     def batches(batch: DataFrame, batch_id: int) -> None:
         log = run.log(batch_id)
@@ -191,6 +196,8 @@ def _row(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
             return {
                 "arrived": passed["arrived"],
                 "late": passed["late"],
+                "late_from": event_time.micros(passed["late_from"]),
+                "late_to": event_time.micros(passed["late_to"]),
                 "frontier": max(start, _utc(furthest)) if furthest else start,
             }
 
@@ -210,7 +217,7 @@ def _window(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
     driving = lake.catalog.table(run.plan.driving)
     stream = sources.table_stream(lake.spark, lake.settings, str(lake.path(driving))).where(f"{ORIGIN} = 'live'")
     rows = event_time.driven_by_stored_watermark(stream, run.plan.event_time)
-    judged = run.plan.derived(rows, lake.snapshots(run.pinned), "live", f"gate_{run.table.name}")
+    judged = run.plan.derived(rows, run.snapshots(), "live", f"gate_{run.table.name}")
 
     def batches(batch: DataFrame, batch_id: int) -> None:
         log = run.log(batch_id)
@@ -227,11 +234,12 @@ def _window(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
 
 
 def _gate_counts(run: LiveRun) -> dict[str, object]:
-    """`arrived` and `late` of the batch just run, from the metrics of the query's own execution."""
+    """What the gate counted of the batch just run, from the metrics of the query's own execution."""
     query = next(q for q in run.lake.spark.streams.active if q.name == run.table.name)
     metrics = query._jsq.streamingQuery().lastExecution().observedMetrics()
     row = metrics.get(f"gate_{run.table.name}").get()
-    return {"arrived": row.getLong(0), "late": row.getLong(1)}
+    seen = {name: row.getAs(name) for name in ("arrived", "late", "late_from", "late_to")}
+    return seen | {name: event_time.micros(seen[name]) for name in ("late_from", "late_to")}
 
 
 def _instant(milliseconds: int) -> datetime:

@@ -41,6 +41,11 @@ class Plan:
     source: KafkaSource | None
     rules: Sequence[RowRule]
 
+    @property
+    def unit(self) -> str:
+        """The column, of input and output alike, by which rows belong together: a window, or a row's own arrival."""
+        return event_time.WINDOW if self.kind == "window" else ARRIVAL
+
     def record(self, records: DataFrame) -> DataFrame:
         """Raw records through parser and function, judged: parsing first, then event time, then expectations.
 
@@ -76,15 +81,25 @@ class Plan:
         return self._placed(judged.withColumn(ARRIVAL, arrival), F.lit(at), "live")
 
     def derived(
-        self, rows: DataFrame, snapshots: Mapping[str, DataFrame], origin: Origin, observed: Observation | str
+        self,
+        rows: DataFrame,
+        snapshots: Mapping[str, DataFrame],
+        origin: Origin,
+        observed: Observation | str,
+        touched: DataFrame | None = None,
     ) -> DataFrame:
         """Rows of the driving input (with `_arrival`) through gate and function, judged.
 
         `observed` receives `event_time.counts`; it also keeps the optimiser from moving filters below the watermark.
+        A bounded run lets late rows in if the table is to be updated with them. `touched` (column: the `unit`) narrows the
+        computation to some windows, or to some rows of a row table.
         """
         flagged = event_time.flagged(rows.drop(PARTITION, ORIGIN), self.table.window, self.event_time, self.table.grain)
-        counted = flagged.observe(observed, *event_time.counts())
-        inputs = {self.driving: event_time.accepted(counted)} | {
+        counted = flagged.observe(observed, *event_time.counts(self.table.window, self.event_time))
+        taken = event_time.accepted(counted, late_too=origin == "bounded" and self.table.late == "update")
+        if touched is not None:
+            taken = taken.join(F.broadcast(touched.select(self.unit)), self.unit, "left_semi")
+        inputs = {self.driving: taken} | {
             n: s.drop(PARTITION, ORIGIN) for n, s in snapshots.items()
         }
         moment = event_time.instant_of(self.table.window, self.event_time)

@@ -66,20 +66,27 @@ def committed(path: Path, app: str) -> int:
 def append(
     rows: DataFrame, path: Path, app: str, batch: int, metadata: Mapping[str, object], *, replayed: bool = False
 ) -> int:
-    """Appends the rows of one micro-batch, once, and returns the Delta version that has them.
+    """Appends the rows of one micro-batch and returns the Delta version that has them.
 
-    Delta itself ignores a batch not above the last of `app`. A batch `replayed` after it was committed is computed all
-    the same, for its counts and, behind a stateful operator, for its state.
+    The batch is recorded in the same commit as the last one of `app` (`committed`); a batch `replayed` after that is
+    computed all the same, for its counts and, behind a stateful operator, for its state. The transaction is Delta's own;
+    the writer's options `txnAppId` and `txnVersion` would ask for the last batch before each commit, and Delta answers
+    by reading the state of the whole table: two thirds of the time of a small commit, for what the caller knows.
+    Two writers of one `app` still exclude each other: the one that commits second fails.
     """
+    spark = rows.sparkSession
     if replayed:
         rows.write.format("noop").mode("overwrite").save()
-    else:
-        (
-            rows.write.format("delta").mode("append")
-            .option("txnAppId", app).option("txnVersion", batch).option("userMetadata", _text(app, batch, metadata))
-            .save(str(path))
-        )  # fmt: skip
-    return _version_of(rows.sparkSession, path, app, batch)
+        return _version_of(spark, path, app, batch)
+    jvm = spark._jvm
+    delta, some = jvm.org.apache.spark.sql.delta, jvm.scala.Some
+    transaction = delta.DeltaLog.forTable(spark._jsparkSession, str(path)).startTransaction()
+    transaction.readTxn().addOne(app)
+    files = transaction.writeFiles(rows._jdf)
+    last = delta.actions.SetTransaction(app, batch, some(jvm.java.lang.System.currentTimeMillis()))
+    mode = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+    update = getattr(delta, "DeltaOperations$StreamingUpdate")(mode, app, batch, some(_text(app, batch, metadata)))
+    return transaction.commit(files.appended(last), update)
 
 
 def replace(rows: DataFrame, path: Path, partitions: Sequence[str], metadata: Mapping[str, object]) -> int:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["expect", "files", "kafka", "session", "sliding", "sql_table", "table", "tumbling"]
 
 Layer = Literal["bronze", "silver", "gold"]
-LatePolicy = Literal["drop", "redirect"]
+LatePolicy = Literal["drop", "redirect", "update"]
 Grain = Literal["hour", "day"]
 GRAINS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
 
@@ -200,11 +200,11 @@ def table(
     A record (a table read straight from a topic) names its `event_time` column and the `delay` by which its watermark
     follows the latest event time. A `window` table groups by the column `window` and lists its other `keys`. `late`
     says what happens to rows that miss their window: `redirect` keeps them in view as `<table>__late`, `drop` counts
-    them only. `tolerance` is the relative difference of doubles that still counts as equal.
+    them only, `update` has the windows that they missed computed again, by bounded runs, once their partition closed. `tolerance` is the relative difference of doubles that still counts as equal.
     Raises DeclarationError.
     """
     _one_of("layer", layer, ("bronze", "silver", "gold"))
-    _one_of("late", late, ("drop", "redirect"))
+    _one_of("late", late, ("drop", "redirect", "update"))
     _one_of("grain", grain, tuple(GRAINS))
 
     def declare(function: FunctionType) -> Table:
