@@ -55,10 +55,10 @@ def _stream_equals_batch(table: Table) -> dg.AssetChecksDefinition:
 
 def proven(lakehouse: Lakehouse, table: Table, span: Range) -> Certificate:
     """Reconciles `span`, on record."""
-    from lakehouse import bounded
+    from lakehouse import proof
 
     with refusals():
-        return bounded.reconcile(lakehouse.lake, table, span)
+        return proof.reconcile(lakehouse.lake, table, span)
 
 
 def verdict(proof: Certificate) -> dict[str, object]:

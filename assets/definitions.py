@@ -17,8 +17,8 @@ def build(settings: Settings) -> dg.Definitions:
     return dg.Definitions(
         assets=[*streams.specs(known), *tables.specs_and_assets(settings, known)],
         asset_checks=checks.checks(known),
-        jobs=[*streams.jobs(known), schedules.reconcile],
-        schedules=[schedules.reconcile_closed(settings, known)],
+        jobs=[*streams.jobs(known), schedules.reconcile, schedules.update],
+        schedules=[schedules.reconcile_closed(settings, known), schedules.update_closed(settings, known)],
         sensors=sensors.sensors(settings, known),
         resources={"lakehouse": Lakehouse.of(settings)},
         executor=dg.in_process_executor,  # the steps of a run share its one JVM

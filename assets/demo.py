@@ -100,7 +100,7 @@ class _Demo:
 
     def prove(self) -> int:
         """Reconciles every derived table up to its frontier; 0 only if each range has rows and is EQUAL."""
-        from lakehouse import bounded, catalog, session
+        from lakehouse import catalog, proof, session
         from lakehouse.errors import LakehouseError
         from lakehouse.lake import Lake
 
@@ -110,7 +110,7 @@ class _Demo:
             found = []
             for table in (t for t in loaded if loaded.kind(t) in ("row", "window")):
                 try:
-                    found.append(bounded.reconcile(lake, table))
+                    found.append(proof.reconcile(lake, table))
                 except LakehouseError as err:
                     self.console.print(f"[red]{err}[/red]")
             lake.spark.stop()

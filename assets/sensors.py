@@ -15,7 +15,7 @@ from assets.metadata import column_schema, instant, of_commit, of_partition
 from assets.streams import observed
 from lakehouse.catalog import Catalog
 from lakehouse.event_time import EPOCH, Range, parse_instant, partition_range
-from lakehouse.frontier import Commit, Journal, frontier
+from lakehouse.frontier import NOTHING, Commit, Journal, frontier
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 
@@ -126,7 +126,7 @@ def _replacements(
     """Without `before` the last commit only: of older ones `closed_partitions` reads from the Delta log."""
     journal = Journal(settings, table)
     newer = takewhile(lambda c: c.at > before, journal) if before else islice(journal, 1)
-    commits = [c for c in newer if c.role != "live"]
+    commits = [c for c in newer if c.role != "live" and c.version != NOTHING]
     _, found = partitions.stored(settings, table) if commits else (-1, {})
     for commit in commits:
         span = Range(commit.start, commit.end) if commit.start and commit.end else None

@@ -1,4 +1,4 @@
-"""The commands backfill and reconcile of the `lakehouse` command line."""
+"""The commands backfill, update and reconcile of the `lakehouse` command line."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from batch_jobs.backfill import Backfill
     from lakehouse.catalog import Catalog
     from lakehouse.frontier import Certificate, Commit
+    from lakehouse.updates import Dirt
 
 app = typer.Typer(cls=Commands, no_args_is_help=True)
 
@@ -51,6 +52,36 @@ def backfill(table: Name, start: Start = None, end: End = None, dry_run: DryRun 
         now(f"computing {len(planned.partitions)} partitions of {table}" if planned else f"computing {table}")
         commit = job.run(Lake(spark, settings, catalog), table, first, last)
     _show_commit(table, planned, commit, as_json)
+
+
+@app.command()
+def update(
+    table: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="One table; all that are updated, if not given")] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let late rows into the closed partitions of tables declared late="update": the windows they missed, computed again.
+
+    One commit a partition, beside the live stream; a partition still open waits until it has closed. Exit code 0 when
+    done, 2 when refused.
+    """
+    from batch_jobs import update as job
+    from lakehouse import session
+    from lakehouse.lake import Lake
+
+    settings, catalog, _, _ = _asked(None, None)
+    found = job.waiting(settings, catalog, table)
+    if dry_run:
+        _show_waiting(found, as_json)
+        return
+    commits = []
+    if any(d.closed for dirt in found.values() for d in dirt):  # else there is nothing to start Spark for
+        with console.working("starting Spark") as now, session.opened(settings, "update") as spark:
+            now(f"computing what late rows missed in {', '.join(found)}")
+            for commit in job.run(Lake(spark, settings, catalog), table):
+                commits.append(commit)
+                now(f"rewrote {commit.table} {_range(commit)}")
+    _show_updates(commits, as_json)
 
 
 @app.command()
@@ -114,6 +145,31 @@ def _show_commit(table: str, planned: "Backfill | None", commit: "Commit | None"
         console.print_facts({"table": table} | facts | counts | done | {"seconds": f"{commit.seconds:.1f}"} | pending)
 
 
+def _show_waiting(found: "dict[str, list[Dirt]]", as_json: bool) -> None:
+    rows = [{"table": name, **asdict(d)} for name, dirt in found.items() for d in dirt]
+    if as_json:
+        console.print_json(rows)
+        return
+    state = {True: "closed", False: "open: waits until it closes"}
+    shown = ((r["table"], r["partition"], state[r["closed"]], "late rows" if r["since"] else "input rewritten") for r in rows)
+    if rows:
+        console.print_rows(("table", "partition", "is", "because of"), shown)
+    else:
+        console.print_text("no late row waits to be shown")
+    console.print_note("nothing was changed")
+
+
+def _show_updates(commits: "list[Commit]", as_json: bool) -> None:
+    if as_json:
+        console.print_json([asdict(c) for c in commits])
+        return
+    if not commits:
+        console.print_text("no closed partition waited for late rows; nothing was written")
+        return
+    shown = ((c.table, _range(c), c.written, c.quarantined, c.version, f"{c.seconds:.1f}") for c in commits)
+    console.print_rows(("table", "range", "rows rewritten", "quarantined", "Delta version", "seconds"), shown)
+
+
 def _show_certificate(certificate: "Certificate", as_json: bool) -> None:
     if as_json:
         console.print_json([certificate])
@@ -140,7 +196,7 @@ def _show_certificate(certificate: "Certificate", as_json: bool) -> None:
         console.print_text("no row was compared: that proves nothing")
 
 
-def _range(of: "Backfill | Certificate") -> str:
+def _range(of: "Backfill | Certificate | Commit") -> str:
     return f"[{console.shown(of.start)}, {console.shown(of.end)})"
 
 

@@ -3,7 +3,7 @@
 import sys
 from datetime import datetime
 
-from lakehouse import bounded
+from lakehouse import proof
 from lakehouse.errors import RangeError
 from lakehouse.event_time import Range
 from lakehouse.frontier import Certificate
@@ -18,7 +18,7 @@ def run(lake: Lake, table_name: str, start: datetime | None = None, end: datetim
     table = lake.catalog.table(table_name)
     if (start is None) != (end is None):
         raise RangeError(f"table={table_name}: a range has two ends; give --start and --end, or neither for all that is closed")
-    return bounded.reconcile(lake, table, Range(start, end) if start and end else None)
+    return proof.reconcile(lake, table, Range(start, end) if start and end else None)
 
 
 def exit_code(certificate: Certificate) -> int:

@@ -1,4 +1,4 @@
-"""The bounded run: the same plan over stored input, for a closed range; and the comparison of both runs' rows."""
+"""The bounded run: the same plan over stored input, for a closed range."""
 
 import time
 import uuid
@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from lakehouse import event_time, plan, sinks, sources
-from lakehouse.digest import differences, digest
+from lakehouse.digest import digest
 from lakehouse.errors import DeclarationError, RangeError
-from lakehouse.event_time import ARRIVAL, ORIGIN, Range
-from lakehouse.frontier import Certificate, Commit, certify, frontier
+from lakehouse.event_time import ORIGIN, Range
+from lakehouse.frontier import NOTHING, Commit, frontier
 from lakehouse.lake import Lake
 from lakehouse.table import FileSource, Table
 
@@ -55,13 +55,20 @@ def check_range(lake: Lake, table: Table, span: Range, *, whole_partitions: bool
     return ahead
 
 
-def compute(lake: Lake, table: Table, span: Range) -> Computed:
+def compute(
+    lake: Lake,
+    table: Table,
+    span: Range,
+    version: int | None = None,
+    touched: DataFrame | None = None,
+) -> Computed:
     """The rows of `span` by the same plan as the live run, over the stored input and the pinned snapshots.
 
-    The span is widened by the context that the declared window needs, and cut back after the function.
+    The span is widened by the context that the declared window needs, and cut back after the function. The input is read
+    at `version`, the present one by default. With `touched` (`updates.missed`) only that is computed.
     """
     driving = lake.catalog.driving_input(table)
-    version = sinks.version(lake.path(driving))
+    version = sinks.version(lake.path(driving)) if version is None else version
     pinned = _pinned(lake, table)
     step = plan.plan_of(lake, table)
     rows, moment = lake.read(driving, version), F.col(lake.catalog.event_time(driving))
@@ -70,16 +77,22 @@ def compute(lake: Lake, table: Table, span: Range) -> Computed:
     def computed(context: Range) -> tuple[DataFrame, Observation]:
         counts = Observation()
         judged = step.derived(
-            rows.where(event_time.between(moment, context)), lake.snapshots(pinned), "bounded", counts
+            rows.where(event_time.between(moment, context)), lake.snapshots(pinned), "bounded", counts, touched
         )
         # the observation stands between the cut and the function: a filter must not move below a stateful operator
         return judged.observe(f"whole_{table.name}", F.count(F.lit(1)).alias("rows")).where(within), counts
 
-    context = event_time.context(span, table.window)
+    context = event_time.context(span, table.window) if touched is None else _covered(touched, span)
     if table.window and table.window.kind == "session":
         context = _holding_whole_sessions(context, table.window.size, rows.agg(F.min(moment)), lambda c: computed(c)[0])
     judged, counts = computed(context)
     return Computed(judged, counts, {"tables": {driving.name: version}, "snapshots": pinned})
+
+
+def _covered(touched: DataFrame, span: Range) -> Range:
+    """The event time that `touched` covers; `span` if there is nothing."""
+    first, last = touched.agg(F.min("_from"), F.max("_to")).head()
+    return Range(first.astimezone(UTC), last.astimezone(UTC)) if first else span
 
 
 def _holding_whole_sessions(
@@ -109,7 +122,34 @@ def backfill(lake: Lake, table: Table, span: Range) -> Commit:
     """
     started = time.monotonic()
     check_range(lake, table, span, whole_partitions=True)
-    computed = compute(lake, table, span)
+    return _published(lake, table, span, compute(lake, table, span), None, started)
+
+
+def rewrite(lake: Lake, table: Table, span: Range, touched: DataFrame, version: int) -> Commit:
+    """As `backfill`, of what is `touched` (`updates.missed` at that version of the input) alone; other rows stay.
+
+    Where nothing is touched nothing is written but the journal's line, by which the partition counts as looked at.
+    """
+    started = time.monotonic()
+    check_range(lake, table, span, whole_partitions=True)
+    if touched.isEmpty():
+        commit = Commit(
+            table=table.name, role="bounded", generation=0, batch=0, version=NOTHING, at=datetime.now(UTC),
+            fingerprint=table.fingerprint, inputs={"tables": {lake.catalog.driving_input(table).name: version}},
+            start=span.start, end=span.end, seconds=time.monotonic() - started,
+        )  # fmt: skip
+        lake.journal(table).append(commit)
+        return commit
+    computed = compute(lake, table, span, version, touched)
+    stored = lake.read(table, sinks.version(lake.path(table)))
+    there = stored.where(F.col(event_time.PARTITION).isin(list(span.partitions(table.grain))))
+    untouched = there.join(F.broadcast(touched), plan.plan_of(lake, table, judged=False).unit, "left_anti")
+    return _published(lake, table, span, computed, untouched, started)
+
+
+def _published(
+    lake: Lake, table: Table, span: Range, computed: Computed, untouched: DataFrame | None, started: float
+) -> Commit:
     partitions = list(span.partitions(table.grain))
     run = uuid.uuid4().hex
     metadata = {"run": run, "fingerprint": table.fingerprint, "range": str(span), "inputs": computed.inputs}
@@ -118,7 +158,9 @@ def backfill(lake: Lake, table: Table, span: Range) -> Commit:
     counted = computed.judged.observe(
         outcome, F.count_if(reason.isNull()).alias("good"), F.count_if(reason.isNotNull()).alias("bad")
     )
-    version = sinks.replace(plan.good(counted), lake.path(table), partitions, metadata)
+    rows = plan.good(counted)
+    rows = rows if untouched is None else rows.unionByName(untouched)
+    version = sinks.replace(rows, lake.path(table), partitions, metadata)
     aside, bad, passed = lake.path(table, "quarantine"), outcome.get["bad"], dict(computed.counts.get)
     # computed a second time only when there is something to put aside or to take away; the journal vouches for both
     if bad or sinks.holds(aside, partitions):
@@ -161,78 +203,6 @@ def rebuild(lake: Lake, table: Table) -> Commit | None:
     )  # fmt: skip
     lake.journal(table).append(commit)
     return commit
-
-
-def reconcile(lake: Lake, table: Table, span: Range | None = None) -> Certificate:
-    """Recomputes `span` (default: from the table's first row up to the frontier) and compares it with the table.
-
-    Only behind the frontier; of a row table's open partition only rows whose arrival the frontier has passed, the same
-    on both sides. Nothing is changed. The verdict is recorded in `_certificates`. Raises RangeError.
-    """
-    started = time.monotonic()
-    ahead = frontier(lake.settings, table)
-    if span is None:
-        span = _whole(lake, table, ahead)
-    check_range(lake, table, span, whole_partitions=False)
-    version = sinks.version(lake.path(table))
-    computed = compute(lake, table, span)
-    instant = event_time.instant_of(table.window, lake.catalog.event_time(table))
-    actual = lake.read(table, version).where(event_time.between(instant, span))
-    expected = plan.good(computed.judged)
-    if lake.catalog.kind(table) == "row":
-        settled = F.col(f"{ARRIVAL}.watermark") < F.lit(ahead)
-        expected, actual = expected.where(settled), actual.where(settled)
-    ours, theirs = digest(actual), digest(expected)
-    found = None if ours == theirs else differences(expected, actual, _keys(lake, table), table.tolerance)
-    by_bounded = actual.where(f"{ORIGIN} = 'bounded'").count()
-    verdict, detail = "EQUAL", ""
-    if found is not None and found.total:
-        verdict, detail = _explained(lake, table, span)
-    certificate = Certificate(
-        table=table.name, start=span.start, end=span.end, verdict=verdict, rows_live=ours.rows, rows_bounded=theirs.rows,
-        rows_by_bounded_runs=by_bounded, digest_live=str(ours), digest_bounded=str(theirs), frontier=ahead,
-        version=version, inputs=computed.inputs, fingerprint=table.fingerprint, at=datetime.now(UTC),
-        seconds=time.monotonic() - started, missing=found.missing if found else 0, extra=found.extra if found else 0,
-        changed=found.changed if found else 0, examples=found.examples if found else (), detail=detail,
-    )  # fmt: skip
-    certify(lake.settings, [certificate])
-    return certificate
-
-
-def _explained(lake: Lake, table: Table, span: Range) -> tuple[str, str]:
-    """PENDING if the input was rewritten after this table's rows were made, else DIFFERENT."""
-    driving = lake.catalog.driving_input(table)
-    span = event_time.context(span, table.window)
-    for commit in lake.journal(driving):
-        if commit.role == "bounded" and commit.start < span.end and commit.end > span.start:
-            followed = any(
-                c.role == "bounded" and c.at > commit.at and c.start <= span.start and c.end >= span.end
-                for c in lake.journal(table)
-            )
-            if not followed:
-                return (
-                    "PENDING",
-                    f"{driving.name} was rewritten at {event_time.text(commit.at)}; backfill this range to follow",
-                )
-    return "DIFFERENT", ""
-
-
-def _whole(lake: Lake, table: Table, ahead: datetime | None) -> Range:
-    if ahead is None:
-        raise RangeError(f"table={table.name}: nothing is closed before the live run's first commit; start its job")
-    driving = lake.catalog.driving_input(table)
-    moment = lake.catalog.event_time(driving)
-    first = lake.read(driving).agg(F.min(moment)).head()[0]
-    start = event_time.floor(first.astimezone(UTC), event_time.GRAINS[table.grain]) if first else ahead
-    if start >= ahead:
-        raise RangeError(
-            f"table={table.name}: its frontier {event_time.text(ahead)} is not past its first row yet; nothing to compare"
-        )
-    return Range(start, ahead)
-
-
-def _keys(lake: Lake, table: Table) -> tuple[str, ...]:
-    return (event_time.WINDOW, *table.keys) if table.window else table.keys
 
 
 def late_rows(lake: Lake, table: Table) -> DataFrame:

@@ -19,6 +19,7 @@ from lakehouse.settings import Settings
 from lakehouse.table import Table
 
 LEDGER = "_ledger"
+NOTHING = -1  # the version of a bounded commit that found nothing to rewrite
 Role = Literal["live", "bounded", "snapshot"]
 Verdict = Literal["EQUAL", "DIFFERENT", "PENDING", "NOT_YET", "UNPROVABLE"]
 

@@ -200,7 +200,8 @@ def table(
     A record (a table read straight from a topic) names its `event_time` column and the `delay` by which its watermark
     follows the latest event time. A `window` table groups by the column `window` and lists its other `keys`. `late`
     says what happens to rows that miss their window: `redirect` keeps them in view as `<table>__late`, `drop` counts
-    them only, `update` has the windows that they missed computed again, by bounded runs, once their partition closed. `tolerance` is the relative difference of doubles that still counts as equal.
+    them only, `update` has bounded runs compute what they missed again, once its partition has closed. `tolerance` is
+    the relative difference of doubles that still counts as equal.
     Raises DeclarationError.
     """
     _one_of("layer", layer, ("bronze", "silver", "gold"))

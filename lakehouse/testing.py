@@ -23,10 +23,10 @@ import pyarrow as pa
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse import bounded, live
+from lakehouse import bounded, live, proof, updates
 from lakehouse.catalog import catalog_of
 from lakehouse.event_time import EPOCH, Range
-from lakehouse.frontier import Certificate, frontier
+from lakehouse.frontier import Certificate, Commit, frontier
 from lakehouse.lake import Lake
 from lakehouse.live import BatchLog
 from lakehouse.settings import Settings
@@ -126,13 +126,17 @@ class Stage:
     def frontier(self, table: str) -> datetime | None:
         return frontier(self.lake.settings, self.lake.catalog.table(table))
 
-    def backfill(self, table: str, span: Range):
+    def backfill(self, table: str, span: Range) -> Commit:
         return bounded.backfill(self.lake, self.lake.catalog.table(table), span)
+
+    def update(self, table: str) -> list[Commit]:
+        """Rewrites what late rows made dirty and has closed (`late="update"`)."""
+        return updates.update(self.lake, self.lake.catalog.table(table))
 
 
 def assert_live_equals_bounded(stage: Stage, table: str, span: Range | None = None) -> Certificate:
     """The proof over `span`, by default all that is closed; fails with the rows that differ, or if none was compared."""
-    certificate = bounded.reconcile(stage.lake, stage.lake.catalog.table(table), span)
+    certificate = proof.reconcile(stage.lake, stage.lake.catalog.table(table), span)
     shown = "\n".join(certificate.examples)
     assert certificate.verdict == "EQUAL", f"{table} {certificate.verdict}: {certificate.detail}\n{shown}"
     assert certificate.rows_bounded > 0, f"{table}: no row was compared; feed more rows, or advance event time"

@@ -15,9 +15,10 @@ from assets import definitions, partitions, schedules, sensors
 from assets.streams import job_key
 from assets.testing import evaluate, materialize
 from lakehouse import catalog
-from lakehouse.bounded import backfill, reconcile
+from lakehouse.bounded import backfill
 from lakehouse.event_time import parse_range
 from lakehouse.lake import Lake
+from lakehouse.proof import reconcile
 from lakehouse.settings import Settings, from_environment
 
 SENSORS = ("lakehouse.tables.sensors",)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from batch_jobs import backfill, commands, reconcile
 from batch_jobs.publisher import publishing
-from lakehouse import bounded, sinks
+from lakehouse import proof, sinks
 from lakehouse.catalog import load
 from lakehouse.digest import digest
 from lakehouse.errors import JobError, LakehouseError
@@ -134,7 +134,7 @@ def test_exit_codes_of_the_proof(lake):
     assert nothing.exit_code == 1 and "no row was compared" in nothing.stdout
     ahead = command(lake, "reconcile", AVERAGES, "--start", "2026-01-01", "--end", "2026-01-02")
     assert ahead.exit_code == 2 and "crosses the frontier" in ahead.stderr
-    equal = bounded.reconcile(lake, lake.catalog.table(AVERAGES))
+    equal = proof.reconcile(lake, lake.catalog.table(AVERAGES))
     codes = {v: reconcile.exit_code(replace(equal, verdict=v)) for v in ("DIFFERENT", "PENDING", "NOT_YET", "UNPROVABLE")}
     assert codes == {"DIFFERENT": 1, "PENDING": 3, "NOT_YET": 3, "UNPROVABLE": 3}
 

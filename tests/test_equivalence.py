@@ -122,9 +122,9 @@ def check_ads(stage_of, story: Story) -> None:
 
 def assert_live_equals_bounded_or_nothing_to_compare(stage: Stage, table: str):
     """A story of clicks only has no views; both sides must agree on that too."""
-    from lakehouse import bounded
+    from lakehouse import proof
 
-    certificate = bounded.reconcile(stage.lake, stage.lake.catalog.table(table))
+    certificate = proof.reconcile(stage.lake, stage.lake.catalog.table(table))
     assert certificate.verdict == "EQUAL", certificate.examples
     return certificate if certificate.rows_bounded else None
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from pyspark.sql import functions as F
 
-from lakehouse import bounded, broker, catalog, jars
+from lakehouse import broker, catalog, jars, proof
 from lakehouse.event_time import EPOCH
 from lakehouse.frontier import Journal
 from lakehouse.kafka_options import client_config
@@ -86,7 +86,7 @@ def test_a_job_killed_mid_stream_loses_and_doubles_nothing(settings, spark):
     every_offset_once(lake, sent)
     the_oracle_agrees(lake)
     for name in ("valid_readings", "sensor_averages"):
-        certificate = bounded.reconcile(lake, lake.catalog.table(name))
+        certificate = proof.reconcile(lake, lake.catalog.table(name))
         assert certificate.verdict == "EQUAL" and certificate.rows_live > 100, certificate
 
 

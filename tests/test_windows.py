@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from test_equivalence import FEW, MANY, START, Event, assert_counts_add_up, play, stories
 
-from lakehouse import bounded
+from lakehouse import bounded, proof
 from lakehouse.errors import DeclarationError
 from lakehouse.event_time import Range
 from lakehouse.table import kafka, session, sliding, sql_table, table, tumbling
@@ -99,7 +99,7 @@ def check(stage_of, story) -> None:
     stage = stage_of(HERE)
     play(stage, story, "clicks", WINDOWED, click)
     for name in WINDOWED:
-        certificate = bounded.reconcile(stage.lake, stage.lake.catalog.table(name))
+        certificate = proof.reconcile(stage.lake, stage.lake.catalog.table(name))
         assert certificate.verdict == "EQUAL", certificate.examples
     assert certificate.rows_bounded, "every click is in a minute"
     assert_counts_add_up(stage, "shifted")

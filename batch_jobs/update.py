@@ -1,0 +1,46 @@
+"""The update: has late rows shown by the tables that declare `late="update"`. `python -m batch_jobs.update [TABLE]`"""
+
+import sys
+from collections.abc import Iterator
+
+from batch_jobs.publisher import publishing
+from lakehouse import updates
+from lakehouse.catalog import Catalog
+from lakehouse.errors import RangeError
+from lakehouse.frontier import Commit
+from lakehouse.lake import Lake
+from lakehouse.settings import Settings
+from lakehouse.table import Table
+from lakehouse.updates import Dirt
+
+
+def wanted(catalog: Catalog, name: str | None) -> list[Table]:
+    """That table, or all that are updated, inputs first. Raises RangeError for a table of another policy, UnknownTable."""
+    if name is None:
+        return [t for t in catalog if t.late == "update" and catalog.kind(t) in ("row", "window")]
+    table = catalog.table(name)
+    if table.late != "update" or catalog.kind(table) not in ("row", "window"):
+        raise RangeError(
+            f"table={name}, late={table.late!r}: late rows stay out of it, so there is nothing to update; declare "
+            'late="update", or backfill a range'
+        )
+    return [table]
+
+
+def waiting(settings: Settings, catalog: Catalog, name: str | None = None) -> dict[str, list[Dirt]]:
+    """Per table the partitions that an update would look at; from journals, without a session."""
+    found = {t.name: updates.dirty(settings, catalog, t) for t in wanted(catalog, name)}
+    return {name: dirt for name, dirt in found.items() if dirt}
+
+
+def run(lake: Lake, name: str | None = None) -> Iterator[Commit]:
+    """Rewrites what late rows made dirty and has closed, table after table, as it goes on. Raises JobError too."""
+    for table in wanted(lake.catalog, name):
+        with publishing(lake.settings, table):
+            yield from updates.update(lake, table)
+
+
+if __name__ == "__main__":
+    from batch_jobs.commands import main
+
+    main("update", sys.argv[1:])

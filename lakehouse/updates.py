@@ -1,0 +1,158 @@
+"""Late rows under the policy `update`: which partitions they made dirty, and how those are put right.
+
+The live run only appends and leaves late rows out, under every policy. Its journal tells what they missed; a bounded run,
+which lets them in, rewrites the windows concerned (of a row table: the rows), one Delta commit a partition, once the
+partition has closed. The same follows an input that was itself rewritten.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse import bounded, event_time, plan, sinks
+from lakehouse.catalog import Catalog
+from lakehouse.event_time import EPOCH, GRAINS, ORIGIN, PARTITION, Range, partition_range
+from lakehouse.frontier import NOTHING, Commit, Journal, frontier
+from lakehouse.lake import Lake
+from lakehouse.settings import Settings
+from lakehouse.table import Table
+
+_INSTANT = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Dirt:
+    """What a partition does not show yet: late rows that arrived at the watermark `since` or after; None: all of it."""
+
+    partition: str
+    closed: bool
+    since: datetime | None
+
+
+def dirty(settings: Settings, catalog: Catalog, table: Table) -> list[Dirt]:
+    """The partitions of `table` that may be dirty, in order; from journals alone, without a session.
+
+    A bounded run of a partition covers what its version of the input held. Empty for the other policies.
+    """
+    if table.late != "update":
+        return []
+    driving = catalog.driving_input(table)
+    journal = list(Journal(settings, table).rewriting())
+    covered: dict[str, int] = {}
+    for run in (c for c in journal if c.role == "bounded"):
+        for partition in Range(run.start, run.end).partitions(table.grain):
+            covered[partition] = max(covered.get(partition, -1), run.inputs["tables"][driving.name])
+    found: dict[str, datetime | None] = {}
+    for commit in (c for c in journal if c.role == "live"):
+        span = Range(commit.late_from, _reached(table, commit.late_to))
+        for partition in _uncovered(span, table, covered, _version_read(commit, driving)):
+            found[partition] = min(found.get(partition, commit.watermark), commit.watermark)
+    reach = table.window.reach if table.window else timedelta(0)
+    for rewrite in (c for c in Journal(settings, driving).rewriting() if c.role == "bounded" and c.version != NOTHING):
+        for partition in _uncovered(Range(rewrite.start, rewrite.end + reach), table, covered, rewrite.version):
+            found[partition] = None
+    ahead = frontier(settings, table) or EPOCH
+    return [Dirt(p, partition_range(p, table.grain).end <= ahead, found[p]) for p in sorted(found)]
+
+
+def _reached(table: Table, latest: datetime) -> datetime:
+    """The end of what rows up to the instant `latest` may change; how far a session goes on is found when it is computed."""
+    return latest + (table.window.size if table.window and table.window.kind == "session" else _INSTANT)
+
+
+def _uncovered(span: Range, table: Table, covered: dict[str, int], version: int) -> Iterator[str]:
+    return (p for p in span.partitions(table.grain) if covered.get(p, -1) < version)
+
+
+def _version_read(commit: Commit, driving: Table) -> int:
+    """The last version of its input that a live commit read from: Spark's offset names a version and a file in it."""
+    offset = commit.inputs["tables"][driving.name]
+    return offset["reservoirVersion"] - (offset["index"] < 0)  # a negative index: nothing of that version yet
+
+
+def update(lake: Lake, table: Table) -> list[Commit]:
+    """Rewrites the closed dirty partitions of `table`, each in one Delta commit, and returns those commits.
+
+    Run again, it finds nothing to do. What is dirty and open stays so until it closes.
+    """
+    closed = [d for d in dirty(lake.settings, lake.catalog, table) if d.closed]
+    if not closed:
+        return []
+    if table.window and table.window.kind == "session":
+        return [bounded.backfill(lake, table, span) for span in _session_spans(lake, table, closed)]
+    version = sinks.version(lake.path(lake.catalog.driving_input(table)))
+    whole = [partition_range(d.partition, table.grain) for d in (closed[0], closed[-1])]
+    since = min((d.since for d in closed if d.since), default=EPOCH)
+    # of all partitions at once: the input is read once for it
+    touched = missed(lake, table, Range(whole[0].start, whole[1].end), since, version).persist()
+    try:
+        commits = [_updated(lake, table, each, touched, version) for each in closed]
+        return [commit for commit in commits if commit.version != NOTHING]
+    finally:
+        touched.unpersist()
+
+
+def _updated(lake: Lake, table: Table, dirt: Dirt, touched: DataFrame, version: int) -> Commit:
+    span = partition_range(dirt.partition, table.grain)
+    if dirt.since is None or sinks.holds(lake.path(table, "quarantine"), [dirt.partition]):
+        return bounded.backfill(lake, table, span)  # a row put aside does not tell its window
+    return bounded.rewrite(lake, table, span, touched.where(F.col(PARTITION) == dirt.partition).drop(PARTITION), version)
+
+
+def missed(lake: Lake, table: Table, span: Range, since: datetime, version: int) -> DataFrame:
+    """What rows missed that were late at the watermark `since` or after, by the input at `version`, each once.
+
+    Columns: `_partition`, the unit (`Plan.unit`), and `_from`, `_to`, the event time it covers. All that lies in `span`, and
+    maybe more. Not for sessions, whose windows are not known before they are computed.
+    """
+    step, driving = plan.plan_of(lake, table, judged=False), lake.catalog.driving_input(table)
+    moment, window = F.col(step.event_time), event_time.WINDOW
+    rows = lake.read(driving, version).where(
+        (F.col(ORIGIN) == "live")
+        & event_time.between(moment, event_time.context(span, table.window))
+        & (F.col(f"{event_time.ARRIVAL}.watermark") >= F.lit(since))
+    )
+    flagged = event_time.flagged(rows.drop(PARTITION), table.window, step.event_time, table.grain)
+    place = event_time.instant_of(table.window, step.event_time)
+    covers = (moment, moment + F.expr("interval 1 microsecond"))
+    if table.window:
+        covers = (F.col(f"{window}.start"), F.col(f"{window}.end"))
+    columns = {PARTITION: event_time.partition_of(place, table.grain), step.unit: F.col(step.unit)}
+    columns |= dict(zip(("_from", "_to"), covers, strict=True))
+    return event_time.late(flagged).select(*(c.alias(name) for name, c in columns.items())).distinct()
+
+
+def settled(lake: Lake, table: Table, span: Range, waiting: list[Dirt]) -> Callable[[DataFrame], DataFrame]:
+    """Leaves out of the table's rows, computed or stored, what waits for an update, or for the live run to read it."""
+    session = table.window is not None and table.window.kind == "session"
+    whole = [d.partition for d in waiting if d.since is None or session]
+    if session:  # joined by a late row, it may end in any later partition
+        return lambda rows: rows.where(F.col(PARTITION) < min(whole, default="~"))
+    last = next(lake.journal(table).live())
+    since = min([d.since for d in waiting if d.since] + [last.watermark])
+    touched = missed(lake, table, span, since, sinks.version(lake.path(lake.catalog.driving_input(table))))
+    unit = plan.plan_of(lake, table, judged=False).unit
+    touched = F.broadcast(touched.select(unit).distinct())
+    return lambda rows: rows.where(~F.col(PARTITION).isin(whole)).join(touched, unit, "left_anti")
+
+
+def _session_spans(lake: Lake, table: Table, closed: list[Dirt]) -> Iterator[Range]:
+    """The ranges to rewrite: a late row may join sessions, of which one ended in a later partition; so whole ones, in one.
+
+    A range goes on while a session computed anew begins before its end and lasts beyond it.
+    """
+    ahead = event_time.floor(frontier(lake.settings, table), GRAINS[table.grain])
+    done = EPOCH
+    for start, end in ((s.start, s.end) for s in (partition_range(d.partition, table.grain) for d in closed)):
+        if start < done:
+            continue
+        while end < ahead:
+            following = bounded.compute(lake, table, Range(end, end + GRAINS[table.grain]))
+            if following.judged.where(F.col(f"{event_time.WINDOW}.start") < F.lit(end)).isEmpty():
+                break
+            end += GRAINS[table.grain]
+        done = end
+        yield Range(start, end)

@@ -1,0 +1,147 @@
+"""Late rows under the policy `update`: closed partitions are rewritten by bounded runs, the windows touched only."""
+
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse import proof, sinks, updates
+from lakehouse.event_time import ORIGIN, PARTITION
+from lakehouse.table import expect, kafka, session, sliding, table, tumbling
+from lakehouse.testing import Stage, assert_live_equals_bounded
+
+HERE = sys.modules[__name__]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def clicks(click_topic: DataFrame) -> DataFrame:
+    return click_topic
+
+
+@table(layer="silver", late="update", expectations=[expect.column_values_to_be_between("value", max_value=1000)])
+def valid_clicks(clicks: DataFrame) -> DataFrame:
+    return clicks.withColumn("twice", F.col("value") * 2)
+
+
+@table(layer="gold", window=tumbling("1 minute"), keys=["user"], late="update")
+def minutes(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
+
+
+@table(layer="gold", window=sliding("20 seconds", "5 seconds"), keys=["user"], late="update")
+def sliding_sums(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
+
+
+@table(layer="gold", window=session("10 seconds"), keys=["user"], late="update")
+def sessions(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
+
+
+@table(layer="gold", window=tumbling("1 hour"), keys=["user"], late="update")
+def hourly(valid_clicks: DataFrame) -> DataFrame:
+    return valid_clicks.groupBy("window", "user").agg(F.sum("twice").alias("twice"))
+
+
+TABLES = ["valid_clicks", "minutes", "sliding_sums", "sessions", "hourly"]
+
+
+def at(seconds: float, user: str = "a", value: int = 1) -> dict:
+    return {"user": user, "at": (START + timedelta(seconds=seconds)).isoformat(), "value": value}
+
+
+def verdict(stage: Stage, name: str) -> str:
+    return proof.reconcile(stage.lake, stage.lake.catalog.table(name)).verdict
+
+
+def dirty(stage: Stage, name: str) -> dict[str, bool]:
+    """Partition -> whether it has closed, of what an update would look at."""
+    lake = stage.lake
+    return {d.partition[-2:]: d.closed for d in updates.dirty(lake.settings, lake.catalog, lake.catalog.table(name))}
+
+
+def clicks_of(stage: Stage, name: str, user: str = "a") -> dict[float, tuple[int, str]]:
+    """Seconds from START to the window's start -> (clicks, who wrote the row)."""
+    rows = stage.rows(name).where(F.col("user") == user).collect()
+    return {(r.window.start.astimezone(UTC) - START).total_seconds(): (r.clicks, r[ORIGIN]) for r in rows}
+
+
+@pytest.fixture(scope="module")
+def late(spark, tmp_path_factory) -> Stage:
+    """Three hours; then, three hours late, rows of the first; and rows late for a minute of the open hour."""
+    stage = Stage(spark, tmp_path_factory.mktemp("updates"), HERE)
+    stage.feed("clicks", [at(n) for n in (1, 8, 61, 70, 3595, 3604)])
+    stage.feed("clicks", [at(n, "b") for n in (0, 7000)])
+    stage.advance("clicks", at(12_000))
+    stage.run(*TABLES)
+    stage.feed("clicks", [at(16), at(65, value=5), at(3590), at(11_000), at(12_001)])
+    stage.advance("clicks", at(12_100))
+    stage.run(*TABLES)
+    return stage
+
+
+def test_what_waits_for_an_update_is_pending_and_the_rest_is_compared(late):
+    assert dirty(late, "minutes") == {"00": True, "01": True, "02": True, "03": False}, "from the first to the last missed"
+    assert verdict(late, "minutes") == "PENDING"
+    assert verdict(late, "valid_clicks") == "PENDING"
+
+
+def test_an_update_rewrites_the_windows_touched_only_in_one_commit_a_partition(late):
+    before = sinks.version(late.lake.path(late.lake.catalog.table("minutes")))
+    [commit] = late.update("minutes")
+    assert (commit.start, commit.end) == (START, START + timedelta(hours=1))
+    assert commit.version == before + 1
+    assert commit.written == 4, "the windows of seconds 0 (of two users), 60 and 3540; not those that nothing was late for"
+    seen = clicks_of(late, "minutes")
+    assert seen[0] == (3, "bounded") and seen[60] == (3, "bounded") and seen[3540] == (2, "bounded")
+    assert seen[3600] == (1, "live"), "another partition"
+    assert clicks_of(late, "minutes", "b")[6960] == (1, "live")
+    assert late.update("minutes") == [], "there is nothing left to do"
+
+
+def test_an_open_partition_waits_until_it_closes(late):
+    late.update("minutes")
+    assert dirty(late, "minutes") == {"03": False}
+    assert verdict(late, "minutes") == "PENDING"
+    late.advance("clicks", at(14_500))
+    late.run("minutes")
+    assert [c.start for c in late.update("minutes")] == [START + timedelta(hours=3)]
+    assert clicks_of(late, "minutes")[10_980] == (1, "bounded")
+    assert_live_equals_bounded(late, "minutes")
+
+
+@pytest.mark.parametrize("name", ["sliding_sums", "sessions"])
+def test_sliding_windows_and_sessions_are_rewritten_too(late, name):
+    late.advance("clicks", at(14_500))
+    late.run(name)
+    assert late.update(name)
+    certificate = assert_live_equals_bounded(late, name)
+    assert certificate.rows_by_bounded_runs, "what was late is in it"
+
+
+def test_a_late_row_joins_sessions_of_two_partitions(late):
+    late.advance("clicks", at(14_500))
+    late.run("sessions")
+    late.update("sessions")
+    rows = late.rows("sessions").where("user = 'a' AND window.start < '2026-01-01T02:00:00'").collect()
+    spans = {((r.window.start.astimezone(UTC) - START).seconds, r.clicks, r[PARTITION][-2:]) for r in rows}
+    assert spans == {(1, 3, "00"), (61, 3, "00"), (3590, 3, "01")}, "3590, 3595 and 3604 are one session now"
+
+
+def test_rows_of_a_row_table_are_put_in_and_what_reads_it_follows(late):
+    late.advance("clicks", at(14_500))
+    late.run("valid_clicks", "hourly")
+    assert verdict(late, "hourly") == "EQUAL", "its input does not show them either yet"
+    late.update("valid_clicks")
+    assert late.rows("valid_clicks").where("value = 5").head()[ORIGIN] == "bounded"
+    assert_live_equals_bounded(late, "valid_clicks")
+    assert verdict(late, "hourly") == "PENDING"
+    late.run("hourly")  # to the live run, rewritten rows are not there
+    assert late.update("hourly")
+    certificate = assert_live_equals_bounded(late, "hourly")
+    assert certificate.rows_by_bounded_runs
