@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -15,6 +15,7 @@ from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.event_time import ORIGIN, Range
 from lakehouse.frontier import NOTHING, Commit, frontier
 from lakehouse.lake import Lake
+from lakehouse.plan import Origin, Plan
 from lakehouse.table import FileSource, Table
 
 
@@ -70,23 +71,39 @@ def compute(
     driving = lake.catalog.driving_input(table)
     version = sinks.version(lake.path(driving)) if version is None else version
     pinned = _pinned(lake, table)
-    step = plan.plan_of(lake, table)
-    rows, moment = lake.read(driving, version), F.col(lake.catalog.event_time(driving))
+    judged, counts = _computed(
+        lake, plan.plan_of(lake, table), span, lake.read(driving, version), lake.snapshots(pinned), "bounded", touched
+    )
+    return Computed(judged, counts, {"tables": {driving.name: version}, "snapshots": pinned})
+
+
+def preview(lake: Lake, step: Plan, span: Range, snapshots: Mapping[str, DataFrame]) -> DataFrame:
+    """The judged rows of `span`, open or not, as the live run would write them: late rows stay out, whatever the policy."""
+    return _computed(lake, step, span, lake.read(lake.catalog.table(step.driving)), snapshots, "early")[0]
+
+
+def _computed(
+    lake: Lake,
+    step: Plan,
+    span: Range,
+    rows: DataFrame,
+    snapshots: Mapping[str, DataFrame],
+    origin: Origin,
+    touched: DataFrame | None = None,
+) -> tuple[DataFrame, Observation]:
+    table, moment = step.table, F.col(lake.catalog.event_time(lake.catalog.table(step.driving)))
     within = event_time.between(event_time.instant_of(table.window, step.event_time), span)
 
     def computed(context: Range) -> tuple[DataFrame, Observation]:
         counts = Observation()
-        judged = step.derived(
-            rows.where(event_time.between(moment, context)), lake.snapshots(pinned), "bounded", counts, touched
-        )
+        judged = step.derived(rows.where(event_time.between(moment, context)), snapshots, origin, counts, touched)
         # the observation stands between the cut and the function: a filter must not move below a stateful operator
         return judged.observe(f"whole_{table.name}", F.count(F.lit(1)).alias("rows")).where(within), counts
 
     context = event_time.context(span, table.window) if touched is None else _covered(touched, span)
     if table.window and table.window.kind == "session":
         context = _holding_whole_sessions(context, table.window.size, rows.agg(F.min(moment)), lambda c: computed(c)[0])
-    judged, counts = computed(context)
-    return Computed(judged, counts, {"tables": {driving.name: version}, "snapshots": pinned})
+    return computed(context)
 
 
 def _covered(touched: DataFrame, span: Range) -> Range:

@@ -159,6 +159,8 @@ def _check(catalog: Catalog, table: Table) -> None:
         raise DeclarationError(
             f"{where}, input={read_files[0]}: files enter through a snapshot table of their own, so that they have versions"
         )
+    if table.early and table.window is None:
+        raise DeclarationError(f"{where}, early={table.early}: rows without a window are final at once; remove it")
     if table.window is not None and not driving:
         raise DeclarationError(f"{where}: a window needs an input with event time; {table.inputs} has none")
     if kind == "snapshot" and (table.event_time or table.delay):
@@ -167,6 +169,6 @@ def _check(catalog: Catalog, table: Table) -> None:
         )
 
 
-def table_path(settings: Settings, table: Table, side: Literal["", "quarantine"] = "") -> Path:
+def table_path(settings: Settings, table: Table, side: Literal["", "quarantine", "early"] = "") -> Path:
     """The folder of a table (or of its side table): `<root>/<layer>/<table>`."""
     return settings.root / table.layer / (f"{table.name}__{side}" if side else table.name)

@@ -60,7 +60,7 @@ def query(
     spark: Annotated[bool, typer.Option("--spark", help="Run it in Spark, as what names a late view is anyway")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rows by SQL. It can name tables, TABLE__quarantine, TABLE__late, and the ledger: _commits, _certificates."""
+    """Rows by SQL. It can name tables, TABLE__quarantine, TABLE__early, TABLE__late, and the ledger: _commits, _certificates."""
     from lakehouse import query as engine
 
     settings, catalog = _lakehouse()

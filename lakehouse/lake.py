@@ -11,7 +11,7 @@ from lakehouse.frontier import Journal
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 
-Side = Literal["", "quarantine"]
+Side = Literal["", "quarantine", "early"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from lakehouse.table import FileSource, KafkaSource, Table
 
 REASON = "_reason"
 QUARANTINE = f"reason STRING, value BINARY, key BINARY, {ARRIVAL} {ARRIVAL_TYPE}, {ORIGIN} STRING, {PARTITION} STRING"
-Origin = Literal["live", "bounded"]
+Origin = Literal["live", "bounded", "early"]
 
 
 @dataclass(frozen=True, slots=True)

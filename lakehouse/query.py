@@ -33,7 +33,7 @@ class Answer:
 
 
 def names(settings: Settings, catalog: Catalog) -> dict[str, Path]:
-    """What SQL can name and is on disk: tables, their quarantines, the ledger."""
+    """What SQL can name and is on disk: tables, their quarantines and early results, the ledger."""
     return {name: path for name, path in _paths(settings, catalog).items() if (path / "_delta_log").is_dir()}
 
 
@@ -41,6 +41,7 @@ def _paths(settings: Settings, catalog: Catalog) -> dict[str, Path]:
     paths = {t.name: table_path(settings, t) for t in catalog}
     asides = [t for t in catalog if catalog.kind(t) != "snapshot"]
     paths |= {f"{t.name}__quarantine": table_path(settings, t, "quarantine") for t in asides}
+    paths |= {f"{t.name}__early": table_path(settings, t, "early") for t in catalog if t.early}
     return paths | {name: settings.root / frontier.LEDGER / name for name in (_COMMITS, "_certificates")}
 
 

@@ -17,6 +17,7 @@ _PROPERTIES = {
     "delta.enableDeletionVectors": "false",  # delta-rs, which reads for sensors and the CLI, refuses them
     "delta.checkpointInterval": "50",  # the default, 10, would be one every few seconds
 }
+_PASSING = _PROPERTIES | {"delta.logRetentionDuration": "interval 1 hour"}  # replaced every second or so
 
 
 def create(lake: Lake, table: Table) -> None:
@@ -26,6 +27,8 @@ def create(lake: Lake, table: Table) -> None:
     _create(lake.path(table), declared, partitioned, _searched(lake, table))
     if partitioned:
         _create(lake.path(table, "quarantine"), StructType.fromDDL(plan.QUARANTINE), True, "reason")
+    if table.early:
+        _create(lake.path(table, "early"), declared, False, "", _PASSING)
     stored = {f.name: f.dataType for f in lake.read(table).schema}
     wanted = {f.name: f.dataType for f in declared}
     if changed := sorted(n for n in stored | wanted if stored.get(n) != wanted.get(n)):
@@ -45,14 +48,14 @@ def _searched(lake: Lake, table: Table) -> str:
     return instant if kind == "record" else f"{instant},{ORIGIN}"
 
 
-def _create(path: Path, schema: StructType, partitioned: bool, searched: str) -> None:
+def _create(path: Path, schema: StructType, partitioned: bool, searched: str, properties: dict[str, str] = _PROPERTIES) -> None:
     from deltalake import DeltaTable, Schema
 
     nullable = StructType([StructField(f.name, f.dataType) for f in schema])  # NOT NULL is the gate's to judge
     # by delta-rs: an empty commit costs Spark half a second, and a pipeline has many tables
     DeltaTable.create(
         str(path), Schema.from_json(nullable.json()), mode="ignore",
-        configuration=_PROPERTIES | ({"delta.dataSkippingStatsColumns": searched} if searched else {}),
+        configuration=properties | ({"delta.dataSkippingStatsColumns": searched} if searched else {}),
         partition_by=[PARTITION] if partitioned else None,
     )  # fmt: skip
 
@@ -119,6 +122,11 @@ def overwrite(rows: DataFrame, path: Path, metadata: Mapping[str, object]) -> in
     run = f"snapshot:{metadata['run']}"
     rows.write.format("delta").mode("overwrite").option("userMetadata", _text(run, 0, metadata)).save(str(path))
     return _version_of(rows.sparkSession, path, run, 0)
+
+
+def tidy(path: Path) -> None:
+    """Removes the files that no version of the last hour needs."""
+    _delta(path).vacuum(retention_hours=1, enforce_retention_duration=False, dry_run=False)
 
 
 def version(path: Path) -> int:

@@ -30,14 +30,16 @@ def topic_stream(spark: SparkSession, settings: Settings, source: KafkaSource, s
     )
 
 
-def table_stream(spark: SparkSession, settings: Settings, path: str) -> DataFrame:
-    """The live rows of a Delta table, commit by commit from its first, so that stored watermarks come in order.
+def table_stream(spark: SparkSession, settings: Settings, path: str, since: int | str = 0) -> DataFrame:
+    """The live rows of a Delta table, commit by commit, so that stored watermarks come in order.
+
+    From its first commit, or `since` a version or "latest".
 
     Rows that a bounded run wrote are left out: they replace what already went downstream.
     """
     return (
         spark.readStream.format("delta")
-        .option("startingVersion", 0)
+        .option("startingVersion", since)
         .option("skipChangeCommits", "true")
         .option("maxFilesPerTrigger", settings.max_files_per_trigger)
         .load(path)

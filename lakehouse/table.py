@@ -157,6 +157,7 @@ class Table:
     owner: str = ""
     tolerance: float = 0.0
     pipeline: str = ""
+    early: timedelta = timedelta(0)
     sql: str = ""  # the query, if the transformation was declared as one
 
     def __call__(self, *inputs: "DataFrame", **named: "DataFrame") -> "DataFrame":
@@ -194,6 +195,7 @@ def table(
     grain: Grain = "hour",
     owner: str = "",
     tolerance: float = 0.0,
+    early: str | timedelta = "0 seconds",
 ) -> Callable[[FunctionType], Table]:
     """Declares the table that a pure `DataFrame -> DataFrame` function computes.
 
@@ -201,7 +203,8 @@ def table(
     follows the latest event time. A `window` table groups by the column `window` and lists its other `keys`. `late`
     says what happens to rows that miss their window: `redirect` keeps them in view as `<table>__late`, `drop` counts
     them only, `update` has bounded runs compute what they missed again, once its partition has closed. `tolerance` is
-    the relative difference of doubles that still counts as equal.
+    the relative difference of doubles that still counts as equal. `early` keeps `<table>__early`: what open windows
+    hold so far, refreshed that often.
     Raises DeclarationError.
     """
     _one_of("layer", layer, ("bronze", "silver", "gold"))
@@ -223,6 +226,7 @@ def table(
             grain=grain,
             owner=owner,
             tolerance=tolerance,
+            early=duration(early, "early"),
         )
 
     return declare

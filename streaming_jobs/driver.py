@@ -24,7 +24,7 @@ import portalocker
 import psutil
 from pyspark.sql.streaming import StreamingQuery
 
-from lakehouse import bounded, catalog, frontier, live, quality, session
+from lakehouse import bounded, catalog, early, frontier, live, quality, session
 from lakehouse.errors import BrokerError, JobError, LakehouseError
 from lakehouse.event_time import text
 from lakehouse.lake import Lake
@@ -47,6 +47,7 @@ class Job:
         me = psutil.Process()
         self.status = JobStatus(pipeline, me.pid, me.create_time(), 0, 0.0, "starting", progress.now(), progress.now())
         self.queries: dict[str, StreamingQuery] = {}
+        self.previews: dict[str, StreamingQuery] = {}  # of early results: nothing depends on them
         self.noted: dict[str, int] = {}
         self.flushed = time.monotonic()
         self.began = datetime.now(UTC)
@@ -74,6 +75,7 @@ class Job:
         else:
             for table in tables:
                 self.queries[table.name] = live.start(lake, table)
+            self.previews = {f"{t.name}__early": early.start(lake, t) for t in tables if t.early}
             self._await(lake, tables, self.stopping.is_set)
         self.say(state="stopping")
         self._drain(lake, tables, available_now)
@@ -93,7 +95,7 @@ class Job:
     def _await(self, lake: Lake, tables: list[Table], done: Callable[[], bool]) -> None:
         while True:
             ended = done()
-            for name, query in self.queries.items():
+            for name, query in (self.queries | self.previews).items():
                 if not query.isActive and (error := query.exception()) is not None:
                     raise JobError(f"table={name}: its query failed; {_cause(str(error))}") from error
             self.say(state="running", queries=self._observed(lake, tables))
@@ -106,6 +108,8 @@ class Job:
 
     def _drain(self, lake: Lake, tables: list[Table], available_now: bool) -> None:
         """Ends the queries in order: between two micro-batches; what another query of this job fed, when all is read."""
+        for query in self.previews.values():
+            query.stop()
         deadline = time.monotonic() + _DRAIN
         for table in (t for t in tables if t.name in self.queries):
             query, driving = self.queries[table.name], lake.catalog.driving_input(table)

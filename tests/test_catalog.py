@@ -168,3 +168,12 @@ def test_an_expectation_is_a_value_with_the_arguments_of_its_namesake():
     assert rule.kwargs == {"column_A": "high", "column_B": "low", "or_equal": True}
     assert expect.column_values_to_be_in_set("a", value_set=["x"]).kwargs == {"column": "a", "value_set": ["x"]}
     assert rule == expect.column_pair_values_a_to_be_greater_than_b("high", "low", or_equal=True)
+
+
+def test_early_results_need_a_window():
+    @table(layer="silver", early="1 second")
+    def copied(things):
+        return things
+
+    with pytest.raises(DeclarationError, match="early=0:00:01: rows without a window are final at once"):
+        declared(copied=copied)

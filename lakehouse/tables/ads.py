@@ -42,6 +42,7 @@ def campaigns(ad_campaigns: DataFrame) -> DataFrame:
     window=tumbling("10 seconds"),
     keys=["campaign_id"],
     late="redirect",
+    early="1 second",
     owner="team:ads",
     expectations=[expect.column_values_to_be_between("views", min_value=1)],
 )

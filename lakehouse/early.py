@@ -1,0 +1,49 @@
+"""Early results: what windows hold before they are complete, for people and dashboards.
+
+`<table>__early` is replaced as a whole, again and again, by the bounded function run over the open range: from the table's
+frontier on. So it agrees with what the live run will write if nothing else arrives. Downstream reads final rows only.
+"""
+
+import shutil
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming import StreamingQuery
+
+from lakehouse import bounded, live, plan, sinks, sources
+from lakehouse.event_time import EPOCH, Range, text
+from lakehouse.frontier import frontier
+from lakehouse.lake import Lake
+from lakehouse.plan import Plan
+from lakehouse.table import Table
+
+_END = datetime(9999, 1, 1, tzinfo=UTC)
+_TIDY = 500  # refreshes between two removals of what earlier ones left
+
+
+def refresh(lake: Lake, step: Plan, snapshots: Mapping[str, DataFrame], number: int = 0) -> int:
+    """Replaces the early rows of a window table by what its input holds now; returns the Delta version."""
+    ahead = frontier(lake.settings, step.table) or EPOCH
+    rows = plan.good(bounded.preview(lake, step, Range(ahead, _END), snapshots))
+    path = lake.path(step.table, "early")
+    version = sinks.overwrite(rows, path, {"run": f"early {number}", "frontier": text(ahead)})
+    if number % _TIDY == _TIDY - 1:
+        sinks.tidy(path)
+    return version
+
+
+def start(lake: Lake, table: Table) -> StreamingQuery:
+    """Starts the query that refreshes whenever the input has grown, at most every `table.early`.
+
+    It keeps nothing: a new process begins with the input as it is.
+    """
+    run = live.live_run(lake, table)
+    step, snapshots = run.plan, run.snapshots()
+    checkpoint = lake.settings.root / live.CHECKPOINTS / f"{table.name}__early"
+    shutil.rmtree(checkpoint, ignore_errors=True)
+    grown = sources.table_stream(lake.spark, lake.settings, str(lake.path(lake.catalog.table(step.driving))), since="latest")
+    lake.spark.sparkContext.setLocalProperty("spark.scheduler.pool", checkpoint.name)
+    writer = grown.writeStream.queryName(checkpoint.name).option("checkpointLocation", str(checkpoint))
+    trigger = f"{table.early.total_seconds()} seconds"
+    return writer.foreachBatch(lambda _, n: refresh(lake, step, snapshots, n)).trigger(processingTime=trigger).start()

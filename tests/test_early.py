@@ -1,0 +1,69 @@
+"""Early results: what open windows hold so far, in a table of its own."""
+
+import sys
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse import early, query
+from lakehouse.table import kafka, session, table, tumbling
+from lakehouse.testing import Stage
+
+HERE = sys.modules[__name__]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL")
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def clicks(click_topic: DataFrame) -> DataFrame:
+    return click_topic
+
+
+@table(layer="gold", window=tumbling("1 minute"), keys=["user"], early="1 second")
+def minutes(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
+
+
+@table(layer="gold", window=session("10 seconds"), keys=["user"], early="1 second")
+def sessions(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
+
+
+def at(seconds: float) -> dict:
+    return {"user": "a", "at": (START + timedelta(seconds=seconds)).isoformat()}
+
+
+def seen(stage: Stage, name: str, side: str = "") -> dict[float, int]:
+    """Seconds from START to the window's start -> clicks."""
+    rows = stage.rows(name, side).collect()
+    return {(r.window.start.astimezone(UTC) - START).total_seconds(): r.clicks for r in rows}
+
+
+def test_open_windows_are_shown_as_they_grow_and_no_more_once_they_are_final(spark, tmp_path):
+    stage = Stage(spark, tmp_path, HERE)
+    previews = [early.start(stage.lake, stage.lake.catalog.table(name)) for name in ("minutes", "sessions")]
+
+    def fed(*rows: dict) -> None:
+        stage.feed("clicks", rows)
+        for preview in previews:
+            preview.processAllAvailable()
+
+    try:
+        fed(at(1), at(2), at(61))
+        assert seen(stage, "minutes", "early") == {0: 2, 60: 1} and seen(stage, "minutes") == {}
+        assert seen(stage, "sessions", "early") == {1: 2, 61: 1}
+        fed(at(3), at(130))
+        assert seen(stage, "minutes", "early") == {0: 3, 60: 1, 120: 1}
+        fed(at(131), at(4))  # the watermark is 125: the second is late, as it will be for the live run
+        stage.run("minutes", "sessions")
+        assert seen(stage, "minutes") == {0: 3, 60: 1}
+        fed(at(132))
+    finally:
+        for preview in previews:
+            preview.stop()
+    assert seen(stage, "minutes", "early") == {120: 3}, "the others are final"
+    assert seen(stage, "sessions", "early") == {130: 3}
+    answer = query.run(stage.lake.settings, stage.lake.catalog, "SELECT clicks, _origin FROM minutes__early")
+    assert answer.rows == [(3, "early")]
