@@ -96,7 +96,10 @@ def _computed(
 
     def computed(context: Range) -> tuple[DataFrame, Observation]:
         counts = Observation()
-        judged = step.derived(rows.where(event_time.between(moment, context)), snapshots, origin, counts, touched)
+        others = None
+        if table.deduplicate:
+            others = rows.where(event_time.between(moment, event_time.widened(context, table.deduplicate.within)))
+        judged = step.derived(rows.where(event_time.between(moment, context)), snapshots, origin, counts, touched, others)
         # the observation stands between the cut and the function: a filter must not move below a stateful operator
         return judged.observe(f"whole_{table.name}", F.count(F.lit(1)).alias("rows")).where(within), counts
 

@@ -159,6 +159,16 @@ def _check(catalog: Catalog, table: Table) -> None:
         raise DeclarationError(
             f"{where}, input={read_files[0]}: files enter through a snapshot table of their own, so that they have versions"
         )
+    if table.deduplicate and kind != "row":
+        raise DeclarationError(
+            f"{where}, deduplicate={table.deduplicate}: it is taken out of rows one by one; declare it on a row-preserving "
+            "table, and read that"
+        )
+    if table.deduplicate and table.late == "update":
+        raise DeclarationError(
+            f"{where}, deduplicate, late='update': a late row let in afterwards could be the first of rows that are already "
+            "in the table; use late='redirect' or 'drop'"
+        )
     if table.early and table.window is None:
         raise DeclarationError(f"{where}, early={table.early}: rows without a window are final at once; remove it")
     if table.window is not None and not driving:

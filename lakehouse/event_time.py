@@ -8,6 +8,8 @@ is cut into micro-batches. The live query makes Spark close windows by the same 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import reduce
+from operator import and_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -15,13 +17,14 @@ from pyspark.sql import functions as F
 from lakehouse.durations import spark_interval
 from lakehouse.errors import RangeError
 from lakehouse.table import GRAINS, Grain
-from lakehouse.windows import Window
+from lakehouse.windows import Duplicates, Window
 
 ARRIVAL = "_arrival"
 ARRIVAL_TYPE = "struct<watermark:timestamp,topic:string,partition:int,offset:bigint,time:timestamp>"
 PARTITION = "_partition"
 ORIGIN = "_origin"
 WINDOW = "window"
+INGESTION = "ingestion_time"  # a record whose event time this is gets it as a column: the time of arrival
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # the watermark before any row arrived: nothing is late against it
 _LATE = "_late"
 _WATERMARK = "_watermark"  # `_arrival.watermark` as a column of its own, so that a query need not read the rest of the struct
@@ -106,6 +109,10 @@ def between(instant: Column, span: Range) -> Column:
     return (instant >= F.lit(span.start)) & (instant < F.lit(span.end))
 
 
+def widened(span: Range, by: timedelta) -> Range:
+    return Range(span.start - by, span.end + by)
+
+
 def context(span: Range, window: Window | None) -> Range:
     """The range of input event time that a range of output is computed from; for sessions, where to start looking."""
     if window is None:
@@ -172,6 +179,20 @@ def missed_instant(window: Window | None, event_time: str) -> Column:
 def accepted(rows: DataFrame, *, late_too: bool = False) -> DataFrame:
     """The `flagged` rows that a table is computed from."""
     return (rows if late_too else rows.where(~F.col(_LATE))).drop(_LATE, _WATERMARK)
+
+
+def firsts(rows: DataFrame, others: DataFrame, duplicates: Duplicates, event_time: str) -> DataFrame:
+    """`rows` without those of which `others` (the same rows among them) hold a duplicate that arrived before.
+
+    Source order is (time of arrival, partition, offset); a record's batches never go back in it. So what is kept is
+    decided when a row arrives, and no row that comes later changes it.
+    """
+    order = F.struct(*(F.col(f"{ARRIVAL}.{name}") for name in ("time", "partition", "offset")))
+    keys = [F.col(key).alias(f"_key_{key}") for key in duplicates.keys]
+    before = others.select(*keys, F.col(event_time).alias("_then"), order.alias("_before"))
+    apart = F.abs(F.unix_micros(event_time) - F.unix_micros("_then")) <= duplicates.within // timedelta(microseconds=1)
+    same = [F.col(key) == F.col(f"_key_{key}") for key in duplicates.keys]
+    return rows.join(before, reduce(and_, [*same, apart, F.col("_before") < order]), "left_anti")
 
 
 def late(rows: DataFrame) -> DataFrame:

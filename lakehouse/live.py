@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse import event_time, plan, sinks, sources
-from lakehouse.event_time import EPOCH, ORIGIN, Head
+from lakehouse.event_time import EPOCH, ORIGIN, Head, Range
 from lakehouse.frontier import Commit
 from lakehouse.lake import Lake
 from lakehouse.plan import REASON, Plan
@@ -157,14 +157,18 @@ def record_batch(run: LiveRun, batch: DataFrame, batch_id: int, log: BatchLog) -
     before = run.lake.journal(run.table).before(run.generation, batch_id)
     heads = {int(p): Head(e, a) for p, (e, a) in before.heads.items()} if before else {}
     delay, idle = run.table.delay, run.plan.source.idle_after
+    # a clock that was set back must not change the order in which rows arrived
+    at = max([log.at, *(head.active + timedelta(microseconds=1) for head in heads.values())])
     mark = event_time.watermark(before.watermark if before else EPOCH, heads, delay, idle)
     partitions = sorted(int(p) for offsets in log.inputs.values() for p in offsets)
-    good = F.when(F.col(REASON).isNull(), F.col(run.plan.event_time))
+    good = F.when(F.col(REASON).isNull(), F.lit(at) if run.plan.by_ingestion else F.col(run.plan.event_time))
     maxima = [F.max(F.when(F.col(f"{RECORD}_partition") == p, good)).alias(str(p)) for p in partitions]
 
     def counts(seen: Mapping[str, object]) -> dict[str, object]:
         latest = {p: _utc(seen[str(p)]) for p in partitions if seen[str(p)] is not None}
-        now = event_time.advanced(heads, latest, log.at)
+        if run.plan.by_ingestion and latest:
+            latest = dict.fromkeys(partitions, at)  # time goes on for a partition without records, too
+        now = event_time.advanced(heads, latest, at)
         return {
             "arrived": seen["good"] + seen["bad"],  # the plan keeps every row
             "frontier": event_time.watermark(mark, now, delay, idle),
@@ -172,7 +176,7 @@ def record_batch(run: LiveRun, batch: DataFrame, batch_id: int, log: BatchLog) -
         }
 
     def arrived(judged: DataFrame) -> DataFrame:
-        return run.plan.arrived(judged, mark, log.at)
+        return run.plan.arrived(judged, mark, at)
 
     run.write(batch, batch_id, counts, maxima, arrived, watermark=mark, inputs=log.inputs)
 
@@ -187,7 +191,8 @@ def _row(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
         log = run.log(batch_id)
         before = lake.journal(run.table).before(run.generation, batch_id)
         gate = Observation()
-        judged = run.plan.derived(batch, snapshots, "live", gate)
+        others = _near(lake, run, batch) if run.table.deduplicate else None
+        judged = run.plan.derived(batch, snapshots, "live", gate, others=others)
         start = (before and before.frontier) or EPOCH
 
         def counts(_: Mapping[str, object]) -> dict[str, object]:
@@ -210,6 +215,15 @@ def _row(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
         )
 
     return stream, batches
+
+
+def _near(lake: Lake, run: LiveRun, batch: DataFrame) -> DataFrame:
+    """The input's rows among which duplicates of the batch's rows may be; what arrived after the batch does not count."""
+    moment = lake.catalog.event_time(lake.catalog.table(run.plan.driving))
+    first, last = batch.agg(F.min(moment), F.max(moment)).head()
+    span = Range(_utc(first), _utc(last) + timedelta(microseconds=1)) if first else Range(EPOCH, EPOCH + timedelta(1))
+    within = event_time.between(F.col(moment), event_time.widened(span, run.table.deduplicate.within))
+    return lake.read(lake.catalog.table(run.plan.driving)).where(within)
 
 
 def _window(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:

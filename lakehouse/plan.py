@@ -58,26 +58,35 @@ class Plan:
         rows = rows.select(
             *(c for c in rows.columns if c != RECORD), *(F.col(f"{RECORD}.{n}").alias(f"{RECORD}_{n}") for n in own)
         )
+        out_of_time = () if self.by_ingestion else self._out_of_time(own["timestamp"])
+        reason = F.coalesce(own["problem"], *out_of_time, quality.first_broken(self.rules))
+        held = {f"{RECORD}_{name}": F.when(F.col(REASON).isNotNull(), own[name]) for name in ("key", "value")}
+        return rows.withColumn(REASON, reason).withColumns(held).drop(f"{RECORD}_timestamp", f"{RECORD}_problem")
+
+    @property
+    def by_ingestion(self) -> bool:
+        """Whether the event time of this record is its time of arrival, which `arrived` adds."""
+        return self.kind == "record" and self.event_time == event_time.INGESTION
+
+    def _out_of_time(self, sent: Column) -> tuple[Column, ...]:
         moment, source = F.col(self.event_time), self.source
-        ahead = F.unix_micros(moment) - F.unix_micros(own["timestamp"])
-        reason = F.coalesce(
-            own["problem"],
+        ahead = F.unix_micros(moment) - F.unix_micros(sent)
+        return (
             F.when(moment.isNull(), F.lit(f"event time missing: {self.event_time}")),
             F.when(moment < F.lit(source.not_before), F.lit(f"event time before {event_time.text(source.not_before)}")),
             F.when(
                 ahead > source.max_ahead // timedelta(microseconds=1),
                 F.lit(f"event time more than {source.max_ahead} ahead of the record's timestamp"),
             ),
-            quality.first_broken(self.rules),
         )
-        held = {f"{RECORD}_{name}": F.when(F.col(REASON).isNotNull(), own[name]) for name in ("key", "value")}
-        return rows.withColumn(REASON, reason).withColumns(held).drop(f"{RECORD}_timestamp", f"{RECORD}_problem")
 
     def arrived(self, judged: DataFrame, watermark: datetime, at: datetime) -> DataFrame:
         """Judged records with their arrival: the watermark in force, the record's position, the time of arrival."""
         columns = {"watermark": F.lit(watermark), "topic": F.lit(self.source.topic)}
         columns |= {name: F.col(f"{RECORD}_{name}") for name in ("partition", "offset")} | {"time": F.lit(at)}
         arrival = F.struct(*(column.alias(name) for name, column in columns.items()))
+        if self.by_ingestion:
+            judged = judged.withColumn(event_time.INGESTION, F.lit(at))
         return self._placed(judged.withColumn(ARRIVAL, arrival), F.lit(at), "live")
 
     def derived(
@@ -87,18 +96,22 @@ class Plan:
         origin: Origin,
         observed: Observation | str,
         touched: DataFrame | None = None,
+        others: DataFrame | None = None,
     ) -> DataFrame:
         """Rows of the driving input (with `_arrival`) through gate and function, judged.
 
         `observed` receives `event_time.counts`; it also keeps the optimiser from moving filters below the watermark.
         A bounded run lets late rows in if the table is to be updated with them. `touched` (column: the `unit`) narrows the
-        computation to some windows, or to some rows of a row table.
+        computation to some windows, or to some rows of a row table. `others`: among which duplicates are looked for.
         """
-        flagged = event_time.flagged(rows.drop(PARTITION, ORIGIN), self.table.window, self.event_time, self.table.grain)
+        flagged = self._flagged(rows)
         counted = flagged.observe(observed, *event_time.counts(self.table.window, self.event_time))
         taken = event_time.accepted(counted, late_too=origin == "bounded" and self.table.late == "update")
         if touched is not None:
             taken = taken.join(F.broadcast(touched.select(self.unit)), self.unit, "left_semi")
+        if self.table.deduplicate:
+            among = event_time.accepted(self._flagged(rows if others is None else others))
+            taken = event_time.firsts(taken, among, self.table.deduplicate, self.event_time)
         inputs = {self.driving: taken} | {
             n: s.drop(PARTITION, ORIGIN) for n, s in snapshots.items()
         }
@@ -108,6 +121,9 @@ class Plan:
         )
         rows = self._called(inputs, {ARRIVAL} if self.kind == "row" else set())
         return self._placed(rows.withColumn(REASON, reason), moment, origin)
+
+    def _flagged(self, rows: DataFrame) -> DataFrame:
+        return event_time.flagged(rows.drop(PARTITION, ORIGIN), self.table.window, self.event_time, self.table.grain)
 
     def snapshot(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
         """A table without event time, computed whole; rows that break an expectation are judged bad."""
@@ -137,12 +153,14 @@ class Plan:
                 f"{where}: it filters after it has aggregated, and Spark moves such a filter below the merging of sessions, "
                 "which gives wrong sessions; filter rows before, or sessions where they are read"
             )
-        wanted = {self.event_time} if self.kind in ("record", "row") else set()
+        wanted = {self.event_time} if self.kind in ("record", "row") and not self.by_ingestion else set()
         wanted |= {event_time.WINDOW, *self.table.keys} if self.kind == "window" else set(self.table.keys)
         if missing := wanted - set(rows.columns):
             raise DeclarationError(
                 f"{where}: the declaration names {', '.join(sorted(missing))}; the function must return it"
             )
+        if self.by_ingestion and event_time.INGESTION in rows.columns:
+            raise DeclarationError(f"{where}: {event_time.INGESTION} is added by the library; leave it to it, or rename yours")
         if unknown := [c for c in rows.columns if c.startswith("_") and c not in kept]:
             raise DeclarationError(f"{where}: a leading '_' marks technical columns; rename {', '.join(unknown)}")
         return rows

@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, Literal
 
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
-from lakehouse.windows import Window, session, sliding, tumbling
+from lakehouse.windows import Duplicates, Window, duplicates, session, sliding, tumbling
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["expect", "files", "kafka", "session", "sliding", "sql_table", "table", "tumbling"]
+__all__ = ["duplicates", "expect", "files", "kafka", "session", "sliding", "sql_table", "table", "tumbling"]
 
 Layer = Literal["bronze", "silver", "gold"]
 LatePolicy = Literal["drop", "redirect", "update"]
@@ -158,6 +158,7 @@ class Table:
     tolerance: float = 0.0
     pipeline: str = ""
     early: timedelta = timedelta(0)
+    deduplicate: Duplicates | None = None
     sql: str = ""  # the query, if the transformation was declared as one
 
     def __call__(self, *inputs: "DataFrame", **named: "DataFrame") -> "DataFrame":
@@ -180,6 +181,7 @@ class Table:
         """
         parts = [" ".join(self.sql.split())] if self.sql else [ast.dump(tree) for tree in _code(self.transformation)]
         decided = (self.event_time, self.delay, self.window, self.keys, self.late, self.grain, self.expectations)
+        decided += (self.deduplicate,) if self.deduplicate else ()
         return hashlib.sha256(repr((parts, decided)).encode()).hexdigest()[:16]
 
 
@@ -196,15 +198,17 @@ def table(
     owner: str = "",
     tolerance: float = 0.0,
     early: str | timedelta = "0 seconds",
+    deduplicate: Duplicates | None = None,
 ) -> Callable[[FunctionType], Table]:
     """Declares the table that a pure `DataFrame -> DataFrame` function computes.
 
     A record (a table read straight from a topic) names its `event_time` column and the `delay` by which its watermark
-    follows the latest event time. A `window` table groups by the column `window` and lists its other `keys`. `late`
-    says what happens to rows that miss their window: `redirect` keeps them in view as `<table>__late`, `drop` counts
-    them only, `update` has bounded runs compute what they missed again, once its partition has closed. `tolerance` is
-    the relative difference of doubles that still counts as equal. `early` keeps `<table>__early`: what open windows
-    hold so far, refreshed that often.
+    follows the latest event time; with event_time="ingestion_time" that is the time of arrival, as it was recorded.
+    A `window` table groups by the column `window` and lists its other `keys`. `early` keeps `<table>__early`: what open
+    windows hold so far, refreshed that often. `deduplicate` takes `duplicates(...)` out of a row table's input.
+    `late` says what happens to rows that miss their window: `redirect` keeps them in view as `<table>__late`, `drop`
+    counts them only, `update` has bounded runs compute what they missed again, once its partition has closed.
+    `tolerance` is the relative difference of doubles that still counts as equal.
     Raises DeclarationError.
     """
     _one_of("layer", layer, ("bronze", "silver", "gold"))
@@ -227,6 +231,7 @@ def table(
             owner=owner,
             tolerance=tolerance,
             early=duration(early, "early"),
+            deduplicate=deduplicate,
         )
 
     return declare

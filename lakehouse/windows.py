@@ -1,4 +1,4 @@
-"""Windows of event time, as values: what a table declares. `lakehouse.event_time` assigns rows to them."""
+"""Windows of event time, and the horizon of duplicates, as values: what a table declares. `event_time` applies them."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -88,3 +88,22 @@ def _offset(offset: timedelta, step: timedelta) -> timedelta:
     if offset >= step:
         raise DeclarationError(f"offset={offset}: it lies below {step}, after which windows repeat; subtract that")
     return offset
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicates:
+    """Rows of equal `keys` whose event times are at most `within` apart; the one that arrived first is kept."""
+
+    keys: tuple[str, ...]
+    within: timedelta
+
+
+def duplicates(*keys: str, within: str | timedelta) -> Duplicates:
+    """What counts as the same row sent again: equal `keys`, at most `within` apart in event time.
+
+    The first in source order (time of arrival, partition, offset) is kept; rows with a null key are no duplicates. Each
+    micro-batch reads the input's rows of its own event time plus and minus `within`. Raises DeclarationError.
+    """
+    if not keys:
+        raise DeclarationError("duplicates(): it names at least one column; write duplicates('event_id', within='1 hour')")
+    return Duplicates(keys, _positive(within, "duplicates within"))
