@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: demo test verify bench lint lock setup clean help
+.PHONY: demo test verify bench matrix lint lock setup clean help
 BIN := .venv/bin
 LOCKED := .venv/.locked
 READY := .venv/.ready
@@ -37,6 +37,9 @@ verify: setup ## everything else: style, processes killed, the demo in a browser
 
 bench: setup ## measure what the README claims
 	@$(BIN)/python -m benchmarks
+
+matrix: setup ## operator by disturbance: write docs/equivalence.md anew
+	@$(BIN)/python -m benchmarks.matrix --write docs/equivalence.md
 
 lint: setup ## check the style of the code
 	@$(BIN)/ruff check

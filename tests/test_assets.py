@@ -86,6 +86,7 @@ def test_graph_is_as_it_was(built):
         "campaigns": ("bronze", ["ad_campaigns"]),
         "valid_readings": ("silver", ["sensor_readings"]),
         "sensor_averages": ("gold", ["valid_readings"]),
+        "sensor_trends": ("gold", ["valid_readings"]),
         "campaign_views": ("gold", ["ad_events", "campaigns"]),
     }
 
@@ -93,7 +94,7 @@ def test_graph_is_as_it_was(built):
 def test_records_and_sources_cannot_be_materialised(built):
     graph = built.resolve_asset_graph()
     materialisable = {k.to_user_string() for k in graph.materializable_asset_keys}
-    assert materialisable == {"campaigns", "valid_readings", "sensor_averages", "campaign_views"}
+    assert materialisable == {"campaigns", "valid_readings", "sensor_averages", "sensor_trends", "campaign_views"}
 
 
 def test_derived_tables_have_the_partitions_of_delta(built):
@@ -108,9 +109,9 @@ def test_derived_tables_have_the_partitions_of_delta(built):
 
 def test_jobs_and_checks(built):
     jobs = {j.name for j in built.resolve_all_job_defs() if not j.name.startswith("__")}
-    assert jobs == {"start_sensors", "stop_sensors", "start_ads", "stop_ads", "reconcile"}
+    assert jobs == {"start_sensors", "stop_sensors", "start_ads", "stop_ads", "reconcile", "update"}
     checks = {(k.asset_key.to_user_string(), k.name) for k in built.resolve_asset_graph().asset_check_keys}
-    derived = ("valid_readings", "sensor_averages", "campaign_views")
+    derived = ("valid_readings", "sensor_averages", "sensor_trends", "campaign_views")
     assert checks == {(t, c) for t in derived for c in ("stream_equals_batch", "expectations_hold")} | {
         ("campaigns", "expectations_hold")
     }

@@ -39,6 +39,7 @@ def test_the_shipped_tables_have_kinds_and_come_in_order():
         "sensor_readings": "record",
         "valid_readings": "row",
         "sensor_averages": "window",
+        "sensor_trends": "window",
         "ad_events": "record",
         "campaigns": "snapshot",
         "campaign_views": "window",

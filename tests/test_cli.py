@@ -55,13 +55,14 @@ def test_help_needs_none_of_the_heavy_packages():
 
 
 def test_tables_shows_each_table_as_it_stands(run):
-    record, row, window = lines(run("tables", "--json"))
+    record, row, window, trends = lines(run("tables", "--json"))
     assert record | {"version": 0} == {
         "layer": "bronze", "table": "sensor_readings", "kind": "record", "pipeline": "sensors", "rows": 36, "version": 0,
         "frontier": "2026-01-01T03:09:55Z", "late": None, "quarantined": 9, "verdict": None,
     }  # fmt: skip
     assert (row["table"], row["rows"], row["late"], row["quarantined"]) == ("valid_readings", 31, 2, 3)
     assert (window["table"], window["rows"], window["late"], window["quarantined"]) == ("sensor_averages", 27, 2, 0)
+    assert (trends["table"], trends["rows"], trends["frontier"]) == ("sensor_trends", 0, None), "its query has not run"
     assert "sensor_averages" in run("tables").stdout
 
 
@@ -153,7 +154,7 @@ def test_an_error_is_one_line_and_exit_code_2(run, command, said):
 
 def test_an_empty_lakehouse_has_tables_and_no_rows(run, tmp_path):
     shown = CliRunner().invoke(cli.app(), ["tables", "--json"], env=ENVIRONMENT | {"LAKEHOUSE_ROOT": str(tmp_path / "new")})
-    assert [row["rows"] for row in lines(shown)] == [None, None, None]
+    assert [row["rows"] for row in lines(shown)] == [None] * 4
     assert not (tmp_path / "new").exists(), "looking makes nothing"
 
 

@@ -17,7 +17,7 @@ from lakehouse.tables import ads, sensors
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_live_equals_bounded
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-FEW = settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=1, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=6, derandomize=False, print_blob=True)
 
 POINTS = st.sampled_from([None, *COMMIT_POINTS])

@@ -1,12 +1,18 @@
 """Late rows under the policy `update`: closed partitions are rewritten by bounded runs, the windows touched only."""
 
+import json
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import dagster as dg
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from typer.testing import CliRunner
 
+from assets import definitions, schedules
+from batch_jobs import commands
 from lakehouse import proof, sinks, updates
 from lakehouse.event_time import ORIGIN, PARTITION
 from lakehouse.table import expect, kafka, session, sliding, table, tumbling
@@ -91,6 +97,27 @@ def test_what_waits_for_an_update_is_pending_and_the_rest_is_compared(late):
     assert verdict(late, "valid_clicks") == "PENDING"
 
 
+def test_schedule_and_command_see_what_waits(late):
+    schedule = schedules.update_closed(late.lake.settings, late.lake.catalog)
+
+    def asked():
+        return schedule.evaluate_tick(dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC)))
+
+    (request,) = asked().run_requests
+    assert set(request.tags["tables"].split(", ")) == {"minutes", "sessions", "sliding_sums", "valid_clicks"}
+    shown = [json.loads(line) for line in command(late, "--dry-run", "--json").stdout.splitlines()]
+    assert {"table": "minutes", "partition": "2026-01-01-03", "closed": False} in [
+        {k: r[k] for k in ("table", "partition", "closed")} for r in shown
+    ]
+    refused = command(late, "clicks")
+    assert refused.exit_code == 2 and "table=clicks, late='redirect': late rows stay out of it" in refused.stderr
+
+
+def command(stage: Stage, *arguments: str):
+    environment = {"LAKEHOUSE_ROOT": str(stage.lake.settings.root), "LAKEHOUSE_TABLES": "test_updates"}
+    return CliRunner().invoke(commands.app, ["update", *arguments], env=environment)
+
+
 def test_an_update_rewrites_the_windows_touched_only_in_one_commit_a_partition(late):
     before = sinks.version(late.lake.path(late.lake.catalog.table("minutes")))
     [commit] = late.update("minutes")
@@ -102,6 +129,7 @@ def test_an_update_rewrites_the_windows_touched_only_in_one_commit_a_partition(l
     assert seen[3600] == (1, "live"), "another partition"
     assert clicks_of(late, "minutes", "b")[6960] == (1, "live")
     assert late.update("minutes") == [], "there is nothing left to do"
+    assert "no closed partition waited" in command(late, "minutes").stdout
 
 
 def test_an_open_partition_waits_until_it_closes(late):
@@ -113,15 +141,6 @@ def test_an_open_partition_waits_until_it_closes(late):
     assert [c.start for c in late.update("minutes")] == [START + timedelta(hours=3)]
     assert clicks_of(late, "minutes")[10_980] == (1, "bounded")
     assert_live_equals_bounded(late, "minutes")
-
-
-@pytest.mark.parametrize("name", ["sliding_sums", "sessions"])
-def test_sliding_windows_and_sessions_are_rewritten_too(late, name):
-    late.advance("clicks", at(14_500))
-    late.run(name)
-    assert late.update(name)
-    certificate = assert_live_equals_bounded(late, name)
-    assert certificate.rows_by_bounded_runs, "what was late is in it"
 
 
 def test_a_late_row_joins_sessions_of_two_partitions(late):
@@ -145,3 +164,36 @@ def test_rows_of_a_row_table_are_put_in_and_what_reads_it_follows(late):
     assert late.update("hourly")
     certificate = assert_live_equals_bounded(late, "hourly")
     assert certificate.rows_by_bounded_runs
+
+
+def test_the_policy_is_switched_with_the_checkpoint_kept(spark, tmp_path):
+    stage = Stage(spark, tmp_path, HERE)
+    updated = stage.lake
+    tables = updated.catalog.tables | {"minutes": replace(updated.catalog.table("minutes"), late="redirect")}
+    stage.lake = replace(updated, catalog=replace(updated.catalog, tables=tables))
+    stage.feed("clicks", [at(1)])
+    stage.advance("clicks", at(4_000))
+    stage.feed("clicks", [at(2)])
+    stage.run("minutes")
+    assert stage.update("minutes") == [] and clicks_of(stage, "minutes") == {0: (1, "live")}
+    assert_live_equals_bounded(stage, "minutes")
+    stage.lake = updated
+    assert verdict(stage, "minutes") == "PENDING"
+    stage.advance("clicks", at(8_000))
+    stage.run("minutes")
+    assert len(stage.update("minutes")) == 1
+    assert clicks_of(stage, "minutes")[0] == (2, "bounded"), "what was late under the other policy is let in, too"
+    assert_live_equals_bounded(stage, "minutes")
+    batches = [c.batch for c in stage.lake.journal(stage.lake.catalog.table("minutes")).live()]
+    assert batches == sorted(batches, reverse=True) and len(set(batches)) == len(batches), "the same checkpoint went on"
+
+
+def test_the_job_of_dagster_rewrites_all_that_waits(late):
+    late.advance("clicks", at(14_500))
+    late.run("sliding_sums")
+    run = definitions.build(late.lake.settings).resolve_job_def("update").execute_in_process()
+    told = {(e.asset_key.to_user_string(), e.partition) for e in run.asset_materializations_for_node("update_tables")}
+    assert {("sliding_sums", "2026-01-01-00"), ("sliding_sums", "2026-01-01-03")} <= told
+    for name in ("sliding_sums", "sessions"):
+        certificate = assert_live_equals_bounded(late, name)
+        assert certificate.rows_by_bounded_runs, "what was late is in it"

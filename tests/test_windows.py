@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from test_equivalence import FEW, MANY, START, Event, assert_counts_add_up, play, stories
@@ -106,7 +106,7 @@ def check(stage_of, story) -> None:
 
 
 @given(story=stories())
-@settings(FEW, max_examples=1)
+@FEW
 def test_windows_live_equal_bounded(stage_of, story):
     check(stage_of, story)
 

@@ -21,7 +21,9 @@ class Producer:
 def producer(pipeline: str) -> Producer:
     """The producer of a shipped pipeline; raises SettingsError for any other name."""
     if pipeline == "sensors":
-        workload = Workload(rate=200, disorder_ms=2_000, late_share=0.001, malformed_share=0.001, partitions=3)
+        workload = Workload(
+            rate=200, disorder_ms=2_000, late_share=0.001, malformed_share=0.001, partitions=3, offline_ms=180_000
+        )
         return Producer("sensor-readings", workload, sensors.records, sensors.malformed)
     if pipeline == "ads":
         workload = Workload(rate=1_000, disorder_ms=99, late_share=0.000_01, partitions=4)

@@ -10,10 +10,11 @@ from typing import NamedTuple
 from zlib import crc32
 
 from lakehouse.producers.mishaps import spoiled, with_mishaps
-from lakehouse.producers.workload import DUPLICATE, MALFORMED, ORDINARY, Moment, Record, Workload, draws, moments
+from lakehouse.producers.workload import DUPLICATE, LATE, MALFORMED, ORDINARY, Moment, Record, Workload, draws, moments
 
 WINDOW_MS = 5_000
 _DAY = 1440  # minutes
+_CUT_MS = 20 * 60_000
 
 
 class Sensor(NamedTuple):
@@ -37,7 +38,31 @@ class Readings(NamedTuple):
 
 def records(workload: Workload, start_ms: int, end_ms: int | None = None, sensors: int = 20) -> Iterator[Record]:
     """The records sent in `[start_ms, end_ms)`, sensor after sensor, in the order of sending; keyed by sensor."""
-    return with_mishaps(_good(workload, start_ms, end_ms, sensors), "sensor_id", iso)
+    sent = with_mishaps(_good(workload, start_ms, end_ms, sensors), "sensor_id", iso)
+    return _with_outages(sent, workload, sensors) if workload.offline_ms else sent
+
+
+def _with_outages(records: Iterator[Record], workload: Workload, sensors: int) -> Iterator[Record]:
+    """From minute 20 of each hour on, one sensor after the other is offline; its records wait, and none is lost."""
+    waiting: list[Record] = []
+    back_ms = 0
+    for record in records:
+        if waiting and record.time_ms >= back_ms:
+            yield from (_held(each, back_ms) for each in waiting)
+            waiting = []
+        hour, within = divmod(record.time_ms, 3_600_000)
+        offline = f"sensor-{hour % sensors:03d}".encode()
+        if record.key == offline and _CUT_MS <= within < _CUT_MS + workload.offline_ms:
+            back_ms = hour * 3_600_000 + _CUT_MS + workload.offline_ms
+            waiting.append(record)
+        else:
+            yield record
+            last_ms = record.time_ms
+    yield from (_held(each, last_ms) for each in waiting)
+
+
+def _held(record: Record, time_ms: int) -> Record:
+    return record._replace(time_ms=time_ms, kind=LATE if record.kind == ORDINARY else record.kind)
 
 
 def malformed(kind: str, time_ms: int) -> Record:

@@ -25,6 +25,7 @@ class Workload:
     duplicate_share: float = 0.0  # sent twice, byte for byte
     malformed_share: float = 0.0
     partitions: int = 1
+    offline_ms: int = 0  # once an hour one device is cut off for so long, and then sends at once what it measured
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -33,7 +34,7 @@ class Workload:
                 raise SettingsError(
                     f"{field.name}={value}: a share lies between 0 and 1; write 0.01 for one in a hundred"
                 )
-        for name, least in (("rate", 1), ("partitions", 1), ("disorder_ms", 0)):
+        for name, least in (("rate", 1), ("partitions", 1), ("disorder_ms", 0), ("offline_ms", 0)):
             if getattr(self, name) < least:
                 raise SettingsError(f"{name}={getattr(self, name)}: at least {least}; raise it")
         shares = self.late_share + self.duplicate_share + self.malformed_share

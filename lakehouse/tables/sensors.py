@@ -1,9 +1,9 @@
-"""Sensor averages: readings in Fahrenheit become valid readings in Celsius, then 5-second averages per sensor."""
+"""Sensor averages: readings in Fahrenheit become valid readings in Celsius, then averages per sensor, over 5 s and sliding."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.table import expect, kafka, table, tumbling
+from lakehouse.table import expect, kafka, sliding, table, tumbling
 
 sensor_topic = kafka(
     "sensor-readings",
@@ -51,4 +51,19 @@ def sensor_averages(valid_readings: DataFrame) -> DataFrame:
         F.count("*").alias("readings"),
         F.min("temperature_c").alias("min_c"),
         F.max("temperature_c").alias("max_c"),
+    )
+
+
+@table(
+    layer="gold",
+    window=sliding("1 minute", "10 seconds"),
+    keys=["sensor_id"],
+    late="redirect",
+    owner="team:sensors",
+    expectations=[expect.column_values_to_be_between("readings", min_value=1)],
+)
+def sensor_trends(valid_readings: DataFrame) -> DataFrame:
+    """Average temperature (degrees Celsius) per sensor over the last minute, every 10 seconds."""
+    return valid_readings.groupBy("window", "sensor_id").agg(
+        F.avg("temperature_c").alias("average_c"), F.count("*").alias("readings")
     )

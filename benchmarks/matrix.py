@@ -1,0 +1,206 @@
+"""Operator by disturbance: how often live and bounded runs agree, ours and the same code without what we add.
+
+    python -m benchmarks.matrix [--seeds N] [--write docs/equivalence.md]
+
+Each cell is N streams: the operator run live through the disturbance, then computed by one bounded run, and compared behind
+the frontier. "Naive" is the same function over the same stored rows, once as a stream with Spark's own watermark and once
+in batch. The random stories of the tests go further than these; the table is for people.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from benchmarks import operators
+from lakehouse import event_time, proof, session
+from lakehouse.settings import Settings, from_environment
+from lakehouse.table import Table
+from lakehouse.testing import COMMIT_POINTS, Stage
+
+START = datetime(2026, 3, 28, 22, 58, tzinfo=UTC)  # Berlin's clocks change within the day that begins two minutes later
+BEGIN, END = "<!-- matrix -->", "<!-- end of matrix -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Click:
+    id: int
+    seconds: float
+    user: int
+    value: int
+    partition: int
+
+    def row(self) -> tuple[int, dict]:
+        at = (START + timedelta(seconds=self.seconds)).isoformat()
+        return self.partition, {"id": self.id, "user": f"user-{self.user}", "at": at, "value": self.value}
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Micro-batches of the record; how the tables' queries cut them again, and where everything crashes."""
+
+    batches: list[list[Click]]
+    files: int = 1_000
+    crashes: tuple[str, ...] = ()
+
+
+def plain(random: Random) -> Stream:
+    clicks = [
+        Click(n, 2.5 * n, random.randrange(3), random.randrange(100), random.randrange(2)) for n in range(90)
+    ]
+    return Stream([clicks[i : i + 12] for i in range(0, len(clicks), 12)])
+
+
+def cut(random: Random) -> Stream:
+    return replace(plain(random), files=1)
+
+
+def disordered(random: Random) -> Stream:
+    """Each up to 4 s late: within the delay."""
+    stream = plain(random)
+    clicks = sorted((c for batch in stream.batches for c in batch), key=lambda c: c.seconds + random.uniform(0, 4))
+    return replace(stream, batches=[clicks[i : i + 12] for i in range(0, len(clicks), 12)])
+
+
+def late(random: Random) -> Stream:
+    """One in five comes a batch or two after its own: 30 to 60 s."""
+    batches = plain(random).batches
+    moved: list[list[Click]] = [[] for _ in range(len(batches) + 2)]
+    for n, batch in enumerate(batches):
+        for click in batch:
+            moved[n + (random.choice((1, 2)) if random.random() < 0.2 else 0)].append(click)
+    return Stream([batch for batch in moved if batch])
+
+
+def repeated(random: Random) -> Stream:
+    """One in four is sent twice, the second time in the same batch or the next."""
+    batches = plain(random).batches
+    sent = [list(batch) for batch in batches]
+    for n, batch in enumerate(batches):
+        for click in batch:
+            if random.random() < 0.25:
+                sent[min(n + random.choice((0, 1)), len(batches) - 1)].append(click)
+    return Stream(sent)
+
+
+def lagging(random: Random) -> Stream:
+    """One partition of the topic is read two batches behind the other, as in a catch-up."""
+    batches = plain(random).batches
+    sent: list[list[Click]] = [[] for _ in range(len(batches) + 2)]
+    for n, batch in enumerate(batches):
+        for click in batch:
+            sent[n + 2 * click.partition].append(click)
+    return Stream(sent)
+
+
+def crashing(random: Random) -> Stream:
+    """Every micro-batch of the record, and the first of each table, crash at one of the commit points and resume."""
+    return replace(plain(random), crashes=tuple(random.choice(COMMIT_POINTS) for _ in range(8)))
+
+
+def everything(random: Random) -> Stream:
+    stream = late(random)
+    shuffled = [random.sample(batch, len(batch)) + random.sample(batch, len(batch) // 3) for batch in stream.batches]
+    return Stream(shuffled, files=1, crashes=tuple(random.choice(COMMIT_POINTS) for _ in shuffled))
+
+
+DISTURBANCES: dict[str, Callable[[Random], Stream]] = {
+    "in order": plain, "cut file by file": cut, "disorder": disordered, "late rows": late, "rows sent twice": repeated,
+    "a partition lags": lagging, "crashes": crashing, "all of it": everything,
+}  # fmt: skip
+
+
+def outcomes(spark: SparkSession, stream: Stream, root: Path) -> Iterator[tuple[str, bool, bool | None]]:
+    """Per operator its name, whether ours agree, and whether the naive ones do (None: it has no naive form)."""
+    stage = Stage(spark, root, operators)
+    tables = [t for t in stage.lake.catalog if stage.lake.catalog.kind(t) != "record"]
+    names = [t.name for t in tables]
+    half = len(stream.batches) // 2
+    for n, batch in enumerate(stream.batches):
+        stage.feed("clicks", [c.row() for c in batch], abort_at=stream.crashes[n % 8] if stream.crashes else None)
+        if n == half:
+            stage.run(*names, files_per_batch=stream.files, abort_at=stream.crashes[-1] if stream.crashes else None)
+    for hours in (3, 60):
+        stage.advance("clicks", Click(0, 3600 * hours, 0, 99, 0).row()[1])
+    stage.run(*names, files_per_batch=stream.files)
+    for table in tables:
+        stage.update(table.name)
+        certificate = proof.reconcile(stage.lake, table)
+        yield table.name, certificate.verdict == "EQUAL" and certificate.rows_bounded > 0, _naive(stage, table, stream.files)
+
+
+def _naive(stage: Stage, table: Table, files: int) -> bool | None:
+    """The function as one would run it: Spark's watermark, no stored one; windows that have closed, live and in batch."""
+    if table.window is None or table.late == "update":
+        return None
+    spark, path = stage.lake.spark, str(stage.lake.path(stage.lake.catalog.table("clicks")))
+    reader = spark.readStream.format("delta").option("maxFilesPerTrigger", files)
+
+    def computed(rows: DataFrame) -> DataFrame:
+        flagged = event_time.flagged(rows, table.window, "at", table.grain)
+        return table(clicks=event_time.accepted(flagged, late_too=True).drop(event_time.ARRIVAL))
+
+    found: list[DataFrame] = []
+    live = computed(reader.load(path).withWatermark("at", "5 seconds")).writeStream.option(
+        "checkpointLocation", tempfile.mkdtemp(dir=stage.lake.settings.root)
+    )
+    query = live.foreachBatch(lambda batch, _: found.append(batch.collect())).trigger(availableNow=True).start()
+    query.awaitTermination()
+    rows = spark.read.format("delta").load(path)
+    watermark = rows.agg(F.max("at") - F.expr("interval 5 seconds")).head()[0]
+    batch = computed(rows).where(F.col("window.end") <= F.lit(watermark)).collect()
+    return sorted(map(str, (row for part in found for row in part))) == sorted(map(str, batch))
+
+
+def measured(spark: SparkSession, seeds: int) -> dict[str, dict[str, tuple[int, int | None]]]:
+    """Operator -> disturbance -> in how many of the streams ours agree, and the naive ones."""
+    found: dict[str, dict[str, tuple[int, int | None]]] = {}
+    for name, disturbance in DISTURBANCES.items():
+        for seed in range(seeds):
+            with tempfile.TemporaryDirectory() as root:
+                for operator, ours, naive in outcomes(spark, disturbance(Random(f"{name} {seed}")), Path(root)):
+                    before = found.setdefault(operator, {}).get(name, (0, None if naive is None else 0))
+                    found[operator][name] = (before[0] + ours, None if naive is None else before[1] + naive)
+            print(f"{name}: {seed + 1} of {seeds}", file=sys.stderr, flush=True)
+    return found
+
+
+def table_of(found: dict[str, dict[str, tuple[int, int | None]]], seeds: int) -> str:
+    """The matrix in Markdown: ours / naive, of so many streams."""
+    lines = ["| operator | " + " | ".join(DISTURBANCES) + " |", "|---" * (len(DISTURBANCES) + 1) + "|"]
+    for operator, cells in found.items():
+        shown = (f"{ours} / {'–' if naive is None else naive}" for ours, naive in cells.values())
+        lines.append(f"| {operator.replace('_', ' ')} | " + " | ".join(shown) + " |")
+    pairs = [cell for cells in found.values() for cell in cells.values()]
+    naive = [n for _, n in pairs if n is not None]
+    total = f"Of {len(pairs) * seeds} comparisons ours agree in {sum(o for o, _ in pairs)}; "
+    return "\n".join([*lines, "", total + f"of {len(naive) * seeds} naive ones {sum(naive)} do."])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.matrix", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=2, help="streams a cell")
+    parser.add_argument("--write", type=Path, help="a page of the docs, whose matrix is replaced")
+    given = parser.parse_args()
+    conf = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    settings = Settings(jars=from_environment().jars, spark_conf=conf, shuffle_partitions=1)
+    found = measured(session.create(settings, "matrix"), given.seeds)
+    text = table_of(found, given.seeds)
+    print(text)
+    if given.write:
+        before, _, rest = given.write.read_text().partition(BEGIN)
+        after = rest.partition(END)[2]
+        given.write.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    ours = all(o == given.seeds for cells in found.values() for o, _ in cells.values())
+    return 0 if ours else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

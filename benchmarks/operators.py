@@ -1,0 +1,57 @@
+"""A table for each operator, over one record of clicks: what `benchmarks.matrix` puts to the test."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.table import duplicates, kafka, session, sliding, sql_table, table, tumbling
+
+click_topic = kafka("clicks", schema="id BIGINT NOT NULL, user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def clicks(click_topic: DataFrame) -> DataFrame:
+    return click_topic
+
+
+@table(layer="silver")
+def row_table(clicks: DataFrame) -> DataFrame:
+    return clicks.where("value > 20").withColumn("twice", F.col("value") * 2)
+
+
+@table(layer="silver", deduplicate=duplicates("user", "value", within="20 seconds"))
+def deduplicated(clicks: DataFrame) -> DataFrame:
+    return clicks
+
+
+@table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
+def tumbling_windows(clicks: DataFrame) -> DataFrame:
+    return clicks.where("value > 20").groupBy("window", "user").agg(F.count("*").alias("clicks"), F.sum("value").alias("value"))
+
+
+@table(layer="gold", window=tumbling("10 seconds"), keys=["user"], late="update")
+def updated_windows(clicks: DataFrame) -> DataFrame:
+    return clicks.where("value > 20").groupBy("window", "user").agg(F.count("*").alias("clicks"), F.sum("value").alias("value"))
+
+
+@table(layer="gold", window=sliding("20 seconds", "5 seconds"), keys=["user"])
+def sliding_windows(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window", "user").agg(F.max("value").alias("value"))
+
+
+@table(layer="gold", window=session("4 seconds"), keys=["user"])
+def sessions(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
+
+
+@table(layer="gold", window=tumbling("1 day", zone="Europe/Berlin"), keys=["user"], grain="day")
+def days_of_a_zone(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
+
+
+windows_in_sql = sql_table(
+    "windows_in_sql",
+    "SELECT window, user, count(*) AS clicks FROM {clicks} GROUP BY window, user",
+    layer="gold",
+    window=tumbling("10 seconds"),
+    keys=["user"],
+)
