@@ -9,7 +9,7 @@ from random import Random
 from typing import NamedTuple
 from zlib import crc32
 
-from lakehouse.producers.mishaps import spoiled, with_mishaps
+from lakehouse.producers.mishaps import Form, spoiled, with_mishaps
 from lakehouse.producers.workload import DUPLICATE, MALFORMED, ORDINARY, Moment, Record, Workload, draws, moments
 
 WINDOW_MS = 5_000
@@ -37,13 +37,13 @@ class Readings(NamedTuple):
 
 def records(workload: Workload, start_ms: int, end_ms: int | None = None, sensors: int = 20) -> Iterator[Record]:
     """The records sent in `[start_ms, end_ms)`, sensor after sensor, in the order of sending; keyed by sensor."""
-    return with_mishaps(_good(workload, start_ms, end_ms, sensors), "sensor_id", iso)
+    return with_mishaps(_good(workload, start_ms, end_ms, sensors), _FORM)
 
 
 def malformed(kind: str, time_ms: int) -> Record:
     """One bad record of `kind`, sent at `time_ms` to partition 0."""
     good = next(_good(Workload(), time_ms, None, 1))
-    return spoiled(good._replace(kind=ORDINARY), kind, "sensor_id", iso)
+    return spoiled(good._replace(kind=ORDINARY), kind, _FORM)
 
 
 def expected_readings(
@@ -66,6 +66,9 @@ def expected_readings(
 def iso(ms: int) -> str:
     """An instant as the readings write it: 2026-11-21T10:00:00.123Z."""
     return f"{_second(ms // 1000)}.{ms % 1000:03d}Z"
+
+
+_FORM = Form("sensor_id", iso)
 
 
 def _second(s: int) -> str:
