@@ -162,7 +162,7 @@ def _each(function: Callable[[str], object], values: pa.Array, returned: pa.Data
 
 @cache
 def _geoip():
-    """The country data, read once by each Python worker: a tenth of a second, 60 MB."""
+    """The country data, read once by each Python worker: a tenth of a second, some 60 MB."""
     import geoip2fast
 
     # by its path: of a mere name it would take the file of whatever folder the worker runs in
