@@ -143,7 +143,8 @@ def _countries(addresses: pa.Array) -> pa.Array:
     """The country of each IPv4 or IPv6 address; ZZ, as CLDR has it, for private, unknown and unreadable ones."""
 
     def country(address: str) -> str:
-        return found if (found := _geoip().lookup(address.removeprefix("::ffff:")).country_code).isalpha() else "ZZ"
+        code = _geoip().lookup(address.removeprefix("::ffff:")).country_code
+        return code if code.isalpha() else "ZZ"
 
     return _each(country, addresses, pa.string())
 
