@@ -194,8 +194,8 @@ def _people(workload: Workload, start_ms: int, end_ms: int) -> Iterator[tuple[in
 def _drawn(workload: Workload, start_ms: int, end_ms: int | None) -> Iterator[tuple[Moment, Visitor, Request]]:
     """Per request its moment, its visitor and what is requested.
 
-    So many places are taken at any time that each asks for something every 20 s; every ten minutes, no two places at
-    once, one is taken by another visitor, who may have been there before.
+    There are as many places as make each ask for something every 20 s. Every ten minutes, but not all at once, a place
+    is taken by another visitor, who may have been there before.
     """
     rng = Random(workload.seed)
     asked, weights = _requests(rng)
