@@ -23,7 +23,8 @@ def specs_and_assets(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec 
 
 def _source(source: Source) -> dg.AssetSpec:
     if isinstance(source, KafkaSource):
-        text, kind, where = f"The topic `{source.topic}`: JSON objects.", "kafka", {"topic": source.topic}
+        values = {"json": "JSON objects", "text": "text"}[source.format]
+        text, kind, where = f"The topic `{source.topic}`: {values}.", "kafka", {"topic": source.topic}
     else:
         text, kind, where = "Files, read whole.", source.format, {"path": source.path}
     schema = {"schema": dg.MetadataValue.md(f"```sql\n{inspect.cleandoc(source.schema)}\n```")}

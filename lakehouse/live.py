@@ -235,7 +235,9 @@ def _window(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
 
     def batches(batch: DataFrame, batch_id: int) -> None:
         log = run.log(batch_id)
-        batch.persist()  # few rows, and the state behind them must not be computed twice
+        # few rows, and the state behind them must not be computed twice; the observation takes their order away, with
+        # which Spark could not keep them: it has one where text is aggregated, and names a column that is gone
+        batch = batch.observe(f"batch_{run.table.name}", F.count(F.lit(1)).alias("rows")).persist()
         try:
             run.write(
                 batch, batch_id, lambda _: _gate_counts(run), watermark=log.watermark, frontier=log.watermark,

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse.errors import DeclarationError
-from lakehouse.table import Expectation
+from lakehouse.expectations import Expectation
 
 _DOMAIN = ("column", "column_A", "column_B", "column_list", "ignore_row_if")
 

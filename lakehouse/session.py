@@ -49,6 +49,8 @@ def create(settings: Settings, name: str, master: str | None = None) -> SparkSes
     for key, value in chosen.items():
         builder = builder.config(key, str(value))
     spark = builder.getOrCreate()
+    # of the property itself only spark-submit takes notice: workers would run on the first python3 of the PATH
+    spark.sparkContext.pythonExec = str(chosen["spark.pyspark.python"])
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

@@ -62,8 +62,12 @@ def decoded(records: DataFrame, source: KafkaSource) -> DataFrame:
     """
     schema = StructType.fromDDL(source.schema)
     wanted = StructType(schema.fields).add(_CORRUPT, "string")
-    json = F.when(F.length("value") <= source.max_bytes, F.col("value").cast("string"))
-    event = F.inline(F.array(F.from_json(json, wanted, {"columnNameOfCorruptRecord": _CORRUPT})))
+    text = F.when(F.length("value") <= source.max_bytes, F.col("value").cast("string"))
+    parsed = {
+        "json": F.from_json(text, wanted, {"columnNameOfCorruptRecord": _CORRUPT}),
+        "text": F.struct(text.alias(schema.names[0]), F.lit(None).cast("string").alias(_CORRUPT)),
+    }
+    event = F.inline(F.array(parsed[source.format]))
     raw = {name: F.col(f"_{name}") for name in RAW}
     rows = records.select(*(F.col(name).alias(f"_{name}") for name in RAW), event)
     problem = _problem(source, schema, raw).alias("problem")

@@ -18,6 +18,7 @@ nothing here needs a session, a broker or Great Expectations. `lakehouse.catalog
 import ast
 import hashlib
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
+from lakehouse.expectations import Expectation, expect
 from lakehouse.windows import Duplicates, Window, duplicates, session, sliding, tumbling
 
 if TYPE_CHECKING:
@@ -39,53 +41,18 @@ __all__ = ["duplicates", "expect", "files", "kafka", "session", "sliding", "sql_
 Layer = Literal["bronze", "silver", "gold"]
 LatePolicy = Literal["drop", "redirect", "update"]
 Grain = Literal["hour", "day"]
+ValueFormat = Literal["json", "text"]
 GRAINS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
-
-
-@dataclass(frozen=True, slots=True)
-class Expectation:
-    """A Great Expectations expectation by name and arguments; resolved only when it is used."""
-
-    type: str
-    arguments: tuple[tuple[str, object], ...] = ()
-
-    @property
-    def kwargs(self) -> dict[str, object]:
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.arguments}
-
-    def __str__(self) -> str:
-        return f"{self.type}({', '.join(f'{k}={v!r}' for k, v in self.arguments)})"
-
-
-class _Expect:
-    """`expect.column_values_to_not_be_null("ad_id")`: every expectation of Great Expectations, without importing it."""
-
-    def __getattr__(self, name: str) -> Callable[..., Expectation]:
-        if name.startswith("_"):
-            raise AttributeError(name)
-
-        def expectation(*args: str, **kwargs: object) -> Expectation:
-            names = ("column_A", "column_B") if "_pair_" in name else ("column",)
-            if len(args) > len(names):
-                raise DeclarationError(
-                    f"expect.{name}{args!r}: only {', '.join(names)} may be positional; give the rest by name"
-                )
-            given = dict(zip(names, args, strict=False)) | kwargs
-            frozen = {k: tuple(v) if isinstance(v, list | set) else v for k, v in given.items()}
-            return Expectation(f"expect_{name}", tuple(sorted(frozen.items())))
-
-        return expectation
-
-
-expect = _Expect()
+_TEXT = re.compile(r"\s*\w+\s+STRING(\s+NOT\s+NULL)?\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSource:
-    """A topic of JSON objects. Columns marked NOT NULL in `schema` are required: a record without one is quarantined."""
+    """A topic of JSON objects or of text. Columns marked NOT NULL in `schema` are required, else: quarantine."""
 
     topic: str
     schema: str
+    format: ValueFormat = "json"
     require_key: bool = False
     max_bytes: int = 1 << 20
     max_ahead: timedelta = timedelta(minutes=5)
@@ -98,6 +65,7 @@ def kafka(
     topic: str,
     *,
     schema: str,
+    format: ValueFormat = "json",
     require_key: bool = False,
     max_bytes: int = 1 << 20,
     max_ahead: str | timedelta = "5 minutes",
@@ -106,15 +74,21 @@ def kafka(
 ) -> KafkaSource:
     """A topic, declared once.
 
-    `schema` is Spark DDL. A record goes to quarantine when its value is empty, larger than `max_bytes`, not UTF-8, not
-    a JSON object of that schema, without its key if `require_key`, or when its event time is missing, before
-    `not_before`, or ahead of the record's own timestamp by more than `max_ahead`. A partition silent for `idle_after`
-    while another is not no longer holds back the watermark.
+    `schema` is Spark DDL. Values are JSON objects of it or, with `format="text"`, text as it is: the one STRING column
+    of the schema. A record goes to quarantine when its value is empty, larger than `max_bytes`, not UTF-8, not a JSON
+    object of that schema, without its key if `require_key`, or when its event time is missing, before `not_before`, or
+    ahead of the record's own timestamp by more than `max_ahead`. A partition silent for `idle_after` while another is
+    not no longer holds back the watermark. Raises DeclarationError.
     """
+    _one_of("format", format, ("json", "text"))
+    if format == "text" and not _TEXT.fullmatch(schema):
+        raise DeclarationError(
+            f"schema={schema!r}, format='text': text is one column, a STRING; write for example 'line STRING NOT NULL'"
+        )
     if not_before.tzinfo is None:
         raise DeclarationError(f"not_before={not_before}: an instant needs its time zone; add tzinfo=UTC")
     return KafkaSource(
-        topic, schema, require_key, max_bytes, duration(max_ahead, "max_ahead"), not_before,
+        topic, schema, format, require_key, max_bytes, duration(max_ahead, "max_ahead"), not_before,
         duration(idle_after, "idle_after"),
     )  # fmt: skip
 

@@ -8,27 +8,33 @@ from pyspark.sql import functions as F
 from lakehouse.errors import DeclarationError
 from lakehouse.producers import ads as ads_producer
 from lakehouse.producers import sensors as sensors_producer
+from lakehouse.producers import visits as visits_producer
 from lakehouse.table import kafka, table
-from lakehouse.tables import ads, sensors
+from lakehouse.tables import ads, sensors, visits
 from lakehouse.testing import Stage
 
 NOW = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 REASONS = {
-    "not_json": "not a JSON object",
+    "not_json": ("not a JSON object", "event time missing"),
     "wrong_type": ("not a JSON object", "event time missing"),
-    "missing_field": "missing field: ",
-    "null_key": "missing field: ",
+    "missing_field": ("missing field: ", "event time missing"),
+    "null_key": ("missing field: ", "expect_column_values_to_not_be_null(column='ip')"),
     "year_9999": "ahead of the record's timestamp",
     "hour_ahead": "ahead of the record's timestamp",
     "year_1970": "event time before 2000-01-01",
-    "oversized": "larger than max_bytes=1048576",
+    "oversized": "larger than max_bytes=",
     "tombstone": "empty value (tombstone)",
     "invalid_utf8": "not UTF-8",
 }
 
 
 @pytest.mark.parametrize(
-    "module, producer, record", [(sensors, sensors_producer, "sensor_readings"), (ads, ads_producer, "ad_events")]
+    "module, producer, record",
+    [
+        (sensors, sensors_producer, "sensor_readings"),
+        (ads, ads_producer, "ad_events"),
+        (visits, visits_producer, "requests"),
+    ],
 )
 def test_each_kind_of_bad_input_ends_in_quarantine_with_its_reason_and_offset(
     spark, tmp_path, module, producer, record

@@ -8,7 +8,7 @@ from lakehouse.catalog import catalog_of, load
 from lakehouse.errors import DeclarationError, UnknownTable
 from lakehouse.settings import Settings
 from lakehouse.table import expect, kafka, table, tumbling
-from lakehouse.tables import ads, sensors
+from lakehouse.tables import ads, sensors, visits
 
 topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
 
@@ -33,7 +33,7 @@ def declared(**names):
 
 
 def test_the_shipped_tables_have_kinds_and_come_in_order():
-    catalog = catalog_of([sensors, ads])
+    catalog = catalog_of([sensors, ads, visits])
     kinds = {t.name: catalog.kind(t) for t in catalog}
     assert kinds == {
         "sensor_readings": "record",
@@ -43,12 +43,17 @@ def test_the_shipped_tables_have_kinds_and_come_in_order():
         "ad_events": "record",
         "campaigns": "snapshot",
         "campaign_views": "window",
+        "requests": "record",
+        "visits": "row",
+        "visitors_by_country": "window",
+        "visitor_sessions": "window",
+        "page_views": "window",
     }
     order = list(kinds)
     assert order.index("sensor_readings") < order.index("valid_readings") < order.index("sensor_averages")
     assert order.index("campaigns") < order.index("campaign_views")
-    assert catalog.pipelines() == ["sensors", "ads"] or set(catalog.pipelines()) == {"sensors", "ads"}
-    assert catalog.topics() == ["ad-events", "sensor-readings"]
+    assert set(catalog.pipelines()) == {"sensors", "ads", "visits"}
+    assert catalog.topics() == ["access-log", "ad-events", "sensor-readings"]
     assert catalog.event_time(catalog.table("valid_readings")) == "event_time"
 
 

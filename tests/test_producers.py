@@ -1,8 +1,10 @@
 """The producers: what they generate is pure and exact, and a real broker receives it byte for byte."""
 
+import gzip
 import hashlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -30,7 +32,8 @@ from lakehouse import broker
 from lakehouse.errors import BrokerError, SettingsError
 from lakehouse.jars import resolve
 from lakehouse.kafka_options import client_config
-from lakehouse.producers import ads, producer, sensors
+from lakehouse.producers import ads, producer, sensors, visits
+from lakehouse.producers.files import lines
 from lakehouse.producers.mishaps import KINDS, OVERSIZED
 from lakehouse.producers.sender import send
 from lakehouse.producers.workload import DUPLICATE, LATE, MALFORMED, ORDINARY, Record, Workload
@@ -40,7 +43,7 @@ START = 1_795_255_200_000  # 2026-11-21T10:00:00Z
 ROUGH = Workload(
     rate=2_000, disorder_ms=3_000, late_share=0.02, duplicate_share=0.03, malformed_share=0.05, partitions=3
 )
-PIPELINES = ("sensors", "ads")
+PIPELINES = ("sensors", "ads", "visits")
 KEY_FIELD = {"sensors": "sensor_id", "ads": "ad_id"}
 
 
@@ -173,6 +176,24 @@ def test_sensor_readings_are_keyed_plausible_and_differ_by_the_hour() -> None:
         assert max(steps) < 1.5, "a curve, not noise"
 
 
+def test_log_lines_are_keyed_by_address_and_visitors_come_in_sessions() -> None:
+    hour = list(visits.records(Workload(rate=2, partitions=3), START, START + 3_600_000))
+    times: dict[tuple[str, str], list[int]] = {}
+    wanted: Counter[str] = Counter()
+    for record in hour:
+        ip, agent, path, _, second = read(record)
+        assert (record.key, record.partition) == (ip.encode(), crc32(ip.encode()) % 3)
+        assert second == (record.event_ms or 0) // 1000, "to the second"
+        times.setdefault((ip, agent), []).append(second)
+        wanted[path] += 1
+    networks = [ip[: max(map(ip.rfind, ".:")) + 1] for ip, _ in times]
+    assert set(networks) == {network for network, _ in visits.NETWORKS}
+    assert {agent for _, agent in times} == {agent for agent, _ in visits.AGENTS}
+    stays = sorted(max(found) - min(found) for found in times.values())
+    assert stays[len(stays) // 2] <= 600, "most stay for ten minutes"
+    assert [path for path, _ in wanted.most_common(3)] == list(visits.PAGES[:3])
+
+
 # --- the oracle, against a recount that knows nothing of how the records were made -----------------------------------
 
 
@@ -213,10 +234,53 @@ def test_expected_readings_agree_with_a_recount() -> None:
     }
 
 
+def read(record: Record) -> tuple[str, str, str, bool, int]:
+    """Address, agent, path, whether a page was shown, and the second of a log line; read as a shell reads words."""
+    ip, _, _, day, zone, request, status, _, _, agent = shlex.split((record.value or b"").decode())
+    method, target, _ = request.split(" ")
+    path = target.partition("?")[0]
+    at = datetime.strptime(f"{day} {zone}", "[%d/%b/%Y:%H:%M:%S %z]")
+    return ip, agent, path, method == "GET" and status in ("200", "304") and "." not in path, int(at.timestamp())
+
+
+def test_expected_visits_agree_with_a_recount() -> None:
+    workload = replace(ROUGH, rate=1, late_by_ms=4_000_000)
+    end = START + 4 * 3_600_000
+    seen = [read(r) for r in visits.records(workload, START, end) if r.kind != MALFORMED]
+    countries = dict(visits.NETWORKS)
+    by_country: dict[tuple[str, int], list[str]] = {}
+    by_path: dict[tuple[str, int], list[str]] = {}
+    pages: dict[str, list[tuple[int, str]]] = {}
+    for ip, agent, path, is_page, second in seen:
+        if "bot" in agent or "curl" in agent:
+            continue
+        country = countries[max((n for n in countries if ip.startswith(n)), key=len)]
+        for start in range(0, second + 1, 60)[-5:]:
+            by_country.setdefault((country, start * 1000), []).append(ip + agent)
+        if is_page:
+            by_path.setdefault((path, second // 300 * 300_000), []).append(ip + agent)
+            pages.setdefault(hashlib.sha256(f"{ip} {agent}".encode()).hexdigest()[:16], []).append(
+                (second * 1000, country)
+            )
+    counted = [{w: (len(v), len(set(v))) for w, v in found.items()} for found in (by_country, by_path)]
+    assert visits.expected_visitors(workload, START, end) == counted[0]
+    assert visits.expected_page_views(workload, START, end) == counted[1]
+    sessions: dict[tuple[str, int], tuple[int, int, str]] = {}
+    for visitor, found in pages.items():
+        first = None
+        for at, country in sorted(found):
+            if first is None or at > sessions[visitor, first][0] + 1_800_000:
+                first = at
+            before = sessions.get((visitor, first), (at, 0, country))
+            sessions[visitor, first] = at, before[1] + 1, country
+    assert visits.expected_sessions(workload, START, end) == sessions
+    assert len(sessions) > len(pages), "some come back after half an hour"
+
+
 # --- bad input ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize("pipeline", KEY_FIELD)
 def test_each_kind_of_bad_input_is_bad_in_its_own_way(pipeline: str) -> None:
     bad = {kind: producer(pipeline).malformed(kind, START) for kind in (*KINDS, OVERSIZED)}
     assert {(r.kind, r.partition, r.time_ms, r.event_ms) for r in bad.values()} == {(MALFORMED, 0, START, None)}
@@ -239,6 +303,87 @@ def test_each_kind_of_bad_input_is_bad_in_its_own_way(pipeline: str) -> None:
     assert read(parsed["hour_ahead"]["event_time"]) == START + 3_600_000
     assert read(parsed["year_1970"]["event_time"]) == 0
     assert read(parsed["year_9999"]["event_time"]) == 253_402_300_799_999
+
+
+def test_each_kind_of_bad_line_is_bad_in_its_own_way() -> None:
+    bad = {kind: visits.malformed(kind, START) for kind in (*KINDS, OVERSIZED)}
+    assert {(r.kind, r.partition, r.time_ms, r.event_ms) for r in bad.values()} == {(MALFORMED, 0, START, None)}
+    assert bad["tombstone"].value is None
+    assert b"[True]" in bad["wrong_type"].value and b"[-]" in bad["missing_field"].value
+    assert bad["null_key"].key is None and bad["null_key"].value.startswith(b"- ")
+    assert len(bad[OVERSIZED].value) > 5_000_000
+    with pytest.raises(ValueError, match="not enough values to unpack"):
+        read(bad["not_json"])
+    with pytest.raises(UnicodeDecodeError):
+        read(bad["invalid_utf8"])
+    seconds = {kind: read(bad[kind])[-1] for kind in ("hour_ahead", "year_1970", "year_9999")}
+    assert seconds == {"hour_ahead": START // 1000 + 3_600, "year_1970": 0, "year_9999": 253_402_300_799}
+
+
+# --- lines there are ----------------------------------------------------------------------------------------------------
+
+LINE = (
+    b'192.0.2.1 - frank [10/Oct/2000:13:55:36 -0700] "GET /a.gif HTTP/1.0" 200 2326 "-" "Mozilla/4.08 [en] (\\"W\\")"'
+)
+
+
+def test_lines_of_a_log_are_sent_as_they_are_at_their_own_time() -> None:
+    ahead = LINE.replace(b"2000", b"2999")
+    junk = [
+        b"junk",
+        b"",
+        b"\xff\xfe",
+        LINE[:-1],
+        LINE.replace(b"Oct", b"Okt"),
+        LINE.replace(b"10/", b"32/"),
+        LINE + b" 5",
+    ]
+    began = int(time.time() * 1000)
+    sent = list(visits.of_lines([LINE, ahead, *junk], 3))
+    assert [record.value for record in sent] == [LINE, ahead, *junk]
+    partition = crc32(b"192.0.2.1") % 3
+    assert sent[0] == (b"192.0.2.1", LINE, partition, 971_211_336_000, 971_211_336_000, ORDINARY)
+    assert began <= sent[1].time_ms <= time.time() * 1000, "none is waited for"
+    assert {(r.key, r.event_ms, r.kind) for r in sent[2:]} == {(None, None, MALFORMED)}
+    assert all(r.time_ms >= began for r in sent[2:])
+
+
+def test_generated_lines_are_lines_of_a_log() -> None:
+    made = [r for r in visits.records(ROUGH, START, START + 2_000) if r.kind != MALFORMED]
+    again = list(visits.of_lines((r.value or b"" for r in made), ROUGH.partitions))
+    assert [r[:3] for r in again] == [r[:3] for r in made]
+    assert [r.event_ms for r in again] == [(r.event_ms or 0) // 1000 * 1000 for r in made]
+
+
+@pytest.mark.parametrize(
+    ("time_text", "ms"),
+    [
+        ("21/Nov/2026:10:00:00 +0000", START),
+        ("21/Nov/2026:15:30:00 +0530", START),
+        ("21/Nov/2026:06:30:00 -0330", START),
+        ("29/Feb/2026:10:00:00 +0000", None),
+        ("21/Nov/2026:10:00:60 +0000", None),
+        ("21/Nov/2026:10:00:00 +9900", None),
+        ("21/Nov/2026:10:00:00", None),
+    ],
+)
+def test_the_time_of_a_line_is_read_in_its_zone(time_text: str, ms: int | None) -> None:
+    assert visits.parsed(time_text) == ms
+    assert ms is None or visits.parsed(visits.stamp(ms)) == ms
+
+
+def test_files_are_read_one_after_the_other_packed_or_not(tmp_path: Path) -> None:
+    plain, packed, cut = tmp_path / "access.log", tmp_path / "access.log.1.gz", tmp_path / "cut.gz"
+    plain.write_bytes(b"one\r\n\ntwo")
+    packed.write_bytes(gzip.compress(b"three\nfour\n"))
+    cut.write_bytes(packed.read_bytes()[:-9])
+    assert list(lines([str(packed), str(plain)])) == [b"three", b"four", b"one", b"", b"two"]
+    with pytest.raises(SettingsError, match=r"none.log': a log file, .* there is no such file"):
+        lines([str(plain), str(tmp_path / "none.log")])
+    packed.write_bytes(b"not packed")
+    for broken in (cut, packed):
+        with pytest.raises(SettingsError, match="a log is read to its end, and this cannot be"):
+            list(lines([str(broken)]))
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
@@ -265,7 +410,7 @@ def test_settings_that_cannot_be_kept_are_refused(changes: dict[str, float], mes
 
 
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(SettingsError, match="pipeline='bank': there are producers for 'sensors' and 'ads'"):
+    with pytest.raises(SettingsError, match="pipeline='bank': there are producers for 'sensors', 'ads' and 'visits'"):
         producer("bank")
     with pytest.raises(SettingsError, match="kind='odd': bad input comes as not_json, "):
         ads.malformed("odd", START)
@@ -368,6 +513,7 @@ def run_produce(settings: Settings, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         env=environment,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -383,6 +529,20 @@ def test_produce_sends_a_history(lake: Settings) -> None:
     assert (summary["topic"], summary["sent"]) == ("ad-events", 30_000)
     assert 2_500 < summary["malformed"] < 3_500
     assert [len(partition) for partition in received(lake, "ad-events", 4)] == [7_500] * 4
+
+
+def test_produce_sends_the_lines_of_files_and_of_stdin(lake: Settings, tmp_path: Path) -> None:
+    log = tmp_path / "access.log.gz"
+    log.write_bytes(gzip.compress(LINE + b"\njunk\n"))
+    run = run_produce(lake, "visits", "--file", str(log), "--file", "-", "--json")
+    out, err = run.communicate(LINE.decode(), timeout=60)
+    assert run.returncode == 0, err
+    summary = json.loads(out)
+    assert (summary["topic"], summary["sent"], summary["malformed"]) == ("access-log", 3, 1)
+    assert summary["first_event"] == summary["last_event"] == "2000-10-10T20:55:36+00:00"
+    arrived = [record for partition in received(lake, "access-log", 3) for record in partition]
+    assert [value for _, value, at in arrived if at == 971_211_336_000] == [LINE, LINE]
+    assert Counter(value for _, value, _ in arrived) == {LINE: 2, b"junk": 1}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -406,6 +566,9 @@ def test_produce_refuses_what_makes_no_sense(lake: Settings) -> None:
         (("ads", "--no-live"), "nothing is left to send"),
         (("ads", "--history", "1 hour", "--seconds", "5"), "add --live"),
         (("ads", "--history", "soon"), "history='soon': a duration is a number and a unit"),
+        (("ads", "--file", "-"), "pipeline='ads', file=-: its records are no lines of a log"),
+        (("visits", "--file", "none.log"), "there is no such file"),
+        (("visits", "--file", "-", "--rate", "5", "--live"), "file=-, rate, live: lines are sent as they are"),
     ):
         run = run_produce(lake, *arguments)
         _, err = run.communicate(timeout=60)

@@ -1,10 +1,10 @@
 """Producers of the pipelines that ship: real records into real topics, the same bytes for the same settings."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from lakehouse.errors import SettingsError
-from lakehouse.producers import ads, sensors
+from lakehouse.producers import ads, sensors, visits
 from lakehouse.producers.workload import Record, Workload
 
 
@@ -16,6 +16,7 @@ class Producer:
     workload: Workload
     records: Callable[[Workload, int, int | None], Iterator[Record]]  # pure; start and end in ms, end open or None
     malformed: Callable[[str, int], Record]  # one bad record, by kind and time in ms
+    lines: Callable[[Iterable[bytes], int], Iterator[Record]] | None = None  # of lines there are, over n partitions
 
 
 def producer(pipeline: str) -> Producer:
@@ -28,4 +29,9 @@ def producer(pipeline: str) -> Producer:
     if pipeline == "ads":
         workload = Workload(rate=1_000, disorder_ms=99, late_share=0.000_01, partitions=4)
         return Producer("ad-events", workload, ads.records, ads.malformed)
-    raise SettingsError(f"pipeline={pipeline!r}: there are producers for 'sensors' and 'ads'; name one of them")
+    if pipeline == "visits":
+        workload = Workload(rate=50, disorder_ms=2_000, late_share=0.001, malformed_share=0.001, partitions=3)
+        return Producer("access-log", workload, visits.records, visits.malformed, visits.of_lines)
+    raise SettingsError(
+        f"pipeline={pipeline!r}: there are producers for 'sensors', 'ads' and 'visits'; name one of them"
+    )

@@ -12,12 +12,13 @@ from itertools import product
 from random import Random
 from uuid import UUID
 
-from lakehouse.producers.mishaps import spoiled, with_mishaps
+from lakehouse.producers.mishaps import Form, spoiled, with_mishaps
 from lakehouse.producers.workload import DUPLICATE, MALFORMED, ORDINARY, Moment, Record, Workload, draws, moments
 
 AD_TYPES = ("banner", "modal", "sponsored-search", "mail", "mobile")
 EVENT_TYPES = ("view", "click", "purchase")
 WINDOW_MS = 10_000
+_FORM = Form("ad_id", str)
 
 
 def ad_campaigns() -> dict[str, str]:
@@ -28,13 +29,13 @@ def ad_campaigns() -> dict[str, str]:
 
 def records(workload: Workload, start_ms: int, end_ms: int | None = None) -> Iterator[Record]:
     """The records sent in `[start_ms, end_ms)`, round robin over the partitions, in the order of sending."""
-    return with_mishaps(_good(workload, start_ms, end_ms), "ad_id", str)
+    return with_mishaps(_good(workload, start_ms, end_ms), _FORM)
 
 
 def malformed(kind: str, time_ms: int) -> Record:
     """One bad record of `kind`, sent at `time_ms` to partition 0."""
     good = next(_good(Workload(), time_ms, None))
-    return spoiled(good._replace(kind=ORDINARY), kind, "ad_id", str)
+    return spoiled(good._replace(kind=ORDINARY), kind, _FORM)
 
 
 def expected_views(workload: Workload, start_ms: int, end_ms: int) -> dict[tuple[str, int], int]:

@@ -18,9 +18,10 @@ from lakehouse import broker
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, SettingsError
 from lakehouse.kafka_options import client_config
-from lakehouse.producers import producer
+from lakehouse.producers import Producer, producer
+from lakehouse.producers.files import lines
 from lakehouse.producers.sender import Summary, send
-from lakehouse.producers.workload import Workload
+from lakehouse.producers.workload import Record, Workload
 from lakehouse.settings import from_environment
 
 # a history carries old timestamps: with Kafka's seven days it would be deleted soon after it was sent
@@ -29,7 +30,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def produce(
-    pipeline: Annotated[str, typer.Argument(help="sensors or ads")],
+    pipeline: Annotated[str, typer.Argument(help="sensors, ads or visits")],
     history: Annotated[str | None, typer.Option(help="First the events of this long, at full speed: '2 hours'")] = None,
     live: Annotated[bool | None, typer.Option(help="Then the events of now; without --history the default")] = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="Live for so long; else until interrupted")] = None,
@@ -40,12 +41,12 @@ def produce(
     duplicates: Annotated[float | None, typer.Option(help="Share of events sent twice")] = None,
     malformed: Annotated[float | None, typer.Option(help="Share of events spoiled, kind after kind")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, settings and start: same bytes")] = None,
+    file: Annotated[
+        list[str] | None, typer.Option(help="Instead of made-up events the lines of a log, plain or .gz; - reads stdin")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as one line of JSON, no bar")] = False,
 ) -> None:
-    """Send events of a shipped pipeline to its topic, past or present. Ctrl-C ends it cleanly."""
-    live = history is None if live is None else live
-    _refuse_idle(history, live, seconds)
-    chosen = producer(pipeline)
+    """Send events of a shipped pipeline to its topic: made up, past or present, or of a log. Ctrl-C ends it cleanly."""
     given = {
         "seed": seed,
         "rate": rate,
@@ -55,15 +56,49 @@ def produce(
         "duplicate_share": duplicates,
         "malformed_share": malformed,
     }
-    workload = replace(chosen.workload, **{name: value for name, value in given.items() if value is not None})
+    given = {name: value for name, value in given.items() if value is not None}
+    chosen = producer(pipeline)
+    workload = replace(chosen.workload, **given)
+    if file:
+        _refuse_beside_files(file, given | {"history": history, "live": live, "seconds": seconds})
+        records, total = _of_files(pipeline, chosen, file), None
+    else:
+        records, total = _made_up(chosen, workload, history, live, seconds)
+    settings = from_environment()
+    broker.ensure_topics(settings, {chosen.topic: workload.partitions}, TOPIC)
+    with _stopped_by_signals() as stop, _shown(total, hidden=as_json) as progress:
+        summary = send(records, chosen.topic, client_config(settings), stop, progress)
+    _report(summary, as_json)
+
+
+def _made_up(
+    chosen: Producer, workload: Workload, history: str | None, live: bool | None, seconds: float | None
+) -> tuple[Iterator[Record], int | None]:
+    """The records, and how many; None if they are endless."""
+    live = history is None if live is None else live
+    _refuse_idle(history, live, seconds)
     # past and present are one stream: behind the clock it runs at full speed, and so meets the present without a gap
     now = int(time.time() * 1000)
     start, end = now - (_ms(history, "history") or 0), _end(now, live, seconds)
-    settings = from_environment()
-    broker.ensure_topics(settings, {chosen.topic: workload.partitions}, TOPIC)
-    with _stopped_by_signals() as stop, _shown(workload, start, end, hidden=as_json) as progress:
-        summary = send(chosen.records(workload, start, end), chosen.topic, client_config(settings), stop, progress)
-    _report(summary, as_json)
+    total = None if end is None else (end - start) * workload.rate // 1000
+    return chosen.records(workload, start, end), total
+
+
+def _of_files(pipeline: str, chosen: Producer, files: list[str]) -> Iterator[Record]:
+    if chosen.lines is None:
+        raise SettingsError(
+            f"pipeline={pipeline!r}, file={', '.join(files)}: its records are no lines of a log; leave out --file, or name "
+            "'visits'"
+        )
+    return chosen.lines(lines(files), chosen.workload.partitions)
+
+
+def _refuse_beside_files(files: list[str], given: dict[str, object]) -> None:
+    if others := [name for name, value in given.items() if value is not None]:
+        raise SettingsError(
+            f"file={', '.join(files)}, {', '.join(others)}: lines are sent as they are, at their own times; leave out the "
+            "options of made-up events"
+        )
 
 
 def _refuse_idle(history: str | None, live: bool, seconds: float | None) -> None:
@@ -109,9 +144,8 @@ def _stopped_by_signals() -> Iterator[Event]:
 
 
 @contextmanager
-def _shown(workload: Workload, start_ms: int, end_ms: int | None, hidden: bool) -> Iterator[Callable[[int], None]]:
+def _shown(total: int | None, hidden: bool) -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr, as a function of the number of records sent."""
-    total = None if end_ms is None else (end_ms - start_ms) * workload.rate // 1000
     columns = (BarColumn(), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), disable=hidden) as bar:
         task = bar.add_task("", total=total)

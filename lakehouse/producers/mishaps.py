@@ -2,29 +2,40 @@
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import cycle
+from typing import NamedTuple
 
 from lakehouse.errors import SettingsError
 from lakehouse.producers.workload import DUPLICATE, MALFORMED, ORDINARY, Record
 
 KINDS = (
-    "not_json",  # cut off in the middle
+    "not_json",  # cut off in the middle (a log line, too)
     "wrong_type",  # true where the event time should be
     "missing_field",  # no event time
-    "null_key",  # the field that names the sensor or the ad is null
+    "null_key",  # the field that names the sensor, the ad or the visitor is null
     "year_9999",
     "hour_ahead",  # of the record's own timestamp: a clock in the wrong zone
     "year_1970",  # a clock that was never set
     "tombstone",  # no value at all
-    "invalid_utf8",  # in the field that names the sensor or the ad; otherwise good JSON
+    "invalid_utf8",  # in the field that names the sensor, the ad or the visitor; otherwise good
 )
 OVERSIZED = "oversized"  # good but for 5 MB of padding in a field nobody asked for; sent only where a test asks for it
 
 
-def spoiled(record: Record, kind: str, field: str, stamp: Callable[[int], str]) -> Record:
-    """The good `record` broken in the way `kind` names; `field` is its key field, `stamp` writes its event times."""
+class Form(NamedTuple):
+    """How values are written: their key field, their event times, and the value itself, JSON if nothing else is said."""
+
+    key: str
+    stamp: Callable[[int], str]  # of ms
+    read: Callable[[bytes], dict[str, object]] = json.loads
+    write: Callable[[dict[str, object]], str] = partial(json.dumps, ensure_ascii=False)
+
+
+def spoiled(record: Record, kind: str, form: Form) -> Record:
+    """The good `record`, of that form, broken in the way `kind` names."""
     value = record.value or b""
-    event = json.loads(value)
+    event = form.read(value)
     match kind:
         case "not_json":
             return _bad(record, value[: len(value) // 2])
@@ -35,31 +46,31 @@ def spoiled(record: Record, kind: str, field: str, stamp: Callable[[int], str]) 
         case "missing_field":
             del event["event_time"]
         case "null_key":
-            event[field] = None
+            event[form.key] = None
             record = record._replace(key=None)
         case "year_9999":
-            event["event_time"] = stamp(253_402_300_799_999)
+            event["event_time"] = form.stamp(253_402_300_799_999)
         case "hour_ahead":
-            event["event_time"] = stamp(record.time_ms + 3_600_000)
+            event["event_time"] = form.stamp(record.time_ms + 3_600_000)
         case "year_1970":
-            event["event_time"] = stamp(0)
+            event["event_time"] = form.stamp(0)
         case "invalid_utf8":
-            event[field] = "\udcc3("  # the bytes c3 28: a character begun and not ended
+            event[form.key] = "\udcc3("  # the bytes c3 28: a character begun and not ended
         case "oversized":
             event["padding"] = "x" * 5_000_000
         case _:
             raise SettingsError(
                 f"kind={kind!r}: bad input comes as {', '.join(KINDS)} or {OVERSIZED}; name one of them"
             )
-    return _bad(record, json.dumps(event, ensure_ascii=False).encode(errors="surrogateescape"))
+    return _bad(record, form.write(event).encode(errors="surrogateescape"))
 
 
-def with_mishaps(records: Iterator[Record], field: str, stamp: Callable[[int], str]) -> Iterator[Record]:
+def with_mishaps(records: Iterator[Record], form: Form) -> Iterator[Record]:
     """`records` with those marked MALFORMED spoiled, kind after kind, and those marked DUPLICATE sent twice."""
     kinds = cycle(KINDS)
     for record in records:
         if record.kind == MALFORMED:
-            yield spoiled(record, next(kinds), field, stamp)
+            yield spoiled(record, next(kinds), form)
             continue
         if record.kind == DUPLICATE:
             yield record._replace(kind=ORDINARY)

@@ -9,7 +9,7 @@ from random import Random
 from typing import NamedTuple
 from zlib import crc32
 
-from lakehouse.producers.mishaps import spoiled, with_mishaps
+from lakehouse.producers.mishaps import Form, spoiled, with_mishaps
 from lakehouse.producers.workload import DUPLICATE, LATE, MALFORMED, ORDINARY, Moment, Record, Workload, draws, moments
 
 WINDOW_MS = 5_000
@@ -38,7 +38,7 @@ class Readings(NamedTuple):
 
 def records(workload: Workload, start_ms: int, end_ms: int | None = None, sensors: int = 20) -> Iterator[Record]:
     """The records sent in `[start_ms, end_ms)`, sensor after sensor, in the order of sending; keyed by sensor."""
-    sent = with_mishaps(_good(workload, start_ms, end_ms, sensors), "sensor_id", iso)
+    sent = with_mishaps(_good(workload, start_ms, end_ms, sensors), _FORM)
     return _with_outages(sent, workload, sensors) if workload.offline_ms else sent
 
 
@@ -68,7 +68,7 @@ def _held(record: Record, time_ms: int) -> Record:
 def malformed(kind: str, time_ms: int) -> Record:
     """One bad record of `kind`, sent at `time_ms` to partition 0."""
     good = next(_good(Workload(), time_ms, None, 1))
-    return spoiled(good._replace(kind=ORDINARY), kind, "sensor_id", iso)
+    return spoiled(good._replace(kind=ORDINARY), kind, _FORM)
 
 
 def expected_readings(
@@ -91,6 +91,9 @@ def expected_readings(
 def iso(ms: int) -> str:
     """An instant as the readings write it: 2026-11-21T10:00:00.123Z."""
     return f"{_second(ms // 1000)}.{ms % 1000:03d}Z"
+
+
+_FORM = Form("sensor_id", iso)
 
 
 def _second(s: int) -> str:

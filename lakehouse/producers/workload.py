@@ -1,4 +1,4 @@
-"""What a producer sends and when: the settings, the record, and the moments both pipelines are built on."""
+"""What a producer sends and when: the settings, the record, and the moments all pipelines are built on."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields

@@ -1,0 +1,44 @@
+"""The lines of files there are, to be sent as they are."""
+
+import gzip
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from lakehouse.errors import SettingsError
+
+STDIN = "-"
+
+
+def lines(files: Sequence[str]) -> Iterator[bytes]:
+    """Every line of the files, without its end, one file after the other; `.gz` is unpacked, `-` is standard input.
+
+    Raises SettingsError, for a file that is not there before the first line.
+    """
+    for file in files:
+        if file != STDIN and not Path(file).is_file():
+            raise SettingsError(
+                f"file={file!r}: a log file, plain or .gz, or - for standard input; there is no such file"
+            )
+    return _read(files)
+
+
+def _read(files: Sequence[str]) -> Iterator[bytes]:
+    for file in files:
+        try:
+            with _opened(file) as opened:
+                for line in opened:
+                    yield line.rstrip(b"\r\n")
+        except (OSError, EOFError, zlib.error) as err:
+            raise SettingsError(
+                f"file={file!r}: a log is read to its end, and this cannot be ({err}); what came before may have been sent; "
+                "mend the file and send the rest of it"
+            ) from err
+
+
+def _opened(file: str) -> BinaryIO:
+    if file == STDIN:
+        return sys.stdin.buffer
+    return gzip.open(file) if file.endswith(".gz") else open(file, "rb")
