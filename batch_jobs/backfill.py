@@ -58,7 +58,7 @@ def plan(lake: Lake, table_name: str, start: datetime | None = None, end: dateti
         return None
     ahead = bounded.check_range(lake, table, span, whole_partitions=True)
     driving = lake.catalog.driving_input(table)
-    context = event_time.context(span, table.window)
+    context = event_time.context(span, table.window, table.grain)
     partitions = tuple(span.partitions(table.grain))
     files = _files(lake.path(driving), lake.catalog.event_time(driving), context)
     stored = _statistics(lake.path(table))

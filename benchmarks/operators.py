@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.table import duplicates, kafka, session, sliding, sql_table, table, tumbling
+from lakehouse.table import count, duplicates, kafka, session, sliding, sql_table, table, tumbling
 
 click_topic = kafka("clicks", schema="id BIGINT NOT NULL, user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
 
@@ -41,6 +41,11 @@ def sliding_windows(clicks: DataFrame) -> DataFrame:
 @table(layer="gold", window=session("4 seconds"), keys=["user"])
 def sessions(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
+
+
+@table(layer="gold", window=count(3), keys=["user"])
+def count_windows(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
 @table(layer="gold", window=tumbling("1 day", zone="Europe/Berlin"), keys=["user"], grain="day")

@@ -82,6 +82,12 @@ def preview(lake: Lake, step: Plan, span: Range, snapshots: Mapping[str, DataFra
     return _computed(lake, step, span, lake.read(lake.catalog.table(step.driving)), snapshots, "early")[0]
 
 
+def closing(lake: Lake, step: Plan, span: Range, snapshots: Mapping[str, DataFrame]) -> DataFrame:
+    """The judged rows of a span that has just closed, for a live run whose operator Spark has only in batch."""
+    rows = lake.read(lake.catalog.table(step.driving)).where(f"{ORIGIN} = 'live'")
+    return _computed(lake, step, span, rows, snapshots, "live")[0]
+
+
 def _computed(
     lake: Lake,
     step: Plan,
@@ -99,11 +105,12 @@ def _computed(
         others = None
         if table.deduplicate:
             others = rows.where(event_time.between(moment, event_time.widened(context, table.deduplicate.within)))
-        judged = step.derived(rows.where(event_time.between(moment, context)), snapshots, origin, counts, touched, others)
+        taken = rows.where(event_time.between(moment, context))
+        judged = step.derived(taken, snapshots, origin, counts, touched, others, span.end)
         # the observation stands between the cut and the function: a filter must not move below a stateful operator
         return judged.observe(f"whole_{table.name}", F.count(F.lit(1)).alias("rows")).where(within), counts
 
-    context = event_time.context(span, table.window) if touched is None else _covered(touched, span)
+    context = event_time.context(span, table.window, table.grain) if touched is None else _covered(touched, span)
     if table.window and table.window.kind == "session":
         context = _holding_whole_sessions(context, table.window.size, rows.agg(F.min(moment)), lambda c: computed(c)[0])
     return computed(context)

@@ -5,13 +5,14 @@ Every computation, live or bounded, compares with that stored instant and so mak
 is cut into micro-batches. The live query makes Spark close windows by the same instants (`driven_by_stored_watermark`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from operator import and_
 
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import Window as Sql
 from pyspark.sql import functions as F
 
 from lakehouse.durations import spark_interval
@@ -113,10 +114,12 @@ def widened(span: Range, by: timedelta) -> Range:
     return Range(span.start - by, span.end + by)
 
 
-def context(span: Range, window: Window | None) -> Range:
+def context(span: Range, window: Window | None, grain: Grain) -> Range:
     """The range of input event time that a range of output is computed from; for sessions, where to start looking."""
     if window is None:
         return span
+    if window.kind == "count":
+        return Range(floor(span.start, GRAINS[grain]), span.end)
     # a row at the very end joins a session that ends there, so that it does not end there
     after = timedelta(microseconds=1) if window.kind == "session" else timedelta(0)
     return Range(span.start - window.reach, span.end + after)
@@ -131,6 +134,8 @@ def flagged(rows: DataFrame, window: Window | None, event_time: str, grain: Grai
     if _WATERMARK not in rows.columns:
         rows = rows.withColumn(_WATERMARK, F.col(f"{ARRIVAL}.watermark"))
     watermark = F.col(_WATERMARK)
+    if window is not None and window.kind == "count":  # which window it missed is known only among the rows of its partition
+        return rows.withColumn(_LATE, F.col(event_time) <= watermark)
     if window is None:
         # in microseconds, which costs a tenth of arithmetic on the calendar; partitions are UTC
         grain_us = GRAINS[grain] // timedelta(microseconds=1)
@@ -172,13 +177,32 @@ def counts(window: Window | None, event_time: str) -> list[Column]:
 
 
 def missed_instant(window: Window | None, event_time: str) -> Column:
-    """The instant that places what a late row missed; of a session, whose end nobody knows yet, the row itself."""
-    return F.col(event_time) if window and window.kind == "session" else instant_of(window, event_time)
+    """The instant that places what a late row missed; of a session or a count window, not known yet, the row itself."""
+    return F.col(event_time) if window and window.kind in ("session", "count") else instant_of(window, event_time)
 
 
 def accepted(rows: DataFrame, *, late_too: bool = False) -> DataFrame:
     """The `flagged` rows that a table is computed from."""
     return (rows if late_too else rows.where(~F.col(_LATE))).drop(_LATE, _WATERMARK)
+
+
+def counted(rows: DataFrame, window: Window, keys: Sequence[str], event_time: str, grain: Grain, end: datetime) -> DataFrame:
+    """Accepted `rows`, whole partitions up to `end`, with the column `window` of a count window; windows not full yet left out.
+
+    Of a partition that has closed by `end` the last window is complete however few rows it holds.
+    """
+    span = GRAINS[grain] // timedelta(microseconds=1)
+    instant = F.unix_micros(event_time)
+    closes = F.timestamp_micros(instant - F.pmod(instant, F.lit(span)) + span)
+    order = [F.col(event_time), *(F.col(f"{ARRIVAL}.{name}") for name in ("time", "partition", "offset"))]
+    of_key = Sql.partitionBy(*keys, closes)
+    group = F.floor((F.row_number().over(of_key.orderBy(*order)) - 1) / window.rows)
+    of_group = Sql.partitionBy(*keys, closes, "_group")
+    full = F.count(F.lit(1)).over(of_group) == window.rows
+    last = F.max(event_time).over(of_group) + F.expr("interval 1 microsecond")
+    ends = F.struct(F.min(event_time).over(of_group).alias("start"), F.when(full, last).otherwise(closes).alias("end"))
+    placed = rows.withColumn("_group", group).withColumns({WINDOW: ends, "_complete": full | (closes <= F.lit(end))})
+    return placed.where("_complete").drop("_group", "_complete")
 
 
 def firsts(rows: DataFrame, others: DataFrame, duplicates: Duplicates, event_time: str) -> DataFrame:

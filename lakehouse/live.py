@@ -15,8 +15,8 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-from lakehouse import event_time, plan, sinks, sources
-from lakehouse.event_time import EPOCH, ORIGIN, Head, Range
+from lakehouse import bounded, event_time, plan, sinks, sources
+from lakehouse.event_time import EPOCH, ORIGIN, PARTITION, Head, Range
 from lakehouse.frontier import Commit
 from lakehouse.lake import Lake
 from lakehouse.plan import REASON, Plan
@@ -24,6 +24,7 @@ from lakehouse.sources import RECORD
 from lakehouse.table import Table
 
 CHECKPOINTS = "_checkpoints"
+_INSTANT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,8 @@ def start(
 ) -> StreamingQuery:
     """Starts the query that fills `table`; its tables must exist (`prepare`). `available_now` ends it at the present."""
     run = live_run(lake, table, reached)
-    stream, batches = {"record": _record, "row": _row, "window": _window}[run.plan.kind](run)
+    counted = table.window is not None and table.window.kind == "count"
+    stream, batches = {"record": _record, "row": _row, "window": _closing if counted else _window}[run.plan.kind](run)
     lake.spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.name)
     writer = stream.writeStream.queryName(table.name).option("checkpointLocation", str(run.checkpoint))
     trigger = {"availableNow": True} if available_now else {"processingTime": lake.settings.trigger}
@@ -158,7 +160,7 @@ def record_batch(run: LiveRun, batch: DataFrame, batch_id: int, log: BatchLog) -
     heads = {int(p): Head(e, a) for p, (e, a) in before.heads.items()} if before else {}
     delay, idle = run.table.delay, run.plan.source.idle_after
     # a clock that was set back must not change the order in which rows arrived
-    at = max([log.at, *(head.active + timedelta(microseconds=1) for head in heads.values())])
+    at = max([log.at, *(head.active + _INSTANT for head in heads.values())])
     mark = event_time.watermark(before.watermark if before else EPOCH, heads, delay, idle)
     partitions = sorted(int(p) for offsets in log.inputs.values() for p in offsets)
     good = F.when(F.col(REASON).isNull(), F.lit(at) if run.plan.by_ingestion else F.col(run.plan.event_time))
@@ -221,7 +223,7 @@ def _near(lake: Lake, run: LiveRun, batch: DataFrame) -> DataFrame:
     """The input's rows among which duplicates of the batch's rows may be; what arrived after the batch does not count."""
     moment = lake.catalog.event_time(lake.catalog.table(run.plan.driving))
     first, last = batch.agg(F.min(moment), F.max(moment)).head()
-    span = Range(_utc(first), _utc(last) + timedelta(microseconds=1)) if first else Range(EPOCH, EPOCH + timedelta(1))
+    span = Range(_utc(first), _utc(last) + _INSTANT) if first else Range(EPOCH, EPOCH + timedelta(1))
     within = event_time.between(F.col(moment), event_time.widened(span, run.table.deduplicate.within))
     return lake.read(lake.catalog.table(run.plan.driving)).where(within)
 
@@ -247,6 +249,33 @@ def _window(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
             batch.unpersist()
 
     return judged, batches
+
+
+def _closing(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
+    """Where Spark has no streaming operator: at each micro-batch the bounded function, on the range that it closes.
+
+    The range is complete: of the rows still to come those that fall into it are late.
+    """
+    lake, table, step = run.lake, run.table, run.plan
+    driving = lake.catalog.table(step.driving)
+    stream = sources.table_stream(lake.spark, lake.settings, str(lake.path(driving))).where(f"{ORIGIN} = 'live'")
+    snapshots = run.snapshots()
+
+    def batches(batch: DataFrame, batch_id: int) -> None:
+        log = run.log(batch_id)
+        before = lake.journal(table).before(run.generation, batch_id)
+        start = (before and before.frontier) or EPOCH
+        flagged = event_time.flagged(batch.drop(PARTITION, ORIGIN), table.window, step.event_time, table.grain)
+        seen = flagged.agg(*event_time.counts(table.window, step.event_time)).head().asDict()
+        ahead = max(start, _utc(seen.pop("watermark"))) if seen["arrived"] else start
+        judged = bounded.closing(lake, step, Range(start, max(ahead, start + _INSTANT)), snapshots)
+        seen |= {name: event_time.micros(seen[name]) for name in ("late_from", "late_to")}
+        run.write(
+            judged if ahead > start else judged.limit(0), batch_id, lambda _: seen, watermark=start, frontier=ahead,
+            inputs={"tables": {driving.name: log.inputs}, "snapshots": run.pinned},
+        )  # fmt: skip
+
+    return stream, batches
 
 
 def _gate_counts(run: LiveRun) -> dict[str, object]:

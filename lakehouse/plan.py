@@ -97,18 +97,29 @@ class Plan:
         observed: Observation | str,
         touched: DataFrame | None = None,
         others: DataFrame | None = None,
+        end: datetime | None = None,
     ) -> DataFrame:
         """Rows of the driving input (with `_arrival`) through gate and function, judged.
 
         `observed` receives `event_time.counts`; it also keeps the optimiser from moving filters below the watermark.
         A bounded run lets late rows in if the table is to be updated with them. `touched` (column: the `unit`) narrows the
         computation to some windows, or to some rows of a row table. `others`: among which duplicates are looked for.
+        `end`: up to where `rows` are complete; count windows are then.
         """
         flagged = self._flagged(rows)
         counted = flagged.observe(observed, *event_time.counts(self.table.window, self.event_time))
         taken = event_time.accepted(counted, late_too=origin == "bounded" and self.table.late == "update")
         if touched is not None:
             taken = taken.join(F.broadcast(touched.select(self.unit)), self.unit, "left_semi")
+        if self.table.window and self.table.window.kind == "count":
+            if missing := set(self.table.keys) - set(taken.columns):
+                raise DeclarationError(
+                    f"table={self.table.name}, keys={', '.join(sorted(missing))}: rows are counted per key before the function "
+                    f"sees them, so keys are columns of {self.driving}; add them there"
+                )
+            taken = event_time.counted(
+                taken, self.table.window, self.table.keys, self.event_time, self.table.grain, end or event_time.EPOCH
+            )
         if self.table.deduplicate:
             among = event_time.accepted(self._flagged(rows if others is None else others))
             taken = event_time.firsts(taken, among, self.table.deduplicate, self.event_time)

@@ -74,7 +74,7 @@ def _explained(
 def _rewritten(lake: Lake, table: Table, span: Range) -> str:
     """What to do if the input was rewritten after this table's rows were made; empty if it was not."""
     driving = lake.catalog.driving_input(table)
-    span = event_time.context(span, table.window)
+    span = event_time.context(span, table.window, table.grain)
     for commit in lake.journal(driving).rewriting():
         if commit.role == "bounded" and commit.version != NOTHING and commit.start < span.end and commit.end > span.start:
             followed = any(

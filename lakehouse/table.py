@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Literal
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 from lakehouse.expectations import Expectation, expect
-from lakehouse.windows import Duplicates, Window, duplicates, session, sliding, tumbling
+from lakehouse.windows import Duplicates, Window, count, duplicates, session, sliding, tumbling
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["duplicates", "expect", "files", "kafka", "session", "sliding", "sql_table", "table", "tumbling"]
+__all__ = ["count", "duplicates", "expect", "files", "kafka", "session", "sliding", "sql_table", "table", "tumbling"]
 
 Layer = Literal["bronze", "silver", "gold"]
 LatePolicy = Literal["drop", "redirect", "update"]

@@ -83,6 +83,8 @@ def update(lake: Lake, table: Table) -> list[Commit]:
         return []
     if table.window and table.window.kind == "session":
         return [bounded.backfill(lake, table, span) for span in _session_spans(lake, table, closed)]
+    if table.window and table.window.kind == "count":  # a row more moves all that follow it
+        return [bounded.backfill(lake, table, partition_range(d.partition, table.grain)) for d in closed]
     version = sinks.version(lake.path(lake.catalog.driving_input(table)))
     whole = [partition_range(d.partition, table.grain) for d in (closed[0], closed[-1])]
     since = min((d.since for d in closed if d.since), default=EPOCH)
@@ -112,7 +114,7 @@ def missed(lake: Lake, table: Table, span: Range, since: datetime, version: int)
     moment, window = F.col(step.event_time), event_time.WINDOW
     rows = lake.read(driving, version).where(
         (F.col(ORIGIN) == "live")
-        & event_time.between(moment, event_time.context(span, table.window))
+        & event_time.between(moment, event_time.context(span, table.window, table.grain))
         & (F.col(f"{event_time.ARRIVAL}.watermark") >= F.lit(since))
     )
     flagged = event_time.flagged(rows.drop(PARTITION), table.window, step.event_time, table.grain)
@@ -127,10 +129,12 @@ def missed(lake: Lake, table: Table, span: Range, since: datetime, version: int)
 
 def settled(lake: Lake, table: Table, span: Range, waiting: list[Dirt]) -> Callable[[DataFrame], DataFrame]:
     """Leaves out of the table's rows, computed or stored, what waits for an update, or for the live run to read it."""
-    session = table.window is not None and table.window.kind == "session"
-    whole = [d.partition for d in waiting if d.since is None or session]
-    if session:  # joined by a late row, it may end in any later partition
+    kind = table.window.kind if table.window else ""
+    whole = [d.partition for d in waiting if d.since is None or kind in ("session", "count")]
+    if kind == "session":  # joined by a late row, it may end in any later partition
         return lambda rows: rows.where(F.col(PARTITION) < min(whole, default="~"))
+    if kind == "count":
+        return lambda rows: rows.where(~F.col(PARTITION).isin(whole))
     last = next(lake.journal(table).live())
     since = min([d.since for d in waiting if d.since] + [last.watermark])
     touched = missed(lake, table, span, since, sinks.version(lake.path(lake.catalog.driving_input(table))))

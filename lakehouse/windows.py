@@ -16,17 +16,19 @@ class Window:
     """`[start, start + size)`, one every `slide`, start inclusive and end exclusive.
 
     A session instead lasts from a key's row until the key was silent for longer than `size`, its gap; the end is the
-    last row's event time plus the gap.
+    last row's event time plus the gap. A count window holds `rows` rows of a key, and has no size.
     """
 
-    kind: Literal["tumbling", "sliding", "session"]
+    kind: Literal["tumbling", "sliding", "session", "count"]
     size: timedelta
     slide: timedelta
     offset: timedelta = timedelta(0)
     zone: str = "UTC"
+    rows: int = 0
 
     def __str__(self) -> str:
         shown = {"tumbling": f"{self.size}", "sliding": f"{self.size} every {self.slide}", "session": f"gap {self.size}"}
+        shown["count"] = f"{self.rows} rows"
         offset = f", offset {self.offset}" if self.offset else ""
         return f"{self.kind}, {shown[self.kind]}{offset}{'' if self.zone == 'UTC' else f', {self.zone}'}"
 
@@ -39,6 +41,8 @@ class Window:
 
     def within(self, grain: timedelta) -> bool:
         """Whether every window lies in one partition of `grain`."""
+        if self.kind == "count":
+            return True
         return self.kind == "tumbling" and self.zone == "UTC" and not grain % self.size and not self.offset % self.size
 
 
@@ -75,6 +79,17 @@ def session(gap: str | timedelta) -> Window:
     """Sessions: rows of a key at most `gap` apart belong together, as Spark has it. Raises DeclarationError."""
     span = _positive(gap, "session gap")
     return Window("session", span, span)
+
+
+def count(rows: int) -> Window:
+    """Windows of `rows` rows of a key, in the order of event time (then of arrival), counted anew in each partition.
+
+    The table's keys are columns of its input. A window starts with its first row and ends with its last; the last one of a
+    partition may hold fewer and ends with the partition. Raises DeclarationError.
+    """
+    if rows < 1:
+        raise DeclarationError(f"count rows={rows}: at least 1; nothing would ever be counted")
+    return Window("count", timedelta(0), timedelta(0), rows=rows)
 
 
 def _positive(given: str | timedelta, field: str) -> timedelta:

@@ -1,0 +1,75 @@
+"""Count windows: every n rows of a key in event-time order, whatever the order they came in."""
+
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.errors import DeclarationError
+from lakehouse.event_time import ORIGIN
+from lakehouse.table import count, kafka, table
+from lakehouse.testing import Stage, assert_live_equals_bounded
+
+HERE = sys.modules[__name__]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def clicks(click_topic: DataFrame) -> DataFrame:
+    return click_topic
+
+
+@table(layer="gold", window=count(3), keys=["user"])
+def threes(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"), F.count("*").alias("clicks"))
+
+
+@table(layer="gold", window=count(3), keys=["user"], late="update")
+def updated_threes(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"), F.count("*").alias("clicks"))
+
+
+def at(seconds: float, user: str, value: int = 0) -> dict:
+    return {"user": user, "at": (START + timedelta(seconds=seconds)).isoformat(), "value": value}
+
+
+def of(stage: Stage, name: str, user: str) -> list[tuple]:
+    """(seconds from START to the window's start and end, clicks, value), in order."""
+    rows = stage.rows(name).where(F.col("user") == user).collect()
+    ends = [[(moment.astimezone(UTC) - START).total_seconds() for moment in r.window] for r in rows]
+    return sorted((*end, r.clicks, r.value) for end, r in zip(ends, rows, strict=True))
+
+
+def test_windows_fill_in_the_order_of_event_time_and_anew_in_each_partition(spark, tmp_path):
+    stage = Stage(spark, tmp_path, HERE)
+    stage.feed("clicks", [at(4, "a", 4), at(1, "a", 1), at(3, "a", 3), at(2, "a", 2)])
+    stage.feed("clicks", [at(10, "a", 10), at(0, "b", 1), at(9, "a", 9), at(8, "a", 8), at(30, "z")])
+    stage.run("threes", files_per_batch=1, abort_at="rows")
+    stage.feed("clicks", [at(12, "a", 100), at(40, "a", 40)])  # the watermark is 25: the first is late
+    stage.feed("clicks", [at(3_601, "a", 7), at(3_600, "a", 6), at(3_599, "a", 5)])
+    for seconds in (7_300, 14_600):
+        stage.advance("clicks", at(seconds, "last"))
+    stage.run("threes", "updated_threes", files_per_batch=1)
+    microsecond = 0.000001
+    first = [(1, 3 + microsecond, 3, 6), (4, 9 + microsecond, 3, 21)]
+    after = [(3_600, 7_200, 2, 13)]
+    # a partition's last window ends with it, full or not
+    assert of(stage, "threes", "a") == [*first, (10, 3_599 + microsecond, 3, 55), *after]
+    assert of(stage, "threes", "b") == [(0, 3_600, 1, 1)]
+    assert_live_equals_bounded(stage, "threes")
+    live = stage.lake.journal(stage.lake.catalog.table("threes")).live()
+    assert sum(c.late for c in live) == 1
+
+    assert [c.start for c in stage.update("updated_threes")] == [START]
+    assert of(stage, "updated_threes", "a") == [*first, (10, 40 + microsecond, 3, 150), (3_599, 3_600, 1, 5), *after]
+    assert {r[ORIGIN] for r in stage.rows("updated_threes").where("user = 'a'").collect()} == {"bounded", "live"}
+    assert_live_equals_bounded(stage, "updated_threes")
+
+
+def test_what_cannot_be_counted_is_refused():
+    with pytest.raises(DeclarationError, match="count rows=0: at least 1"):
+        count(0)
