@@ -26,6 +26,7 @@ app = typer.Typer()
 _BATCH = 200_000
 _RATE = 200  # events per second of each pipeline: two cores also start two jobs and Dagster meanwhile
 
+
 @app.command()
 def demo(
     seconds: Annotated[float | None, typer.Option(help="Run that long, drain, prove; else until Ctrl-C")] = None,
@@ -76,6 +77,8 @@ class _Demo:
         from streaming_jobs import supervisor
 
         settings = self.settings
+        where = f", the Dagster UI last, on http://localhost:{port}" if port else ""
+        self.console.print(f"[dim]a minute or two until all of it runs{where}; data in {settings.root}[/dim]")
         if not settings.bootstrap_servers:
             self._step("Kafka broker", "broker", lambda: broker.stop(settings),
                        lambda: broker.start(settings, jars.resolve(settings.jars)))  # fmt: skip

@@ -67,7 +67,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__.splitlines()[0])
     parser.add_argument("--events", type=int, default=10_000_000, help="in the larger topic; the smaller has half")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=int, default=90, help="of the live stream")
+    parser.add_argument("--seconds", type=int, default=240, help="of the live stream; the first two minutes do not count")
     parser.add_argument("--times", type=int, default=4, help="calls of the bounded job in one process")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--quick", action="store_true", help="see that it works: small sizes, one round, no claims")

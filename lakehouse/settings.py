@@ -35,6 +35,7 @@ class Settings:
     trigger: str = "500 milliseconds"  # the least time between two micro-batches of a query
     max_offsets_per_trigger: int = 1_000_000  # records of a topic in one micro-batch
     max_files_per_trigger: int = 1_000  # files of a table in one micro-batch
+    early: bool = True  # keep the early results that tables declare; each costs a bounded run at every refresh
     since: str = "2026-01-01"  # the first day of event time whose partitions are offered for bounded runs
 
     def __post_init__(self) -> None:
@@ -104,6 +105,10 @@ def _value(name: str, text: str) -> object:
         if any(not separator for _, separator, _ in pairs):
             raise SettingsError("spark_conf: 'key=value' pairs separated by ';'; a pair has no '='")
         return {key.strip(): value.strip() for key, _, value in pairs}
+    if name == "early":
+        if text.lower() not in ("true", "false"):
+            raise SettingsError(f"early={text!r}: true or false; set LAKEHOUSE_EARLY to one or remove it")
+        return text.lower() == "true"
     if name in ("shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger"):
         if not text.isdigit():
             raise SettingsError(f"{name}={text!r}: a whole number; set LAKEHOUSE_{name.upper()} to one or remove it")

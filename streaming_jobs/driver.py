@@ -75,7 +75,7 @@ class Job:
         else:
             for table in tables:
                 self.queries[table.name] = live.start(lake, table)
-            self.previews = {f"{t.name}__early": early.start(lake, t) for t in tables if t.early}
+            self.previews = {f"{t.name}__early": early.start(lake, t) for t in tables if t.early and self.settings.early}
             self._await(lake, tables, self.stopping.is_set)
         self.say(state="stopping")
         self._drain(lake, tables, available_now)
