@@ -103,6 +103,7 @@ def reconcile_closed(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinit
                 tags={"table": t.name, "range": str(r)},
             )
             for t in partitions.derived(catalog)
+            if t.proof
             for r in partitions.uncertified(settings, t)
         ]
         return requests or dg.SkipReason("every closed partition is certified")

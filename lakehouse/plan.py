@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse import event_time, quality, sources
+from lakehouse import event_time, provable, quality, sources
 from lakehouse.catalog import Kind
 from lakehouse.errors import DeclarationError
 from lakehouse.event_time import ARRIVAL, ARRIVAL_TYPE, ORIGIN, PARTITION
@@ -240,6 +240,19 @@ def plan_of(lake: Lake, table: Table, *, judged: bool = True) -> Plan:
 def stored_schema(lake: Lake, table: Table) -> StructType:
     """The columns of the table on disk. Raises DeclarationError if its function does not keep what it must."""
     return _columns(lake, plan_of(lake, table, judged=False))
+
+
+def check(lake: Lake, table: Table) -> None:
+    """Raises DeclarationError if the function holds what live and bounded runs may differ by (`provable`)."""
+    step = plan_of(lake, table, judged=False)
+    inputs = {name: _empty(lake, name) for name in table.inputs}
+    if step.kind not in ("row", "window"):
+        return
+    rows = event_time.accepted(step._flagged(inputs[step.driving]))
+    if step.kind == "window" and event_time.WINDOW not in rows.columns:  # of a count window: assigned later
+        rows = rows.withColumn(event_time.WINDOW, F.lit(None).cast("struct<start:timestamp,end:timestamp>"))
+    inputs = {name: each.drop(PARTITION, ORIGIN) for name, each in inputs.items()} | {step.driving: rows}
+    provable.check(table, table(**inputs), row_preserving=step.kind == "row")
 
 
 def _columns(lake: Lake, plan: Plan) -> StructType:

@@ -21,8 +21,12 @@ _PASSING = _PROPERTIES | {"delta.logRetentionDuration": "interval 1 hour"}  # re
 
 
 def create(lake: Lake, table: Table) -> None:
-    """Makes the table and its quarantine if they are not there. Raises DeclarationError if the columns are others."""
+    """Makes the table and its quarantine if they are not there. Raises DeclarationError if the columns are others.
+
+    A function that live and bounded runs may differ by is refused here, before it has run.
+    """
     declared = plan.stored_schema(lake, table)
+    plan.check(lake, table)
     partitioned = lake.catalog.kind(table) != "snapshot"
     _create(lake.path(table), declared, partitioned, _searched(lake, table))
     if partitioned:

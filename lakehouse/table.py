@@ -133,6 +133,7 @@ class Table:
     pipeline: str = ""
     early: timedelta = timedelta(0)
     deduplicate: Duplicates | None = None
+    proof: bool = True
     sql: str = ""  # the query, if the transformation was declared as one
 
     def __call__(self, *inputs: "DataFrame", **named: "DataFrame") -> "DataFrame":
@@ -173,6 +174,7 @@ def table(
     tolerance: float = 0.0,
     early: str | timedelta = "0 seconds",
     deduplicate: Duplicates | None = None,
+    proof: bool = True,
 ) -> Callable[[FunctionType], Table]:
     """Declares the table that a pure `DataFrame -> DataFrame` function computes.
 
@@ -182,7 +184,8 @@ def table(
     windows hold so far, refreshed that often. `deduplicate` takes `duplicates(...)` out of a row table's input.
     `late` says what happens to rows that miss their window: `redirect` keeps them in view as `<table>__late`, `drop`
     counts them only, `update` has bounded runs compute what they missed again, once its partition has closed.
-    `tolerance` is the relative difference of doubles that still counts as equal.
+    `tolerance` is the relative difference of doubles that still counts as equal. proof=False allows what two runs may
+    differ by (clocks, random numbers, the order of rows), which is refused otherwise; such ranges stay UNPROVABLE.
     Raises DeclarationError.
     """
     _one_of("layer", layer, ("bronze", "silver", "gold"))
@@ -206,6 +209,7 @@ def table(
             tolerance=tolerance,
             early=duration(early, "early"),
             deduplicate=deduplicate,
+            proof=proof,
         )
 
     return declare

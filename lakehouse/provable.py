@@ -1,0 +1,92 @@
+"""What cannot be equal in two runs, found in a function's plan before it runs: each with its remedy."""
+
+from collections.abc import Iterator
+
+from pyspark.sql import DataFrame
+
+from lakehouse.errors import DeclarationError
+from lakehouse.event_time import ARRIVAL
+from lakehouse.table import Table
+
+_CLOCK = {"CurrentTimestamp", "Now", "CurrentDate", "CurrentTime", "LocalTimestamp", "UnixTimestampNow", "CurrentBatchTimestamp"}
+_ORDER = {"First", "Last", "AnyValue", "CollectList", "ListAgg", "ApproximatePercentile"}
+_SORTED = {"SortArray", "ArraySort"}
+_COUNTED = _SORTED | {"Size", "ArrayContains"}
+_DOUBLES = {"Sum", "Average", "StddevPop", "StddevSamp", "VariancePop", "VarianceSamp", "Corr", "CovPopulation", "CovSample",
+            "Skewness", "Kurtosis"}  # fmt: skip
+_WHOLE = {"Aggregate", "Distinct", "Deduplicate", "Window", "GlobalLimit", "LocalLimit", "Offset", "Tail", "Sample"}
+
+
+def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
+    """Raises DeclarationError if the plan of `rows`, the function's result, holds what live and bounded runs may differ by.
+
+    A table declared with proof=False may hold all but operators over whole batches, which make no sense live.
+    """
+    where = f"table={table.name}"
+    plan = rows._jdf.queryExecution().analyzed()
+    if row_preserving and (found := sorted(_on_rows(plan) & _WHOLE)):
+        raise DeclarationError(
+            f"{where}, operators={', '.join(found)}: a row table is computed row by row, and live a micro-batch is not all rows; "
+            "declare a window, or deduplicate=duplicates(...)"
+        )
+    if not table.proof:
+        return
+    for name, rule in _found(plan, table.tolerance):
+        raise DeclarationError(f"{where}, {name}: {rule}; or declare proof=False, and its ranges stay unproven")
+
+
+def _found(plan, tolerance: float) -> Iterator[tuple[str, str]]:
+    for expression, parents in _expressions(plan):
+        kind = expression.getClass().getSimpleName()
+        shown = f"expression={expression.sql()}"
+        if kind in _CLOCK:
+            yield shown, "two runs have two clocks; use the event time, or _arrival.time for the time of arrival"
+        elif kind in _ORDER and not parents & _SORTED:
+            yield shown, "it depends on the order in which rows come; use min, max, min_by, max_by, or sort what is collected"
+        elif kind == "CollectSet" and not parents & _COUNTED:
+            yield shown, "its elements come in any order; put sort_array or size around it"
+        elif kind in _DOUBLES and not tolerance and _is_double(expression):
+            yield shown, "a sum of doubles depends on the order of adding; cast to decimal, or give a tolerance"
+        elif kind not in _ORDER | {"CollectSet"} and not expression.deterministic() and _all_deterministic(expression):
+            yield shown, "it is another value in each run; compute it from the row"
+
+
+def _is_double(expression) -> bool:
+    return any(each.dataType().typeName() in ("double", "float") for each in _seq(expression.children()))
+
+
+def _all_deterministic(expression) -> bool:
+    return all(each.deterministic() for each in _seq(expression.children()))
+
+
+def _expressions(plan) -> Iterator[tuple[object, frozenset[str]]]:
+    """Every expression of a plan, with the kinds of those around it."""
+    for node in _nodes(plan):
+        if node.nodeName() == "CollectMetrics":
+            continue
+        todo = [(each, frozenset()) for each in _seq(node.expressions())]
+        while todo:
+            expression, around = todo.pop()
+            yield expression, around
+            inside = around | {expression.getClass().getSimpleName()}
+            todo += [(child, inside) for child in _seq(expression.children())]
+
+
+def _on_rows(plan) -> set[str]:
+    """The operators through which the rows of the driving input pass, known by their arrival."""
+    return {
+        node.nodeName() for node in _nodes(plan)
+        if any(a.name() == ARRIVAL for child in _seq(node.children()) for a in _seq(child.output()))
+    }  # fmt: skip
+
+
+def _nodes(plan) -> Iterator[object]:
+    todo = [plan]
+    while todo:
+        node = todo.pop()
+        yield node
+        todo += _seq(node.children())
+
+
+def _seq(values) -> list:
+    return [values.apply(i) for i in range(values.size())]

@@ -1,0 +1,98 @@
+"""What live and bounded runs may differ by is refused before it has run, with the remedy; and what they agree on is not."""
+
+import sys
+from types import ModuleType
+
+import pytest
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window
+
+from lakehouse import plan
+from lakehouse.catalog import catalog_of
+from lakehouse.errors import DeclarationError
+from lakehouse.lake import Lake
+from lakehouse.settings import Settings
+from lakehouse.table import kafka, table, tumbling
+from lakehouse.testing import Stage, proof
+
+HERE = sys.modules[__name__]
+
+click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL, share DOUBLE")
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def clicks(click_topic):
+    return click_topic
+
+
+@table(layer="gold", window=tumbling("1 minute"), keys=["user"], proof=False)
+def unproven(clicks):
+    return clicks.groupBy("window", "user").agg(F.sum("share").alias("share"))
+
+
+def checked(spark, tmp_path, function, **declared) -> None:
+    def made(clicks):
+        return function(clicks)
+
+    made.__module__ = "my_tables"
+    module = ModuleType("my_tables")
+    vars(module).update(click_topic=click_topic, clicks=clicks, made=table(layer="gold", **declared)(made))
+    catalog = catalog_of([module])
+    plan.check(Lake(spark, Settings(root=tmp_path), catalog), catalog.table("made"))
+
+
+def per_minute(*aggregates):
+    return lambda clicks: clicks.groupBy("window", "user").agg(*aggregates)
+
+
+@pytest.mark.parametrize(
+    "function, message",
+    [
+        (lambda c: c.withColumn("now", F.current_timestamp()), "two runs have two clocks"),
+        (lambda c: c.where(F.rand() < 0.1), "another value in each run"),
+        (lambda c: c.withColumn("id", F.uuid()), "another value in each run"),
+        (lambda c: c.dropDuplicates(["user"]), r"operators=Deduplicate: .*deduplicate=duplicates"),
+        (lambda c: c.limit(3), "operators=GlobalLimit, LocalLimit: a row table is computed row by row"),
+        (lambda c: c.withColumn("n", F.row_number().over(Window.partitionBy("user").orderBy("at"))), "operators=Window"),
+    ],
+)
+def test_rows_that_two_runs_would_compute_differently_are_refused(spark, tmp_path, function, message):
+    with pytest.raises(DeclarationError, match=message):
+        checked(spark, tmp_path, function)
+
+
+@pytest.mark.parametrize(
+    "aggregate, message",
+    [
+        (lambda: F.first("value"), "depends on the order in which rows come"),
+        (lambda: F.collect_list("value"), "depends on the order in which rows come"),
+        (lambda: F.collect_set("value"), "put sort_array or size around it"),
+        (lambda: F.sum("share"), "cast to decimal, or give a tolerance"),
+        (lambda: F.stddev("value"), "cast to decimal, or give a tolerance"),
+        (lambda: F.percentile_approx("value", 0.5), "depends on the order in which rows come"),
+    ],
+)
+def test_aggregates_that_depend_on_order_are_refused(spark, tmp_path, aggregate, message):
+    declared = {"window": tumbling("1 minute"), "keys": ["user"]}
+    with pytest.raises(DeclarationError, match=message):
+        checked(spark, tmp_path, per_minute(aggregate().alias("x")), **declared)
+    checked(spark, tmp_path, per_minute(aggregate().alias("x")), **declared, proof=False)
+
+
+def test_what_two_runs_agree_on_is_not_refused(spark, tmp_path):
+    found = per_minute(
+        F.sum("value"), F.avg("value"), F.max_by("value", "at"), F.sum(F.col("share").cast("decimal(20,4)")),
+        F.size(F.collect_set("value")), F.sort_array(F.collect_list("value")), F.approx_count_distinct("value"),
+    )  # fmt: skip
+    checked(spark, tmp_path, found, window=tumbling("1 minute"), keys=["user"])
+    checked(spark, tmp_path, per_minute(F.sum("share")), window=tumbling("1 minute"), keys=["user"], tolerance=1e-9)
+    checked(spark, tmp_path, lambda c: c.withColumn("n", F.explode(F.array("value", "value"))).where("n > 0"))
+
+
+def test_a_table_without_proof_runs_and_is_shown_as_unprovable(spark, tmp_path):
+    stage = Stage(spark, tmp_path, HERE)
+    stage.feed("clicks", [{"user": "a", "at": "2026-01-01T00:00:00Z", "value": 1, "share": 0.1}])
+    stage.advance("clicks", {"user": "a", "at": "2026-01-01T01:00:00Z", "value": 1, "share": 0.1})
+    stage.run("unproven")
+    certificate = proof.reconcile(stage.lake, stage.lake.catalog.table("unproven"))
+    assert (certificate.verdict, certificate.rows_live) == ("UNPROVABLE", 0) and "proof=False" in certificate.detail
