@@ -30,7 +30,7 @@ demo: setup ## start everything and show it at work (SECONDS=60 ends it after a 
 	@$(BIN)/lakehouse demo $(if $(SECONDS),--seconds $(SECONDS))
 
 test: setup ## the tests to run before every commit
-	@$(BIN)/pytest -m "not slow"
+	@$(BIN)/pytest -m "not slow" -n 2 --dist loadfile
 
 verify: setup ## everything else: style, processes killed, the demo in a browser
 	@status=0; $(BIN)/ruff check || status=1; $(BIN)/pytest -m slow || status=1; exit $$status

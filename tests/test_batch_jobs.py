@@ -74,7 +74,7 @@ def test_a_preview_counts_and_changes_nothing(lake):
     found = json.loads(result.stdout)
     assert result.exit_code == 0
     assert found["partitions"] == ["2026-01-01-01", "2026-01-01-02"]
-    assert (found["rows_replaced"], found["input"], found["downstream"]) == (20, "sensor_readings", [AVERAGES])
+    assert (found["rows_replaced"], found["input"], found["downstream"]) == (20, "sensor_readings", [AVERAGES, "sensor_trends"])
     assert 22 <= found["input_rows"] <= 36 and found["input_bytes"] > 0
     assert sorted(path for path in lake.settings.root.rglob("*")) == before
 

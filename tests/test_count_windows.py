@@ -53,7 +53,7 @@ def test_windows_fill_in_the_order_of_event_time_and_anew_in_each_partition(spar
     stage.feed("clicks", [at(3_601, "a", 7), at(3_600, "a", 6), at(3_599, "a", 5)])
     for seconds in (7_300, 14_600):
         stage.advance("clicks", at(seconds, "last"))
-    stage.run("threes", "updated_threes", files_per_batch=1)
+    stage.run("threes", "updated_threes")
     microsecond = 0.000001
     first = [(1, 3 + microsecond, 3, 6), (4, 9 + microsecond, 3, 21)]
     after = [(3_600, 7_200, 2, 13)]

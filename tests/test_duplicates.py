@@ -43,7 +43,7 @@ def test_the_first_to_arrive_is_kept_however_the_input_is_cut(spark, tmp_path):
     stage.feed("orders", [(0, at(3_610, "c", 10)), (0, at(190, "b", 11)), (0, at(140, "b", 12)), (1, at(139, "b", 13))])
     for n in (7_300, 14_500):
         stage.advance("orders", at(n, f"last {n}", 0))
-    stage.run("distinct_orders", "turnover", files_per_batch=1, abort_at="rows")
+    stage.run("distinct_orders", "turnover", files_per_batch=4, abort_at="rows")
     kept = {(r["id"], r.amount) for r in stage.rows("distinct_orders").where("amount > 0").collect()}
     # 7 is a minute and more from every row of "a" but 6, which came before it and is itself a duplicate;
     # 13 is more than a minute from 8, but not from 11 and 12, which came before it

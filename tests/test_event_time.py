@@ -17,7 +17,7 @@ from lakehouse.event_time import (
     partition_range,
     watermark,
 )
-from lakehouse.windows import tumbling
+from lakehouse.windows import count, tumbling
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -46,8 +46,10 @@ def test_a_range_knows_the_partitions_that_it_touches():
 
 def test_the_context_of_a_window_reaches_one_window_back():
     span = Range(NOON, NOON + timedelta(hours=1))
-    assert context(span, None) == span
-    assert context(span, tumbling("10 seconds")) == Range(NOON - 10 * SECOND, span.end)
+    assert context(span, None, "hour") == span
+    assert context(span, tumbling("10 seconds"), "hour") == Range(NOON - 10 * SECOND, span.end)
+    within = Range(NOON + 60 * SECOND, span.end)
+    assert context(within, count(3), "hour") == span, "count windows are counted from the start of the partition"
 
 
 def test_the_watermark_is_the_least_head_less_the_delay():

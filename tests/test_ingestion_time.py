@@ -28,7 +28,7 @@ def test_rows_are_in_the_window_of_their_arrival(spark, tmp_path):
     stage = Stage(spark, tmp_path, HERE)  # a batch a second; two are in each window
     for partition in (0, 1, 0, 0, 0, 0, 0):
         stage.feed("messages", [(partition, {"text": "a"}), "not JSON", (partition, {"text": "b"})])
-    stage.run("message_counts", files_per_batch=1)
+    stage.run("message_counts", files_per_batch=3)
     rows = stage.rows("messages").collect()
     assert len(rows) == 14 and all(r.ingestion_time == r._arrival.time for r in rows)
     counted = {r.window.start.astimezone(UTC): r.messages for r in stage.rows("message_counts").collect()}

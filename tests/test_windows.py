@@ -14,7 +14,7 @@ from test_equivalence import FEW, MANY, START, Event, assert_counts_add_up, play
 from lakehouse import bounded, proof
 from lakehouse.errors import DeclarationError
 from lakehouse.event_time import Range
-from lakehouse.table import kafka, session, sliding, sql_table, table, tumbling
+from lakehouse.table import count, kafka, session, sliding, sql_table, table, tumbling
 from lakehouse.testing import Stage, assert_live_equals_bounded
 
 HERE = sys.modules[__name__]
@@ -210,9 +210,9 @@ def test_a_window_or_query_that_cannot_be_is_refused_with_the_rule(declare, word
 
 def test_the_declarations_of_the_docs_are_windows_and_its_code_declares_tables():
     text = (Path(__file__).parents[1] / "docs" / "windows.md").read_text()
-    names = {"tumbling": tumbling, "sliding": sliding, "session": session}
+    names = {"tumbling": tumbling, "sliding": sliding, "session": session, "count": count}
     shown = [eval(code, names) for code in re.findall(r"^\| `(.+?)` \|", text, re.MULTILINE)]
-    assert [window.kind for window in shown] == ["tumbling", "tumbling", "tumbling", "sliding", "session"]
+    assert [window.kind for window in shown] == ["tumbling", "tumbling", "tumbling", "sliding", "session", "count"]
     names |= {"__name__": "docs", "table": table, "sql_table": sql_table, "DataFrame": DataFrame, "F": F}
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     for block in blocks:
