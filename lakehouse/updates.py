@@ -7,7 +7,7 @@ partition has closed. The same follows an input that was itself rewritten.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -21,15 +21,20 @@ from lakehouse.settings import Settings
 from lakehouse.table import Table
 
 _INSTANT = timedelta(microseconds=1)
+_EVER = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Dirt:
-    """What a partition does not show yet: late rows that arrived at the watermark `since` or after; None: all of it."""
+    """What a partition does not show yet: late rows that arrived at the watermark `since` or after; None: all of it.
+
+    `until`: the latest instant that a late row missed, here or in a later partition.
+    """
 
     partition: str
     closed: bool
-    since: datetime | None
+    since: datetime | None = None
+    until: datetime | None = None
 
 
 def dirty(settings: Settings, catalog: Catalog, table: Table) -> list[Dirt]:
@@ -45,17 +50,19 @@ def dirty(settings: Settings, catalog: Catalog, table: Table) -> list[Dirt]:
     for run in (c for c in journal if c.role == "bounded"):
         for partition in Range(run.start, run.end).partitions(table.grain):
             covered[partition] = max(covered.get(partition, -1), run.inputs["tables"][driving.name])
-    found: dict[str, datetime | None] = {}
+    ahead = frontier(settings, table) or EPOCH
+    found: dict[str, Dirt] = {}
     for commit in (c for c in journal if c.role == "live"):
         span = Range(commit.late_from, _reached(table, commit.late_to))
         for partition in _uncovered(span, table, covered, _version_read(commit, driving)):
-            found[partition] = min(found.get(partition, commit.watermark), commit.watermark)
+            known = found.get(partition) or Dirt(partition, False, commit.watermark, commit.late_to)
+            since, until = min(known.since, commit.watermark), max(known.until, commit.late_to)
+            found[partition] = Dirt(partition, partition_range(partition, table.grain).end <= ahead, since, until)
     reach = table.window.reach if table.window else timedelta(0)
     for rewrite in (c for c in Journal(settings, driving).rewriting() if c.role == "bounded" and c.version != NOTHING):
         for partition in _uncovered(Range(rewrite.start, rewrite.end + reach), table, covered, rewrite.version):
-            found[partition] = None
-    ahead = frontier(settings, table) or EPOCH
-    return [Dirt(p, partition_range(p, table.grain).end <= ahead, found[p]) for p in sorted(found)]
+            found[partition] = Dirt(partition, partition_range(partition, table.grain).end <= ahead)
+    return [found[p] for p in sorted(found)]
 
 
 def _reached(table: Table, latest: datetime) -> datetime:
@@ -144,19 +151,20 @@ def settled(lake: Lake, table: Table, span: Range, waiting: list[Dirt]) -> Calla
 
 
 def _session_spans(lake: Lake, table: Table, closed: list[Dirt]) -> Iterator[Range]:
-    """The ranges to rewrite: a late row may join sessions, of which one ended in a later partition; so whole ones, in one.
+    """The ranges to rewrite: a late row may join sessions, of which one ended partitions later; so all up to there, in one.
 
-    A range goes on while a session computed anew begins before its end and lasts beyond it.
+    While such a session goes on nothing is rewritten: the live run is still to write it, without the late row.
     """
-    ahead = event_time.floor(frontier(lake.settings, table), GRAINS[table.grain])
+    ahead, grain = frontier(lake.settings, table), GRAINS[table.grain]
     done = EPOCH
-    for start, end in ((s.start, s.end) for s in (partition_range(d.partition, table.grain) for d in closed)):
-        if start < done:
+    for dirt in closed:
+        span = partition_range(dirt.partition, table.grain)
+        if span.start < done:
             continue
-        while end < ahead:
-            following = bounded.compute(lake, table, Range(end, end + GRAINS[table.grain]))
-            if following.judged.where(F.col(f"{event_time.WINDOW}.start") < F.lit(end)).isEmpty():
-                break
-            end += GRAINS[table.grain]
-        done = end
-        yield Range(start, end)
+        joined = F.col(f"{event_time.WINDOW}.start") <= F.lit(dirt.until or span.end)
+        following = bounded.compute(lake, table, Range(span.end, _EVER)).judged.where(joined)
+        latest = following.agg(F.max(f"{event_time.WINDOW}.end")).head()[0]
+        end = event_time.floor(latest.astimezone(UTC) - _INSTANT, grain) + grain if latest else span.end
+        if end <= ahead:
+            done = end
+            yield Range(span.start, end)

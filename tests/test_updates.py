@@ -166,6 +166,24 @@ def test_rows_of_a_row_table_are_put_in_and_what_reads_it_follows(late):
     assert certificate.rows_by_bounded_runs
 
 
+def test_a_session_that_goes_on_waits_and_is_rewritten_with_all_partitions_it_spans(spark, tmp_path):
+    stage = Stage(spark, tmp_path, HERE)
+    stage.feed("clicks", [at(n) for n in (3_570, *range(3_590, 7_200, 9))])
+    stage.advance("clicks", at(7_200, "b"))
+    stage.feed("clicks", [at(3_580)])  # joins the row before it, whose session has ended, to those after it
+    stage.feed("clicks", [at(n) for n in range(7_197, 11_000, 9)])
+    stage.run("sessions")
+    assert dirty(stage, "sessions") == {"00": True} and stage.update("sessions") == [], "the session has not ended"
+    stage.advance("clicks", at(15_000, "b"))
+    stage.run("sessions")
+    assert verdict(stage, "sessions") == "PENDING"
+    [commit] = stage.update("sessions")
+    assert (commit.start, commit.end) == (START, START + timedelta(hours=4))
+    rows = stage.rows("sessions").where("user = 'a'").collect()
+    assert [((r.window.start.astimezone(UTC) - START).seconds, r[PARTITION][-2:]) for r in rows] == [(3_570, "03")]
+    assert_live_equals_bounded(stage, "sessions")
+
+
 def test_the_policy_is_switched_with_the_checkpoint_kept(spark, tmp_path):
     stage = Stage(spark, tmp_path, HERE)
     updated = stage.lake
