@@ -191,7 +191,9 @@ def main() -> int:
     given = parser.parse_args()
     conf = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     settings = Settings(jars=from_environment().jars, spark_conf=conf, shuffle_partitions=1)
-    found = measured(session.create(settings, "matrix"), given.seeds)
+    spark = session.create(settings, "matrix")
+    spark.sparkContext.setLogLevel("OFF")  # each crash asked for would print a page
+    found = measured(spark, given.seeds)
     text = table_of(found, given.seeds)
     print(text)
     if given.write:

@@ -52,7 +52,7 @@ def dirty(settings: Settings, catalog: Catalog, table: Table) -> list[Dirt]:
             covered[partition] = max(covered.get(partition, -1), run.inputs["tables"][driving.name])
     ahead = frontier(settings, table) or EPOCH
     found: dict[str, Dirt] = {}
-    for commit in (c for c in journal if c.role == "live"):
+    for commit in (c for c in journal if c.role == "live" and c.late_from and c.late_to):
         span = Range(commit.late_from, _reached(table, commit.late_to))
         for partition in _uncovered(span, table, covered, _version_read(commit, driving)):
             known = found.get(partition) or Dirt(partition, False, commit.watermark, commit.late_to)
