@@ -38,8 +38,8 @@ def run(words: list[str], settings: Settings, seconds: float) -> subprocess.Comp
 def test_the_command_lines_of_the_readme_work_in_their_order(tmp_path, quick_jvm):
     given = commands("README.md", "lakehouse")
     assert [words[1] for words in given] == [
-        "broker", "produce", "start", "status", "tables", "quarantine", "late", "lateness",
-        "query", "reconcile", "stop", "broker",
+        "broker", "produce", "start", "status", "tables", "quarantine", "late", "update",
+        "lateness", "query", "reconcile", "stop", "broker",
     ]  # fmt: skip
     settings = Settings(root=tmp_path, jars=from_environment().jars, spark_conf=quick_jvm)
     try:
@@ -67,7 +67,7 @@ def test_the_demo_ends_with_its_proof_and_leaves_no_process(tmp_path, quick_jvm)
     command = [str(LAKEHOUSE), "demo", "--seconds", "60", "--history", "20 minutes", "--port", "3579"]
     demo = run(command, settings, 800)
     assert demo.returncode == 0, demo.stdout + demo.stderr
-    assert "proven: 3 of 3 tables" in demo.stdout and "DIFFERENT" not in demo.stdout
+    assert "proven: 4 of 4 tables" in demo.stdout and "DIFFERENT" not in demo.stdout
     left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert str(tmp_path) not in left
 
