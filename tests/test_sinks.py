@@ -1,0 +1,34 @@
+"""Exactly-once appends: what a commit records, and what happens to a second writer."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame
+
+from lakehouse import sinks
+
+
+def test_a_batch_is_recorded_with_its_rows_and_of_two_writers_the_second_fails(spark, tmp_path):
+    path = tmp_path / "rows"
+    rows = spark.range(3)
+    rows.limit(0).write.format("delta").save(str(path))
+    assert sinks.committed(path, "rows:live:1") == -1
+    version = sinks.append(rows, path, "rows:live:1", 7, {"inputs": {}})
+    assert (sinks.version(path), sinks.committed(path, "rows:live:1")) == (version, 7)
+    assert sinks.append(rows, path, "rows:live:1", 7, {"inputs": {}}, replayed=True) == version, "computed, not written"
+
+    with pytest.raises(Exception, match="ConcurrentTransactionException"):
+        sinks.append(rows, path, "rows:live:1", 8, {"inputs": Meanwhile(rows, path, 8)})
+    sinks.append(rows, path, "rows:live:2", 0, {"inputs": Meanwhile(rows, path, 9)})  # another writer's batches are its own
+    assert spark.read.format("delta").load(str(path)).count() == 4 * 3
+
+
+class Meanwhile:
+    """Written down after the files and before the commit; while that is done another writer commits a batch."""
+
+    def __init__(self, rows: DataFrame, path: Path, batch: int) -> None:
+        self.rows, self.path, self.batch = rows, path, batch
+
+    def __str__(self) -> str:
+        sinks.append(self.rows, self.path, "rows:live:1", self.batch, {})
+        return ""
