@@ -64,11 +64,12 @@ def proven(lakehouse: Lakehouse, table: Table, span: Range) -> Certificate:
 def verdict(proof: Certificate) -> dict[str, object]:
     """A certificate as a check's outcome; a proof over no rows proves nothing."""
     passed = proof.verdict == "EQUAL" and proof.rows_bounded > 0
+    severities = dg.AssetCheckSeverity
     found = f"{proof.verdict}: {proof.rows_live} rows in the table, {proof.rows_bounded} in batch"
     return {
         "passed": passed,
         "metadata": of_certificate(proof),
-        "severity": dg.AssetCheckSeverity.WARN if proof.verdict == "PENDING" else dg.AssetCheckSeverity.ERROR,
+        "severity": severities["WARN" if proof.verdict in ("PENDING", "UNPROVABLE") else "ERROR"],
         "description": f"{found}. {proof.detail}" if proof.detail else found,
     }
 
