@@ -6,7 +6,7 @@ frontier on. So it agrees with what the live run will write if nothing else arri
 
 import shutil
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
@@ -19,18 +19,27 @@ from lakehouse.plan import Plan
 from lakehouse.table import Table
 
 _END = datetime(9999, 1, 1, tzinfo=UTC)
+_BEHIND = timedelta(minutes=2)
 _TIDY = 500  # refreshes between two removals of what earlier ones left
 
 
 def refresh(lake: Lake, step: Plan, snapshots: Mapping[str, DataFrame], number: int = 0) -> int:
     """Replaces the early rows of a window table by what its input holds now; returns the Delta version."""
-    ahead = frontier(lake.settings, step.table) or EPOCH
+    ahead, complete = (frontier(lake.settings, t) or EPOCH for t in (step.table, lake.catalog.table(step.driving)))
+    # in a catch-up the table is far behind: what its input has completed comes as final rows, not each second as early ones
+    ahead = max(ahead, complete - _BEHIND)
     rows = plan.good(bounded.preview(lake, step, Range(ahead, _END), snapshots))
     path = lake.path(step.table, "early")
     version = sinks.overwrite(rows, path, {"run": f"early {number}", "frontier": text(ahead)})
     if number % _TIDY == _TIDY - 1:
         sinks.tidy(path)
     return version
+
+
+def settle(lake: Lake, table: Table) -> None:
+    """Refreshes once, after the live run has ended: else windows that it has finished since would still be shown as open."""
+    run = live.live_run(lake, table)
+    refresh(lake, run.plan, run.snapshots())
 
 
 def start(lake: Lake, table: Table) -> StreamingQuery:

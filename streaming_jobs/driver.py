@@ -8,6 +8,7 @@ Exit codes: 0 stopped or, with --available-now, done; 1 a query failed; 2 refuse
 import argparse
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -33,6 +34,7 @@ from lakehouse.table import Table
 from streaming_jobs import progress
 from streaming_jobs.progress import JobStatus, QueryStatus
 
+_EXCEPTION = re.compile(r"(Caused by: )?[\w.$]+(Error|Exception)\b.*: ")
 _HEARTBEAT = 1.0
 _FLUSH = 30.0  # between two copies of the journals into the ledger table
 _DRAIN = 60.0
@@ -95,7 +97,8 @@ class Job:
     def _await(self, lake: Lake, tables: list[Table], done: Callable[[], bool]) -> None:
         while True:
             ended = done()
-            for name, query in (self.queries | self.previews).items():
+            self._check_previews()
+            for name, query in self.queries.items():
                 if not query.isActive and (error := query.exception()) is not None:
                     raise JobError(f"table={name}: its query failed; {_cause(str(error))}") from error
             self.say(state="running", queries=self._observed(lake, tables))
@@ -105,6 +108,18 @@ class Job:
                 frontier.flush(self.settings, tables)
                 self.flushed = time.monotonic()
             self.stopping.wait(_HEARTBEAT)
+
+    def _check_previews(self) -> None:
+        """Early results that fail stand still and are told of; final rows go on."""
+        for name, query in list(self.previews.items()):
+            if not query.isActive and (error := query.exception()) is not None:
+                del self.previews[name]
+                self._tell_stale(name, error)
+
+    def _tell_stale(self, name: str, error: Exception) -> None:
+        told = f"table={name}: early results stand still until the job is started again; {_cause(str(error))}"
+        print(told, file=sys.stderr, flush=True)
+        self.say(error=told)
 
     def _drain(self, lake: Lake, tables: list[Table], available_now: bool) -> None:
         """Ends the queries in order: between two micro-batches; what another query of this job fed, when all is read."""
@@ -120,6 +135,11 @@ class Job:
                 while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
                     time.sleep(0.02)
             query.stop()
+        for table in (t for t in tables if t.early and self.settings.early):
+            try:
+                early.settle(lake, table)
+            except Exception as err:  # all that counts has been written
+                self._tell_stale(f"{table.name}__early", err)
 
     def _observed(self, lake: Lake, tables: list[Table]) -> tuple[QueryStatus, ...]:
         known = {q.table: q for q in self.status.queries}
@@ -187,12 +207,11 @@ def _check_topics(settings: Settings, topics: list[str]) -> None:
 
 
 def _cause(text: str) -> str:
-    """The last line of a nested failure that says what happened."""
-    lines = [
-        line.strip() for line in text.splitlines() if line.strip() and not line.startswith(("\t", "===", "+-", "~"))
-    ]
-    told = [line for line in lines if "Error" in line or "Exception" in line or ": " in line]
-    return (told or lines or ["no text"])[-1][:500]
+    """The line of a nested failure that says what happened: the innermost exception, or Spark's own first line."""
+    told = text.partition("=== Streaming Query")[0]  # what follows describes the query
+    lines = [line.strip() for line in told.splitlines() if line.strip() and not line.startswith("\t")]
+    exceptions = [line for line in lines if _EXCEPTION.match(line)]
+    return (exceptions[-1:] or lines[:1] or ["no text"])[0][:500]
 
 
 @contextmanager

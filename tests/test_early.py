@@ -3,12 +3,16 @@
 import sys
 from datetime import UTC, datetime, timedelta
 
+import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import early, query
+from lakehouse.settings import Settings
 from lakehouse.table import kafka, session, table, tumbling
 from lakehouse.testing import Stage
+from streaming_jobs.driver import Job
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -65,5 +69,24 @@ def test_open_windows_are_shown_as_they_grow_and_no_more_once_they_are_final(spa
             preview.stop()
     assert seen(stage, "minutes", "early") == {120: 3}, "the others are final"
     assert seen(stage, "sessions", "early") == {130: 3}
+    stage.advance("clicks", at(190))
+    stage.run("minutes")
+    early.settle(stage.lake, stage.lake.catalog.table("minutes"))
+    assert seen(stage, "minutes", "early") == {180: 2}, "as the job leaves it when it has drained"
     answer = query.run(stage.lake.settings, stage.lake.catalog, "SELECT clicks, _origin FROM minutes__early")
-    assert answer.rows == [(3, "early")]
+    assert answer.rows == [(2, "early")]
+
+
+def test_early_results_that_fail_are_told_of_and_the_job_goes_on(spark, tmp_path):
+    def refused(batch: DataFrame, number: int) -> None:
+        raise OSError("no space left on device")
+
+    failing = spark.readStream.format("rate").load().writeStream.foreachBatch(refused)
+    preview = failing.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException):
+        preview.awaitTermination()
+    job = Job(Settings(root=tmp_path), "clicks")
+    job.previews["minutes__early"] = preview
+    job._check_previews()
+    assert job.previews == {} and job.status.state == "starting"
+    assert job.status.error.endswith("until the job is started again; OSError: no space left on device")
