@@ -35,11 +35,16 @@ class Catalog:
 
     def kind(self, table: Table) -> Kind:
         """`record` (reads a topic), `window`, `row` (row-preserving) or `snapshot` (no event time)."""
-        if isinstance(self.sources.get(table.inputs[0]), KafkaSource):
+        if self.topics_of(table):
             return "record"
         if table.window is not None:
             return "window"
         return "row" if self.driving_input(table) else "snapshot"
+
+    def topics_of(self, table: Table) -> dict[str, KafkaSource]:
+        """The topics that a record reads, by input name; empty for every other table."""
+        found = {name: self.sources.get(name) for name in table.inputs}
+        return {name: source for name, source in found.items() if isinstance(source, KafkaSource)}
 
     def driving_input(self, table: Table) -> Table | None:
         """The one input table with event time, which the live query follows; None for records and snapshots."""
@@ -69,8 +74,7 @@ class Catalog:
 
     def topics(self, tables: Iterable[Table] | None = None) -> list[str]:
         """The topics that these tables (or all) read."""
-        names = {name for t in (self if tables is None else tables) for name in t.inputs}
-        return sorted(s.topic for n, s in self.sources.items() if n in names and isinstance(s, KafkaSource))
+        return sorted({s.topic for t in (self if tables is None else tables) for s in self.topics_of(t).values()})
 
 
 def load(settings: Settings) -> Catalog:
@@ -136,20 +140,23 @@ def _in_order(sources: dict[str, Source], tables: dict[str, Table]) -> dict[str,
 
 def _check(catalog: Catalog, table: Table) -> None:
     kind, where = catalog.kind(table), f"table={table.name}"
-    topics = [n for n in table.inputs if isinstance(catalog.sources.get(n), KafkaSource)]
+    topics = catalog.topics_of(table)
     driving = [n for n in table.inputs if n in catalog.tables and catalog.kind(catalog.tables[n]) != "snapshot"]
     read_files = [n for n in table.inputs if isinstance(catalog.sources.get(n), FileSource)]
-    if topics and len(table.inputs) > 1:
+    if topics and len(topics) < len(table.inputs):
         raise DeclarationError(
-            f"{where}, inputs={table.inputs}: a record reads one topic alone; join it in a table after it"
+            f"{where}, inputs={table.inputs}: a record reads topics alone; join what else there is in a table after it"
         )
+    if len({source.topic for source in topics.values()}) < len(topics):
+        raise DeclarationError(f"{where}, inputs={table.inputs}: two of them are one topic; each row would be there twice")
     if kind == "record" and not table.event_time:
         raise DeclarationError(f"{where}: a record needs event_time=<column>; without it nothing can be called late")
     if kind == "record" and table.window is not None:
         raise DeclarationError(f"{where}: a record keeps every row; put the window into a table that reads it")
     if len(driving) > 1:
         raise DeclarationError(
-            f"{where}, inputs={driving}: one input with event time; joins of streams are not supported yet"
+            f"{where}, inputs={driving}: one input with event time; joins of streams are not supported yet, and topics are "
+            "united where they are read: in a record that takes several"
         )
     if driving and catalog.kind(catalog.tables[driving[0]]) == "window":
         raise DeclarationError(

@@ -27,6 +27,7 @@ ORIGIN = "_origin"
 WINDOW = "window"
 INGESTION = "ingestion_time"  # a record whose event time this is gets it as a column: the time of arrival
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # the watermark before any row arrived: nothing is late against it
+_SOURCE_ORDER = ("time", "topic", "partition", "offset")
 _LATE = "_late"
 _WATERMARK = "_watermark"  # `_arrival.watermark` as a column of its own, so that a query need not read the rest of the struct
 _WATERMARKED = {"spark.watermarkDelayMs": 0}  # by this internal key Spark finds the event-time column of an operator
@@ -194,7 +195,7 @@ def counted(rows: DataFrame, window: Window, keys: Sequence[str], event_time: st
     span = GRAINS[grain] // timedelta(microseconds=1)
     instant = F.unix_micros(event_time)
     closes = F.timestamp_micros(instant - F.pmod(instant, F.lit(span)) + span)
-    order = [F.col(event_time), *(F.col(f"{ARRIVAL}.{name}") for name in ("time", "partition", "offset"))]
+    order = [F.col(event_time), *(F.col(f"{ARRIVAL}.{name}") for name in _SOURCE_ORDER)]
     of_key = Sql.partitionBy(*keys, closes)
     group = F.floor((F.row_number().over(of_key.orderBy(*order)) - 1) / window.rows)
     of_group = Sql.partitionBy(*keys, closes, "_group")
@@ -208,10 +209,10 @@ def counted(rows: DataFrame, window: Window, keys: Sequence[str], event_time: st
 def firsts(rows: DataFrame, others: DataFrame, duplicates: Duplicates, event_time: str) -> DataFrame:
     """`rows` without those of which `others` (the same rows among them) hold a duplicate that arrived before.
 
-    Source order is (time of arrival, partition, offset); a record's batches never go back in it. So what is kept is
+    Source order is (time of arrival, topic, partition, offset); a record's batches never go back in it. So what is kept is
     decided when a row arrives, and no row that comes later changes it.
     """
-    order = F.struct(*(F.col(f"{ARRIVAL}.{name}") for name in ("time", "partition", "offset")))
+    order = F.struct(*(F.col(f"{ARRIVAL}.{name}") for name in _SOURCE_ORDER))
     keys = [F.col(key).alias(f"_key_{key}") for key in duplicates.keys]
     before = others.select(*keys, F.col(event_time).alias("_then"), order.alias("_before"))
     apart = F.abs(F.unix_micros(event_time) - F.unix_micros("_then")) <= duplicates.within // timedelta(microseconds=1)
@@ -244,20 +245,24 @@ class Head:
     active: datetime
 
 
-def watermark(before: datetime, heads: Mapping[int, Head], delay: timedelta, idle_after: timedelta) -> datetime:
+def watermark(
+    before: datetime, heads: Mapping[str, Head], delay: timedelta, idle_after: Mapping[str, timedelta]
+) -> datetime:
     """The watermark that follows from the batches before: the least head of the partitions not idle, less `delay`.
 
-    The least and not the greatest, so that a partition read more slowly than the others does not make its rows late.
-    Idle is a partition that had no record for `idle_after` while another had: measured against each other and not
-    against a clock, so that a stopped job, or a topic with few records, silences nobody. It never moves back.
+    The least over all topics of a record, and not the greatest, so that a partition or a topic read more slowly than the
+    others does not make its rows late. Idle is a partition that had no record for its `idle_after` while another had:
+    measured against each other and not against a clock, so that a stopped job, or a topic with few records, silences
+    nobody. It never moves back.
     """
     if not heads:
         return before
     last = max(h.active for h in heads.values())
-    return max(before, min(h.event_time for h in heads.values() if last - h.active <= idle_after) - delay)
+    awake = (h.event_time for key, h in heads.items() if last - h.active <= idle_after[key])
+    return max(before, min(awake) - delay)
 
 
-def advanced(heads: Mapping[int, Head], latest: Mapping[int, datetime], now: datetime) -> dict[int, Head]:
+def advanced(heads: Mapping[str, Head], latest: Mapping[str, datetime], now: datetime) -> dict[str, Head]:
     """`heads` after a batch at `now` in which partition p had rows up to `latest[p]`."""
     moved = {
         p: Head(max(event_time, heads[p].event_time) if p in heads else event_time, now)

@@ -6,6 +6,7 @@ Commit points of a micro-batch, in order; a crash between any two is resumed by 
 
 import json
 import time
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,7 +21,6 @@ from lakehouse.event_time import EPOCH, ORIGIN, PARTITION, Head, Range
 from lakehouse.frontier import Commit
 from lakehouse.lake import Lake
 from lakehouse.plan import REASON, Plan
-from lakehouse.sources import RECORD
 from lakehouse.table import Table
 
 CHECKPOINTS = "_checkpoints"
@@ -57,8 +57,10 @@ class LiveRun:
         """Reads the batch's line in the query's offset log."""
         lines = (self.checkpoint / "offsets" / str(batch)).read_text().splitlines()
         noted = json.loads(lines[1])
-        offsets = json.loads(lines[2])
-        return BatchLog(_instant(noted["batchWatermarkMs"]), _instant(noted["batchTimestampMs"]), offsets)
+        offsets = [json.loads(line) for line in lines[2:]]  # a line each source: of several topics, a topic each
+        return BatchLog(
+            _instant(noted["batchWatermarkMs"]), _instant(noted["batchTimestampMs"]), dict(ChainMap(*offsets))
+        )
 
     def write(
         self,
@@ -149,38 +151,46 @@ def _generation(lake: Lake, table: Table) -> tuple[int, Path]:
 def _record(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
     last = next(run.lake.journal(run.table).live(), None)
     # a new generation goes on where the table ends; a generation that exists takes its own offsets and ignores this
-    starting = json.dumps(last.inputs) if last else "earliest"
-    records = sources.topic_stream(run.lake.spark, run.lake.settings, run.plan.source, starting)
+    read = last.inputs if last else {}
+    records = {
+        name: sources.topic_stream(run.lake.spark, run.lake.settings, source, read.get(source.topic))
+        for name, source in run.plan.topics.items()
+    }
     return run.plan.record(records), lambda batch, batch_id: record_batch(run, batch, batch_id, run.log(batch_id))
 
 
 def record_batch(run: LiveRun, batch: DataFrame, batch_id: int, log: BatchLog) -> None:
     """Writes one micro-batch of judged records (`Plan.record`); `log.inputs`: topic -> partition -> next offset."""
     before = run.lake.journal(run.table).before(run.generation, batch_id)
-    heads = {int(p): Head(e, a) for p, (e, a) in before.heads.items()} if before else {}
-    delay, idle = run.table.delay, run.plan.source.idle_after
+    silent = {source.topic: source.idle_after for source in run.plan.topics.values()}
+    partitions = {_key(t, p): (t, int(p)) for t, offsets in sorted(log.inputs.items()) for p in sorted(offsets, key=int)}
+    delay, idle = run.table.delay, {key: silent[topic] for key, (topic, _) in partitions.items()}
+    heads = {key: Head(*head) for key, head in before.heads.items() if key in partitions} if before else {}
     # a clock that was set back must not change the order in which rows arrived
     at = max([log.at, *(head.active + _INSTANT for head in heads.values())])
     mark = event_time.watermark(before.watermark if before else EPOCH, heads, delay, idle)
-    partitions = sorted(int(p) for offsets in log.inputs.values() for p in offsets)
     good = F.when(F.col(REASON).isNull(), F.lit(at) if run.plan.by_ingestion else F.col(run.plan.event_time))
-    maxima = [F.max(F.when(F.col(f"{RECORD}_partition") == p, good)).alias(str(p)) for p in partitions]
+    maxima = [F.max(F.when(run.plan.of_partition(*where), good)).alias(key) for key, where in partitions.items()]
 
     def counts(seen: Mapping[str, object]) -> dict[str, object]:
-        latest = {p: _utc(seen[str(p)]) for p in partitions if seen[str(p)] is not None}
+        latest = {key: _utc(seen[key]) for key in partitions if seen[key] is not None}
         if run.plan.by_ingestion and latest:
             latest = dict.fromkeys(partitions, at)  # time goes on for a partition without records, too
         now = event_time.advanced(heads, latest, at)
         return {
             "arrived": seen["good"] + seen["bad"],  # the plan keeps every row
             "frontier": event_time.watermark(mark, now, delay, idle),
-            "heads": {str(p): (h.event_time, h.active) for p, h in now.items()},
+            "heads": {key: (h.event_time, h.active) for key, h in now.items()},
         }
 
     def arrived(judged: DataFrame) -> DataFrame:
         return run.plan.arrived(judged, mark, at)
 
     run.write(batch, batch_id, counts, maxima, arrived, watermark=mark, inputs=log.inputs)
+
+
+def _key(topic: str, partition: str) -> str:
+    return f"{topic}-{partition}"
 
 
 def _row(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:

@@ -8,7 +8,7 @@ A judged row carries `_reason` (null for a good row), `_origin` and `_partition`
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -37,8 +37,8 @@ class Plan:
     table: Table
     kind: Kind
     event_time: str
-    driving: str  # the input that carries event time (a record: its topic)
-    source: KafkaSource | None
+    driving: str  # the input that carries event time; a record's are its topics
+    topics: Mapping[str, KafkaSource]  # of a record: its inputs
     rules: Sequence[RowRule]
 
     @property
@@ -46,43 +46,54 @@ class Plan:
         """The column, of input and output alike, by which rows belong together: a window, or a row's own arrival."""
         return event_time.WINDOW if self.kind == "window" else ARRIVAL
 
-    def record(self, records: DataFrame) -> DataFrame:
-        """Raw records through parser and function, judged: parsing first, then event time, then expectations.
+    def record(self, records: Mapping[str, DataFrame]) -> DataFrame:
+        """Raw records of each topic through parser and function, judged: parsing first, then event time, then expectations.
 
         Nothing in it changes from one micro-batch to the next, so it belongs into the streaming query, where Spark
         compiles it once; `arrived` adds what does. Key and value are kept of bad rows only.
         """
-        rows = self._called({self.driving: sources.decoded(records, self.source)}, {RECORD})
+        rows = self._called({name: sources.decoded(records[name], source) for name, source in self.topics.items()}, {RECORD})
         # a column each: of a struct that is passed on whole, Spark would make an object for every row
-        own = {name: F.col(f"{RECORD}_{name}") for name in (*sources.RAW, "problem")}
+        own = {name: F.col(f"{RECORD}_{name}") for name in (*sources.RAW, "problem", "topic")}
         rows = rows.select(
             *(c for c in rows.columns if c != RECORD), *(F.col(f"{RECORD}.{n}").alias(f"{RECORD}_{n}") for n in own)
         )
-        out_of_time = () if self.by_ingestion else self._out_of_time(own["timestamp"])
+        out_of_time = () if self.by_ingestion else self._out_of_time(own["topic"], own["timestamp"])
         reason = F.coalesce(own["problem"], *out_of_time, quality.first_broken(self.rules))
         held = {f"{RECORD}_{name}": F.when(F.col(REASON).isNotNull(), own[name]) for name in ("key", "value")}
-        return rows.withColumn(REASON, reason).withColumns(held).drop(f"{RECORD}_timestamp", f"{RECORD}_problem")
+        known = (f"{RECORD}_topic",) if len(self.topics) == 1 else ()  # what all rows have in common need not go with each
+        return rows.withColumn(REASON, reason).withColumns(held).drop(f"{RECORD}_timestamp", f"{RECORD}_problem", *known)
+
+    def of_partition(self, topic: str, partition: int) -> Column:
+        """Whether a judged record came from that partition."""
+        here = F.col(f"{RECORD}_partition") == partition
+        return here if len(self.topics) == 1 else here & (F.col(f"{RECORD}_topic") == topic)
 
     @property
     def by_ingestion(self) -> bool:
         """Whether the event time of this record is its time of arrival, which `arrived` adds."""
         return self.kind == "record" and self.event_time == event_time.INGESTION
 
-    def _out_of_time(self, sent: Column) -> tuple[Column, ...]:
-        moment, source = F.col(self.event_time), self.source
+    def _out_of_time(self, topic: Column, sent: Column) -> list[Column]:
+        moment = F.col(self.event_time)
         ahead = F.unix_micros(moment) - F.unix_micros(sent)
-        return (
-            F.when(moment.isNull(), F.lit(f"event time missing: {self.event_time}")),
-            F.when(moment < F.lit(source.not_before), F.lit(f"event time before {event_time.text(source.not_before)}")),
-            F.when(
-                ahead > source.max_ahead // timedelta(microseconds=1),
-                F.lit(f"event time more than {source.max_ahead} ahead of the record's timestamp"),
-            ),
-        )
+        found = [F.when(moment.isNull(), F.lit(f"event time missing: {self.event_time}"))]
+        for source in self.topics.values():
+            here = topic == source.topic  # of one topic Spark knows this before it runs
+            early, most = moment < F.lit(source.not_before), source.max_ahead // timedelta(microseconds=1)
+            found += [
+                F.when(here & early, F.lit(f"event time before {event_time.text(source.not_before)}")),
+                F.when(
+                    here & (ahead > most), F.lit(f"event time more than {source.max_ahead} ahead of the record's timestamp")
+                ),
+            ]
+        return found
 
     def arrived(self, judged: DataFrame, watermark: datetime, at: datetime) -> DataFrame:
         """Judged records with their arrival: the watermark in force, the record's position, the time of arrival."""
-        columns = {"watermark": F.lit(watermark), "topic": F.lit(self.source.topic)}
+        only, *others = self.topics.values()
+        topic = F.col(f"{RECORD}_topic") if others else F.lit(only.topic)
+        columns = {"watermark": F.lit(watermark), "topic": topic}
         columns |= {name: F.col(f"{RECORD}_{name}") for name in ("partition", "offset")} | {"time": F.lit(at)}
         arrival = F.struct(*(column.alias(name) for name, column in columns.items()))
         if self.by_ingestion:
@@ -154,11 +165,8 @@ class Plan:
                 f"{where}: a row-preserving table keeps {', '.join(sorted(lost))}, by which its rows are called late or "
                 "put aside; use withColumn and drop, or add the column to select"
             )
-        if self.kind == "record" and (others := _operators(rows) - _operators(inputs[self.driving])):
-            raise DeclarationError(
-                f"{where}, operators={', '.join(sorted(others))}: a record keeps every row that it reads, one for one; use "
-                "select, withColumn and drop only, and do the rest in a table that reads the record"
-            )
+        if self.kind == "record":
+            _check_keeps_all(where, rows, inputs)
         if self.table.window and self.table.window.kind == "session" and "Filter" in _above_aggregate(rows):
             raise DeclarationError(
                 f"{where}: it filters after it has aggregated, and Spark moves such a filter below the merging of sessions, "
@@ -175,6 +183,27 @@ class Plan:
         if unknown := [c for c in rows.columns if c.startswith("_") and c not in kept]:
             raise DeclarationError(f"{where}: a leading '_' marks technical columns; rename {', '.join(unknown)}")
         return rows
+
+
+def _check_keeps_all(where: str, rows: DataFrame, inputs: Mapping[str, DataFrame]) -> None:
+    """Raises DeclarationError unless each row of each input is in `rows`, once."""
+    read = sum((_operators(each) for each in inputs.values()), Counter())
+    if others := _operators(rows) - read - (Counter(Union=1) if len(inputs) > 1 else Counter()):
+        raise DeclarationError(
+            f"{where}, operators={', '.join(sorted(others))}: a record keeps every row that it reads, one for one; use "
+            "select, withColumn and drop only (and unionByName, once for each of several topics), and do the rest in a table "
+            "that reads the record"
+        )
+    if unread := [name for name, each in inputs.items() if not _leaves(each) <= _leaves(rows)]:
+        raise DeclarationError(
+            f"{where}, inputs={', '.join(unread)}: a record keeps every row that it reads; add it with unionByName, or remove it"
+        )
+
+
+def _leaves(rows: DataFrame) -> set[int]:
+    """What a plan reads, by the id of each first column."""
+    leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
+    return {leaves.apply(i).output().apply(0).exprId().id() for i in range(leaves.size())}
 
 
 def _operators(rows: DataFrame) -> Counter[str]:
@@ -228,13 +257,13 @@ def plan_of(lake: Lake, table: Table, *, judged: bool = True) -> Plan:
         if kind == "record"
         else catalog.event_time(driving if driving and kind == "window" else table),
         driving.name if driving else table.inputs[0],
-        catalog.sources[table.inputs[0]] if kind == "record" else None,
+        catalog.topics_of(table),
         (),
     )
     if not judged or not table.expectations:
         return bare
     rules = quality.row_rules(lake.spark, _columns(lake, bare), table.expectations)
-    return Plan(bare.table, bare.kind, bare.event_time, bare.driving, bare.source, rules)
+    return replace(bare, rules=rules)
 
 
 def stored_schema(lake: Lake, table: Table) -> StructType:
@@ -258,7 +287,7 @@ def check(lake: Lake, table: Table) -> None:
 def _columns(lake: Lake, plan: Plan) -> StructType:
     empty = {name: _empty(lake, name) for name in plan.table.inputs}
     if plan.kind == "record":
-        return good(plan.arrived(plan.record(empty[plan.driving]), event_time.EPOCH, event_time.EPOCH)).schema
+        return good(plan.arrived(plan.record(empty), event_time.EPOCH, event_time.EPOCH)).schema
     if plan.kind == "snapshot":
         return good(plan.snapshot(empty)).schema
     rows = empty.pop(plan.driving)

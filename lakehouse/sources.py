@@ -1,5 +1,6 @@
 """Reads what tables are computed from: a topic, a table, files."""
 
+import json
 from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -12,17 +13,19 @@ from lakehouse.table import FileSource, KafkaSource
 
 KAFKA_SCHEMA = "key BINARY, value BINARY, partition INT, offset BIGINT, timestamp TIMESTAMP"
 RAW = ("key", "value", "partition", "offset", "timestamp")
-RECORD = "_record"  # what a row was parsed from: struct<key, value, partition, offset, timestamp, problem>
+RECORD = "_record"  # what a row was parsed from: struct<topic, key, value, partition, offset, timestamp, problem>
 _CORRUPT = "_corrupt"
 
 
-def topic_stream(spark: SparkSession, settings: Settings, source: KafkaSource, starting_offsets: str) -> DataFrame:
-    """The topic as a stream of its raw records. `starting_offsets`: `earliest` or Spark's JSON of offsets."""
+def topic_stream(
+    spark: SparkSession, settings: Settings, source: KafkaSource, offsets: Mapping[str, int] | None
+) -> DataFrame:
+    """The topic as a stream of its raw records, from the `offsets` of its partitions on, or from the earliest."""
     return (
         spark.readStream.format("kafka")
         .options(**spark_options(settings))
         .option("subscribe", source.topic)
-        .option("startingOffsets", starting_offsets)
+        .option("startingOffsets", json.dumps({source.topic: offsets}) if offsets else "earliest")
         .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
         .option("failOnDataLoss", "true")
         .load()
@@ -70,8 +73,8 @@ def decoded(records: DataFrame, source: KafkaSource) -> DataFrame:
     event = F.inline(F.array(parsed[source.format]))
     raw = {name: F.col(f"_{name}") for name in RAW}
     rows = records.select(*(F.col(name).alias(f"_{name}") for name in RAW), event)
-    problem = _problem(source, schema, raw).alias("problem")
-    record = F.struct(*(column.alias(name) for name, column in raw.items()), problem)
+    known = {"topic": F.lit(source.topic)} | raw | {"problem": _problem(source, schema, raw)}
+    record = F.struct(*(column.alias(name) for name, column in known.items()))
     return rows.select(*schema.fieldNames(), record.alias(RECORD))
 
 

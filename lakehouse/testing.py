@@ -30,7 +30,6 @@ from lakehouse.frontier import Certificate, Commit, frontier
 from lakehouse.lake import Lake
 from lakehouse.live import BatchLog
 from lakehouse.settings import Settings
-from lakehouse.table import KafkaSource
 
 COMMIT_POINTS = ("begin", "rows", "quarantine", "journal")
 Value = Mapping[str, object] | bytes | str | None
@@ -50,7 +49,7 @@ class Stage:
             if self.lake.catalog.kind(table) == "snapshot":
                 bounded.rebuild(self.lake, table)
         live.prepare(self.lake, list(self.lake.catalog))
-        self._offsets: dict[str, dict[int, int]] = {}
+        self._offsets: dict[str, dict[str, dict[int, int]]] = {}
         self._batches: dict[str, int] = {}
         self._now = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -61,18 +60,20 @@ class Stage:
         *,
         key: bytes | None = b"key",
         sent: datetime | None = None,
+        source: str = "",
         abort_at: str | None = None,
     ) -> None:
-        """Writes one micro-batch into a record.
+        """Writes one micro-batch into a record: of its input `source`, if it reads several topics.
 
         A value is a row (sent as JSON), text or bytes as they are, or None (a tombstone); a pair gives its partition
         too, 0 if not. `sent` is the records' own timestamp. With `abort_at` (one of COMMIT_POINTS) the batch crashes
         there; the crash is followed by a resume of the same batch, as Spark would.
         """
         table = self.lake.catalog.table(record)
-        source: KafkaSource = self.lake.catalog.sources[table.inputs[0]]  # type: ignore[assignment]
-        topic = source.topic
-        offsets = self._offsets.setdefault(record, {})
+        topics = self.lake.catalog.topics_of(table)
+        source = source or table.inputs[0]
+        progress = self._offsets.setdefault(record, {})
+        offsets = progress.setdefault(topics[source].topic, {})
         rows = []
         for value in values:
             partition, payload = value if isinstance(value, tuple) else (0, value)
@@ -83,22 +84,27 @@ class Stage:
         arrow = pa.Table.from_pylist([dict(zip(columns.names, row, strict=True)) for row in rows], columns)
         records = self.lake.spark.createDataFrame(arrow).repartition(2)  # a commit of more than one file
         self._now += timedelta(seconds=1)
-        log = BatchLog(EPOCH, self._now, {topic: {str(p): n for p, n in offsets.items()}})
+        log = BatchLog(EPOCH, self._now, {t: {str(p): n for p, n in ends.items()} for t, ends in progress.items()})
         batch_id = self._batches.get(record, 0)
         self._batches[record] = batch_id + 1
         run = live.live_run(self.lake, table)
-        judged = run.plan.record(records)
+        judged = run.plan.record({name: records if name == source else records.limit(0) for name in topics})
         if abort_at:
             with suppress(Aborted):
                 live.record_batch(replace(run, reached=_abort(abort_at)), judged, batch_id, log)
             run = live.live_run(self.lake, table)
         live.record_batch(run, judged, batch_id, log)
 
-    def advance(self, record: str, row: Value) -> None:
-        """Moves the record's watermark to the event time of `row` less the delay, on every partition it has."""
-        partitions = sorted(self._offsets.get(record, {0: 0}))
+    def advance(self, record: str, row: Value, *, source: str = "") -> None:
+        """Moves the record's watermark to the event time of `row` less the delay, on every partition it has.
+
+        Of a record that reads several topics: those of its input `source`, and the least of them all counts.
+        """
+        table = self.lake.catalog.table(record)
+        topic = self.lake.catalog.topics_of(table)[source or table.inputs[0]].topic
+        partitions = sorted(self._offsets.get(record, {}).get(topic) or [0])
         for _ in range(2):  # the first raises the heads, the second carries the watermark that follows from them
-            self.feed(record, [(p, row) for p in partitions])
+            self.feed(record, [(p, row) for p in partitions], source=source)
 
     def run(self, *tables: str, files_per_batch: int = 1_000, abort_at: str | None = None) -> None:
         """Runs live queries up to the present, each input commit cut into micro-batches of `files_per_batch` files.

@@ -53,29 +53,29 @@ def test_the_context_of_a_window_reaches_one_window_back():
 
 
 def test_the_watermark_is_the_least_head_less_the_delay():
-    heads = {0: Head(NOON, NOON), 1: Head(NOON - 60 * SECOND, NOON)}
-    assert watermark(EPOCH, heads, 5 * SECOND, 30 * SECOND) == NOON - 65 * SECOND
+    heads = {"0": Head(NOON, NOON), "1": Head(NOON - 60 * SECOND, NOON)}
+    assert watermark(EPOCH, heads, 5 * SECOND, dict.fromkeys(heads, 30 * SECOND)) == NOON - 65 * SECOND
 
 
 def test_a_partition_silent_while_another_is_not_no_longer_holds_the_watermark_back():
-    heads = {0: Head(NOON, NOON), 1: Head(NOON - 60 * SECOND, NOON - 31 * SECOND)}
-    assert watermark(EPOCH, heads, 5 * SECOND, 30 * SECOND) == NOON - 5 * SECOND
+    heads = {"0": Head(NOON, NOON), "1": Head(NOON - 60 * SECOND, NOON - 31 * SECOND)}
+    assert watermark(EPOCH, heads, 5 * SECOND, dict.fromkeys(heads, 30 * SECOND)) == NOON - 5 * SECOND
 
 
 def test_a_stopped_job_makes_no_partition_idle():
     """Both had records in the last batch before the stop; however long it lasted, both still count."""
-    heads = {0: Head(NOON, NOON), 1: Head(NOON - 60 * SECOND, NOON)}
-    assert watermark(EPOCH, heads, 5 * SECOND, SECOND) == NOON - 65 * SECOND
+    heads = {"0": Head(NOON, NOON), "1": Head(NOON - 60 * SECOND, NOON)}
+    assert watermark(EPOCH, heads, 5 * SECOND, dict.fromkeys(heads, SECOND)) == NOON - 65 * SECOND
 
 
 def test_the_watermark_never_moves_back_and_is_the_epoch_before_any_row():
-    assert watermark(EPOCH, {}, 5 * SECOND, 30 * SECOND) == EPOCH
-    assert watermark(NOON, {0: Head(NOON - 60 * SECOND, NOON)}, SECOND, SECOND) == NOON
+    assert watermark(EPOCH, {}, 5 * SECOND, {}) == EPOCH
+    assert watermark(NOON, {"0": Head(NOON - 60 * SECOND, NOON)}, SECOND, {"0": SECOND}) == NOON
 
 
 def test_heads_never_move_back_and_remember_when_they_were_active():
-    heads = advanced({0: Head(NOON, NOON), 1: Head(NOON, NOON)}, {0: NOON - SECOND, 2: NOON}, NOON + SECOND)
-    assert heads == {0: Head(NOON, NOON + SECOND), 1: Head(NOON, NOON), 2: Head(NOON, NOON + SECOND)}
+    heads = advanced({"0": Head(NOON, NOON), "1": Head(NOON, NOON)}, {"0": NOON - SECOND, "2": NOON}, NOON + SECOND)
+    assert heads == {"0": Head(NOON, NOON + SECOND), "1": Head(NOON, NOON), "2": Head(NOON, NOON + SECOND)}
 
 
 @pytest.mark.parametrize("text", ["", "5", "five seconds", "-1 second", "1 fortnight"])

@@ -1,0 +1,164 @@
+"""A record of several topics: one watermark, the least of them, so that the slower topic's rows are not late."""
+
+import json
+import sys
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from types import ModuleType
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse import broker, jars, live
+from lakehouse.errors import DeclarationError
+from lakehouse.kafka_options import client_config
+from lakehouse.producers.sender import send
+from lakehouse.producers.workload import ORDINARY, Record
+from lakehouse.settings import Settings, from_environment
+from lakehouse.table import files, kafka, table, tumbling
+from lakehouse.testing import Stage, assert_live_equals_bounded
+
+HERE = sys.modules[__name__]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+web_topic = kafka("web", schema="customer STRING NOT NULL, at TIMESTAMP NOT NULL", idle_after="4 seconds")
+till_topic = kafka(
+    "tills", schema="card STRING NOT NULL, sold_ms BIGINT NOT NULL", idle_after="4 seconds",
+    not_before=datetime(2025, 1, 1, tzinfo=UTC),
+)  # fmt: skip
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def purchases(web_topic: DataFrame, till_topic: DataFrame) -> DataFrame:
+    sold = till_topic.withColumnRenamed("card", "customer").withColumn("at", F.timestamp_millis("sold_ms")).drop("sold_ms")
+    return web_topic.unionByName(sold)
+
+
+@table(layer="gold", window=tumbling("10 seconds"))
+def purchase_counts(purchases: DataFrame) -> DataFrame:
+    return purchases.groupBy("window").agg(F.count("*").alias("purchases"))
+
+
+def web(*seconds: int) -> list[dict]:
+    return [{"customer": "w", "at": (START + timedelta(seconds=s)).isoformat()} for s in seconds]
+
+
+def till(*seconds: int) -> list[dict]:
+    return [{"card": "t", "sold_ms": int((START + timedelta(seconds=s)).timestamp() * 1000)} for s in seconds]
+
+
+def counted(stage: Stage) -> dict[int, int]:
+    rows = stage.rows("purchase_counts").collect()
+    return {int((r.window.start.astimezone(UTC) - START).total_seconds()): r.purchases for r in rows}
+
+
+def late(stage: Stage) -> int:
+    return sum(c.late for c in stage.lake.journal(stage.lake.catalog.table("purchase_counts")).live())
+
+
+def test_a_topic_that_is_read_more_slowly_holds_the_watermark_back(stage_of):
+    stage = stage_of(HERE)
+    stage.feed("purchases", till(0), source="till_topic")
+    stage.feed("purchases", web(*range(0, 120, 5)), source="web_topic")
+    for second in (3, 31, 62):
+        stage.feed("purchases", till(second), source="till_topic")
+        stage.feed("purchases", web(121 + second), source="web_topic")
+    stage.run("purchase_counts", files_per_batch=1)
+    assert stage.frontier("purchase_counts") == START + timedelta(seconds=57), "the slower topic's head, less the delay"
+    assert late(stage) == 0
+    assert counted(stage) == {0: 4, 10: 2, 20: 2, 30: 3, 40: 2}
+    assert_live_equals_bounded(stage, "purchase_counts")
+
+
+def test_a_topic_gone_quiet_holds_nothing_back_and_its_backlog_is_late(stage_of):
+    stage = stage_of(HERE)
+    stage.feed("purchases", till(0), source="till_topic")
+    for second in range(1, 60, 10):  # a batch a second: more than `idle_after` without a sale at a till
+        stage.feed("purchases", web(second), source="web_topic")
+    stage.feed("purchases", till(5, 58), source="till_topic")
+    stage.advance("purchases", web(100)[0], source="web_topic")
+    stage.advance("purchases", till(100)[0], source="till_topic")
+    stage.run("purchase_counts")
+    assert late(stage) == 1, "of the backlog, what falls into a window that has closed"
+    assert counted(stage) == {0: 2, 10: 1, 20: 1, 30: 1, 40: 1, 50: 2}
+    assert_live_equals_bounded(stage, "purchase_counts")
+
+
+def test_each_topic_has_its_own_rules_and_a_bad_row_names_its_topic(stage_of):
+    stage = stage_of(HERE)
+    early = int(datetime(2024, 1, 1, tzinfo=UTC).timestamp())
+    stage.feed("purchases", [{"card": "t", "sold_ms": early * 1000}, "junk"], source="till_topic")
+    stage.feed("purchases", [{"customer": "w", "at": "2024-01-01T00:00:00Z"}, {"customer": "w"}], source="web_topic")
+    aside = Counter((r._arrival.topic, r.reason) for r in stage.rows("purchases", "quarantine").collect())
+    assert aside == {
+        ("tills", "event time before 2025-01-01T00:00:00Z"): 1,
+        ("tills", "not a JSON object of the declared types"): 1,
+        ("web", "missing field: at"): 1,
+    }
+    assert [r._arrival.topic for r in stage.rows("purchases").collect()] == ["web"]
+
+
+@pytest.mark.parametrize(
+    "function, told",
+    [
+        (lambda a, b: a, "inputs=second: a record keeps every row that it reads; add it"),
+        (lambda a, b: a.unionByName(a), "inputs=second: a record keeps every row that it reads; add it"),
+        (lambda a, b: a.unionByName(b).unionByName(b), "operators=.*: a record keeps every row"),
+        (lambda a, b: a.union(b).distinct(), "operators=Deduplicate: a record keeps every row"),
+    ],
+    ids=["one left out", "one twice instead", "one twice", "distinct"],
+)
+def test_a_union_that_loses_or_doubles_rows_is_refused(spark, tmp_path, function, told):
+    def united(first, second):
+        return function(first, second)
+
+    with pytest.raises(DeclarationError, match=told):
+        Stage(spark, tmp_path, module(united, first=kafka("one", schema=AT), second=kafka("two", schema=AT)))
+
+
+def test_a_record_does_not_read_one_topic_twice_nor_files(spark, tmp_path):
+    def united(first, second):
+        return first.unionByName(second)
+
+    with pytest.raises(DeclarationError, match="two of them are one topic; each row would be there twice"):
+        Stage(spark, tmp_path, module(united, first=kafka("one", schema=AT), second=kafka("one", schema=AT)))
+    with pytest.raises(DeclarationError, match="a record reads topics alone"):
+        Stage(spark, tmp_path, module(united, first=kafka("one", schema=AT), second=files("x.csv", schema=AT)))
+
+
+def test_two_real_topics_fill_one_record_exactly_once(spark, tmp_path):
+    settings = Settings(root=tmp_path, jars=from_environment().jars, tables=(__name__,))
+    broker.start(settings, jars.resolve(settings.jars))
+    try:
+        broker.ensure_topics(settings, {"web": 2, "tills": 1}, {"retention.ms": "-1"})
+        stage = Stage(spark, tmp_path, HERE)
+        sent = 0
+        for span in (range(60), range(60, 120)):
+            for topic, parts, rows in (("web", 2, web(*span)), ("tills", 1, till(*span))):
+                at = int(START.timestamp() * 1000)
+                records = [Record(None, json.dumps(r).encode(), i % parts, at, at, ORDINARY) for i, r in enumerate(rows)]
+                sent += send(records, topic, client_config(settings)).sent
+            record = stage.lake.catalog.table("purchases")
+            live.start(stage.lake, record, available_now=True).awaitTermination()
+        arrivals = [r._arrival for r in stage.rows("purchases").collect()]
+        assert len({(a.topic, a.partition, a.offset) for a in arrivals}) == len(arrivals) == sent
+        last = next(stage.lake.journal(record).live())
+        assert {t: sum(o.values()) for t, o in last.inputs.items()} == {"web": 120, "tills": 120}
+        assert set(last.heads) == {"web-0", "web-1", "tills-0"}
+        stage.run("purchase_counts")
+        assert_live_equals_bounded(stage, "purchase_counts")
+    finally:
+        broker.stop(settings)
+
+
+AT = "at TIMESTAMP NOT NULL"
+
+
+def module(function, **sources) -> ModuleType:
+    made = ModuleType("united_module")
+    for name, source in sources.items():
+        setattr(made, name, source)
+    function.__module__ = "united_module"
+    made.united = table(layer="bronze", event_time="at")(function)
+    return made
