@@ -123,8 +123,8 @@ def start(
 ) -> StreamingQuery:
     """Starts the query that fills `table`; its tables must exist (`prepare`). `available_now` ends it at the present."""
     run = live_run(lake, table, reached)
-    counted = table.window is not None and table.window.kind == "count"
-    stream, batches = {"record": _record, "row": _row, "window": _closing if counted else _window}[run.plan.kind](run)
+    windows = _closing if plan.closes_ranges(lake, run.plan) else _window
+    stream, batches = {"record": _record, "row": _row, "window": windows}[run.plan.kind](run)
     lake.spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.name)
     writer = stream.writeStream.queryName(table.name).option("checkpointLocation", str(run.checkpoint))
     trigger = {"availableNow": True} if available_now else {"processingTime": lake.settings.trigger}

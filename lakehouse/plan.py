@@ -274,14 +274,24 @@ def stored_schema(lake: Lake, table: Table) -> StructType:
 def check(lake: Lake, table: Table) -> None:
     """Raises DeclarationError if the function holds what live and bounded runs may differ by (`provable`)."""
     step = plan_of(lake, table, judged=False)
-    inputs = {name: _empty(lake, name) for name in table.inputs}
-    if step.kind not in ("row", "window"):
-        return
+    if step.kind in ("row", "window"):
+        provable.check(table, _on_no_rows(lake, step), row_preserving=step.kind == "row")
+
+
+def closes_ranges(lake: Lake, step: Plan) -> bool:
+    """Whether Spark has what the table does with its windows in batch only, so that live each range is computed as it closes."""
+    window = step.table.window
+    return window is not None and (window.kind == "count" or provable.needs_whole_windows(_on_no_rows(lake, step)))
+
+
+def _on_no_rows(lake: Lake, step: Plan) -> DataFrame:
+    """What the function of a row or window table makes of empty inputs."""
+    inputs = {name: _empty(lake, name) for name in step.table.inputs}
     rows = event_time.accepted(step._flagged(inputs[step.driving]))
     if step.kind == "window" and event_time.WINDOW not in rows.columns:  # of a count window: assigned later
         rows = rows.withColumn(event_time.WINDOW, F.lit(None).cast("struct<start:timestamp,end:timestamp>"))
     inputs = {name: each.drop(PARTITION, ORIGIN) for name, each in inputs.items()} | {step.driving: rows}
-    provable.check(table, table(**inputs), row_preserving=step.kind == "row")
+    return step.table(**inputs)
 
 
 def _columns(lake: Lake, plan: Plan) -> StructType:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pyspark.sql import DataFrame
 
 from lakehouse.errors import DeclarationError
-from lakehouse.event_time import ARRIVAL
+from lakehouse.event_time import ARRIVAL, WINDOW
 from lakehouse.table import Table
 
 _CLOCK = {"CurrentTimestamp", "Now", "CurrentDate", "CurrentTime", "LocalTimestamp", "UnixTimestampNow", "CurrentBatchTimestamp"}
@@ -29,10 +29,38 @@ def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
             f"{where}, operators={', '.join(found)}: a row table is computed row by row, and live a micro-batch is not all rows; "
             "declare a window, or deduplicate=duplicates(...)"
         )
+    if not row_preserving:
+        for shown, rule in _across_windows(plan):
+            raise DeclarationError(f"{where}, {shown}: {rule}")
     if not table.proof:
         return
     for name, rule in _found(plan, table.tolerance):
         raise DeclarationError(f"{where}, {name}: {rule}; or declare proof=False, and its ranges stay unproven")
+
+
+def needs_whole_windows(rows: DataFrame) -> bool:
+    """Whether a window table's function does what Spark's streams do not, or do a micro-batch late: more than one aggregation.
+
+    Ranks within a window, duplicates taken out, distinct values counted, an aggregation of an aggregation.
+    """
+    nodes = [n for n in _nodes(rows._jdf.queryExecution().analyzed()) if n.nodeName() in _WHOLE and _has(n, WINDOW)]
+    return [n.nodeName() for n in nodes] not in ([], ["Aggregate"]) or any(
+        expression.getClass().getSimpleName() == "AggregateExpression" and expression.isDistinct()
+        for node in nodes for expression, _ in _of(node)
+    )  # fmt: skip
+
+
+def _across_windows(plan) -> Iterator[tuple[str, str]]:
+    """What makes a window's rows depend on other windows that happen to be computed with it."""
+    rule = "it is over all windows that are computed at once"
+    for node in _nodes(plan):
+        kind = node.nodeName()
+        if kind in ("GlobalLimit", "LocalLimit", "Offset", "Tail", "Sample") and _has(node, WINDOW):
+            yield f"operators={kind}", f"{rule}; rank the rows of each, partitioned by window"
+        elif kind == "Window":
+            parts = {a.name() for each in _seq(node.partitionSpec()) for a in _seq(each.references().toSeq())}
+            if WINDOW not in parts:
+                yield f"expression={node.windowExpressions().apply(0).sql()}", f"{rule}; add window to its PARTITION BY"
 
 
 def _found(plan, tolerance: float) -> Iterator[tuple[str, str]]:
@@ -64,20 +92,26 @@ def _expressions(plan) -> Iterator[tuple[object, frozenset[str]]]:
     for node in _nodes(plan):
         if node.nodeName() == "CollectMetrics":
             continue
-        todo = [(each, frozenset()) for each in _seq(node.expressions())]
-        while todo:
-            expression, around = todo.pop()
-            yield expression, around
-            inside = around | {expression.getClass().getSimpleName()}
-            todo += [(child, inside) for child in _seq(expression.children())]
+        yield from _of(node)
+
+
+def _of(node) -> Iterator[tuple[object, frozenset[str]]]:
+    todo = [(each, frozenset()) for each in _seq(node.expressions())]
+    while todo:
+        expression, around = todo.pop()
+        yield expression, around
+        inside = around | {expression.getClass().getSimpleName()}
+        todo += [(child, inside) for child in _seq(expression.children())]
 
 
 def _on_rows(plan) -> set[str]:
     """The operators through which the rows of the driving input pass, known by their arrival."""
-    return {
-        node.nodeName() for node in _nodes(plan)
-        if any(a.name() == ARRIVAL for child in _seq(node.children()) for a in _seq(child.output()))
-    }  # fmt: skip
+    return {node.nodeName() for node in _nodes(plan) if _has(node, ARRIVAL)}
+
+
+def _has(node, column: str) -> bool:
+    """Whether rows with that column pass through the operator."""
+    return any(a.name() == column for child in _seq(node.children()) for a in _seq(child.output()))
 
 
 def _nodes(plan) -> Iterator[object]:

@@ -48,6 +48,7 @@ def test_the_shipped_tables_have_kinds_and_come_in_order():
         "visitors_by_country": "window",
         "visitor_sessions": "window",
         "page_views": "window",
+        "top_pages": "window",
     }
     order = list(kinds)
     assert order.index("sensor_readings") < order.index("valid_readings") < order.index("sensor_averages")

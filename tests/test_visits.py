@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from lakehouse.testing import Stage, assert_live_equals_bounded
 START = 1_795_255_200_000  # 2026-11-21T10:00:00Z
 BATCH = 45 * 60_000
 END = START + 2 * BATCH
-DERIVED = ["visits", "visitors_by_country", "visitor_sessions", "page_views"]
+DERIVED = ["visits", "visitors_by_country", "visitor_sessions", "page_views", "top_pages"]
 WORKLOAD = Workload(rate=1, disorder_ms=5_000, duplicate_share=0.02, malformed_share=0.01, partitions=2)
 DAY_BEFORE = "20/Nov/2026:10:00:00 +0000"
 
@@ -167,6 +168,18 @@ def test_visitor_sessions_are_those_that_were_sent(told):
 def test_page_views_are_those_that_were_sent(told):
     found = {(r.path, ms(r.window.start)): (r.views, r.visitors) for r in closed(told, "page_views")}
     assert found == producer.expected_page_views(WORKLOAD, START, END)
+
+
+def test_top_pages_are_those_viewed_most(told):
+    found = {(r.rank, ms(r.window.start)): (r.path, r.views) for r in closed(told, "top_pages")}
+    windows = defaultdict(list)
+    for (path, start), (views, _) in producer.expected_page_views(WORKLOAD, START, END).items():
+        windows[start].append((-views, path))
+    assert found == {
+        (rank, start): (path, -views)
+        for start, pages in windows.items()
+        for rank, (views, path) in enumerate(sorted(pages)[:10], 1)
+    }
 
 
 def test_all_that_was_sent_is_in_the_table_or_put_aside(told):

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from lakehouse.table import expect, kafka, session, sliding, table, tumbling
@@ -128,6 +128,20 @@ def page_views(visits: DataFrame) -> DataFrame:
     """Views and distinct visitors per page and five minutes; bots left out."""
     pages = _page_views(visits).groupBy("window", "path")
     return pages.agg(F.count("*").alias("views"), _distinct("visitor").alias("visitors"))
+
+
+@table(
+    layer="gold",
+    window=tumbling("5 minutes"),
+    keys=["rank"],
+    owner="team:web",
+    expectations=[expect.column_values_to_be_between("rank", min_value=1, max_value=10)],
+)
+def top_pages(visits: DataFrame) -> DataFrame:
+    """The ten pages most viewed in each five minutes, of as many views by name; bots left out."""
+    views = _page_views(visits).groupBy("window", "path").agg(F.count("*").alias("views"))
+    most = Window.partitionBy("window").orderBy(F.desc("views"), "path")
+    return views.withColumn("rank", F.row_number().over(most)).where("rank <= 10")
 
 
 def _page_views(visits: DataFrame) -> DataFrame:

@@ -1,0 +1,111 @@
+"""Ranks, distinct counts, aggregates of aggregates: what Spark's streams do not do, live on ranges as they close."""
+
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from lakehouse.errors import DeclarationError
+from lakehouse.table import kafka, session, sliding, sql_table, table, tumbling
+from lakehouse.testing import Stage, assert_live_equals_bounded
+
+HERE = sys.modules[__name__]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, page STRING NOT NULL")
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def clicks(click_topic: DataFrame) -> DataFrame:
+    return click_topic
+
+
+@table(layer="gold", window=tumbling("10 seconds"), keys=["rank"])
+def top(clicks: DataFrame) -> DataFrame:
+    counted = clicks.groupBy("window", "page").agg(F.count("*").alias("clicks"))
+    most = Window.partitionBy("window").orderBy(F.desc("clicks"), "page")
+    return counted.withColumn("rank", F.row_number().over(most)).where("rank <= 2")
+
+
+@table(layer="gold", window=sliding("20 seconds", "10 seconds"))
+def audiences(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window").agg(F.count_distinct("user").alias("users"))
+
+
+@table(layer="gold", window=tumbling("10 seconds"), late="update")
+def busiest(clicks: DataFrame) -> DataFrame:
+    of_user = clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
+    return of_user.groupBy("window").agg(F.max("clicks").alias("most"))
+
+
+@table(layer="gold", window=session("10 seconds"), keys=["user"])
+def pages_of_sessions(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window", "user").agg(F.count_distinct("page").alias("pages"))
+
+
+users_in_sql = sql_table(
+    "users_in_sql", "SELECT window, count(DISTINCT user) AS users FROM {clicks} GROUP BY window",
+    layer="gold", window=tumbling("10 seconds"),
+)  # fmt: skip
+TABLES = ["top", "audiences", "busiest", "pages_of_sessions", "users_in_sql"]
+
+
+def at(seconds: float, user: str, page: str) -> dict:
+    return {"user": user, "at": (START + timedelta(seconds=seconds)).isoformat(), "page": page}
+
+
+def seen(stage: Stage, name: str, *columns: str) -> list[tuple]:
+    rows = stage.rows(name).collect()
+    return sorted(((r.window.start.astimezone(UTC) - START).total_seconds(), *(r[c] for c in columns)) for r in rows)
+
+
+def test_ranks_distinct_counts_and_aggregates_of_aggregates(spark, tmp_path):
+    stage = Stage(spark, tmp_path, HERE)
+    stage.feed("clicks", [at(1, "a", "x"), at(2, "b", "y"), at(12, "a", "y"), at(3, "a", "y"), at(4, "a", "z")])
+    stage.feed("clicks", [at(8, "b", "y"), at(5, "c", "x"), at(11, "a", "z"), at(26, "a", "x")])
+    stage.run(*TABLES, files_per_batch=1, abort_at="rows")
+    stage.feed("clicks", [at(9, "z", "q"), at(21, "b", "x"), at(22, "b", "q")])  # the watermark is 21: the first is late
+    stage.run(*TABLES, files_per_batch=1)
+    for hours in (1, 2):
+        stage.advance("clicks", at(3600 * hours, "last", "x"))
+    stage.run(*TABLES, files_per_batch=2)
+    assert seen(stage, "top", "rank", "page", "clicks") == [
+        (0, 1, "y", 3), (0, 2, "x", 2), (10, 1, "y", 1), (10, 2, "z", 1), (20, 1, "x", 2), (20, 2, "q", 1), (3600, 1, "x", 2),
+    ]  # fmt: skip
+    users = [(-10, 3), (0, 3), (10, 2), (20, 2), (3590, 1), (3600, 1)]
+    assert seen(stage, "audiences", "users") == users
+    assert seen(stage, "users_in_sql", "users") == [(0, 3), (10, 1), (20, 2), (3600, 1)]
+    sessions = [(1, "a", 3), (2, "b", 1), (22, "b", 1), (26, "a", 1), (3600, "last", 1)]
+    assert seen(stage, "pages_of_sessions", "user", "pages") == sessions, "c at 5 and b at 21 are late for a session"
+    assert seen(stage, "busiest", "most") == [(0, 3), (10, 2), (20, 2), (3600, 2)]
+    stage.update("busiest")
+    for name in TABLES:
+        assert_live_equals_bounded(stage, name)
+
+
+@pytest.mark.parametrize(
+    "function, told",
+    [
+        (lambda rows: rows.orderBy(F.desc("clicks")).limit(10), "operators=GlobalLimit: it is over all windows"),
+        (
+            lambda rows: rows.withColumn("rank", F.rank().over(Window.orderBy("clicks"))),
+            "expression=.*: it is over all windows that are computed at once; add window to its PARTITION BY",
+        ),
+    ],
+    ids=["limit", "rank of all"],
+)
+def test_what_depends_on_other_windows_is_refused(spark, tmp_path, function, told):
+    from types import ModuleType
+
+    module = ModuleType("ranked_module")
+    module.click_topic, module.clicks = click_topic, clicks
+
+    def ranked(clicks):
+        return function(clicks.groupBy("window", "user").agg(F.count("*").alias("clicks")))
+
+    ranked.__module__ = "ranked_module"
+    module.ranked = table(layer="gold", window=tumbling("1 minute"))(ranked)
+    with pytest.raises(DeclarationError, match=told):
+        Stage(spark, tmp_path, module)
