@@ -15,14 +15,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import latency, report, throughput
+from benchmarks import late_rows, latency, report, state, throughput
 from benchmarks.latency import Latency
 from benchmarks.measure import BenchmarkError
-from benchmarks.report import Series
+from benchmarks.report import Found, Series
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, from_environment
 
-PARTS = ("catch-up", "bounded", "live")
+PARTS = ("catch-up", "bounded", "late", "state", "live", "visits")
 
 
 def main() -> int:
@@ -33,34 +33,39 @@ def main() -> int:
         # resolved: brokers and jobs have working directories of their own
         base = replace(from_environment(), root=Path(work).resolve(), kafka={}, bootstrap_servers="")
         try:
-            series, latencies = _measured(base, given, console)
+            found = _measured(base, given, console)
         except (BenchmarkError, LakehouseError) as err:
             console.print(f"void: {err}", style="red", markup=False)
             return 1
-    goals = report.targets(series, latencies)
-    report.show(console, series, latencies, goals)
+    goals = report.targets(found)
+    report.show(console, found, goals)
     if given.json:
-        given.json.write_text(json.dumps(report.as_json(series, latencies, goals, about), indent=1))
+        given.json.write_text(json.dumps(report.as_json(found, goals, about), indent=1))
     return 0
 
 
-def _measured(base: Settings, given: argparse.Namespace, console: Console) -> tuple[list[Series], list[Latency]]:
+def _measured(base: Settings, given: argparse.Namespace, console: Console) -> Found:
     def say(text: str) -> None:
         console.log(text, highlight=False, markup=False)
 
     series: list[Series] = []
     latencies: list[Latency] = []
-    if {"catch-up", "bounded"} & set(given.only):
+    if {"catch-up", "bounded", "late"} & set(given.only):
         with throughput.field(base, given.events, given.batches, say) as ground:
             if "catch-up" in given.only:
                 series += throughput.catch_ups(ground, given.rounds)
             if "bounded" in given.only:
                 series += throughput.boundeds(ground, given.rounds, given.times)
-    if "live" in given.only:
-        for run in (latency.ours,) if given.quick else (latency.ours, latency.by_hand):
-            latencies.append(run(replace(base, root=base.root / f"live_{run.__name__}"), given.seconds))
-            say(f"live, {latencies[-1].name}: median {latencies[-1].p50:.2f} s")
-    return series, latencies
+            if "late" in given.only:
+                with throughput.field(base, given.events, given.batches, say, late_rows.SHARE) as late:
+                    series += throughput.lates(ground, late, given.rounds)
+    runs = [latency.ours, latency.by_hand] if "live" in given.only else []
+    runs += [latency.visits] if "visits" in given.only else []
+    for run in runs[:1] if given.quick else runs:
+        latencies.append(run(replace(base, root=base.root / f"live_{run.__name__}"), given.seconds))
+        say(f"live, {latencies[-1].name}: median {latencies[-1].p50:.2f} s")
+    states = state.run(base, given.keys) if "state" in given.only else []
+    return Found(series, latencies, states)
 
 
 def _arguments() -> argparse.Namespace:
@@ -69,6 +74,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=240, help="of the live stream; the first two minutes do not count")
     parser.add_argument("--times", type=int, default=4, help="calls of the bounded job in one process")
+    parser.add_argument("--keys", type=int, default=3_000_000, help="in state at once")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--quick", action="store_true", help="see that it works: small sizes, one round, no claims")
     parser.add_argument("--json", type=Path, help="file for all numbers")
@@ -77,6 +83,7 @@ def _arguments() -> argparse.Namespace:
     given.batches = 10
     if given.quick:
         given.events, given.batches, given.rounds, given.seconds, given.times = 100_000, 2, 1, 35, 2
+        given.keys = 20_000
     return given
 
 

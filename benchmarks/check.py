@@ -41,13 +41,18 @@ def check(name: str, written: Written, sent: int, expected: Views, complete_ms: 
 
     Raises BenchmarkError.
     """
-    kept = DeltaTable(str(written.bronze)).to_pyarrow_dataset().count_rows()
-    if kept != sent:
-        raise BenchmarkError(f"{name}: {kept:,} rows in {written.bronze.name}, sent were {sent:,}; the run is void")
+    check_rows(name, written, sent)
     if written.frontier_ms < complete_ms:
         behind = (complete_ms - written.frontier_ms) / 1000
         raise BenchmarkError(f"{name}: its frontier ends {behind:.1f} s before what it had to do; the run is void")
     compare(name, read_views(written.gold), upto(expected, written.frontier_ms))
+
+
+def check_rows(name: str, written: Written, sent: int) -> None:
+    """Every row in bronze. Raises BenchmarkError."""
+    kept = DeltaTable(str(written.bronze)).to_pyarrow_dataset().count_rows()
+    if kept != sent:
+        raise BenchmarkError(f"{name}: {kept:,} rows in {written.bronze.name}, sent were {sent:,}; the run is void")
 
 
 def upto(expected: Views, instant_ms: int) -> Views:

@@ -7,28 +7,32 @@ the table's log; the time of that file is the instant.
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 from urllib.parse import unquote
 
 import psutil
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from benchmarks import check, measure, plain, topic
 from benchmarks.check import Written
 from benchmarks.measure import BenchmarkError, Tree
-from lakehouse import broker, catalog
+from lakehouse import broker, catalog, frontier
 from lakehouse.kafka_options import client_config
 from lakehouse.producers import ads, producer
+from lakehouse.producers import visits as producer_of_visits
 from lakehouse.producers.ads import WINDOW_MS
 from lakehouse.producers.sender import send
+from lakehouse.producers.workload import Workload
 from lakehouse.settings import Settings, to_environment
 from streaming_jobs import supervisor
 
-RATE = 5_000
+RATE, VISITS_RATE = 5_000, 1_000
 WARM_UP_MS = 120_000  # a cold JVM compiles for minutes; of a shorter run the first half
 _START, _STOP = 120.0, 60.0  # seconds
 
@@ -64,15 +68,41 @@ def by_hand(settings: Settings, seconds: int) -> Latency:
     return _measured("hand-written", _script, check.by_hand, settings, seconds)
 
 
+def visits(settings: Settings, seconds: int) -> Latency:
+    """Visitors of the last five minutes per country, every minute, from access-log lines; no hand-written one beside it."""
+    settings = replace(settings, tables=("lakehouse.tables.visits",))
+    workload = replace(producer("visits").workload, rate=VISITS_RATE, late_share=0.0, malformed_share=0.0)
+    known = catalog.load(settings)
+    gold = catalog.table_path(settings, known.table("visitors_by_country"))
+    start_ms, end_ms, cpu = _fed(lambda s: _our_job(s, "visits"), settings, "visits", workload, seconds)
+    ahead = frontier.frontier(settings, known.table("visitors_by_country"))
+    _check_visitors(gold, ahead, producer_of_visits.expected_visitors(workload, start_ms, end_ms))
+    warm_ms = start_ms + min(WARM_UP_MS, seconds * 500)
+    delay = known.table("requests").delay.total_seconds()
+    return Latency("visits", tuple(_delays(gold, 300_000, delay, warm_ms)), cpu)
+
+
+def _check_visitors(gold: Path, ahead: datetime | None, expected: Mapping[tuple[str, int], tuple[int, int]]) -> None:
+    rows = DeltaTable(str(gold)).to_pyarrow_table(columns=["window", "country", "visits", "visitors"]).to_pylist()
+    found = {(r["country"], _ms(r["window"]["start"])): (r["visits"], r["visitors"]) for r in rows}
+    closed = {k: n for k, n in expected.items() if ahead and k[1] + 300_000 <= _ms(ahead)}
+    if not closed or found != closed or len(found) < len(rows):
+        raise BenchmarkError(f"visits: {len(found)} windows of {len(rows)} rows for {len(closed)} wanted, or other counts; void")
+
+
+def _ms(instant: datetime) -> int:
+    return int(instant.timestamp() * 1000)
+
+
 @contextmanager
-def _our_job(settings: Settings) -> Iterator[Tree]:
-    job = supervisor.start(settings, "ads", wait=_START)
+def _our_job(settings: Settings, pipeline: str = "ads") -> Iterator[Tree]:
+    job = supervisor.start(settings, pipeline, wait=_START)
     tree = Tree(psutil.Process(job.pid))
     tree.cpu()
     try:
         yield tree
     finally:
-        supervisor.stop(settings, "ads", timeout=_STOP)
+        supervisor.stop(settings, pipeline, timeout=_STOP)
         tree.end(_STOP)
 
 
@@ -94,26 +124,35 @@ def _measured(
     name: str, job: Callable, written: Callable[[Settings], Written], settings: Settings, seconds: int
 ) -> Latency:
     workload = replace(producer("ads").workload, rate=RATE, late_share=0.0)
-    with topic.brokers(settings) as servers:
-        settings = replace(settings, bootstrap_servers=servers)
-        broker.ensure_topics(settings, {producer("ads").topic: workload.partitions}, topic.TOPIC)
-        with job(settings) as tree:
-            start_ms, cpu = int(time.time() * 1000), tree.cpu()
-            end_ms = start_ms + seconds * 1000
-            send(ads.records(workload, start_ms, end_ms), producer("ads").topic, client_config(settings))
-            cpu = (tree.cpu() - cpu) / seconds
+    start_ms, end_ms, cpu = _fed(job, settings, "ads", workload, seconds)
     result = written(settings)
     expected = ads.expected_views(workload, start_ms, end_ms)
     check.check(name, result, seconds * RATE, expected, end_ms - WINDOW_MS)
     warm_ms = start_ms + min(WARM_UP_MS, seconds * 500)
-    return Latency(name, tuple(_delays(settings, result.gold, warm_ms)), cpu)
-
-
-def _delays(settings: Settings, gold: Path, warm_ms: int) -> Iterator[float]:
     delay = catalog.load(settings).table("ad_events").delay.total_seconds()
+    return Latency(name, tuple(_delays(result.gold, WINDOW_MS, delay, warm_ms)), cpu)
+
+
+def _fed(
+    job: Callable, settings: Settings, pipeline: str, workload: Workload, seconds: int
+) -> tuple[int, int, float]:
+    """Runs the job and sends to it for so long: from when to when, in ms, and the cores that it kept busy."""
+    sent = producer(pipeline)
+    with topic.brokers(settings) as servers:
+        settings = replace(settings, bootstrap_servers=servers)
+        broker.ensure_topics(settings, {sent.topic: workload.partitions}, topic.TOPIC)
+        with job(settings) as tree:
+            start_ms, cpu = int(time.time() * 1000), tree.cpu()
+            end_ms = start_ms + seconds * 1000
+            send(sent.records(workload, start_ms, end_ms), sent.topic, client_config(settings))
+            cpu = (tree.cpu() - cpu) / seconds
+    return start_ms, end_ms, cpu
+
+
+def _delays(gold: Path, window_ms: int, delay: float, warm_ms: int) -> Iterator[float]:
     for start, at in sorted(_readable(gold).items()):
-        if start + WINDOW_MS >= warm_ms:
-            yield at - (start + WINDOW_MS) / 1000 - delay
+        if start + window_ms >= warm_ms:
+            yield at - (start + window_ms) / 1000 - delay
 
 
 def _readable(gold: Path) -> dict[int, float]:

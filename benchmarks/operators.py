@@ -1,6 +1,6 @@
 """A table for each operator, over one record of clicks: what `benchmarks.matrix` puts to the test."""
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from lakehouse.table import count, duplicates, kafka, session, sliding, sql_table, table, tumbling
@@ -21,6 +21,13 @@ def row_table(clicks: DataFrame) -> DataFrame:
 @table(layer="silver", deduplicate=duplicates("user", "value", within="20 seconds"))
 def deduplicated(clicks: DataFrame) -> DataFrame:
     return clicks
+
+
+@table(layer="gold", window=tumbling("10 seconds"), keys=["rank"])
+def ranks_in_windows(clicks: DataFrame) -> DataFrame:
+    counted = clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
+    most = Window.partitionBy("window").orderBy(F.desc("clicks"), "user")
+    return counted.withColumn("rank", F.row_number().over(most)).where("rank <= 2")
 
 
 @table(layer="gold", window=tumbling("10 seconds"), keys=["user"])

@@ -7,10 +7,15 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.late_rows import UPDATED, WITHOUT
 from benchmarks.latency import Latency
 from benchmarks.measure import Cost
+from benchmarks.state import State
 
-_THROUGHPUT = {("catch-up", "hand-written"): 1.2, ("catch-up", "hand-tuned"): 0.95, ("bounded", "plain batch"): 0.95}
+_THROUGHPUT = {
+    ("catch-up", "hand-written"): 1.2, ("catch-up", "hand-tuned"): 0.95, ("bounded", "plain batch"): 0.95,
+    ("late", WITHOUT.name): 0.97,
+}  # fmt: skip
 _LATENCY = 3.0
 
 
@@ -60,23 +65,42 @@ def cpu_ratio(ours: Series, other: Series) -> float:
     return median(b / a for a, b in zip(ours.cpu(), other.cpu(), strict=True))
 
 
-def targets(series: Sequence[Series], latencies: Sequence[Latency]) -> list[Target]:
+@dataclass(frozen=True, slots=True)
+class Found:
+    """All that was measured."""
+
+    series: Sequence[Series] = ()
+    latencies: Sequence[Latency] = ()
+    states: Sequence[State] = ()
+
+
+def targets(measured: Found) -> list[Target]:
     """The targets of what was measured; throughput by the clock and, steadier on a busy machine, by CPU."""
-    by_name = {(s.group, s.name): s for s in series}
+    by_name = {(s.group, s.name): s for s in measured.series}
     found = []
     for (group, other), limit in _THROUGHPUT.items():
         if (group, other) in by_name:
             ours, theirs = by_name[group, "ours"], by_name[group, other]
             found.append(Target(f"{group}: events/s, ours / {other}", ratio(ours, theirs), limit))
             found.append(Target(f"{group}: events per CPU second, ours / {other}", cpu_ratio(ours, theirs), limit))
-    for each in latencies:
+    if ("late", UPDATED) in by_name:
+        ours, late = by_name["late", "ours"], by_name["late", UPDATED]
+        found.append(Target(f"late: events/s, {UPDATED} / ours with nothing late", ratio(late, ours), 0.75))
+        found.append(Target(f"late: events per CPU second, {UPDATED} / ours with nothing late", cpu_ratio(late, ours), 0.75))
+    for each in measured.latencies:
         if each.name == "ours":
             found.append(Target("live: median seconds past window end + delay", each.p50, _LATENCY, at_least=False))
+    for each in measured.states:
+        if each.name == "advancing":
+            found.append(Target("state: rows in the second half of the run / in the first", each.growth, 1.1, at_least=False))
+        else:
+            found.append(Target("state: bytes of it / bytes of memory given to it", each.beyond_memory, 2))
     return found
 
 
-def show(console: Console, series: Sequence[Series], latencies: Sequence[Latency], goals: Sequence[Target]) -> None:
+def show(console: Console, measured: Found, goals: Sequence[Target]) -> None:
     """Prints everything; medians, and in brackets the least and the most of the rounds."""
+    series, latencies = measured.series, measured.latencies
     for group in dict.fromkeys(s.group for s in series):
         console.print(_compared(group, [s for s in series if s.group == group]))
     if latencies:
@@ -87,6 +111,8 @@ def show(console: Console, series: Sequence[Series], latencies: Sequence[Latency
             numbers = (each.p50, each.p95, each.worst, each.cpu)
             live.add_row(each.name, str(len(each.windows)), *(f"{n:.2f}" for n in numbers))
         console.print(live)
+    if measured.states:
+        console.print(_states(measured.states))
     for goal in goals:
         verdict = "[green]met[/green]" if goal.met else "[red]not met[/red]"
         sign = "at least" if goal.at_least else "at most"
@@ -106,11 +132,23 @@ def _compared(group: str, series: Sequence[Series]) -> Table:
     return table
 
 
-def as_json(series: Sequence[Series], latencies: Sequence[Latency], goals: Sequence[Target], about: dict) -> dict:
+def _states(states: Sequence[State]) -> Table:
+    table = Table("state", title="state of a table's live query; every key counted once")
+    for column in ("keys", "rows at most", "2nd half / 1st", "MB on disk", "MB of RocksDB", "MB of the JVM", "keys/s"):
+        table.add_column(column, justify="right")
+    for each in states:
+        sizes = (f"{size / (1 << 20):,.0f}" for size in (each.files, each.memory, each.resident))
+        table.add_row(each.name, f"{each.keys:,}", f"{max(each.rows):,}", f"{each.growth:.2f}", *sizes,
+                      f"{each.keys / each.seconds:,.0f}")  # fmt: skip
+    return table
+
+
+def as_json(measured: Found, goals: Sequence[Target], about: dict) -> dict:
     return {
         "about": about,
-        "series": [asdict(s) | {"events_per_second": s.rates(), "cpu_s_per_million": s.cpu()} for s in series],
-        "live": [asdict(each) | {"p50": each.p50, "p95": each.p95, "max": each.worst} for each in latencies],
+        "series": [asdict(s) | {"events_per_second": s.rates(), "cpu_s_per_million": s.cpu()} for s in measured.series],
+        "live": [asdict(each) | {"p50": each.p50, "p95": each.p95, "max": each.worst} for each in measured.latencies],
+        "state": [asdict(each) for each in measured.states],
         "targets": [asdict(goal) | {"met": goal.met} for goal in goals],
     }
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
-from benchmarks import bounded, catch_up, topic
+from benchmarks import bounded, catch_up, late_rows, topic
 from benchmarks.catch_up import CASES, OURS, Case
 from benchmarks.measure import Cost
 from benchmarks.report import Series
@@ -35,15 +35,15 @@ class Field:
 
 
 @contextmanager
-def field(base: Settings, events: int, batches: int, say: Say) -> Iterator[Field]:
+def field(base: Settings, events: int, batches: int, say: Say, late_share: float = 0.0) -> Iterator[Field]:
     """Brokers and topics, which end with the block; `batches`: micro-batches that the larger topic is read in."""
-    small, big = topic.loads(events, batches)
+    small, big = topic.loads(events, batches, late_share)
     expected = big.expected()
     say(f"{len(expected):,} counts expected of {big.sent:,} events")
     with ExitStack() as stack:
         servers = {}
         for load in (small, big):
-            settings = replace(base, root=base.root / f"topic_{load.events}")
+            settings = replace(base, root=base.root / f"topic_{load.events}_{late_share:g}")
             servers[load] = stack.enter_context(topic.brokers(settings))
             topic.fill(replace(settings, bootstrap_servers=servers[load]), load)
             say(f"{load.sent:,} events in the topic")
@@ -69,6 +69,31 @@ def _caught_up(ground: Field, case: Case, load: Load) -> Cost:
     cost = catch_up.run(case, settings, load, ground.expected)
     shutil.rmtree(settings.root)
     return cost
+
+
+def lates(ground: Field, late: Field, rounds: int) -> list[Series]:
+    """Our job with the bookkeeping of lateness and without it; and with late rows that are brought in. Raises BenchmarkError."""
+    expected = {load: load.expected() for load in late.loads}  # a late row may come after the smaller topic's end
+    runs: dict[str, tuple[Field, Callable[[Settings, Load], Cost]]] = {
+        OURS.name: (ground, lambda settings, load: catch_up.run(OURS, settings, load, ground.expected)),
+        late_rows.WITHOUT.name: (ground, lambda settings, load: catch_up.run(late_rows.WITHOUT, settings, load, ground.expected)),
+        late_rows.UPDATED: (late, lambda settings, load: late_rows.updated(settings, load, expected[load])),
+    }
+    found = {name: Series("late", name, ground.loads[1].events - ground.loads[0].events) for name in runs}
+    for number in range(rounds):
+        for name, (field, run) in runs.items():
+            costs = []
+            for load in field.loads:
+                settings = field.settings("late", load)
+                costs.append(run(settings, load))
+                shutil.rmtree(settings.root)
+            less, more = costs
+            series = found[name]
+            series.rounds.append(more - less)
+            series.fixed.append(less - (more - less))
+            series.whole.append(more)
+            ground.say(f"round {number + 1}, {series.told()}")
+    return list(found.values())
 
 
 def boundeds(ground: Field, rounds: int, times: int) -> list[Series]:

@@ -13,6 +13,7 @@ from lakehouse.producers.workload import Workload
 from lakehouse.settings import Settings
 
 START_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z: a full hour, so that whole hours can be replaced
+HOUR_MS = 3_600_000
 SPAN_S = 10_000  # of event time in the larger topic: two whole hours and the windows that close after them
 TOPIC = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}  # else Kafka deletes old records at once
 
@@ -47,9 +48,10 @@ class Load:
         return ads.expected_views(self.workload, START_MS, self.end_ms)
 
 
-def loads(events: int, batches: int) -> tuple[Load, Load]:
-    """Half the events and all of them: the same bytes as far as the first goes. No late rows, so that all count."""
-    workload = replace(producer("ads").workload, rate=max(events // SPAN_S, 1), late_share=0.0)
+def loads(events: int, batches: int, late_share: float = 0.0) -> tuple[Load, Load]:
+    """Half the events and all of them: the same bytes as far as the first goes. Late is up to an hour."""
+    rate = max(events // SPAN_S, 1)
+    workload = replace(producer("ads").workload, rate=rate, late_share=late_share, late_by_ms=HOUR_MS)
     batch = max(events // batches, 1)
     return Load(workload, events // 2, batch), Load(workload, events, batch)
 

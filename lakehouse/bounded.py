@@ -24,7 +24,7 @@ class Computed:
     """The judged rows of a range, not yet run, and what they are computed from."""
 
     judged: DataFrame
-    counts: Observation
+    counts: DataFrame  # `Plan.counts` of the input
     inputs: dict[str, object]
 
 
@@ -96,19 +96,18 @@ def _computed(
     snapshots: Mapping[str, DataFrame],
     origin: Origin,
     touched: DataFrame | None = None,
-) -> tuple[DataFrame, Observation]:
+) -> tuple[DataFrame, DataFrame]:
     table, moment = step.table, F.col(lake.catalog.event_time(lake.catalog.table(step.driving)))
     within = event_time.between(event_time.instant_of(table.window, step.event_time), span)
 
-    def computed(context: Range) -> tuple[DataFrame, Observation]:
-        counts = Observation()
+    def computed(context: Range) -> tuple[DataFrame, DataFrame]:
         others = None
         if table.deduplicate:
             others = rows.where(event_time.between(moment, event_time.widened(context, table.deduplicate.within)))
         taken = rows.where(event_time.between(moment, context))
-        judged = step.derived(taken, snapshots, origin, counts, touched, others, span.end)
+        judged = step.derived(taken, snapshots, origin, None, touched, others, span.end)
         # the observation stands between the cut and the function: a filter must not move below a stateful operator
-        return judged.observe(f"whole_{table.name}", F.count(F.lit(1)).alias("rows")).where(within), counts
+        return judged.observe(f"whole_{table.name}", F.count(F.lit(1)).alias("rows")).where(within), step.counts(taken)
 
     context = event_time.context(span, table.window, table.grain) if touched is None else _covered(touched, span)
     if table.window and table.window.kind == "session":
@@ -188,7 +187,7 @@ def _published(
     rows = plan.good(counted)
     rows = rows if untouched is None else rows.unionByName(untouched)
     version = sinks.replace(rows, lake.path(table), partitions, metadata)
-    aside, bad, passed = lake.path(table, "quarantine"), outcome.get["bad"], dict(computed.counts.get)
+    aside, bad, passed = lake.path(table, "quarantine"), outcome.get["bad"], computed.counts.head()
     # computed a second time only when there is something to put aside or to take away; the journal vouches for both
     if bad or sinks.holds(aside, partitions):
         sinks.replace(plan.bad(computed.judged), aside, partitions, metadata)

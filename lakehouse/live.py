@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse import bounded, event_time, plan, sinks, sources
-from lakehouse.event_time import EPOCH, ORIGIN, PARTITION, Head, Range
+from lakehouse.event_time import EPOCH, ORIGIN, Head, Range
 from lakehouse.frontier import Commit
 from lakehouse.lake import Lake
 from lakehouse.plan import REASON, Plan
@@ -275,8 +275,7 @@ def _closing(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]
         log = run.log(batch_id)
         before = lake.journal(table).before(run.generation, batch_id)
         start = (before and before.frontier) or EPOCH
-        flagged = event_time.flagged(batch.drop(PARTITION, ORIGIN), table.window, step.event_time, table.grain)
-        seen = flagged.agg(*event_time.counts(table.window, step.event_time)).head().asDict()
+        seen = step.counts(batch).head().asDict()
         ahead = max(start, _utc(seen.pop("watermark"))) if seen["arrived"] else start
         judged = bounded.closing(lake, step, Range(start, max(ahead, start + _INSTANT)), snapshots)
         seen |= {name: event_time.micros(seen[name]) for name in ("late_from", "late_to")}

@@ -105,21 +105,23 @@ class Plan:
         rows: DataFrame,
         snapshots: Mapping[str, DataFrame],
         origin: Origin,
-        observed: Observation | str,
+        observed: Observation | str | None = None,
         touched: DataFrame | None = None,
         others: DataFrame | None = None,
         end: datetime | None = None,
     ) -> DataFrame:
         """Rows of the driving input (with `_arrival`) through gate and function, judged.
 
-        `observed` receives `event_time.counts`; it also keeps the optimiser from moving filters below the watermark.
+        `observed` receives the `counts`, in the same pass; live it also keeps the optimiser from moving filters below the
+        watermark. It costs a copy of every row, so a bounded run, whose input stays, counts apart.
         A bounded run lets late rows in if the table is to be updated with them. `touched` (column: the `unit`) narrows the
         computation to some windows, or to some rows of a row table. `others`: among which duplicates are looked for.
         `end`: up to where `rows` are complete; count windows are then.
         """
         flagged = self._flagged(rows)
-        counted = flagged.observe(observed, *event_time.counts(self.table.window, self.event_time))
-        taken = event_time.accepted(counted, late_too=origin == "bounded" and self.table.late == "update")
+        if observed is not None:
+            flagged = flagged.observe(observed, *event_time.counts(self.table.window, self.event_time))
+        taken = event_time.accepted(flagged, late_too=origin == "bounded" and self.table.late == "update")
         if touched is not None:
             taken = taken.join(F.broadcast(touched.select(self.unit)), self.unit, "left_semi")
         if self.table.window and self.table.window.kind == "count":
@@ -143,6 +145,10 @@ class Plan:
         )
         rows = self._called(inputs, {ARRIVAL} if self.kind == "row" else set())
         return self._placed(rows.withColumn(REASON, reason), moment, origin)
+
+    def counts(self, rows: DataFrame) -> DataFrame:
+        """One row: how many rows of the driving input arrived, how many of them late (`event_time.counts`)."""
+        return self._flagged(rows).agg(*event_time.counts(self.table.window, self.event_time))
 
     def _flagged(self, rows: DataFrame) -> DataFrame:
         return event_time.flagged(rows.drop(PARTITION, ORIGIN), self.table.window, self.event_time, self.table.grain)

@@ -36,6 +36,9 @@ def create(settings: Settings, name: str, master: str | None = None) -> SparkSes
         "spark.sql.streaming.stateStore.providerClass":
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        # one budget for all state of the process; without it each partition of each query takes what it likes
+        "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
+        "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": settings.state_memory_mb,
         # a source is asked for news this often; 10 ms, the default, lists the Delta log without pause
         "spark.sql.streaming.pollingDelay": "100ms",
         "spark.sql.streaming.stopTimeout": "60s",

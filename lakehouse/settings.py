@@ -31,6 +31,7 @@ class Settings:
     spark_master: str = "local[2]"
     spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)  # Spark properties; may hold secrets
     driver_memory: str = "1g"
+    state_memory_mb: int = 512  # of RocksDB in one job, beside driver_memory; state that is larger is read from disk
     shuffle_partitions: int = 2
     trigger: str = "500 milliseconds"  # the least time between two micro-batches of a query
     max_offsets_per_trigger: int = 1_000_000  # records of a topic in one micro-batch
@@ -50,6 +51,8 @@ class Settings:
         for name in ("shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name}={getattr(self, name)}: at least 1; no micro-batch could move otherwise")
+        if self.state_memory_mb < 16:
+            raise SettingsError(f"state_memory_mb={self.state_memory_mb}: at least 16, for RocksDB's buffers; raise it")
         if not self.tables:
             raise SettingsError("tables=(): at least one module of tables; set LAKEHOUSE_TABLES=my_package.my_tables")
 
@@ -109,7 +112,7 @@ def _value(name: str, text: str) -> object:
         if text.lower() not in ("true", "false"):
             raise SettingsError(f"early={text!r}: true or false; set LAKEHOUSE_EARLY to one or remove it")
         return text.lower() == "true"
-    if name in ("shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger"):
+    if name in ("shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger", "state_memory_mb"):
         if not text.isdigit():
             raise SettingsError(f"{name}={text!r}: a whole number; set LAKEHOUSE_{name.upper()} to one or remove it")
         return int(text)

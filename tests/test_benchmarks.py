@@ -28,10 +28,12 @@ def test_the_quick_run_counts_exactly_and_leaves_nothing_behind(tmp_path: Path) 
     assert [(s["group"], s["name"]) for s in found["series"]] == [
         ("catch-up", "ours"), ("catch-up", "hand-written"), ("catch-up", "hand-tuned"), ("catch-up", "bare"),
         ("bounded", "ours"), ("bounded", "plain batch"),
+        ("late", "ours"), ("late", "without the gate"), ("late", "1 % late, updated"),
     ]  # fmt: skip
     assert all(len(s["rounds"]) == 1 for s in found["series"])
     assert [each["name"] for each in found["live"]] == ["ours"] and found["live"][0]["windows"]
-    assert len(found["targets"]) == 7
+    assert [each["name"] for each in found["state"]] == ["advancing", "growing"]
+    assert len(found["targets"]) == 13
     assert not list(tmp_path.glob("lakehouse-bench-*")), "topics and tables are removed"
     assert not _processes_of(tmp_path)
 
@@ -73,5 +75,5 @@ def test_no_closed_window_makes_the_run_void() -> None:
 def test_targets_are_judged_round_by_round() -> None:
     ours = Series("catch-up", "ours", 1_000_000, [Cost(2, 4), Cost(4, 8), Cost(2, 4)])
     by_hand = Series("catch-up", "hand-written", 1_000_000, [Cost(3, 4), Cost(6, 8), Cost(1, 4)])
-    goals = report.targets([ours, by_hand], [Latency("ours", (1.0, 9.0, 2.0), 0.5)])
+    goals = report.targets(report.Found([ours, by_hand], [Latency("ours", (1.0, 9.0, 2.0), 0.5)]))
     assert [(goal.value, goal.met) for goal in goals] == [(1.5, True), (1.0, False), (2.0, True)]

@@ -41,6 +41,7 @@ def test_each_field_is_read_from_its_variable(tmp_path):
         ("SHUFFLE_PARTITIONS", "0"),
         ("MAX_OFFSETS_PER_TRIGGER", "-1"),
         ("MAX_FILES_PER_TRIGGER", "0"),
+        ("STATE_MEMORY_MB", "1"),
         ("EARLY", "often"),
         ("SPARK_CONF", "spark.a"),
         ("TABLES", " , "),

@@ -1,0 +1,80 @@
+"""Fills a table of `benchmarks.keyed` commit by commit and writes down what its state did.
+
+    python -m benchmarks.state_run TABLE COMMITS KEYS_A_COMMIT RESULT
+
+Each commit of the record holds other keys, ten seconds (`advancing`: then closed) or one (`growing`: all in one hour) after
+the commit before. RESULT: a JSON object of what `benchmarks.state.State` holds.
+"""
+
+import json
+import sys
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psutil
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from benchmarks import keyed
+from lakehouse import live, session
+from lakehouse.event_time import EPOCH
+from lakehouse.lake import Lake
+from lakehouse.live import BatchLog
+from lakehouse.settings import Settings, from_environment
+from lakehouse.testing import Stage
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def fill(lake: Lake, commits: int, keys: int, step: timedelta) -> None:
+    """As many commits of as many keys; then two whose time closes every window."""
+    run = live.live_run(lake, lake.catalog.table("arrivals"))
+    times = [START + step * n for n in range(commits)] + [START + timedelta(days=n) for n in (1, 2)]
+    for n, at in enumerate(times):
+        records = _records(lake, range(n * keys, (n + 1) * keys) if n < commits else range(-n, 1 - n), at, n * keys)
+        log = BatchLog(EPOCH, datetime.now(UTC), {"keys": {"0": (n + 1) * keys}})
+        live.record_batch(run, run.plan.record({"key_topic": records}), n, log)
+
+
+def _records(lake: Lake, ids: range, at: datetime, offset: int) -> DataFrame:
+    value = F.to_json(F.struct("id", F.lit(at.isoformat()).alias("at"))).cast("binary")
+    return lake.spark.range(ids.start, ids.stop, 1, 1).select(
+        F.lit(None).cast("binary").alias("key"), value.alias("value"), F.lit(0).alias("partition"),
+        (F.col("id") - ids.start + offset).alias("offset"), F.lit(START + timedelta(days=3)).alias("timestamp"),
+    )  # fmt: skip
+
+
+def measured(lake: Lake, name: str) -> dict[str, object]:
+    """Runs the table's query over all of it, a file a micro-batch, and tells what its progress says."""
+    table = lake.catalog.table(name)
+    began, jvm = time.monotonic(), psutil.Process(lake.spark._jvm.java.lang.ProcessHandle.current().pid())
+    query = live.start(lake, table, available_now=True)
+    resident = []
+    while not query.awaitTermination(1):
+        resident.append(jvm.memory_info().rss)
+    seconds = time.monotonic() - began
+    states = [p.stateOperators[0] for p in query.recentProgress if p.stateOperators]
+    keys, total = lake.read(table).agg(F.count_distinct("id"), F.sum("n")).head()
+    return {
+        "rows": [s.numRowsTotal for s in states],
+        "memory": [s.memoryUsedBytes for s in states],
+        "disk": [s.customMetrics["rocksdbTotalBytesWritten"] for s in states],
+        "files": [s.customMetrics["rocksdbSstFileSize"] for s in states],
+        "resident": resident or [jvm.memory_info().rss],
+        "seconds": seconds, "keys": keys, "counted": total,
+        "dropped": sum(s.numRowsDroppedByWatermark for s in states),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    name, commits, keys, result = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    settings: Settings = from_environment()
+    spark = session.create(
+        replace(settings, spark_conf={"spark.sql.streaming.numRecentProgressUpdates": "100000"}), "state"
+    )
+    stage = Stage(spark, settings.root, keyed, max_files_per_trigger=1)
+    fill(stage.lake, commits, keys, timedelta(seconds=10 if name == "advancing" else 1))
+    result.write_text(json.dumps(measured(stage.lake, name)))
+    spark.stop()

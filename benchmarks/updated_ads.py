@@ -1,0 +1,26 @@
+"""The ads tables with late rows brought in, for `benchmarks.late_rows`."""
+
+from pyspark.sql import DataFrame
+
+from lakehouse.table import table, tumbling
+from lakehouse.tables import ads
+
+ad_topic, ad_campaigns = ads.ad_topic, ads.ad_campaigns
+
+
+@table(layer="bronze", event_time="event_time", delay="1 second")
+def ad_events(ad_topic: DataFrame) -> DataFrame:
+    return ads.ad_events(ad_topic)
+
+
+@table(layer="bronze", keys=["ad_id"], expectations=ads.campaigns.expectations)
+def campaigns(ad_campaigns: DataFrame) -> DataFrame:
+    return ads.campaigns(ad_campaigns)
+
+
+@table(
+    layer="gold", window=tumbling("10 seconds"), keys=["campaign_id"], late="update",
+    expectations=ads.campaign_views.expectations,
+)  # fmt: skip
+def campaign_views(ad_events: DataFrame, campaigns: DataFrame) -> DataFrame:
+    return ads.campaign_views(ad_events, campaigns)
