@@ -4,10 +4,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from lakehouse.event_time import Range
 from lakehouse.frontier import LEDGER, Verdict
 from lakehouse.settings import Settings
 
+Span = tuple[datetime, datetime]  # [start, end) as it was recorded
 _COLUMNS = ["table", "start", "end", "verdict", "at"]
 
 
@@ -18,18 +18,19 @@ class Proofs:
     at: datetime | None = None  # when the last verdict was given
     verdict: Verdict | None = None
     proven_until: datetime | None = None  # the latest end of a range that was EQUAL
-    different: set[Range] = field(default_factory=set)  # not yet in a range that was EQUAL since
+    different: set[Span] = field(default_factory=set)  # not yet in a range that was EQUAL since
     counts: Counter[str] = field(default_factory=Counter)  # by verdict
 
-    def add(self, verdict: Verdict, span: Range, at: datetime) -> None:
+    def add(self, verdict: Verdict, span: Span, at: datetime) -> None:
         """One more, not older than those before."""
         self.at, self.verdict = at, verdict
         self.counts[verdict] += 1
         if verdict == "DIFFERENT":
             self.different.add(span)
         if verdict == "EQUAL":
-            self.proven_until = max(self.proven_until or span.end, span.end)
-            self.different = {r for r in self.different if r.start < span.start or r.end > span.end}
+            start, end = span
+            self.proven_until = max(self.proven_until or end, end)
+            self.different = {each for each in self.different if each[0] < start or each[1] > end}
 
 
 class Verdicts:
@@ -61,6 +62,6 @@ class Verdicts:
                 row |= {name: datetime.fromisoformat(row[name]) for name in ("start", "end", "at")}
             for row in sorted(rows, key=lambda row: row["at"]):
                 proofs = self._proofs.setdefault(row["table"], Proofs())
-                proofs.add(row["verdict"], Range(row["start"], row["end"]), row["at"])
+                proofs.add(row["verdict"], (row["start"], row["end"]), row["at"])
             self._read = files
         return self._proofs

@@ -97,6 +97,8 @@ class LakehouseCollector(Collector):
             _last_batch(found, pipeline, query, reports.get(query.table, {}), of_topic=kind == "record")
 
     def _progress_of(self, found: Families, table: Table) -> None:
+        if self._catalog.kind(table) == "snapshot":
+            return  # no live run: its whole journal would be searched for one
         last = next(Journal(self._settings, table).live(), None)
         if last is None:
             return
