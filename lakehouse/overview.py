@@ -77,6 +77,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, object]:
         "late": table.late if catalog.kind(table) in ("row", "window") else "",
         "partitions": table.grain if catalog.kind(table) != "snapshot" else "",
         "tolerance": table.tolerance or "",
+        "metrics": list(table.metrics),
         "expectations": [str(e) for e in table.expectations],
         "fingerprint": table.fingerprint,
     }

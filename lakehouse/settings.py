@@ -37,6 +37,8 @@ class Settings:
     max_offsets_per_trigger: int = 1_000_000  # records of a topic in one micro-batch
     max_files_per_trigger: int = 1_000  # files of a table in one micro-batch
     early: bool = True  # keep the early results that tables declare; each costs a bounded run at every refresh
+    metrics_host: str = "127.0.0.1"  # where `lakehouse metrics` listens; it asks nobody who they are
+    metrics_port: int = 9464  # 0: any that is free
     since: str = "2026-01-01"  # the first day of event time whose partitions are offered for bounded runs
 
     def __post_init__(self) -> None:
@@ -53,6 +55,8 @@ class Settings:
                 raise SettingsError(f"{name}={getattr(self, name)}: at least 1; no micro-batch could move otherwise")
         if self.state_memory_mb < 16:
             raise SettingsError(f"state_memory_mb={self.state_memory_mb}: at least 16, for RocksDB's buffers; raise it")
+        if not 0 <= self.metrics_port < 1 << 16:
+            raise SettingsError(f"metrics_port={self.metrics_port}: a port is 0 (any that is free) to 65535; take another")
         if not self.tables:
             raise SettingsError("tables=(): at least one module of tables; set LAKEHOUSE_TABLES=my_package.my_tables")
 
@@ -112,7 +116,7 @@ def _value(name: str, text: str) -> object:
         if text.lower() not in ("true", "false"):
             raise SettingsError(f"early={text!r}: true or false; set LAKEHOUSE_EARLY to one or remove it")
         return text.lower() == "true"
-    if name in ("shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger", "state_memory_mb"):
+    if name in ("shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger", "state_memory_mb", "metrics_port"):
         if not text.isdigit():
             raise SettingsError(f"{name}={text!r}: a whole number; set LAKEHOUSE_{name.upper()} to one or remove it")
         return int(text)

@@ -43,6 +43,7 @@ LatePolicy = Literal["drop", "redirect", "update"]
 Grain = Literal["hour", "day"]
 ValueFormat = Literal["json", "text"]
 GRAINS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
+_LABEL = re.compile("[a-zA-Z][a-zA-Z0-9_]*")
 _TEXT = re.compile(r"\s*\w+\s+STRING(\s+NOT\s+NULL)?\s*", re.IGNORECASE)
 
 
@@ -134,6 +135,7 @@ class Table:
     early: timedelta = timedelta(0)
     deduplicate: Duplicates | None = None
     proof: bool = True
+    metrics: tuple[str, ...] = ()
     sql: str = ""  # the query, if the transformation was declared as one
 
     def __call__(self, *inputs: "DataFrame", **named: "DataFrame") -> "DataFrame":
@@ -175,6 +177,7 @@ def table(
     early: str | timedelta = "0 seconds",
     deduplicate: Duplicates | None = None,
     proof: bool = True,
+    metrics: Sequence[str] = (),
 ) -> Callable[[FunctionType], Table]:
     """Declares the table that a pure `DataFrame -> DataFrame` function computes.
 
@@ -186,11 +189,13 @@ def table(
     counts them only, `update` has bounded runs compute what they missed again, once its partition has closed.
     `tolerance` is the relative difference of doubles that still counts as equal. proof=False allows what two runs may
     differ by (clocks, random numbers, the order of rows), which is refused otherwise; such ranges stay UNPROVABLE.
+    `metrics` are columns of numbers that `lakehouse metrics` shows of the window that closed last, a series for each key.
     Raises DeclarationError.
     """
     _one_of("layer", layer, ("bronze", "silver", "gold"))
     _one_of("late", late, ("drop", "redirect", "update"))
     _one_of("grain", grain, tuple(GRAINS))
+    _shown_as_metrics(metrics, window, keys)
 
     def declare(function: FunctionType) -> Table:
         return Table(
@@ -210,6 +215,7 @@ def table(
             early=duration(early, "early"),
             deduplicate=deduplicate,
             proof=proof,
+            metrics=tuple(metrics),
         )
 
     return declare
@@ -251,6 +257,21 @@ def sql_table(name: str, query: str, *, description: str = "", **declared: objec
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise DeclarationError(f"{name}={value!r}: one of {', '.join(allowed)}")
+
+
+def _shown_as_metrics(metrics: Sequence[str], window: Window | None, keys: Sequence[str]) -> None:
+    if not metrics:
+        return
+    if window is None or window.kind not in ("tumbling", "sliding"):
+        raise DeclarationError(
+            f"metrics={list(metrics)}, window={window}: they are shown of the window that closed last, which only windows of "
+            "fixed size have for all keys; declare them on a tumbling or sliding window that reads this table"
+        )
+    if unusable := [name for name in (*metrics, *keys) if not _LABEL.fullmatch(name)]:
+        raise DeclarationError(
+            f"metrics={list(metrics)}, column={unusable[0]!r}: it becomes the name of a metric or label, so letters, digits "
+            "and '_', a letter first; rename the column"
+        )
 
 
 def _named(name: str) -> str:

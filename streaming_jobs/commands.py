@@ -1,8 +1,9 @@
-"""The commands start, stop, status and logs of the `lakehouse` command line."""
+"""The commands start, stop, status, logs and metrics of the `lakehouse` command line."""
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
@@ -69,6 +70,35 @@ def logs(pipeline: str, lines: Annotated[int, typer.Option(help="How many of the
 
     _, settings, (name,) = _chosen([pipeline])
     print(supervisor.log_tail(settings, name, lines))
+
+
+@app.command()
+def metrics(
+    once: Annotated[bool, typer.Option("--once", help="Print them and end")] = False,
+    host: Annotated[str | None, typer.Option(help="Where to listen; nobody is asked who they are")] = None,
+    port: Annotated[int | None, typer.Option(help="0 for any that is free")] = None,
+) -> None:
+    """Serve metrics of jobs, tables, proofs and results to Prometheus, until Ctrl-C."""
+    from prometheus_client.openmetrics.exposition import generate_latest
+
+    from lakehouse import catalog
+    from lakehouse.settings import from_environment
+    from streaming_jobs import metrics as exporter
+
+    settings = from_environment()
+    settings = replace(
+        settings,
+        metrics_host=settings.metrics_host if host is None else host,
+        metrics_port=settings.metrics_port if port is None else port,
+    )
+    loaded = catalog.load(settings)
+    if once:
+        typer.echo(generate_latest(exporter.registry(settings, loaded)).decode(), nl=False)
+        return
+    server, thread = exporter.serve(settings, loaded)
+    typer.echo(f"http://{settings.metrics_host}:{server.server_port}/metrics")
+    with suppress(KeyboardInterrupt):
+        thread.join()
 
 
 def queries_table(found: Iterable[tuple[str, object]], certificates: Mapping[str, str] | None = None):

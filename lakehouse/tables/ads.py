@@ -43,6 +43,7 @@ def campaigns(ad_campaigns: DataFrame) -> DataFrame:
     keys=["campaign_id"],
     late="redirect",
     early="1 second",
+    metrics=["views"],
     owner="team:ads",
     expectations=[expect.column_values_to_be_between("views", min_value=1)],
 )

@@ -37,6 +37,7 @@ def valid_readings(sensor_readings: DataFrame) -> DataFrame:
     layer="gold",
     window=tumbling("5 seconds"),
     keys=["sensor_id"],
+    metrics=["average_c", "readings"],
     late="redirect",
     owner="team:sensors",
     expectations=[
@@ -58,6 +59,7 @@ def sensor_averages(valid_readings: DataFrame) -> DataFrame:
     layer="gold",
     window=sliding("1 minute", "10 seconds"),
     keys=["sensor_id"],
+    metrics=["average_c"],
     late="redirect",
     owner="team:sensors",
     expectations=[expect.column_values_to_be_between("readings", min_value=1)],

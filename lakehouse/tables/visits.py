@@ -81,6 +81,7 @@ def visits(requests: DataFrame) -> DataFrame:
     layer="gold",
     window=sliding("5 minutes", "1 minute"),
     keys=["country"],
+    metrics=["visits", "visitors"],
     owner="team:web",
     expectations=[
         expect.column_values_to_be_between("visitors", min_value=1),
@@ -118,6 +119,7 @@ def visitor_sessions(visits: DataFrame) -> DataFrame:
     layer="gold",
     window=tumbling("5 minutes"),
     keys=["path"],
+    metrics=["views", "visitors"],
     owner="team:web",
     expectations=[
         expect.column_values_to_be_between("visitors", min_value=1),

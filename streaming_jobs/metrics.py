@@ -1,0 +1,227 @@
+"""What is written of jobs, tables, proofs and results, as OpenMetrics, read when Prometheus asks: of dead jobs, too.
+
+The exporter is a process of its own that no job knows of. It reads status files, the ends of journals, and new certificates:
+no Spark, no broker, and nothing that takes longer as the lakehouse grows.
+"""
+
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import islice
+
+import psutil
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from lakehouse.catalog import Catalog
+from lakehouse.errors import DeclarationError, SettingsError
+from lakehouse.event_time import EPOCH, parse_instant
+from lakehouse.frontier import Journal, lines_backwards
+from lakehouse.results import LastWindows
+from lakehouse.settings import Settings
+from lakehouse.table import Table
+from lakehouse.verdicts import Verdicts
+from streaming_jobs import progress
+from streaming_jobs.metric_families import NEVER_RAN, Families
+from streaming_jobs.progress import JobStatus, QueryStatus
+
+_LOOK_BACK = 200  # lines of a progress journal in which the last of each query is looked for
+_SERIES = 100  # keys of a table's last window that are shown: the greatest
+_LABEL = 200  # characters of a key
+
+
+class LakehouseCollector(Collector):
+    """Everything there is to say, anew at each scrape. What cannot be read is counted and costs its own part only.
+
+    Raises DeclarationError if two tables' `metrics` would have one name.
+    """
+
+    def __init__(self, settings: Settings, catalog: Catalog) -> None:
+        self._settings, self._catalog = settings, catalog
+        names = Counter(_result(table, column) for table in catalog for column in table.metrics)
+        if twice := [name for name, times in names.items() if times > 1]:
+            raise DeclarationError(
+                f"metrics={twice[0]!r}: two columns would have that name, <table>_<column>; rename one of the columns"
+            )
+        self._verdicts, self._windows = Verdicts(settings), LastWindows(settings)
+        self._errors: Counter[str] = Counter(job=0, table=0, certificates=0, results=0)
+        self._lock = threading.Lock()  # two scrapes at once share what was read before
+
+    def collect(self) -> Iterator[Metric]:
+        with self._lock:
+            started, found = time.monotonic(), Families()
+            for pipeline in self._catalog.pipelines():
+                self._try("job", lambda pipeline=pipeline: self._job(found, pipeline))
+            for table in self._catalog:
+                self._try("table", lambda table=table: self._progress_of(found, table))
+                if table.metrics:
+                    self._try("results", lambda table=table: self._results(found, table))
+            self._try("certificates", lambda: self._certificates(found))
+            for part, errors in self._errors.items():
+                found.add("lakehouse_scrape_errors_total", (part,), errors)
+            found.add("lakehouse_scrape_duration_seconds", (), time.monotonic() - started)
+        yield from found
+
+    def _try(self, part: str, read: Callable[[], None]) -> None:
+        try:
+            read()
+        except Exception as err:
+            self._errors[part] += 1
+            print(f"metrics of {part}: {type(err).__name__}: {err}", file=sys.stderr, flush=True)
+
+    def _job(self, found: Families, pipeline: str) -> None:
+        status = progress.read(self._settings, pipeline)
+        found.add_state("lakehouse_job_state", (pipeline,), status.state if status else NEVER_RAN)
+        found.add("lakehouse_job_up", (pipeline,), bool(status and status.alive))
+        if status is None:
+            return
+        heartbeat = _epoch(parse_instant(status.heartbeat))
+        found.add("lakehouse_job_start_time_seconds", (pipeline,), status.process_started)
+        found.add("lakehouse_job_heartbeat_timestamp_seconds", (pipeline,), heartbeat)
+        found.add("lakehouse_job_heartbeat_age_seconds", (pipeline,), max(time.time() - heartbeat, 0.0))
+        _processes(found, status)
+        queries = [q for q in status.queries if q.table in self._catalog.tables]
+        for query in queries:
+            _counts(found, status, query)
+        if not status.alive:
+            return  # how fast it was says nothing about now
+        reports = _last_batches(self._settings, status)
+        for query in queries:
+            kind = self._catalog.kind(self._catalog.table(query.table))
+            _last_batch(found, pipeline, query, reports.get(query.table, {}), of_topic=kind == "record")
+
+    def _progress_of(self, found: Families, table: Table) -> None:
+        if self._catalog.kind(table) == "snapshot":
+            return  # no live run: its whole journal would be searched for one
+        last = next(Journal(self._settings, table).live(), None)
+        if last is None:
+            return
+        labels = (table.pipeline, table.name)
+        found.add("lakehouse_table_commit_timestamp_seconds", labels, _epoch(last.at))
+        if last.frontier and last.frontier > EPOCH:
+            found.add("lakehouse_table_frontier_timestamp_seconds", labels, _epoch(last.frontier))
+            found.add("lakehouse_table_frontier_delay_seconds", labels, time.time() - _epoch(last.frontier))
+
+    def _certificates(self, found: Families) -> None:
+        for name, proofs in self._verdicts.now().items():
+            if name not in self._catalog.tables:
+                continue
+            labels = (self._catalog.table(name).pipeline, name)
+            found.add_state("lakehouse_certificate_verdict", labels, proofs.verdict)
+            found.add("lakehouse_certificate_timestamp_seconds", labels, _epoch(proofs.at))
+            until = proofs.proven_until
+            found.add("lakehouse_certificate_proven_until_timestamp_seconds", labels, until and _epoch(until))
+            found.add("lakehouse_certificate_ranges_different", labels, len(proofs.different))
+            for verdict, count in proofs.counts.items():
+                found.add("lakehouse_certificates_total", (*labels, verdict), count)
+
+    def _results(self, found: Families, table: Table) -> None:
+        window = self._windows.of(table)
+        if window is None:
+            return
+        labels = (table.pipeline, table.name)
+        found.add("lakehouse_results_window_end_timestamp_seconds", labels, _epoch(window.end))
+        # by their names once shortened, since a series may occur only once
+        series = {tuple(key[:_LABEL] for key in keys): values for keys, values in window.rows}
+        found.add("lakehouse_results_left_out", labels, max(len(series) - _SERIES, 0))
+        for i, column in enumerate(table.metrics):
+            help = f"{column} of {table.name}, of the window that closed last"
+            family = found.results(_result(table, column), help, table.keys)
+            known = [(values[i], keys) for keys, values in series.items() if values[i] is not None]
+            for value, keys in sorted(known, reverse=True)[:_SERIES]:
+                family.add_metric(keys, value)
+
+
+def _result(table: Table, column: str) -> str:
+    return f"lakehouse_result_{table.name}_{column}"
+
+
+def _processes(found: Families, status: JobStatus) -> None:
+    for name, pid, started in (("driver", status.pid, status.process_started), ("jvm", status.jvm, status.jvm_started)):
+        if pid and progress.is_alive(pid, started):
+            with suppress(psutil.Error):  # it may end between the two looks
+                process = psutil.Process(pid)
+                memory, cpu = process.memory_info().rss, process.cpu_times()
+                found.add("lakehouse_job_resident_memory_bytes", (status.pipeline, name), memory)
+                found.add("lakehouse_job_cpu_seconds_total", (status.pipeline, name), cpu.user + cpu.system, started)
+
+
+def _counts(found: Families, status: JobStatus, query: QueryStatus) -> None:
+    labels = (status.pipeline, query.table)
+    counted = {"rows": query.rows, "late_rows": query.late, "quarantined_rows": query.quarantined,
+               "dropped_by_spark": query.dropped_by_spark}  # fmt: skip
+    for name, value in counted.items():
+        found.add(f"lakehouse_table_{name}_total", labels, value, _epoch(parse_instant(status.started_at)))
+    found.add("lakehouse_table_query_active", labels, query.active)
+
+
+def _last_batch(found: Families, pipeline: str, query: QueryStatus, report: dict, *, of_topic: bool) -> None:
+    """`report`: Spark's own of the last micro-batch, empty if it is not known."""
+    labels = (pipeline, query.table)
+    found.add("lakehouse_table_rows_per_second", labels, query.rows_per_second)
+    found.add("lakehouse_table_batch_duration_seconds", labels, query.batch_seconds)
+    for phase, milliseconds in report.get("durationMs", {}).items():
+        if phase != "triggerExecution":  # all of them together
+            found.add("lakehouse_table_batch_phase_seconds", (*labels, phase), milliseconds / 1000)
+    if states := report.get("stateOperators"):
+        found.add("lakehouse_table_state_rows", labels, sum(s["numRowsTotal"] for s in states))
+        found.add("lakehouse_table_state_bytes", labels, sum(s["memoryUsedBytes"] for s in states))
+    if not of_topic:
+        found.add("lakehouse_table_lag_files", labels, query.lag)
+        return
+    for topic, partition, lag in _lags(report) or (("", "", query.lag),):
+        found.add("lakehouse_table_lag_records", (*labels, topic, partition), lag)
+
+
+def _lags(report: dict) -> list[tuple[str, str, int]]:
+    """(topic, partition, records not read) at the end of a micro-batch; none if its report does not tell."""
+    source = next(iter(report.get("sources", ())), {})
+    read, latest = source.get("endOffset"), source.get("latestOffset")
+    if not isinstance(read, dict) or not isinstance(latest, dict):
+        return []
+    return [(t, p, max(last - read.get(t, {}).get(p, 0), 0)) for t, ps in latest.items() for p, last in ps.items()]
+
+
+def _last_batches(settings: Settings, status: JobStatus) -> dict[str, dict]:
+    """Table -> Spark's report of its last micro-batch, from the end of the progress journal."""
+    wanted, found = {q.table for q in status.queries}, {}
+    path = progress.job_folder(settings, status.pipeline) / "progress.jsonl"
+    for line in islice(lines_backwards(path), _LOOK_BACK):
+        if not wanted - found.keys():
+            break
+        report = json.loads(line)
+        if "addBatch" in report["durationMs"]:  # else it only says that there was nothing to do
+            found.setdefault(report["name"], report)
+    return found
+
+
+def _epoch(instant: datetime) -> float:
+    return instant.astimezone(UTC).timestamp()
+
+
+def registry(settings: Settings, catalog: Catalog) -> CollectorRegistry:
+    """A registry that holds this lakehouse and nothing else."""
+    registry = CollectorRegistry()
+    registry.register(LakehouseCollector(settings, catalog))
+    return registry
+
+
+def serve(settings: Settings, catalog: Catalog):
+    """Serves `/metrics` at the host and port of the settings, in a thread: (server, thread). Raises SettingsError."""
+    from prometheus_client import start_http_server
+
+    known = registry(settings, catalog)
+    list(known.collect())  # the first scrape reads every certificate there is; it need not be Prometheus that waits
+    try:
+        return start_http_server(settings.metrics_port, settings.metrics_host, known)
+    except OSError as err:
+        raise SettingsError(
+            f"metrics_host={settings.metrics_host}, metrics_port={settings.metrics_port}: cannot listen there ({err}); "
+            "another exporter may run, or take another port"
+        ) from err
