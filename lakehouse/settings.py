@@ -17,6 +17,8 @@ from lakehouse.errors import DeclarationError, SettingsError
 
 _SECRET = ("password", "jaas", "secret", "token", "ssl.key")
 _KAFKA = "LAKEHOUSE_KAFKA_"
+_BOUNDS = ("start_within", "heartbeat_within", "batch_within", "restarts_within")
+_WHOLE = ("shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger", "restarts", "query_restarts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,12 @@ class Settings:
     max_offsets_per_trigger: int = 1_000_000  # records of a topic in one micro-batch
     max_files_per_trigger: int = 1_000  # files of a table in one micro-batch
     early: bool = True  # keep the early results that tables declare; each costs a bounded run at every refresh
+    start_within: str = "3 minutes"  # a streaming job runs, else its process is replaced
+    heartbeat_within: str = "1 minute"  # between two signs of life of a streaming job, likewise
+    batch_within: str = "10 minutes"  # for one micro-batch, likewise
+    restarts: int = 5  # more than that within `restarts_within`, and a streaming job is given up
+    restarts_within: str = "1 hour"
+    query_restarts: int = 3  # of a query alone, before it is parked or its process ends
     since: str = "2026-01-01"  # the first day of event time whose partitions are offered for bounded runs
 
     def __post_init__(self) -> None:
@@ -43,13 +51,20 @@ class Settings:
             date.fromisoformat(self.since)
         except ValueError as err:
             raise SettingsError(f"since={self.since!r}: a day, for partitions begin there; write 2026-01-01") from err
-        try:
-            duration(self.trigger, "trigger")
-        except DeclarationError as err:
-            raise SettingsError(str(err)) from err
+        for name in ("trigger", *_BOUNDS):
+            try:
+                span = duration(getattr(self, name), name)
+            except DeclarationError as err:
+                raise SettingsError(str(err)) from err
+            if name in _BOUNDS and not span:
+                raise SettingsError(f"{name}={getattr(self, name)!r}: longer than nothing; no job could keep to it otherwise")
         for name in ("shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name}={getattr(self, name)}: at least 1; no micro-batch could move otherwise")
+        if self.restarts < 1:
+            raise SettingsError(f"restarts={self.restarts}: at least 1; a streaming job would be given up when it first ends")
+        if self.query_restarts < 0:
+            raise SettingsError(f"query_restarts={self.query_restarts}: 0 or more; with 0 a query that fails ends its process")
         if not self.tables:
             raise SettingsError("tables=(): at least one module of tables; set LAKEHOUSE_TABLES=my_package.my_tables")
 
@@ -109,7 +124,7 @@ def _value(name: str, text: str) -> object:
         if text.lower() not in ("true", "false"):
             raise SettingsError(f"early={text!r}: true or false; set LAKEHOUSE_EARLY to one or remove it")
         return text.lower() == "true"
-    if name in ("shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger"):
+    if name in _WHOLE:
         if not text.isdigit():
             raise SettingsError(f"{name}={text!r}: a whole number; set LAKEHOUSE_{name.upper()} to one or remove it")
         return int(text)
