@@ -38,7 +38,7 @@ class Settings:
     max_offsets_per_trigger: int = 1_000_000  # records of a topic in one micro-batch
     max_files_per_trigger: int = 1_000  # files of a table in one micro-batch
     early: bool = True  # keep the early results that tables declare; each costs a bounded run at every refresh
-    start_within: str = "3 minutes"  # a streaming job runs, else its process is replaced
+    start_within: str = "10 minutes"  # a streaming job runs, else its process is replaced
     heartbeat_within: str = "1 minute"  # between two signs of life of a streaming job, likewise
     batch_within: str = "10 minutes"  # for one micro-batch, likewise
     restarts: int = 5  # more than that within `restarts_within`, and a streaming job is given up

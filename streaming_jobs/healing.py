@@ -32,7 +32,7 @@ _OF_THE_PROCESS = re.compile(r"OutOfMemoryError|stopped SparkContext|SparkContex
 class Bounds:
     """How long is too long, and how often is too often."""
 
-    start: timedelta = timedelta(minutes=3)  # until it runs
+    start: timedelta = timedelta(minutes=10)  # until it runs
     heartbeat: timedelta = timedelta(minutes=1)  # between two signs of life
     batch: timedelta = timedelta(minutes=10)  # for one micro-batch
     stop: timedelta = timedelta(minutes=2)  # until it has drained

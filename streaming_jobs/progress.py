@@ -21,7 +21,7 @@ from lakehouse.frontier import append_line
 from lakehouse.settings import Settings
 
 State = Literal["starting", "running", "degraded", "stopping", "stopped", "failed", "dead", "broken"]
-QueryState = Literal["running", "restarting", "parked", "ended"]
+QueryState = Literal["running", "restarting", "parked"]
 ACTIVE: tuple[State, ...] = ("starting", "running", "degraded", "stopping")  # as long as the process lives
 AT_WORK: tuple[State, ...] = ("running", "degraded")
 _JOURNAL_BYTES = 16 << 20

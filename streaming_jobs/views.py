@@ -73,6 +73,7 @@ def troubles(status: JobStatus | None) -> list[str]:
 
 def _processes(settings: Settings, found: Iterable[tuple[str, JobStatus | None]]) -> "Table":
     from rich.table import Table
+    from rich.text import Text
 
     table = Table("job", "state", "wanted", box=None, header_style="bold")
     for column in ("pid", "up", "Python", "JVM", "restarts"):
@@ -82,13 +83,13 @@ def _processes(settings: Settings, found: Iterable[tuple[str, JobStatus | None]]
         wanted, done = desired.read(settings, name), desired.history(settings, name)
         restarts = [e for e in done if e.what == "restarted"]
         asked = f"{wanted.state} by {wanted.by}" if wanted else "–"
-        shown = ("never ran", asked) if status is None else (_coloured(status.state), asked)
+        shown = ("never ran", asked) if status is None else (_coloured(status.state), Text(asked))
         process = (
             (f"{status.pid}", _age(status.started_at), _mib(status.python_bytes), _mib(status.jvm_bytes))
             if status and status.alive
             else ("", "", "", "")
         )
-        table.add_row(name, *shown, *process, f"{len(restarts)}", restarts[-1].why[:100] if restarts else "")
+        table.add_row(name, *shown, *process, f"{len(restarts)}", Text(restarts[-1].why[:100] if restarts else ""))
     return table
 
 

@@ -17,7 +17,7 @@ from streaming_jobs.healing import Bounds, Failure, Observed, after_failure, bac
 from streaming_jobs.progress import JobStatus, QueryStatus
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
-BOUNDS = Bounds(restarts=3)
+BOUNDS = Bounds(start=timedelta(minutes=3), restarts=3)
 AWAY = "bootstrap.servers=x: it must answer within 30 s and did not"
 
 

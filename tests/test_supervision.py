@@ -114,6 +114,8 @@ def test_killed_stopped_and_overtaken_it_goes_on_and_every_row_is_there_once(set
 
 
 ORDERS = '''
+import time
+
 from lakehouse.table import kafka, table
 from pyspark.sql import functions as F
 
@@ -123,9 +125,14 @@ order_topic = kafka("orders", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL")
 def orders(order_topic):
     return order_topic
 
+@F.udf("bigint")
+def double(n):
+    time.sleep(600 if n == 99 else 0)
+    return n * 2
+
 @table(layer="silver")
 def doubled(orders):
-    return orders.withColumn("double", F.col("n") * 2)
+    return orders.withColumn("double", double("n"))
 
 @table(layer="silver")
 def remainders(orders):
@@ -146,8 +153,8 @@ def orders(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.slow
-def test_a_poison_batch_parks_its_query_and_the_others_go_on_until_the_fault_is_removed(settings, orders):
-    settings = replace(settings, tables=(orders.stem,), query_restarts=1)
+def test_a_poison_batch_parks_its_query_and_one_that_hangs_has_its_process_replaced(settings, orders):
+    settings = replace(settings, tables=(orders.stem,), query_restarts=1, batch_within="10 seconds")
     broker.start(settings, jars.resolve(settings.jars))
     broker.ensure_topics(settings, {"orders": 1})
     name = orders.stem
@@ -182,6 +189,13 @@ def test_a_poison_batch_parks_its_query_and_the_others_go_on_until_the_fault_is_
     supervisor.restart(settings, name, wait=120, by="a test")
     awaited(lambda: arrived(settings, "remainders") == 4, "what was left over is caught up with")
     assert supervisor.status(settings, name).state == "running" and query("remainders").state == "running"
+
+    send(99)  # and a micro-batch that never ends
+    hanging = supervisor.status(settings, name)
+    decisions = []
+    awaited(lambda: decisions.append(reconciler.reconcile(settings, name)) or decisions[-1].action == "replace", "replaced")
+    assert "a micro-batch of doubled has run for 1" in decisions[-1].why
+    assert not hanging.alive and not progress.is_alive(hanging.jvm, hanging.jvm_started)
 
 
 @pytest.mark.slow
