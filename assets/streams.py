@@ -82,7 +82,9 @@ def _start(pipeline: str) -> dg.JobDefinition:
         settings, by = lakehouse.settings, _by(context)
         yield from _told(settings, lambda: supervisor.start(settings, pipeline, wait=_START, by=by))
 
-    @dg.job(name=f"start_{pipeline}", description=f"Has the streaming job of `{pipeline}` run: starts it, unless it runs.")
+    @dg.job(
+        name=f"start_{pipeline}", description=f"Has the streaming job of `{pipeline}` run: starts it, unless it runs."
+    )
     def start_job() -> None:
         start()
 
@@ -97,7 +99,9 @@ def _stop(pipeline: str) -> dg.JobDefinition:
         settings, by = lakehouse.settings, _by(context)
         yield from _told(settings, lambda: supervisor.stop(settings, pipeline, now=config.now, by=by))
 
-    @dg.job(name=f"stop_{pipeline}", description=f"Has the streaming job of `{pipeline}` stopped: drains it, if it runs.")
+    @dg.job(
+        name=f"stop_{pipeline}", description=f"Has the streaming job of `{pipeline}` stopped: drains it, if it runs."
+    )
     def stop_job() -> None:
         stop()
 
@@ -110,9 +114,7 @@ def _restart(pipeline: str) -> dg.JobDefinition:
         context: dg.OpExecutionContext, config: Ending, lakehouse: Lakehouse
     ) -> Iterator[dg.AssetObservation | dg.Output]:
         settings, by = lakehouse.settings, _by(context)
-        yield from _told(
-            settings, lambda: supervisor.restart(settings, pipeline, now=config.now, wait=_START, by=by)
-        )
+        yield from _told(settings, lambda: supervisor.restart(settings, pipeline, now=config.now, wait=_START, by=by))
 
     @dg.job(
         name=f"restart_{pipeline}",

@@ -52,9 +52,7 @@ def restart(pipelines: _PIPELINES = None, wait: _WAIT = 120, timeout: _DRAIN = 6
     console, settings, named = _chosen(pipelines)
     for pipeline in named:
         with Console(stderr=True).status(f"restarting {pipeline}"):
-            status = supervisor.restart(
-                settings, pipeline, timeout=timeout, now=now, wait=wait, by=_by("restart")
-            )
+            status = supervisor.restart(settings, pipeline, timeout=timeout, now=now, wait=wait, by=_by("restart"))
         console.print(f"{pipeline}: {status.state}, pid {status.pid}, log {supervisor.log_path(settings, pipeline)}")
 
 
@@ -122,7 +120,9 @@ def supervise(
         for pipeline in named:
             decision = reconciler.reconcile(settings, pipeline)
             if decision.action != "nothing":
-                console.print(f"{progress.now()} {pipeline}: {decision.action}, {decision.why}", soft_wrap=True, markup=False)
+                console.print(
+                    f"{progress.now()} {pipeline}: {decision.action}, {decision.why}", soft_wrap=True, markup=False
+                )
 
 
 @app.command()

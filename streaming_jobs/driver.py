@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from types import FrameType
 
@@ -227,7 +228,8 @@ def _failed(job: Job | None, err: Exception) -> int:
     print(f"error: {told}" if expected else traceback.format_exc(), file=sys.stderr, flush=True)
     if job is None or lost:
         return 2 if expected else 1
-    job.say(state="failed", error=told[:2000])
+    with suppress(OSError):  # the disk is full: that is why it ends
+        job.say(state="failed", error=told[:2000])
     return 1
 
 

@@ -58,6 +58,7 @@ class Observed:
     heartbeat: datetime | None = None
     busy: tuple[str, datetime] | None = None  # the table whose micro-batch runs longest, and since when
     error: str = ""
+    room: bool = True  # on the disk, for a process to start
 
 
 Action = Literal["nothing", "start", "replace", "stop", "kill", "break"]
@@ -88,6 +89,8 @@ def decide(
         return Decision("nothing", f"it is {seen.state}")
     if history and history[-1].what == "broken" and history[-1].moment >= since:
         return Decision("nothing", history[-1].why)
+    if not seen.room and not seen.alive:
+        return Decision("nothing", "it is to run, but the disk is full; it is started when there is room")
     counted = not is_transient(seen.error) or seen.alive
     if counted and sum(e.counted for e in done) >= bounds.restarts:
         return Decision("break", _broken(seen, fault, bounds))

@@ -134,7 +134,9 @@ def _reported(report, dropped: int) -> dict[str, object]:
     return {
         "rows_per_second": round(report.inputRowsPerSecond or 0.0, 1),
         "lags": lags,
-        "lag": sum(lags.values()) if lags else int(float((report.sources[0].metrics or {}).get("numFilesOutstanding", 0))),
+        "lag": sum(lags.values())
+        if lags
+        else int(float((report.sources[0].metrics or {}).get("numFilesOutstanding", 0))),
         "batch_seconds": report.batchDuration / 1000,
         "phases": dict(report.durationMs),
         "state_rows": sum(o.numRowsTotal for o in report.stateOperators),
@@ -162,7 +164,9 @@ def _in_flight(lake: Lake, table: Table) -> tuple[int, str] | None:
     if not begun or begun[-1] in done:
         return None
     offsets = [(checkpoint / "offsets" / str(n)).read_text().splitlines()[-1] for n in begun[-2:]]
-    return begun[-1], f"batch {begun[-1]}, offsets from {offsets[0] if len(offsets) > 1 else 'the start'} to {offsets[-1]}"
+    return begun[
+        -1
+    ], f"batch {begun[-1]}, offsets from {offsets[0] if len(offsets) > 1 else 'the start'} to {offsets[-1]}"
 
 
 def _numbers(folder: Path) -> list[int]:

@@ -50,10 +50,17 @@ def top(settings: Settings, pipelines: Iterable[str]) -> "Group":
 
     found = [(name, supervisor.status(settings, name)) for name in pipelines]
     jobs = [status for _, status in found if status]
-    lags = [f"{partition} {lag:,}" for status in jobs for q in status.queries for partition, lag in sorted(q.lags.items())]
+    lags = [
+        f"{partition} {lag:,}" for status in jobs for q in status.queries for partition, lag in sorted(q.lags.items())
+    ]
     trouble = [Text(f"{name}: {told}", style="red") for name, status in found for told in troubles(status)]
     return Group(
-        _processes(settings, found), "", queries_table(found), "", Text(f"lag: {', '.join(lags) or 'none known'}"), *trouble
+        _processes(settings, found),
+        "",
+        queries_table(found),
+        "",
+        Text(f"lag: {', '.join(lags) or 'none known'}"),
+        *trouble,
     )
 
 

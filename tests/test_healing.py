@@ -72,6 +72,8 @@ def broken(minutes: float) -> Event:
         (RUN, replace(FAILED, error=AWAY, heartbeat=ago(minutes=6)), restarted(*range(30, 6, -1), counted=False), "start", AWAY),
         (RUN, replace(FAILED, error=AWAY, heartbeat=ago(minutes=6)), restarted(50, 30, 10), "start", AWAY),
         (RUN, replace(FAILED, error=AWAY), restarted(1, counted=False), "nothing", "next attempt in"),
+        (RUN, replace(DEAD, room=False), (), "nothing", "the disk is full"),
+        (RUN, replace(FAILED, room=False), restarted(3, 2, 1), "nothing", "the disk is full"),
         # not wanted
         (STOP, DEAD, (), "nothing", "it is stopped"),
         (STOP, WELL, (), "stop", "it is to be stopped"),
@@ -86,7 +88,12 @@ def test_what_is_seen_and_what_is_done(wanted, seen, history, action, why):
 
 
 def test_a_restart_counts_unless_its_cause_passes_by_itself():
-    for error, counted in (("", True), ("ValueError: x", True), (AWAY, False), ("OSError: No space left on device", False)):
+    for error, counted in (
+        ("", True),
+        ("ValueError: x", True),
+        (AWAY, False),
+        ("OSError: No space left on device", False),
+    ):
         assert decide(RUN, replace(FAILED, error=error), (), NOW, BOUNDS).counted == counted, error
     assert decide(RUN, replace(WELL, heartbeat=ago(hours=1)), (), NOW, BOUNDS).counted
 
@@ -200,8 +207,10 @@ def test_the_history_keeps_the_last_hundred(settings):
 def test_each_holder_has_an_epoch_of_its_own_and_the_one_before_ends_with_the_winners_name(settings):
     with lease.held(settings, "sensors") as first:
         first.check()
-        with pytest.raises(JobError, match=f"pid={os.getpid()} since .* one process fills a table"), \
-             lease.held(settings, "sensors"):
+        with (
+            pytest.raises(JobError, match=f"pid={os.getpid()} since .* one process fills a table"),
+            lease.held(settings, "sensors"),
+        ):
             pass
         lease.path_of(settings, "sensors").with_name("lease").unlink()  # as on a file system that does not lock
         with lease.held(settings, "sensors") as second:

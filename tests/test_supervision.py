@@ -67,7 +67,9 @@ def healed(settings: Settings, pipeline: str, before: progress.JobStatus, why: s
     awaited(at_work, f"healed after: {why}")
     last = next(e for e in reversed(desired.history(settings, pipeline)) if e.what == "restarted")
     assert why in last.why and last.counted, last
-    assert not progress.is_alive(before.pid, before.process_started) and not progress.is_alive(before.jvm, before.jvm_started)
+    assert not progress.is_alive(before.pid, before.process_started) and not progress.is_alive(
+        before.jvm, before.jvm_started
+    )
     return supervisor.status(settings, pipeline)
 
 
@@ -98,7 +100,9 @@ def test_killed_stopped_and_overtaken_it_goes_on_and_every_row_is_there_once(set
         progress.replace_file(lease.path_of(settings, "sensors"), asdict(winner))
         awaited(lambda: not progress.is_alive(fourth.pid, fourth.process_started), "the loser ends", 30)
         logs = [log, log.with_suffix(".log.1")]  # the next process may have begun its own
-        assert any("pid=1 since" in each.read_text() and "runs it now" in each.read_text() for each in logs if each.exists())
+        assert any(
+            "pid=1 since" in each.read_text() and "runs it now" in each.read_text() for each in logs if each.exists()
+        )
         healed(settings, "sensors", fourth, "its process died")
         awaited(lambda: arrived(settings, "sensor_readings") >= sent, "all recorded")
         stopped = supervisor.stop(settings, "sensors", by="a test")
@@ -178,7 +182,9 @@ def test_a_poison_batch_parks_its_query_and_one_that_hangs_has_its_process_repla
     parked = query("remainders")
     assert (parked.state, parked.restarts, parked.active) == ("parked", 1, False)
     assert "REMAINDER_BY_ZERO" in parked.error or "by zero" in parked.error
-    assert parked.offsets.startswith(f"batch {parked.batch + 1}, offsets from {{") and "reservoirVersion" in parked.offsets
+    assert (
+        parked.offsets.startswith(f"batch {parked.batch + 1}, offsets from {{") and "reservoirVersion" in parked.offsets
+    )
 
     os.kill(first.pid, signal.SIGKILL)
     awaited(lambda: reconciler.reconcile(settings, name).action == "start", "healed")
@@ -193,7 +199,9 @@ def test_a_poison_batch_parks_its_query_and_one_that_hangs_has_its_process_repla
     send(99)  # and a micro-batch that never ends
     hanging = supervisor.status(settings, name)
     decisions = []
-    awaited(lambda: decisions.append(reconciler.reconcile(settings, name)) or decisions[-1].action == "replace", "replaced")
+    awaited(
+        lambda: decisions.append(reconciler.reconcile(settings, name)) or decisions[-1].action == "replace", "replaced"
+    )
     assert "a micro-batch of doubled has run for 1" in decisions[-1].why
     assert not hanging.alive and not progress.is_alive(hanging.jvm, hanging.jvm_started)
 
@@ -210,7 +218,9 @@ def test_a_crash_loop_is_given_up_and_an_outage_is_waited_for(settings, orders):
     what = [(e.what, e.counted) for e in desired.history(settings, name)]
     assert what == [("started", False), ("restarted", True), ("restarted", True), ("broken", False)]
     status = supervisor.status(settings, name)
-    assert status.state == "broken" and "broken on purpose" in status.error and f"lakehouse start {name}" in status.error
+    assert (
+        status.state == "broken" and "broken on purpose" in status.error and f"lakehouse start {name}" in status.error
+    )
     assert reconciler.reconcile(settings, name).action == "nothing", "until somebody asks for it anew"
 
     orders.write_text(sound)
