@@ -37,7 +37,7 @@ def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
     """A lakehouse of its own with short bounds; what runs in it at the end is killed."""
     settings = Settings(
         root=tmp_path / "root", jars=from_environment().jars, tables=SENSORS, spark_conf=quick_jvm,
-        max_offsets_per_trigger=10_000, shuffle_partitions=1, heartbeat_within="6 seconds", restarts=4,
+        max_offsets_per_trigger=30_000, heartbeat_within="6 seconds", restarts=4,
     )  # fmt: skip
     yield settings
     for folder in (settings.root / "_jobs").glob("*"):
