@@ -134,9 +134,7 @@ def _reported(report, dropped: int) -> dict[str, object]:
     return {
         "rows_per_second": round(report.inputRowsPerSecond or 0.0, 1),
         "lags": lags,
-        "lag": sum(lags.values())
-        if lags
-        else int(float((report.sources[0].metrics or {}).get("numFilesOutstanding", 0))),
+        "lag": sum(lags.values()) if lags else sum(_files(source) for source in report.sources),
         "batch_seconds": report.batchDuration / 1000,
         "phases": dict(report.durationMs),
         "state_rows": sum(o.numRowsTotal for o in report.stateOperators),
@@ -146,13 +144,19 @@ def _reported(report, dropped: int) -> dict[str, object]:
 
 
 def _lags(report) -> dict[str, int]:
-    """Records that the source had not handed over yet at the end of the batch, by partition of a topic."""
-    latest = report.sources[0].latestOffset
-    if not (isinstance(latest, str) and latest.startswith("{") and "reservoirVersion" not in latest):
-        return {}
-    ends = json.loads(report.sources[0].endOffset)
-    lasts = json.loads(latest)
-    return {f"{t}-{p}": offset - ends.get(t, {}).get(p, 0) for t, found in lasts.items() for p, offset in found.items()}
+    """Records that the sources had not handed over yet at the end of the batch, by partition of a topic."""
+    lags = {}
+    for source in report.sources:
+        latest = source.latestOffset
+        if isinstance(latest, str) and latest.startswith("{") and "reservoirVersion" not in latest:
+            ends = json.loads(source.endOffset)
+            for topic, found in json.loads(latest).items():
+                lags |= {f"{topic}-{p}": offset - ends.get(topic, {}).get(p, 0) for p, offset in found.items()}
+    return lags
+
+
+def _files(source) -> int:
+    return int(float((source.metrics or {}).get("numFilesOutstanding", 0)))
 
 
 def _in_flight(lake: Lake, table: Table) -> tuple[int, str] | None:
@@ -163,10 +167,13 @@ def _in_flight(lake: Lake, table: Table) -> tuple[int, str] | None:
     begun, done = _numbers(checkpoint / "offsets"), _numbers(checkpoint / "commits")
     if not begun or begun[-1] in done:
         return None
-    offsets = [(checkpoint / "offsets" / str(n)).read_text().splitlines()[-1] for n in begun[-2:]]
-    return begun[
-        -1
-    ], f"batch {begun[-1]}, offsets from {offsets[0] if len(offsets) > 1 else 'the start'} to {offsets[-1]}"
+    first, last = ["the start", *(_offsets(checkpoint / "offsets" / str(n)) for n in begun[-2:])][-2:]
+    return begun[-1], f"batch {begun[-1]}, offsets from {first} to {last}"
+
+
+def _offsets(log: Path) -> str:
+    """The line of each source in the query's offset log; before them stand a version and settings."""
+    return " ".join(log.read_text().splitlines()[2:])
 
 
 def _numbers(folder: Path) -> list[int]:
