@@ -86,8 +86,8 @@ class _Demo:
         for pipeline in pipelines:
             self._produce(pipeline, history)
         for pipeline in pipelines:
-            self._step(f"streaming job {pipeline}", "jobs", lambda p=pipeline: supervisor.stop(settings, p),
-                       lambda p=pipeline: supervisor.start(settings, p, wait=300))  # fmt: skip
+            self._step(f"streaming job {pipeline}", "jobs", lambda p=pipeline: supervisor.stop(settings, p, by="lakehouse demo"),
+                       lambda p=pipeline: supervisor.start(settings, p, wait=300, by="lakehouse demo"))  # fmt: skip
         if port:
             self._process("ui", f"Dagster UI on http://localhost:{port}", _dagster(settings, port), "dagster.log")
 
@@ -184,7 +184,7 @@ class _Demo:
 
         from lakehouse import catalog, frontier
         from streaming_jobs import supervisor
-        from streaming_jobs.commands import queries_table
+        from streaming_jobs.views import queries_table
 
         pipelines = catalog.load(self.settings).pipelines()
         last = {c.table: f"{c.verdict} {c.at:%H:%M:%S}" for c in frontier.certificates(self.settings)}

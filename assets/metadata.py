@@ -1,15 +1,18 @@
-"""What Dagster is told of commits, partitions and certificates. Numbers become plots, so a name keeps its meaning."""
+"""What Dagster is told of commits, partitions, certificates, streaming jobs. Numbers become plots: a name keeps its meaning."""
 
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import dagster as dg
 
 from assets.partitions import Stored
 from lakehouse.catalog import table_path
-from lakehouse.event_time import ARRIVAL, EPOCH, ORIGIN, PARTITION, Range
+from lakehouse.event_time import ARRIVAL, EPOCH, ORIGIN, PARTITION, Range, parse_instant
 from lakehouse.frontier import Certificate, Commit
 from lakehouse.settings import Settings
 from lakehouse.table import Table
+from streaming_jobs.desired import Desired, Event
+from streaming_jobs.progress import JobStatus, QueryStatus
 
 Metadata = dict[str, dg.MetadataValue]
 _TECHNICAL = {
@@ -17,6 +20,7 @@ _TECHNICAL = {
     ORIGIN: "the run that wrote the row: live or bounded",
     PARTITION: "the partition; of a record that of its arrival",
 }
+_MIB = 2**20
 _SPARK_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 
 
@@ -72,6 +76,70 @@ def of_certificate(proof: Certificate) -> Metadata:
         **instant("frontier", proof.frontier),
         **({"differences": differences} if proof.examples else {}),
     }
+
+
+def of_job(status: JobStatus, wanted: Desired | None, done: Sequence[Event], log: str) -> Metadata:
+    """A streaming job as it is: what it is to be, what became of it, what it does, and the end of its log."""
+    restarts = [e for e in done if e.what == "restarted" and (wanted is None or e.at >= wanted.since)]
+    texts = {
+        "state": status.state,
+        "desired": f"{wanted.state} since {wanted.since} by {wanted.by}" if wanted else "",
+        "last_restart": f"{restarts[-1].at}: {restarts[-1].why}" if restarts else "",
+        "error": status.error,
+    }
+    metadata = {name: dg.MetadataValue.text(text) for name, text in texts.items() if text}
+    metadata |= {"pid": dg.MetadataValue.int(status.pid), "restarts": dg.MetadataValue.int(len(restarts))}
+    for name, moment in (("since", status.started_at), ("heartbeat", status.heartbeat)):
+        metadata[name] = dg.MetadataValue.timestamp(parse_instant(moment))
+    if status.queries:
+        metadata |= _of_queries(status)
+    if status.ui and status.alive:
+        metadata["spark_ui"] = dg.MetadataValue.url(status.ui)
+    return metadata | {"log": dg.MetadataValue.md(f"```\n{log}\n```")}
+
+
+def _of_queries(status: JobStatus) -> Metadata:
+    """Sums and worst cases of a job's queries, which become plots; and each of them, as a table."""
+    queries, now = status.queries, datetime.now(UTC)
+    topics = [q for q in queries if q.lags]  # the others read what these have written
+    behind = [_behind(q, now) for q in queries if q.frontier]
+    counts = {
+        "queries": sum(q.active for q in queries),
+        "queries_parked": sum(q.state == "parked" for q in queries),
+        "lag_records": sum(q.lag for q in topics),
+        "state_rows": sum(q.state_rows for q in queries),
+        "late": sum(q.late for q in queries),
+        "quarantined": sum(q.quarantined for q in queries),
+    }
+    measures = {
+        "rows_per_second": sum(q.rows_per_second for q in topics),
+        "batch_seconds": max(q.batch_seconds for q in queries),
+        "state_mib": sum(q.state_bytes for q in queries) / _MIB,
+        "python_mib": status.python_bytes / _MIB,
+        "jvm_mib": status.jvm_bytes / _MIB,
+    } | ({"frontier_delay_seconds": max(behind)} if behind else {})
+    return {
+        **{name: dg.MetadataValue.int(n) for name, n in counts.items()},
+        **{name: dg.MetadataValue.float(round(x, 1)) for name, x in measures.items()},
+        "each_query": dg.MetadataValue.table([_of_query(q, now) for q in queries]),
+        "lag_by_partition": dg.MetadataValue.json({name: lag for q in topics for name, lag in sorted(q.lags.items())}),
+        "batch_milliseconds": dg.MetadataValue.json({q.table: dict(q.phases) for q in queries if q.phases}),
+    }
+
+
+def _of_query(query: QueryStatus, now: datetime) -> dg.TableRecord:
+    """One query as a row; what went wrong with it in the last column."""
+    columns = ("table", "state", "since", "restarts", "rows_per_second", "lag", "late", "quarantined", "batch_seconds")
+    values = {name: getattr(query, name) for name in columns}
+    values |= {"frontier": query.frontier or "", "behind_seconds": _behind(query, now) if query.frontier else -1.0}
+    values |= {"state_rows": query.state_rows, "trouble": " ".join(t for t in (query.offsets, query.error) if t)[:500]}
+    return dg.TableRecord(values)
+
+
+def _behind(query: QueryStatus, now: datetime) -> float:
+    """How far the query's frontier is behind now, in seconds; 0 before the first event."""
+    ahead = parse_instant(query.frontier)
+    return round((now - ahead).total_seconds(), 1) if ahead > EPOCH else 0.0
 
 
 def _range(start: datetime, end: datetime) -> dg.MetadataValue:

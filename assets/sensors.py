@@ -5,7 +5,7 @@ At least once: an event is stored before the cursor that passes it, so a crash b
 
 import json
 from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 
 import dagster as dg
@@ -18,8 +18,11 @@ from lakehouse.event_time import EPOCH, Range, parse_instant, partition_range
 from lakehouse.frontier import NOTHING, Commit, Journal, frontier
 from lakehouse.settings import Settings
 from lakehouse.table import Table
+from streaming_jobs import desired, reconciler, supervisor
+from streaming_jobs.progress import JobStatus
 
 _MOST = 100  # events a tick: SQLite takes 5 ms for each
+_MINUTE = timedelta(minutes=1)
 _LOOK_BACK = timedelta(hours=1)  # of a record's journal, when Dagster was away
 
 
@@ -28,6 +31,7 @@ def sensors(settings: Settings, catalog: Catalog) -> list[dg.SensorDefinition]:
         closed_partitions(settings, partitions.derived(catalog)),
         written_tables(settings, catalog),
         streaming_job_states(settings, catalog),
+        supervise_streaming_jobs(settings, catalog),
     ]
 
 
@@ -147,33 +151,58 @@ def _version_told(instance: dg.DagsterInstance, table: Table, partition: str | N
 
 
 def streaming_job_states(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
-    """A streaming job that starts, stops, fails or dies is seen on its node. Cursor: process and state, by pipeline."""
+    """A streaming job that changes is seen on its node at once; while it runs its numbers are, once a minute.
+
+    Cursor: what was told last, and when, by pipeline.
+    """
 
     @dg.sensor(
         name="streaming_job_states",
         minimum_interval_seconds=15,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Tells when a streaming job starts, stops, fails or dies.",
+        description="Tells when a streaming job starts, stops, fails or is healed, and each minute how it does.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        from streaming_jobs import supervisor
-
-        told: dict[str, str] = json.loads(context.cursor or "{}")
-        events = []
+        told: dict[str, dict[str, str]] = {"what": {}, "when": {}} | json.loads(context.cursor or "{}")
+        events, now = [], datetime.now(UTC)
         for pipeline in catalog.pipelines():
             status = supervisor.status(settings, pipeline)
             if status is None:
                 continue
-            now = f"{status.pid} {status.started_at} {status.state} {status.error}"
-            if told.get(pipeline) != now:
-                events.append(observed(status))
-                told[pipeline] = now
-        return _result(events, told)
+            what = _signature(settings, status)
+            due = parse_instant(told["when"].get(pipeline, "1970-01-01")) + _MINUTE <= now
+            if told["what"].get(pipeline) != what or (due and status.alive):
+                events.append(observed(settings, status))
+                told["what"][pipeline], told["when"][pipeline] = what, now.isoformat()
+        return _result(events, {name: told[name] for name in ("what", "when")})
 
     return evaluate
 
 
-def _result(events: list, told: dict[str, str]) -> dg.SensorResult:
+def _signature(settings: Settings, status: JobStatus) -> str:
+    """What must have changed for a job's node to be told of it at once."""
+    queries = [f"{q.table} {q.state} {q.restarts}" for q in status.queries]
+    done = [event.at for event in desired.history(settings, status.pipeline)[-1:]]
+    return " ".join([f"{status.pid}", status.started_at, status.state, status.error, *queries, *done])
+
+
+def supervise_streaming_jobs(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
+    """Brings the streaming jobs to what is wanted of them. No cursor: all that it needs to know is in the jobs' folders."""
+
+    @dg.sensor(
+        name="supervise_streaming_jobs",
+        minimum_interval_seconds=10,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Starts the streaming jobs that are to run and do not, replaces those that hang, gives up crash loops.",
+    )
+    def evaluate(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        decisions = {pipeline: reconciler.reconcile(settings, pipeline) for pipeline in catalog.pipelines()}
+        return dg.SkipReason("; ".join(f"{name}: {d.action} ({d.why})" for name, d in decisions.items())[:2000])
+
+    return evaluate
+
+
+def _result(events: list, told: dict) -> dg.SensorResult:
     if not events:
         return dg.SensorResult(skip_reason="nothing new", cursor=json.dumps(told))
     return dg.SensorResult(asset_events=events, cursor=json.dumps(told))

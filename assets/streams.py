@@ -4,19 +4,37 @@ A stream is a process of its own, never a Dagster run: it goes on while Dagster 
 itself (`streaming_jobs.progress`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import dagster as dg
+from pydantic import Field
 
+from assets.metadata import of_job
 from assets.resources import Lakehouse, refusals
 from lakehouse.catalog import Catalog
-from lakehouse.event_time import parse_instant
+from lakehouse.settings import Settings
 from lakehouse.table import KafkaSource
+from streaming_jobs import desired, supervisor
 from streaming_jobs.progress import JobStatus
 
 _DESCRIPTION = """The process that fills {tables}, live.
 
-Job `start_{pipeline}` starts it, `stop_{pipeline}` drains and stops it; it goes on without Dagster."""
+| job | does |
+|---|---|
+| `start_{pipeline}` | has it run from now on: starts it, unless it runs |
+| `stop_{pipeline}` | has it stopped from now on: drains it; with `now: true` in the configuration kills it |
+| `restart_{pipeline}` | stops it likewise and starts it again; queries that were parked are tried again |
+
+The sensor `supervise_streaming_jobs` keeps it so: it restarts what died, hangs or failed, and gives up what fails again
+and again. The process goes on without Dagster."""
+_START = 180.0  # seconds
+_LOG = 15  # lines
+
+
+class Ending(dg.Config):
+    """How a streaming job is ended."""
+
+    now: bool = Field(default=False, description="kill it instead of draining it; it resumes where it was all the same")
 
 
 def job_key(pipeline: str) -> dg.AssetKey:
@@ -41,22 +59,16 @@ def specs(catalog: Catalog) -> list[dg.AssetSpec]:
 
 
 def jobs(catalog: Catalog) -> list[dg.JobDefinition]:
-    """Two jobs a pipeline: start and stop."""
-    return [make(pipeline) for pipeline in catalog.pipelines() for make in (_start, _stop)]
+    """Three jobs a pipeline: start, stop and restart."""
+    return [make(pipeline) for pipeline in catalog.pipelines() for make in (_start, _stop, _restart)]
 
 
-def observed(status: JobStatus) -> dg.AssetObservation:
-    """What a streaming job says of itself, as an event of its node."""
-    metadata = {
-        "state": status.state,
-        "pid": status.pid,
-        "since": dg.MetadataValue.timestamp(parse_instant(status.started_at)),
-        "heartbeat": dg.MetadataValue.timestamp(parse_instant(status.heartbeat)),
-        "queries": sum(q.active for q in status.queries),
-    }
-    if status.error:
-        metadata["error"] = status.error
-    return dg.AssetObservation(job_key(status.pipeline), metadata=metadata)
+def observed(settings: Settings, status: JobStatus) -> dg.AssetObservation:
+    """What a streaming job says of itself, and what was done to it, as an event of its node."""
+    name = status.pipeline
+    wanted, done = desired.read(settings, name), desired.history(settings, name)
+    metadata = of_job(status, wanted, done, supervisor.log_tail(settings, name, _LOG)[-3000:])
+    return dg.AssetObservation(job_key(name), metadata=metadata)
 
 
 def _topics(catalog: Catalog, pipeline: str) -> list[str]:
@@ -66,15 +78,13 @@ def _topics(catalog: Catalog, pipeline: str) -> list[str]:
 
 def _start(pipeline: str) -> dg.JobDefinition:
     @dg.op(name=f"start_{pipeline}_job")
-    def start(lakehouse: Lakehouse) -> Iterator[dg.AssetObservation | dg.Output]:
-        from streaming_jobs import supervisor
+    def start(context: dg.OpExecutionContext, lakehouse: Lakehouse) -> Iterator[dg.AssetObservation | dg.Output]:
+        settings, by = lakehouse.settings, _by(context)
+        yield from _told(settings, lambda: supervisor.start(settings, pipeline, wait=_START, by=by))
 
-        with refusals():
-            status = supervisor.start(lakehouse.settings, pipeline, wait=180)
-        yield observed(status)
-        yield dg.Output(status.pid)
-
-    @dg.job(name=f"start_{pipeline}", description=f"Starts the streaming job of `{pipeline}`, if it does not run.")
+    @dg.job(
+        name=f"start_{pipeline}", description=f"Has the streaming job of `{pipeline}` run: starts it, unless it runs."
+    )
     def start_job() -> None:
         start()
 
@@ -83,17 +93,46 @@ def _start(pipeline: str) -> dg.JobDefinition:
 
 def _stop(pipeline: str) -> dg.JobDefinition:
     @dg.op(name=f"stop_{pipeline}_job")
-    def stop(lakehouse: Lakehouse) -> Iterator[dg.AssetObservation | dg.Output]:
-        from streaming_jobs import supervisor
+    def stop(
+        context: dg.OpExecutionContext, config: Ending, lakehouse: Lakehouse
+    ) -> Iterator[dg.AssetObservation | dg.Output]:
+        settings, by = lakehouse.settings, _by(context)
+        yield from _told(settings, lambda: supervisor.stop(settings, pipeline, now=config.now, by=by))
 
-        with refusals():
-            status = supervisor.stop(lakehouse.settings, pipeline)
-        if status is not None:
-            yield observed(status)
-        yield dg.Output(None if status is None else status.state)
-
-    @dg.job(name=f"stop_{pipeline}", description=f"Drains and stops the streaming job of `{pipeline}`, if it runs.")
+    @dg.job(
+        name=f"stop_{pipeline}", description=f"Has the streaming job of `{pipeline}` stopped: drains it, if it runs."
+    )
     def stop_job() -> None:
         stop()
 
     return stop_job
+
+
+def _restart(pipeline: str) -> dg.JobDefinition:
+    @dg.op(name=f"restart_{pipeline}_job")
+    def restart(
+        context: dg.OpExecutionContext, config: Ending, lakehouse: Lakehouse
+    ) -> Iterator[dg.AssetObservation | dg.Output]:
+        settings, by = lakehouse.settings, _by(context)
+        yield from _told(settings, lambda: supervisor.restart(settings, pipeline, now=config.now, wait=_START, by=by))
+
+    @dg.job(
+        name=f"restart_{pipeline}",
+        description=f"Stops and starts the streaming job of `{pipeline}`; parked queries are tried again.",
+    )
+    def restart_job() -> None:
+        restart()
+
+    return restart_job
+
+
+def _told(settings: Settings, act: Callable[[], JobStatus | None]) -> Iterator[dg.AssetObservation | dg.Output]:
+    with refusals():
+        status = act()
+    if status is not None:
+        yield observed(settings, status)
+    yield dg.Output(None if status is None else status.state)
+
+
+def _by(context: dg.OpExecutionContext) -> str:
+    return f"Dagster (job {context.job_name}, run {context.run_id[:8]})"

@@ -17,6 +17,11 @@ from lakehouse.errors import DeclarationError, SettingsError
 
 _SECRET = ("password", "jaas", "secret", "token", "ssl.key")
 _KAFKA = "LAKEHOUSE_KAFKA_"
+_BOUNDS = ("start_within", "heartbeat_within", "batch_within", "restarts_within")
+_WHOLE = (
+    "shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger", "state_memory_mb", "restarts", "query_restarts",
+    "metrics_port",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,12 @@ class Settings:
     early: bool = True  # keep the early results that tables declare; each costs a bounded run at every refresh
     metrics_host: str = "127.0.0.1"  # where `lakehouse metrics` listens; it asks nobody who they are
     metrics_port: int = 9464  # 0: any that is free
+    start_within: str = "10 minutes"  # a streaming job runs, else its process is replaced
+    heartbeat_within: str = "1 minute"  # between two signs of life of a streaming job, likewise
+    batch_within: str = "10 minutes"  # for one micro-batch, likewise
+    restarts: int = 5  # more than that within `restarts_within`, and a streaming job is given up
+    restarts_within: str = "1 hour"
+    query_restarts: int = 3  # of a query alone, before it is parked or its process ends
     since: str = "2026-01-01"  # the first day of event time whose partitions are offered for bounded runs
 
     def __post_init__(self) -> None:
@@ -46,10 +57,13 @@ class Settings:
             date.fromisoformat(self.since)
         except ValueError as err:
             raise SettingsError(f"since={self.since!r}: a day, for partitions begin there; write 2026-01-01") from err
-        try:
-            duration(self.trigger, "trigger")
-        except DeclarationError as err:
-            raise SettingsError(str(err)) from err
+        for name in ("trigger", *_BOUNDS):
+            try:
+                span = duration(getattr(self, name), name)
+            except DeclarationError as err:
+                raise SettingsError(str(err)) from err
+            if name in _BOUNDS and not span:
+                raise SettingsError(f"{name}={getattr(self, name)!r}: longer than nothing; no job could keep to it otherwise")
         for name in ("shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name}={getattr(self, name)}: at least 1; no micro-batch could move otherwise")
@@ -57,6 +71,10 @@ class Settings:
             raise SettingsError(f"state_memory_mb={self.state_memory_mb}: at least 16, for RocksDB's buffers; raise it")
         if not 0 <= self.metrics_port < 1 << 16:
             raise SettingsError(f"metrics_port={self.metrics_port}: a port is 0 (any that is free) to 65535; take another")
+        if self.restarts < 1:
+            raise SettingsError(f"restarts={self.restarts}: at least 1; a streaming job would be given up when it first ends")
+        if self.query_restarts < 0:
+            raise SettingsError(f"query_restarts={self.query_restarts}: 0 or more; with 0 a query that fails ends its process")
         if not self.tables:
             raise SettingsError("tables=(): at least one module of tables; set LAKEHOUSE_TABLES=my_package.my_tables")
 
@@ -116,7 +134,7 @@ def _value(name: str, text: str) -> object:
         if text.lower() not in ("true", "false"):
             raise SettingsError(f"early={text!r}: true or false; set LAKEHOUSE_EARLY to one or remove it")
         return text.lower() == "true"
-    if name in ("shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger", "state_memory_mb", "metrics_port"):
+    if name in _WHOLE:
         if not text.isdigit():
             raise SettingsError(f"{name}={text!r}: a whole number; set LAKEHOUSE_{name.upper()} to one or remove it")
         return int(text)

@@ -1,7 +1,6 @@
-"""The commands start, stop, status, logs and metrics of the `lakehouse` command line."""
+"""The commands of the `lakehouse` command line that have to do with streaming jobs."""
 
 import json
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Annotated
@@ -11,12 +10,13 @@ import typer
 app = typer.Typer()
 
 _PIPELINES = Annotated[list[str] | None, typer.Argument(help="Pipelines; all if none is named")]
+_WAIT = Annotated[float, typer.Option(help="Seconds until it must run")]
+_DRAIN = Annotated[float, typer.Option(help="Seconds to drain")]
+_NOW = Annotated[bool, typer.Option("--now", help="Kill instead of drain: it resumes where it was all the same")]
 
 
 @app.command()
-def start(
-    pipelines: _PIPELINES = None, wait: Annotated[float, typer.Option(help="Seconds until it must run")] = 120
-) -> None:
+def start(pipelines: _PIPELINES = None, wait: _WAIT = 120) -> None:
     """Start streaming jobs, each a process of its own that goes on when this command ends."""
     from rich.console import Console
 
@@ -25,12 +25,12 @@ def start(
     console, settings, named = _chosen(pipelines)
     for pipeline in named:
         with Console(stderr=True).status(f"starting {pipeline}"):
-            status = supervisor.start(settings, pipeline, wait=wait)
+            status = supervisor.start(settings, pipeline, wait=wait, by=_by("start"))
         console.print(f"{pipeline}: {status.state}, pid {status.pid}, log {supervisor.log_path(settings, pipeline)}")
 
 
 @app.command()
-def stop(pipelines: _PIPELINES = None, timeout: Annotated[float, typer.Option(help="Seconds to drain")] = 60) -> None:
+def stop(pipelines: _PIPELINES = None, timeout: _DRAIN = 60, now: _NOW = False) -> None:
     """Drain and stop streaming jobs; what they had read goes through every table first."""
     from rich.console import Console
 
@@ -39,8 +39,22 @@ def stop(pipelines: _PIPELINES = None, timeout: Annotated[float, typer.Option(he
     console, settings, named = _chosen(pipelines)
     for pipeline in reversed(named):
         with Console(stderr=True).status(f"stopping {pipeline}"):
-            status = supervisor.stop(settings, pipeline, timeout=timeout)
+            status = supervisor.stop(settings, pipeline, timeout=timeout, now=now, by=_by("stop"))
         console.print(f"{pipeline}: {status.state if status else 'never ran'}")
+
+
+@app.command()
+def restart(pipelines: _PIPELINES = None, wait: _WAIT = 120, timeout: _DRAIN = 60, now: _NOW = False) -> None:
+    """Stop and start streaming jobs; parked queries are tried again."""
+    from rich.console import Console
+
+    from streaming_jobs import supervisor
+
+    console, settings, named = _chosen(pipelines)
+    for pipeline in named:
+        with Console(stderr=True).status(f"restarting {pipeline}"):
+            status = supervisor.restart(settings, pipeline, timeout=timeout, now=now, wait=wait, by=_by("restart"))
+        console.print(f"{pipeline}: {status.state}, pid {status.pid}, log {supervisor.log_path(settings, pipeline)}")
 
 
 @app.command()
@@ -49,7 +63,9 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per job and line")] = False,
 ) -> None:
     """Show the state of streaming jobs and of each of their queries."""
-    from streaming_jobs import supervisor
+    from rich.text import Text
+
+    from streaming_jobs import supervisor, views
 
     console, settings, named = _chosen(pipelines)
     found = [(name, supervisor.status(settings, name)) for name in named]
@@ -57,10 +73,57 @@ def status(
         for name, each in found:
             print(json.dumps(asdict(each) if each else {"pipeline": name, "state": "never ran"}))
         return
-    console.print(queries_table(found))
+    console.print(views.queries_table(found))
     for name, each in found:
-        if each and each.error:
-            console.print(f"[red]{name}: {each.error}[/red]")
+        for told in views.troubles(each):
+            console.print(Text(f"{name}: {told}", style="red"))
+
+
+@app.command()
+def top(
+    pipelines: _PIPELINES = None,
+    seconds: Annotated[float | None, typer.Option(help="End after that long; else with Ctrl-C")] = None,
+) -> None:
+    """Watch streaming jobs: state, restarts and why, memory, rate, lag by partition of a topic, every second."""
+    import time
+
+    from rich.live import Live
+
+    from streaming_jobs import views
+
+    console, settings, named = _chosen(pipelines)
+    end = time.monotonic() + seconds if seconds is not None else float("inf")
+    try:
+        with Live(views.top(settings, named), console=console, auto_refresh=False) as live:
+            while (left := end - time.monotonic()) > 0:
+                time.sleep(min(1.0, left))
+                live.update(views.top(settings, named), refresh=True)
+    except KeyboardInterrupt:
+        pass
+
+
+@app.command()
+def supervise(
+    pipelines: _PIPELINES = None,
+    every: Annotated[float, typer.Option(help="Seconds between two looks", min=0.1)] = 2,
+) -> None:
+    """Keep streaming jobs as they were asked to be, until Ctrl-C: what Dagster's sensor does, for those without it."""
+    import signal
+    import threading
+
+    from streaming_jobs import progress, reconciler
+
+    console, settings, named = _chosen(pipelines)
+    stopping = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopping.set())
+    while not stopping.wait(every):
+        for pipeline in named:
+            decision = reconciler.reconcile(settings, pipeline)
+            if decision.action != "nothing":
+                console.print(
+                    f"{progress.now()} {pipeline}: {decision.action}, {decision.why}", soft_wrap=True, markup=False
+                )
 
 
 @app.command()
@@ -101,35 +164,10 @@ def metrics(
         thread.join()
 
 
-def queries_table(found: Iterable[tuple[str, object]], certificates: Mapping[str, str] | None = None):
-    """Jobs and their queries as a rich table; with `certificates` (table -> text) a column of them."""
-    from rich.table import Table
+def _by(command: str) -> str:
+    import psutil
 
-    table = Table("job", "state", "table", box=None, header_style="bold")
-    for column in ("rows/s", "rows", "lag", "late", "quarantined", "batch s"):
-        table.add_column(column, justify="right")
-    table.add_column("frontier")
-    if certificates is not None:
-        table.add_column("last certificate")
-    for name, status in found:
-        if status is None:
-            table.add_row(name, "never ran")
-            continue
-        for i, q in enumerate(status.queries or (None,)):
-            first = (name, _coloured(status.state)) if i == 0 else ("", "")
-            if q is None:
-                table.add_row(*first)
-                continue
-            late = f"{q.late:,}" + (f" [red](Spark dropped {q.dropped_by_spark})[/red]" if q.dropped_by_spark else "")
-            counts = (f"{q.rows_per_second:,.0f}", f"{q.rows:,}", f"{q.lag:,}", late, f"{q.quarantined:,}")
-            table.add_row(*first, q.table, *counts, f"{q.batch_seconds:.1f}", (q.frontier or "")[:19],
-                          *([certificates.get(q.table, "")] if certificates is not None else []))  # fmt: skip
-    return table
-
-
-def _coloured(state: str) -> str:
-    colour = {"running": "green", "starting": "yellow", "stopping": "yellow", "stopped": "dim"}.get(state, "red")
-    return f"[{colour}]{state}[/{colour}]"
+    return f"{psutil.Process().username()} (lakehouse {command})"
 
 
 def _chosen(pipelines: list[str] | None):

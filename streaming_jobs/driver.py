@@ -6,35 +6,30 @@ Exit codes: 0 stopped or, with --available-now, done; 1 a query failed; 2 refuse
 """
 
 import argparse
-import json
 import os
-import re
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
-from itertools import takewhile
 from types import FrameType
 
-import portalocker
 import psutil
 from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse import bounded, catalog, early, frontier, live, quality, session
 from lakehouse.errors import BrokerError, JobError, LakehouseError
-from lakehouse.event_time import text
 from lakehouse.lake import Lake
 from lakehouse.settings import Settings, from_environment
 from lakehouse.table import Table
-from streaming_jobs import progress
+from streaming_jobs import desired, lease, progress
+from streaming_jobs.lease import Lease
 from streaming_jobs.progress import JobStatus, QueryStatus
+from streaming_jobs.queries import LiveQuery, cause
 
-_EXCEPTION = re.compile(r"(Caused by: )?[\w.$]+(Error|Exception)\b.*: ")
 _HEARTBEAT = 1.0
 _FLUSH = 30.0  # between two copies of the journals into the ledger table
 _DRAIN = 60.0
@@ -43,18 +38,23 @@ _DRAIN = 60.0
 class Job:
     """The process of one pipeline: starts its queries, tells how they do, ends them."""
 
-    def __init__(self, settings: Settings, pipeline: str) -> None:
-        self.settings, self.pipeline = settings, pipeline
+    def __init__(self, settings: Settings, pipeline: str, turn: Lease | None = None) -> None:
+        self.settings, self.pipeline, self.turn = settings, pipeline, turn
         self.stopping = threading.Event()
-        me = psutil.Process()
-        self.status = JobStatus(pipeline, me.pid, me.create_time(), 0, 0.0, "starting", progress.now(), progress.now())
-        self.queries: dict[str, StreamingQuery] = {}
+        me, now = psutil.Process(), progress.now()
+        self.parked = _parked(settings, pipeline)
+        self.status = JobStatus(
+            pipeline, me.pid, me.create_time(), 0, 0.0, "starting", now, now,
+            queries=tuple(self.parked.values()), epoch=turn.epoch if turn else 0,
+        )  # fmt: skip
+        self.queries: dict[str, LiveQuery] = {}
         self.previews: dict[str, StreamingQuery] = {}  # of early results: nothing depends on them
-        self.noted: dict[str, int] = {}
         self.flushed = time.monotonic()
-        self.began = datetime.now(UTC)
 
     def say(self, **changes: object) -> None:
+        """Renews the status file. Raises JobError, leaving it alone, if another process has taken over."""
+        if self.turn:
+            self.turn.check()
         self.status = replace(self.status, **changes)
         progress.write(self.settings, self.status)
 
@@ -67,21 +67,25 @@ class Job:
             threading.Thread(target=quality.preload, daemon=True).start()
         lake = Lake(session.create(self.settings, f"streaming job {self.pipeline}"), self.settings, loaded)
         jvm = psutil.Process(lake.spark._jvm.java.lang.ProcessHandle.current().pid())
-        self.say(jvm=jvm.pid, jvm_started=jvm.create_time())
+        self.say(jvm=jvm.pid, jvm_started=jvm.create_time(), ui=lake.spark.sparkContext.uiWebUrl or "")
         tables = self._prepared(lake)
+        queries = [LiveQuery(lake, t, self._guard, self.parked.get(t.name)) for t in tables]
         if available_now:
-            for table in tables:  # one after the other: each finds its input complete and reads it in few, large micro-batches
+            for each in queries:  # one after the other: each finds its input complete and reads it in few, large micro-batches
                 if not self.stopping.is_set():
-                    query = self.queries[table.name] = live.start(lake, table, available_now=True)
-                    self._await(lake, tables, lambda query=query: self.stopping.is_set() or not query.isActive)
+                    self.queries[each.table.name] = each
+                    each.start(available_now=True)
+                    self._await(lambda each=each: self.stopping.is_set() or not each.active, alone=False)
         else:
-            for table in tables:
-                self.queries[table.name] = live.start(lake, table)
+            for each in queries:
+                self.queries[each.table.name] = each
+                if not each.parked:
+                    each.start()
             self.previews = {f"{t.name}__early": early.start(lake, t) for t in tables if t.early and self.settings.early}
-            self._await(lake, tables, self.stopping.is_set)
+            self._await(self.stopping.is_set)
         self.say(state="stopping")
         self._drain(lake, tables, available_now)
-        self.say(queries=self._observed(lake, tables))
+        self.say(queries=self._observed())
         frontier.flush(self.settings, tables)
         lake.spark.stop()
 
@@ -94,18 +98,28 @@ class Job:
         live.prepare(lake, streamed)
         return streamed
 
-    def _await(self, lake: Lake, tables: list[Table], done: Callable[[], bool]) -> None:
+    def _guard(self, point: str) -> None:
+        """Called at each commit point: a process that slept while another took over stops before it writes."""
+        if point == "begin" and self.turn:
+            self.turn.check()
+
+    def _await(self, done: Callable[[], bool], alone: bool = True) -> None:
+        """Tends the queries and says how they do until `done`; not `alone`, the first that fails ends the process."""
         while True:
             ended = done()
             self._check_previews()
             for name, query in self.queries.items():
-                if not query.isActive and (error := query.exception()) is not None:
-                    raise JobError(f"table={name}: its query failed; {_cause(str(error))}") from error
-            self.say(state="running", queries=self._observed(lake, tables))
+                if alone:
+                    query.tend()
+                elif error := query.failure():
+                    raise JobError(f"table={name}: its query failed; {error}")
+            state = "degraded" if any(q.parked for q in self.queries.values()) else "running"
+            memory = {"python_bytes": progress.memory(self.status.pid), "jvm_bytes": progress.memory(self.status.jvm)}
+            self.say(state=state, queries=self._observed(), **memory)
             if ended:
                 return
             if time.monotonic() - self.flushed > _FLUSH:
-                frontier.flush(self.settings, tables)
+                frontier.flush(self.settings, [q.table for q in self.queries.values()])
                 self.flushed = time.monotonic()
             self.stopping.wait(_HEARTBEAT)
 
@@ -117,17 +131,19 @@ class Job:
                 self._tell_stale(name, error)
 
     def _tell_stale(self, name: str, error: Exception) -> None:
-        told = f"table={name}: early results stand still until the job is started again; {_cause(str(error))}"
+        told = f"table={name}: early results stand still until the job is started again; {cause(str(error))}"
         print(told, file=sys.stderr, flush=True)
         self.say(error=told)
 
     def _drain(self, lake: Lake, tables: list[Table], available_now: bool) -> None:
         """Ends the queries in order: between two micro-batches; what another query of this job fed, when all is read."""
-        for query in self.previews.values():
-            query.stop()
+        for preview in self.previews.values():
+            preview.stop()
         deadline = time.monotonic() + _DRAIN
-        for table in (t for t in tables if t.name in self.queries):
-            query, driving = self.queries[table.name], lake.catalog.driving_input(table)
+        for each in self.queries.values():
+            query, driving = each.query, lake.catalog.driving_input(each.table)
+            if query is None:
+                continue
             if driving and driving.name in self.queries and not available_now:
                 if query.isActive and time.monotonic() < deadline:
                     query.processAllAvailable()
@@ -141,47 +157,18 @@ class Job:
             except Exception as err:  # all that counts has been written
                 self._tell_stale(f"{table.name}__early", err)
 
-    def _observed(self, lake: Lake, tables: list[Table]) -> tuple[QueryStatus, ...]:
-        known = {q.table: q for q in self.status.queries}
-        return tuple(self._query(lake, t, known.get(t.name)) for t in tables if t.name in self.queries)
-
-    def _query(self, lake: Lake, table: Table, known: QueryStatus | None) -> QueryStatus:
-        """Counts come from the journal (Spark's own count rows twice where a batch is read twice), the rest from Spark."""
-        query = self.queries[table.name]
-        status = replace(known or QueryStatus(table.name, False), active=query.isActive)
-        for report in query.recentProgress:
-            if report.batchId <= self.noted.get(table.name, -1):
-                continue
-            self.noted[table.name] = report.batchId
-            progress.note(self.settings, self.pipeline, json.loads(report.json))
-            dropped = sum(o.numRowsDroppedByWatermark for o in report.stateOperators)
-            status = replace(
-                status,
-                rows_per_second=round(report.inputRowsPerSecond or 0.0, 1),
-                lag=_lag(report),
-                batch_seconds=report.batchDuration / 1000,
-                dropped_by_spark=status.dropped_by_spark + dropped,
-            )
-        batch = status.batch
-        for commit in takewhile(lambda c: c.at > self.began and c.batch > batch, lake.journal(table).live()):
-            status = replace(
-                status,
-                rows=status.rows + commit.arrived,
-                late=status.late + commit.late,
-                quarantined=status.quarantined + commit.quarantined,
-            )
-        last = next(lake.journal(table).live(), None)
-        return replace(status, batch=last.batch, frontier=last.frontier and text(last.frontier)) if last else status
+    def _observed(self) -> tuple[QueryStatus, ...]:
+        return tuple(query.observe() for query in self.queries.values())
 
 
-def _lag(report) -> int:
-    """What the source of the query had not handed over yet at the end of its batch."""
-    metrics = report.sources[0].metrics or {}
-    ours, latest = report.sources[0].endOffset, report.sources[0].latestOffset
-    if isinstance(latest, str) and latest.startswith("{") and "reservoirVersion" not in latest:
-        ends, lasts = json.loads(ours), json.loads(latest)
-        return sum(o - ends.get(t, {}).get(p, 0) for t, ps in lasts.items() for p, o in ps.items())
-    return int(float(metrics.get("numFilesOutstanding", 0)))
+def _parked(settings: Settings, pipeline: str) -> dict[str, QueryStatus]:
+    """The queries that the process before parked, by table, unless the job was asked for anew since."""
+    before, wanted = progress.read(settings, pipeline), desired.read(settings, pipeline)
+    if before is None or wanted is None:
+        return {}
+    kept = (q for q in before.queries if q.state == "parked" and q.since >= wanted.since)
+    return {q.table: QueryStatus(q.table, False, q.batch, state="parked", since=q.since, error=q.error, offsets=q.offsets)
+            for q in kept}  # fmt: skip
 
 
 def _check_topics(settings: Settings, topics: list[str]) -> None:
@@ -206,44 +193,6 @@ def _check_topics(settings: Settings, topics: list[str]) -> None:
         )
 
 
-def _cause(text: str) -> str:
-    """The line of a nested failure that says what happened: the innermost exception, or Spark's own first line."""
-    told = text.partition("=== Streaming Query")[0]  # what follows describes the query
-    lines = [line.strip() for line in told.splitlines() if line.strip() and not line.startswith("\t")]
-    exceptions = [line for line in lines if _EXCEPTION.match(line)]
-    return (exceptions[-1:] or lines[:1] or ["no text"])[0][:500]
-
-
-@contextmanager
-def lease(settings: Settings, pipeline: str) -> Iterator[None]:
-    """The right to run a pipeline: held by one process, gone with it. Raises JobError naming who holds it."""
-    path = progress.job_folder(settings, pipeline) / "lease"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with portalocker.Lock(path, "a", timeout=0, fail_when_locked=True):
-            _await_end_of_jvm(settings, pipeline)
-            yield
-    except portalocker.exceptions.LockException as err:
-        winner = progress.read(settings, pipeline)
-        who = f"pid={winner.pid} since {winner.started_at}" if winner else "another process"
-        raise JobError(f"pipeline={pipeline!r}: {who} runs it; one process fills a table, so this one ends") from err
-
-
-def _await_end_of_jvm(settings: Settings, pipeline: str) -> None:
-    """A killed driver's JVM notices within moments; until then it may still be in the middle of a commit."""
-    before = progress.read(settings, pipeline)
-    if before is None or not before.jvm or not progress.is_alive(before.jvm, before.jvm_started):
-        return
-    try:
-        psutil.Process(before.jvm).wait(timeout=20)
-    except psutil.NoSuchProcess:
-        return
-    except psutil.TimeoutExpired as err:
-        raise JobError(
-            f"pipeline={pipeline!r}, jvm={before.jvm}: the JVM of the process before still runs and may write; end it first"
-        ) from err
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="streaming_jobs.driver", description="Runs the streaming job of a pipeline.")
     parser.add_argument("pipeline")
@@ -253,8 +202,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = from_environment()
         catalog.load(settings).of_pipeline(given.pipeline)
-        with lease(settings, given.pipeline):
-            job = Job(settings, given.pipeline)
+        with lease.held(settings, given.pipeline) as turn:
+            job = Job(settings, given.pipeline, turn)
 
             def stop(number: int, frame: FrameType | None) -> None:
                 job.stopping.set()
@@ -266,11 +215,22 @@ def main(arguments: list[str] | None = None) -> int:
             job.say(state="stopped")
         return 0
     except Exception as err:
-        expected = isinstance(err, LakehouseError)
-        print(f"error: {err}" if expected else traceback.format_exc(), file=sys.stderr, flush=True)
-        if job is not None:
-            job.say(state="failed", error=str(err)[:2000])
-        return 2 if expected and job is None else 1
+        return _failed(job, err)
+
+
+def _failed(job: Job | None, err: Exception) -> int:
+    """Says why the process ends, in its status if that is still its own, and returns the exit code."""
+    lost = job.turn.refusal() if job and job.turn else None
+    err = lost or err  # whatever failed, failed because of that
+    told, expected = str(err), isinstance(err, LakehouseError)
+    if job and not lost and job.status.jvm and not progress.is_alive(job.status.jvm, job.status.jvm_started):
+        told, expected = f"jvm={job.status.jvm}: Spark's JVM ended, killed or out of memory; {cause(told)}", True
+    print(f"error: {told}" if expected else traceback.format_exc(), file=sys.stderr, flush=True)
+    if job is None or lost:
+        return 2 if expected else 1
+    with suppress(OSError):  # the disk is full: that is why it ends
+        job.say(state="failed", error=told[:2000])
+    return 1
 
 
 if __name__ == "__main__":

@@ -3,12 +3,14 @@
 <root>/_jobs/<pipeline>/status.json     now (JobStatus), replaced as a whole at every heartbeat
 <root>/_jobs/<pipeline>/progress.jsonl  one line a micro-batch: Spark's own progress; `.1` is the file before
 <root>/_jobs/<pipeline>/driver.log      the process's output; `.1` to `.3` those of earlier processes
-<root>/_jobs/<pipeline>/lease           locked by the one process that runs the pipeline
+
+What others want of it, and did to it, is in `streaming_jobs.desired`; who may run it, in `streaming_jobs.lease`.
 """
 
 import json
 import os
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -18,7 +20,10 @@ import psutil
 from lakehouse.frontier import append_line
 from lakehouse.settings import Settings
 
-State = Literal["starting", "running", "stopping", "stopped", "failed", "dead"]
+State = Literal["starting", "running", "degraded", "stopping", "stopped", "failed", "dead", "broken"]
+QueryState = Literal["running", "restarting", "parked"]
+ACTIVE: tuple[State, ...] = ("starting", "running", "degraded", "stopping")  # as long as the process lives
+AT_WORK: tuple[State, ...] = ("running", "degraded")
 _JOURNAL_BYTES = 16 << 20
 
 
@@ -37,11 +42,24 @@ class QueryStatus:
     quarantined: int = 0
     batch_seconds: float = 0.0
     dropped_by_spark: int = 0  # must stay 0: else the ranges are unproven
+    state: QueryState = "running"
+    since: str = ""  # of the state
+    restarts: int = 0  # alone, the process went on
+    error: str = ""  # the last one, or why it is parked
+    offsets: str = ""  # of a parked query: the range of the batch that it cannot get through
+    busy_since: str | None = None  # when the micro-batch now running was first seen to run
+    lags: Mapping[str, int] = field(default_factory=dict)  # topic-partition -> records not read yet
+    phases: Mapping[str, int] = field(default_factory=dict)  # of the last micro-batch: Spark's phase -> milliseconds
+    state_rows: int = 0
+    state_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """One life of a streaming job's process; `dead` is what a reader calls one that ended without saying so."""
+    """One life of a streaming job's process.
+
+    `dead` is what a reader calls one that ended without saying so; `broken` is what is given up (`healing`).
+    """
 
     pipeline: str
     pid: int
@@ -53,6 +71,10 @@ class JobStatus:
     heartbeat: str
     queries: tuple[QueryStatus, ...] = ()
     error: str = ""
+    epoch: int = 0  # of its lease
+    python_bytes: int = 0  # resident memory
+    jvm_bytes: int = 0
+    ui: str = ""  # address of Spark's own pages, if the settings enable them
 
     @property
     def alive(self) -> bool:
@@ -70,17 +92,21 @@ def is_alive(pid: int, started: float) -> bool:
         return False
 
 
+def memory(pid: int) -> int:
+    """Resident bytes of a process; 0 if it is gone."""
+    try:
+        return psutil.Process(pid).memory_info().rss if pid else 0
+    except psutil.NoSuchProcess:
+        return 0
+
+
 def job_folder(settings: Settings, pipeline: str) -> Path:
     return settings.root / "_jobs" / pipeline
 
 
 def write(settings: Settings, status: JobStatus) -> None:
     """Replaces the status file as a whole, its heartbeat set to now."""
-    path = job_folder(settings, status.pipeline) / "status.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(f".{os.getpid()}")
-    beside.write_text(json.dumps(asdict(replace(status, heartbeat=now())), indent=1))
-    beside.replace(path)
+    replace_file(job_folder(settings, status.pipeline) / "status.json", asdict(replace(status, heartbeat=now())))
 
 
 def read(settings: Settings, pipeline: str) -> JobStatus | None:
@@ -91,7 +117,7 @@ def read(settings: Settings, pipeline: str) -> JobStatus | None:
     given = json.loads(path.read_text())
     given["queries"] = tuple(QueryStatus(**q) for q in given["queries"])
     status = JobStatus(**given)
-    if status.state in ("starting", "running", "stopping") and not status.alive:
+    if status.state in ACTIVE and not status.alive:
         return replace(status, state="dead", queries=tuple(replace(q, active=False) for q in status.queries))
     return status
 
@@ -102,6 +128,14 @@ def note(settings: Settings, pipeline: str, progress: dict) -> None:
     if path.exists() and path.stat().st_size > _JOURNAL_BYTES:
         path.replace(path.with_suffix(".jsonl.1"))
     append_line(path, json.dumps(progress, default=str))
+
+
+def replace_file(path: Path, value: object) -> None:
+    """Writes `value` as JSON in one step: a reader sees the file before or this one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(f".{os.getpid()}")
+    beside.write_text(json.dumps(value, indent=1))
+    beside.replace(path)
 
 
 def now() -> str:

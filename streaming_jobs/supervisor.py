@@ -1,4 +1,7 @@
-"""Starts, stops and looks at the processes of streaming jobs. Knows them by pid and start time only."""
+"""Starts, stops and looks at the processes of streaming jobs. Knows them by pid and start time only.
+
+Each start and stop is recorded as what is wanted (`desired`), so that whoever supervises the job (`reconciler`) keeps it so.
+"""
 
 import os
 import subprocess
@@ -12,11 +15,14 @@ import psutil
 from lakehouse import catalog
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings, to_environment
-from streaming_jobs import progress
-from streaming_jobs.progress import JobStatus
+from streaming_jobs import desired, progress
+from streaming_jobs.desired import Event
+from streaming_jobs.progress import AT_WORK, JobStatus
 
 _LOGS = 3
 _LOOK = 0.1  # seconds between two looks at a status file, which is all that a job shares with others
+_KILLED = 5.0  # seconds for a process to be gone after SIGKILL
+_ACTING = 120.0  # seconds to wait for whoever else is starting or ending the process
 
 
 def status(settings: Settings, pipeline: str) -> JobStatus | None:
@@ -24,55 +30,126 @@ def status(settings: Settings, pipeline: str) -> JobStatus | None:
     return progress.read(settings, pipeline)
 
 
-def start(settings: Settings, pipeline: str, *, wait: float = 60) -> JobStatus:
-    """Starts the job, detached, and returns when it runs; one that runs already is returned as it is.
+def start(settings: Settings, pipeline: str, *, wait: float = 60, by: str = "") -> JobStatus:
+    """Has the job run from now on: starts it, detached, and returns when it runs; one that runs already is left alone.
 
     Raises JobError with the end of its log if it fails, or does not run within `wait` seconds.
     """
     catalog.load(settings).of_pipeline(pipeline)
-    now = status(settings, pipeline)
-    if now and now.alive and now.state in ("starting", "running"):
-        return _until(settings, pipeline, now.pid, wait)
-    log = _fresh_log(settings, pipeline)
+    wanted = desired.wish(settings, pipeline, "running", by)
+    with desired.acting(settings, pipeline, _ACTING):
+        pid = _running(settings, pipeline) or launch(settings, pipeline, f"asked for by {wanted.by}")
+    return await_running(settings, pipeline, pid, wait)
+
+
+def stop(
+    settings: Settings, pipeline: str, *, timeout: float = 60, now: bool = False, by: str = ""
+) -> JobStatus | None:
+    """Has the job stopped from now on: drains it, or with `now` kills it; None if it never ran.
+
+    One that has not ended after `timeout` seconds is killed: it resumes all the same.
+    """
+    wanted = desired.wish(settings, pipeline, "stopped", by)
+    with desired.acting(settings, pipeline, _ACTING):
+        end(settings, pipeline, f"asked for by {wanted.by}", 0 if now else timeout)
+    return status(settings, pipeline)
+
+
+def restart(
+    settings: Settings, pipeline: str, *, timeout: float = 60, now: bool = False, wait: float = 60, by: str = ""
+) -> JobStatus:
+    """Ends the job as `stop` does and starts it again; parked queries are tried again. Raises JobError as `start` does."""
+    catalog.load(settings).of_pipeline(pipeline)
+    wanted = desired.wish(settings, pipeline, "running", by)
+    with desired.acting(settings, pipeline, _ACTING):
+        end(settings, pipeline, f"restart asked for by {wanted.by}", 0 if now else timeout)
+        pid = launch(settings, pipeline, f"restart asked for by {wanted.by}")
+    return await_running(settings, pipeline, pid, wait)
+
+
+def launch(settings: Settings, pipeline: str, why: str, *, restarted: bool = False, counted: bool = False) -> int:
+    """Starts the job's process, detached, and returns its pid without waiting for it; for who is `acting` only."""
+    log, at = _fresh_log(settings, pipeline), progress.now()
     # By way of a shell that ends at once: in a session of its own no terminal reaches the job, and as nobody's child
     # it leaves no zombie behind, whoever started it.
     detached = ["/bin/sh", "-c", '"$@" </dev/null >>"$0" 2>&1 & echo $!', str(log)]
     command = [*detached, sys.executable, "-m", "streaming_jobs.driver", pipeline]
     environment = os.environ | to_environment(settings)
     run = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environment, start_new_session=True)
-    return _until(settings, pipeline, int(run.stdout), wait)
+    pid = int(run.stdout)
+    what = "restarted" if restarted else "started"
+    desired.note(settings, pipeline, Event(at, what, why, pid, _born(pid), counted))
+    return pid
 
 
-def stop(settings: Settings, pipeline: str, *, timeout: float = 60) -> JobStatus | None:
-    """Drains and stops the job; None if it never ran. After `timeout` seconds it is killed: it resumes all the same."""
+def end(settings: Settings, pipeline: str, why: str, timeout: float) -> None:
+    """Drains the job's process for at most `timeout` seconds, then kills it; for who is `acting` only. Raises JobError."""
+    pid, born = identity(settings, pipeline)
+    if timeout and progress.is_alive(pid, born):
+        ask_to_end(settings, pipeline, why)
+        with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
+            psutil.Process(pid).wait(timeout)
+            now = status(settings, pipeline)  # its JVM ends when it sees the pipe to its parent closed, moments later
+            if now and progress.is_alive(now.jvm, now.jvm_started):
+                psutil.Process(now.jvm).wait(timeout)
+    kill(settings, pipeline, why)
+
+
+def ask_to_end(settings: Settings, pipeline: str, why: str) -> None:
+    """Has the job's process begin to drain; for who is `acting` only."""
+    pid, born = identity(settings, pipeline)
+    desired.note(settings, pipeline, Event(progress.now(), "stopping", why, pid, born))
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(pid).terminate()
+
+
+def kill(settings: Settings, pipeline: str, why: str) -> None:
+    """Sees to it that neither the job's process nor its JVM is left; for who is `acting` only.
+
+    Raises JobError if one survives SIGKILL (it waits for a disk, say): then no other may start.
+    """
+    pid, born = identity(settings, pipeline)
     now = status(settings, pipeline)
-    if now is None or not now.alive:
-        return now
-    process = psutil.Process(now.pid)
-    process.terminate()
-    try:
-        process.wait(timeout)
-    except psutil.TimeoutExpired:
-        process.kill()
-        process.wait(10)
-    # its JVM ends when it sees the pipe to its parent closed, moments later
-    if progress.is_alive(now.jvm, now.jvm_started):
-        with suppress(psutil.NoSuchProcess):
-            psutil.Process(now.jvm).wait(timeout)
-    return status(settings, pipeline)
+    ours = [(pid, born), (now.jvm, now.jvm_started)] if now else [(pid, born)]
+    if progress.is_alive(pid, born):
+        desired.note(settings, pipeline, Event(progress.now(), "killed", why, pid, born))
+    deadline = time.monotonic() + _KILLED
+    for each in ours:
+        if progress.is_alive(*each):
+            with suppress(psutil.NoSuchProcess):
+                psutil.Process(each[0]).kill()
+    while left := [p for p in ours if progress.is_alive(*p)]:
+        if time.monotonic() > deadline:
+            raise JobError(
+                f"pipeline={pipeline!r}, pid={left[0][0]}: it must be gone before another starts, and outlives SIGKILL; find "
+                "out what it waits for (a disk?), no other is started until then"
+            )
+        time.sleep(_LOOK / 10)
 
 
-def log_path(settings: Settings, pipeline: str) -> Path:
-    return progress.job_folder(settings, pipeline) / "driver.log"
+def identity(settings: Settings, pipeline: str) -> tuple[int, float]:
+    """Pid and start time of the job's process: of the one launched last, until one speaks for itself."""
+    now, launched = status(settings, pipeline), silent_launch(settings, pipeline)
+    if launched:
+        return launched.pid, launched.process_started
+    return (now.pid, now.process_started) if now else (0, 0.0)
 
 
-def _until(settings: Settings, pipeline: str, pid: int, wait: float) -> JobStatus:
-    deadline = time.monotonic() + wait
-    started = psutil.Process(pid).create_time() if psutil.pid_exists(pid) else 0.0
+def silent_launch(settings: Settings, pipeline: str) -> Event | None:
+    """The last start of a process if that process has not spoken yet: it is about to, or it died before it did."""
+    now, done = status(settings, pipeline), desired.history(settings, pipeline)
+    launched = next((e for e in reversed(done) if e.what in ("started", "restarted")), None)
+    spoken = now is not None and launched is not None and (now.alive or now.started_at > launched.at)
+    return None if spoken else launched
+
+
+def await_running(settings: Settings, pipeline: str, pid: int, wait: float) -> JobStatus:
+    """Returns when the process runs; raises JobError with the end of its log if it ends or has not within `wait` seconds."""
+    deadline, born = time.monotonic() + wait, _born(pid)
     while time.monotonic() < deadline:
-        ended = not progress.is_alive(pid, started)  # looked at first: what it said last is then final
+        ended = not progress.is_alive(pid, born)  # looked at first: what it said last is then final
         now = status(settings, pipeline)
-        if now and now.pid == pid and now.state == "running":
+        if now and now.pid == pid and now.state in AT_WORK:
             return now
         if ended:
             raise JobError(f"pipeline={pipeline!r}: its process ended before it ran:\n{log_tail(settings, pipeline)}")
@@ -80,6 +157,25 @@ def _until(settings: Settings, pipeline: str, pid: int, wait: float) -> JobStatu
     raise JobError(
         f"pipeline={pipeline!r}: not running after {wait:g} s; its log ends:\n{log_tail(settings, pipeline)}"
     )
+
+
+def _running(settings: Settings, pipeline: str) -> int:
+    """The pid of a process that runs or is about to, 0 if there is none."""
+    pid, born = identity(settings, pipeline)
+    now = status(settings, pipeline)
+    ending = now is not None and now.pid == pid and now.state not in ("starting", *AT_WORK)
+    return pid if progress.is_alive(pid, born) and not ending else 0
+
+
+def _born(pid: int) -> float:
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.NoSuchProcess:
+        return 0.0
+
+
+def log_path(settings: Settings, pipeline: str) -> Path:
+    return progress.job_folder(settings, pipeline) / "driver.log"
 
 
 def _fresh_log(settings: Settings, pipeline: str) -> Path:
@@ -95,3 +191,9 @@ def _fresh_log(settings: Settings, pipeline: str) -> Path:
 def log_tail(settings: Settings, pipeline: str, lines: int = 15) -> str:
     log = log_path(settings, pipeline)
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else "(no log)"
+
+
+def last_error(settings: Settings, pipeline: str) -> str:
+    """Why a process ended that had not come to a status of its own: the last line of its log; empty if it says nothing."""
+    lines = [line for line in log_tail(settings, pipeline).splitlines() if line.strip()]
+    return lines[-1].removeprefix("error: ")[:2000] if lines and log_path(settings, pipeline).exists() else ""

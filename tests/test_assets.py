@@ -4,10 +4,12 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import dagster as dg
+import psutil
 import pytest
 from pyspark.sql import functions as F
 
@@ -20,6 +22,9 @@ from lakehouse.event_time import parse_range
 from lakehouse.lake import Lake
 from lakehouse.proof import reconcile
 from lakehouse.settings import Settings, from_environment
+from streaming_jobs import desired, progress, supervisor
+from streaming_jobs.desired import Event
+from streaming_jobs.progress import JobStatus, QueryStatus
 
 SENSORS = ("lakehouse.tables.sensors",)
 HOURS = ["2026-01-01-00", "2026-01-01-01", "2026-01-01-02"]
@@ -109,7 +114,8 @@ def test_derived_tables_have_the_partitions_of_delta(built):
 
 def test_jobs_and_checks(built):
     jobs = {j.name for j in built.resolve_all_job_defs() if not j.name.startswith("__")}
-    assert jobs == {"start_sensors", "stop_sensors", "start_ads", "stop_ads", "reconcile", "update"}
+    streams = {f"{does}_{pipeline}" for does in ("start", "stop", "restart") for pipeline in ("sensors", "ads")}
+    assert jobs == streams | {"reconcile", "update"}
     checks = {(k.asset_key.to_user_string(), k.name) for k in built.resolve_asset_graph().asset_check_keys}
     derived = ("valid_readings", "sensor_averages", "sensor_trends", "campaign_views")
     assert checks == {(t, c) for t in derived for c in ("stream_equals_batch", "expectations_hold")} | {
@@ -323,3 +329,54 @@ def test_a_job_that_cannot_start_fails_in_its_own_words(own, instance):
     sensor = sensors.streaming_job_states(own, catalog.load(own))
     (told,) = sensor.evaluate_tick(dg.build_sensor_context(instance)).asset_events
     assert (told.asset_key, told.metadata["state"].value) == (job_key("sensors"), "failed")
+    assert "none is running" in told.metadata["error"].value and "none is running" in told.metadata["log"].value
+    assert told.metadata["desired"].value.startswith("running since ") and "start_sensors" in told.metadata["desired"].value
+
+
+def test_the_sensor_that_supervises_takes_less_than_a_second_and_starts_what_is_to_run(own):
+    sensor = sensors.supervise_streaming_jobs(own, catalog.load(own))
+
+    def tick() -> str:
+        began = time.monotonic()
+        told = sensor.evaluate_tick(dg.build_sensor_context()).skip_message
+        assert time.monotonic() - began < 1
+        return told
+
+    assert tick() == "sensors: nothing (nobody has asked for it)"
+    desired.wish(own, "sensors", "running", "a test")
+    assert tick() == "sensors: start (it is to run)"
+    pid, born = supervisor.identity(own, "sensors")
+    assert tick() == "sensors: nothing (it is starting)"
+    psutil.wait_procs([psutil.Process(pid)], timeout=60)  # there is no broker
+    assert not progress.is_alive(pid, born)
+    assert "none is running" in tick()
+    supervisor.stop(own, "sensors", now=True)
+    assert tick() == "sensors: nothing (it is stopped)"
+
+
+def test_the_node_of_a_streaming_job_shows_how_each_query_does(own):
+    at, process = progress.now(), psutil.Process()
+    record = QueryStatus("sensor_readings", True, rows_per_second=50.0, lag=7, lags={"t-0": 3, "t-1": 4}, since=at,
+                         frontier=at, late=2, batch_seconds=0.5, phases={"addBatch": 400}, state="running")  # fmt: skip
+    parked = QueryStatus("valid_readings", False, state="parked", since=at, restarts=3, error="x", offsets="batch 7",
+                         state_rows=5, state_bytes=2**20)  # fmt: skip
+    status = JobStatus("sensors", process.pid, process.create_time(), 0, 0.0, "degraded", at, at, (record, parked),
+                       python_bytes=2**28, jvm_bytes=2**30, ui="http://127.0.0.1:4040")  # fmt: skip
+    progress.write(own, status)
+    desired.note(own, "sensors", Event(at, "restarted", "its process died", 1, 1.0, True))
+    sensor = sensors.streaming_job_states(own, catalog.load(own))
+    tick = sensor.evaluate_tick(dg.build_sensor_context())
+    (told,) = tick.asset_events
+    shown = {name: value.value for name, value in told.metadata.items()}
+    assert shown | {
+        "state": "degraded", "queries": 1, "queries_parked": 1, "lag_records": 7, "state_rows": 5, "late": 2, "restarts": 1,
+        "rows_per_second": 50.0, "batch_seconds": 0.5, "state_mib": 1.0, "python_mib": 256.0, "jvm_mib": 1024.0,
+        "lag_by_partition": {"t-0": 3, "t-1": 4}, "batch_milliseconds": {"sensor_readings": {"addBatch": 400}},
+        "spark_ui": "http://127.0.0.1:4040",
+    } == shown  # fmt: skip
+    assert 0 <= shown["frontier_delay_seconds"] < 60 and "its process died" in shown["last_restart"]
+    assert [r.data["trouble"] for r in told.metadata["each_query"].records] == ["", "batch 7 x"]
+    assert len(dg.serialize_value(told)) < 8_000, "a day has 1,440 of them for each job"
+    assert not sensor.evaluate_tick(dg.build_sensor_context(cursor=tick.cursor)).asset_events, "once a minute"
+    hour = {"what": json.loads(tick.cursor)["what"], "when": {"sensors": "2026-01-01T00:00:00Z"}}
+    assert sensor.evaluate_tick(dg.build_sensor_context(cursor=json.dumps(hour))).asset_events

@@ -50,6 +50,9 @@ def test_each_field_is_read_from_its_variable(tmp_path):
         ("ROOT", ""),
         ("JARS", " "),
         ("TRIGGER", "often"),
+        ("BATCH_WITHIN", "10"),
+        ("HEARTBEAT_WITHIN", "0 seconds"),
+        ("RESTARTS", "0"),
     ],
 )
 def test_a_value_that_cannot_be_used_stops_at_the_start_and_names_the_field(name, value):

@@ -138,13 +138,13 @@ def test_the_location_loads_without_error(ui):
     assert location["locationOrLoadError"]["__typename"] == "RepositoryLocation", location
     (repository,) = location["locationOrLoadError"]["repositories"]
     assert len(repository["assetNodes"]) == 6
-    assert {"start_sensors", "stop_sensors", "reconcile", "update"} <= {j["name"] for j in repository["jobs"]}
+    assert {"start_sensors", "stop_sensors", "restart_sensors", "reconcile", "update"} <= {j["name"] for j in repository["jobs"]}
     schedules, sensors = repository["schedules"], repository["sensors"]
     assert {s["name"]: s["scheduleState"]["status"] for s in schedules} == dict.fromkeys(
         ("reconcile_closed", "update_closed"), "RUNNING"
     )
     assert {s["name"]: s["sensorState"]["status"] for s in sensors} == dict.fromkeys(
-        ("closed_partitions", "written_tables", "streaming_job_states"), "RUNNING"
+        ("closed_partitions", "written_tables", "streaming_job_states", "supervise_streaming_jobs"), "RUNNING"
     )
 
 

@@ -1,0 +1,105 @@
+"""What is wanted of a streaming job, and what was done to it: two files under its folder.
+
+<root>/_jobs/<pipeline>/desired.json  running or stopped, since when, by whom (Desired)
+<root>/_jobs/<pipeline>/history.json  the last 100 starts, restarts and ends, with why (Event), oldest first
+<root>/_jobs/<pipeline>/actor         locked by whoever starts or ends the process, for as long as that takes
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Literal
+
+import portalocker
+import psutil
+
+from lakehouse.errors import JobError
+from lakehouse.settings import Settings
+from streaming_jobs import progress
+
+_KEPT = 100
+What = Literal["started", "restarted", "stopping", "killed", "broken"]
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What a job is to be, from when on (ISO 8601 UTC), and who said so.
+
+    To say it again makes it new: what happened before `since` no longer counts, neither restarts nor parked queries.
+    """
+
+    state: Literal["running", "stopped"]
+    since: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing done to a job's process; `pid` and its start time are those of the process started, or ended."""
+
+    at: str
+    what: What
+    why: str
+    pid: int = 0
+    process_started: float = 0.0
+    counted: bool = False  # a restart that the breaker counts
+
+    @property
+    def moment(self) -> datetime:
+        return datetime.fromisoformat(self.at)
+
+
+def wish(settings: Settings, pipeline: str, state: Literal["running", "stopped"], by: str = "") -> Desired:
+    """Records what the job is to be from now on, by default in the name of the user of this process."""
+    desired = Desired(state, progress.now(), by or psutil.Process().username())
+    progress.replace_file(progress.job_folder(settings, pipeline) / "desired.json", asdict(desired))
+    return desired
+
+
+def read(settings: Settings, pipeline: str) -> Desired | None:
+    """What was last asked for; None if nobody has asked."""
+    try:
+        return Desired(**json.loads((progress.job_folder(settings, pipeline) / "desired.json").read_text()))
+    except FileNotFoundError:
+        return None
+
+
+def history(settings: Settings, pipeline: str) -> tuple[Event, ...]:
+    """What was done, oldest first."""
+    try:
+        given = json.loads((progress.job_folder(settings, pipeline) / "history.json").read_text())
+    except FileNotFoundError:
+        return ()
+    return tuple(Event(**event) for event in given)
+
+
+def note(settings: Settings, pipeline: str, event: Event) -> None:
+    """Adds to the history; only for who is `acting`."""
+    kept = (*history(settings, pipeline), event)[-_KEPT:]
+    progress.replace_file(progress.job_folder(settings, pipeline) / "history.json", [asdict(e) for e in kept])
+
+
+@contextmanager
+def acting(settings: Settings, pipeline: str, wait: float = 0.0) -> Iterator[None]:
+    """The right to start or end the job's process: one holder at a time, gone with it.
+
+    Raises JobError if another holds it for longer than `wait` seconds.
+    """
+    path = progress.job_folder(settings, pipeline) / "actor"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = portalocker.Lock(path, "a", timeout=wait, fail_when_locked=wait == 0)
+    try:
+        lock.acquire()
+    except portalocker.exceptions.LockException as err:
+        raise JobError(
+            f"pipeline={pipeline!r}: one at a time starts or ends its process, and another is at it; try again in a moment"
+        ) from err
+    with lock:
+        yield
+
+
+def restarts(events: tuple[Event, ...], since: datetime) -> list[Event]:
+    """The restarts nobody asked for, from `since` on."""
+    return [e for e in events if e.what == "restarted" and e.moment >= since]

@@ -1,0 +1,192 @@
+"""What to do about a streaming job: pure functions of what is wanted, what is seen, what was done, and the time.
+
+`decide` is asked about the process, by whoever supervises it; `after_failure` about one query, inside the process.
+"""
+
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from lakehouse.durations import duration
+from lakehouse.settings import Settings
+from streaming_jobs.desired import Desired, Event, restarts
+from streaming_jobs.progress import AT_WORK, State
+
+WANTED = "it is to run"  # why a process is started that did not go down
+_FIRST, _LONGEST = timedelta(seconds=2), timedelta(minutes=5)  # of the waits between two restarts
+_CALM = timedelta(minutes=10)  # a query's failures are forgotten after it
+# What passes by itself, for a restart would meet it again: the broker away, no room on the disk. Spelt out, since a JVM
+# that died is a "connection refused", too.
+_TRANSIENT = re.compile(
+    r"must answer within|none is running|kafka[.\w]*\.(Timeout|Disconnect|BrokerNotAvailable|LeaderNotAvailable)Exception"
+    r"|Timed out waiting for a node assignment|No resolvable bootstrap|No space left on device|Disk quota exceeded",
+    re.IGNORECASE,
+)
+_OF_THE_PROCESS = re.compile(r"OutOfMemoryError|stopped SparkContext|SparkContext was shut down", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How long is too long, and how often is too often."""
+
+    start: timedelta = timedelta(minutes=10)  # until it runs
+    heartbeat: timedelta = timedelta(minutes=1)  # between two signs of life
+    batch: timedelta = timedelta(minutes=10)  # for one micro-batch
+    stop: timedelta = timedelta(minutes=2)  # until it has drained
+    restarts: int = 5  # more than that ...
+    within: timedelta = timedelta(hours=1)  # ... in that time is a crash loop
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Bounds":
+        return cls(
+            start=duration(settings.start_within), heartbeat=duration(settings.heartbeat_within),
+            batch=duration(settings.batch_within), restarts=settings.restarts, within=duration(settings.restarts_within),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A job's process as it is seen. Without a process `alive` is False and `state` what it said, or was, last."""
+
+    pipeline: str
+    state: State | None = None  # None: it never ran
+    alive: bool = False
+    started: datetime | None = None
+    heartbeat: datetime | None = None
+    busy: tuple[str, datetime] | None = None  # the table whose micro-batch runs longest, and since when
+    error: str = ""
+    room: bool = True  # on the disk, for a process to start
+
+
+Action = Literal["nothing", "start", "replace", "stop", "kill", "break"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now, and why. `replace` is kill, then start; `counted` of a restart, towards the breaker."""
+
+    action: Action
+    why: str
+    counted: bool = False
+    due: datetime | None = None  # nothing now, but a restart then
+
+
+def decide(
+    desired: Desired | None, seen: Observed, history: Sequence[Event], now: datetime, bounds: Bounds
+) -> Decision:
+    """What to do about the process of a job."""
+    if desired is None:
+        return Decision("nothing", "nobody has asked for it")
+    since = datetime.fromisoformat(desired.since)
+    if desired.state == "stopped":
+        return _end(seen, since, history, now, bounds)
+    done = restarts(tuple(history), max(since, now - bounds.within))
+    fault = _fault(seen, since, now, bounds) if seen.alive else ""
+    if seen.alive and not fault:
+        return Decision("nothing", f"it is {seen.state}")
+    if history and history[-1].what == "broken" and history[-1].moment >= since:
+        return Decision("nothing", history[-1].why)
+    if not seen.room and not seen.alive:
+        return Decision("nothing", "it is to run, but the disk is full; it is started when there is room")
+    counted = not is_transient(seen.error) or seen.alive
+    if counted and sum(e.counted for e in done) >= bounds.restarts:
+        return Decision("break", _broken(seen, fault, bounds))
+    if seen.alive:
+        return Decision("replace", fault, counted=True)
+    return _start(seen, since, done, now, counted)
+
+
+def _end(seen: Observed, since: datetime, history: Sequence[Event], now: datetime, bounds: Bounds) -> Decision:
+    if not seen.alive:
+        return Decision("nothing", "it is stopped")
+    if now - since > bounds.stop:
+        return Decision("kill", f"it did not end within {_shown(bounds.stop)} of being asked to")
+    if seen.state == "stopping" or any(e.what == "stopping" and e.moment >= since for e in history):
+        return Decision("nothing", "it drains")
+    return Decision("stop", "it is to be stopped")
+
+
+def _fault(seen: Observed, since: datetime, now: datetime, bounds: Bounds) -> str:
+    """What is wrong with a process that lives; empty if nothing is."""
+    started, heartbeat = seen.started or now, seen.heartbeat or now
+    if seen.state == "starting" and now - started > bounds.start:
+        return f"it did not run within {_shown(bounds.start)} of its start"
+    if seen.state == "stopping" and now - max(heartbeat, since) > bounds.stop:
+        return f"it did not end within {_shown(bounds.stop)}"
+    if seen.state in AT_WORK and now - heartbeat > bounds.heartbeat:
+        return f"no sign of life for {_shown(now - heartbeat)}, more than {_shown(bounds.heartbeat)}"
+    if seen.state in AT_WORK and seen.busy and now - seen.busy[1] > bounds.batch:
+        return f"a micro-batch of {seen.busy[0]} has run for {_shown(now - seen.busy[1])}, more than {_shown(bounds.batch)}"
+    return ""
+
+
+def _start(seen: Observed, since: datetime, done: list[Event], now: datetime, counted: bool) -> Decision:
+    """The first restart comes at once, later ones after ever longer waits: from its end on, or from the last attempt."""
+    known = [moment for moment in (seen.started, seen.heartbeat, done[-1].moment if done else None) if moment]
+    if not known or max(known) < since:
+        return Decision("start", WANTED)  # it did not go down: it has not been up since that was said
+    ended = {"dead": "its process died", "failed": "it failed"}.get(str(seen.state), "it ended, though it is to run")
+    why = f"{ended}: {seen.error}" if seen.error else ended
+    due = max(known) + backoff(seen.pipeline, len(done))
+    if now < due:
+        return Decision("nothing", f"{why}; next attempt in {_shown(due - now)}", due=due)
+    return Decision("start", why, counted=counted)
+
+
+def backoff(pipeline: str, attempt: int) -> timedelta:
+    """The wait before a restart: none before the first, then 2 s, 4 s, ... 5 minutes, each less up to a half by chance.
+
+    The chance is that of name and number, so that jobs which fail together do not come back together.
+    """
+    if attempt == 0:
+        return timedelta(0)
+    longest = min(_FIRST * 2 ** min(attempt - 1, 20), _LONGEST)
+    return longest * (1 - zlib.crc32(f"{pipeline} {attempt}".encode()) / 2**33)
+
+
+def _broken(seen: Observed, fault: str, bounds: Bounds) -> str:
+    last = fault or seen.error or "its process died without a word"
+    return (
+        f"pipeline={seen.pipeline!r}: given up, for {bounds.restarts} restarts within {_shown(bounds.within)} did not help; "
+        f"the last end: {last}. See `lakehouse logs {seen.pipeline}`, remove the cause, then `lakehouse start {seen.pipeline}`"
+    )
+
+
+def is_transient(error: str) -> bool:
+    """Whether the cause will pass by itself, so that one waits for it instead of giving up."""
+    return bool(_TRANSIENT.search(error))
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How a query failed; `batch` is the micro-batch that it was in, None if in none."""
+
+    at: datetime
+    batch: int | None
+    error: str
+
+
+def after_failure(failures: Sequence[Failure], most: int) -> Literal["restart", "park", "end"]:
+    """What becomes of a query that failed, the last time just now: it is restarted alone at most `most` times.
+
+    Then it is parked if it fails in one and the same micro-batch, for that is the batch's fault, not the process's.
+    """
+    last = failures[-1]
+    if _OF_THE_PROCESS.search(last.error):
+        return "end"
+    recent = [f for f in failures if last.at - f.at <= _CALM]
+    if len(recent) <= most:
+        return "restart"
+    same = last.batch is not None and {f.batch for f in recent[-most - 1 :]} == {last.batch}
+    return "park" if same and not is_transient(last.error) else "end"
+
+
+def _shown(span: timedelta) -> str:
+    seconds = span.total_seconds()
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"

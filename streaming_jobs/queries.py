@@ -1,0 +1,180 @@
+"""One live query inside a job's process: started, restarted alone when it fails, parked, observed."""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import takewhile
+from pathlib import Path
+
+from pyspark.sql.streaming import StreamingQuery
+
+from lakehouse import live
+from lakehouse.errors import JobError
+from lakehouse.event_time import text
+from lakehouse.lake import Lake
+from lakehouse.table import Table
+from streaming_jobs import healing, progress
+from streaming_jobs.healing import Failure
+from streaming_jobs.progress import QueryStatus
+
+_EXCEPTION = re.compile(r"(Caused by: )?[\w.$]+(Error|Exception)\b.*: ")
+_PAUSE = timedelta(seconds=1)  # before the first restart; doubled for each further one
+
+
+class LiveQuery:
+    """The query that fills one table. `guard` is called at each commit point, and may refuse to go on."""
+
+    def __init__(
+        self, lake: Lake, table: Table, guard: Callable[[str], None] = lambda point: None,
+        before: QueryStatus | None = None,
+    ) -> None:  # fmt: skip
+        self.lake, self.table, self.guard = lake, table, guard
+        self.query: StreamingQuery | None = None
+        self.status = before or QueryStatus(table.name, False, since=progress.now())
+        self.failures: list[Failure] = []
+        self.due: datetime | None = None  # of the next restart
+        self.noted = -1
+        self.began = datetime.now(UTC)
+
+    @property
+    def parked(self) -> bool:
+        return self.status.state == "parked"
+
+    @property
+    def active(self) -> bool:
+        return self.query is not None and self.query.isActive
+
+    def start(self, available_now: bool = False) -> None:
+        self.query = live.start(self.lake, self.table, available_now=available_now, reached=self.guard)
+        self._enter("running")
+
+    def failure(self) -> str:
+        """Why the query ended, in a line; empty if it runs, waits for its restart, or ended by itself."""
+        if self.due or self.parked or self.query is None or self.query.isActive:
+            return ""
+        error = self.query.exception()
+        return cause(str(error)) if error else ""
+
+    def tend(self) -> None:
+        """Restarts the query when it has failed, or parks it. Raises JobError if the process had better start anew."""
+        if self.due and datetime.now(UTC) >= self.due:
+            self.due = None
+            self.start()
+            return
+        error = self.failure()
+        if not error:
+            return
+        stuck = _in_flight(self.lake, self.table)
+        now = datetime.now(UTC)
+        self.failures = [*self.failures[-100:], Failure(now, stuck and stuck[0], error)]
+        most = self.lake.settings.query_restarts
+        match healing.after_failure(self.failures, most):
+            case "end":
+                raise JobError(f"table={self.table.name}: its query failed; {error}")
+            case "restart":
+                self.due = now + _PAUSE * 2 ** min(len(self.failures) - 1, 4)
+                self._enter("restarting", restarts=self.status.restarts + 1, error=error)
+                self._tell(f"its query failed and is restarted; {error}")
+            case "park":
+                self._enter("parked", error=error, offsets=stuck[1] if stuck else "")
+                self._tell(f"parked: its query failed {most + 1} times at {self.status.offsets}; {error}")
+
+    def stop(self) -> None:
+        if self.query is not None:
+            self.query.stop()
+
+    def observe(self) -> QueryStatus:
+        """Counts come from the journal (Spark's own count rows twice where a batch is read twice), the rest from Spark."""
+        status = replace(self.status, active=self.active)
+        for report in self.query.recentProgress if self.query else ():
+            if report.batchId <= self.noted:
+                continue
+            self.noted = report.batchId
+            progress.note(self.lake.settings, self.table.pipeline, json.loads(report.json))
+            status = replace(status, busy_since=None, **_reported(report, status.dropped_by_spark))
+        for commit in takewhile(lambda c: c.at > self.began and c.batch > self.status.batch, self._journal()):
+            status = replace(
+                status,
+                rows=status.rows + commit.arrived,
+                late=status.late + commit.late,
+                quarantined=status.quarantined + commit.quarantined,
+            )
+        last = next(self._journal(), None)
+        if last:
+            status = replace(status, batch=last.batch, frontier=last.frontier and text(last.frontier))
+        # between two looks at a query that is idle its trigger may be active, too, but not at each look
+        busy = self.active and self.query.status["isTriggerActive"]
+        self.status = replace(status, busy_since=(status.busy_since or progress.now()) if busy else None)
+        return self.status
+
+    def _journal(self):
+        return self.lake.journal(self.table).live()
+
+    def _enter(self, state: str, **changes: object) -> None:
+        self.status = replace(self.status, state=state, since=progress.now(), active=self.active, **changes)
+
+    def _tell(self, what: str) -> None:
+        print(f"{progress.now()} table={self.table.name}: {what}", file=sys.stderr, flush=True)
+
+
+def cause(text: str) -> str:
+    """The line of a nested failure that says what happened: the innermost exception, or Spark's own first line."""
+    told = text.partition("=== Streaming Query")[0]  # what follows describes the query
+    lines = [line.strip() for line in told.splitlines() if line.strip() and not line.startswith("\t")]
+    exceptions = [line for line in lines if _EXCEPTION.match(line)]
+    return (exceptions[-1:] or lines[:1] or ["no text"])[0][:500]
+
+
+def _reported(report, dropped: int) -> dict[str, object]:
+    """What one micro-batch's report changes in the status."""
+    lags = _lags(report)
+    return {
+        "rows_per_second": round(report.inputRowsPerSecond or 0.0, 1),
+        "lags": lags,
+        "lag": sum(lags.values()) if lags else sum(_files(source) for source in report.sources),
+        "batch_seconds": report.batchDuration / 1000,
+        "phases": dict(report.durationMs),
+        "state_rows": sum(o.numRowsTotal for o in report.stateOperators),
+        "state_bytes": sum(o.memoryUsedBytes for o in report.stateOperators),
+        "dropped_by_spark": dropped + sum(o.numRowsDroppedByWatermark for o in report.stateOperators),
+    }
+
+
+def _lags(report) -> dict[str, int]:
+    """Records that the sources had not handed over yet at the end of the batch, by partition of a topic."""
+    lags = {}
+    for source in report.sources:
+        latest = source.latestOffset
+        if isinstance(latest, str) and latest.startswith("{") and "reservoirVersion" not in latest:
+            ends = json.loads(source.endOffset)
+            for topic, found in json.loads(latest).items():
+                lags |= {f"{topic}-{p}": offset - ends.get(topic, {}).get(p, 0) for p, offset in found.items()}
+    return lags
+
+
+def _files(source) -> int:
+    return int(float((source.metrics or {}).get("numFilesOutstanding", 0)))
+
+
+def _in_flight(lake: Lake, table: Table) -> tuple[int, str] | None:
+    """The micro-batch that has begun and is not committed, and its range of offsets; None if there is none."""
+    folder = lake.settings.root / live.CHECKPOINTS / table.name
+    generations = _numbers(folder)
+    checkpoint = folder / str(generations[-1]) if generations else folder
+    begun, done = _numbers(checkpoint / "offsets"), _numbers(checkpoint / "commits")
+    if not begun or begun[-1] in done:
+        return None
+    first, last = ["the start", *(_offsets(checkpoint / "offsets" / str(n)) for n in begun[-2:])][-2:]
+    return begun[-1], f"batch {begun[-1]}, offsets from {first} to {last}"
+
+
+def _offsets(log: Path) -> str:
+    """The line of each source in the query's offset log; before them stand a version and settings."""
+    return " ".join(log.read_text().splitlines()[2:])
+
+
+def _numbers(folder: Path) -> list[int]:
+    return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []

@@ -1,0 +1,77 @@
+"""Brings a streaming job to what is wanted of it, one look at a time: `observe`, `healing.decide`, act.
+
+The same from a Dagster sensor and from `lakehouse supervise`. A look takes milliseconds and starts the process without
+waiting for it; whoever is at the job already goes first.
+"""
+
+import shutil
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from lakehouse.errors import JobError
+from lakehouse.settings import Settings
+from streaming_jobs import desired, healing, progress, supervisor
+from streaming_jobs.desired import Event
+from streaming_jobs.healing import Bounds, Decision, Observed
+from streaming_jobs.progress import JobStatus
+
+_ROOM = 32 << 20  # bytes; below that a process would end before it could say why
+
+
+def reconcile(settings: Settings, pipeline: str) -> Decision:
+    """Does now what is to be done about the job, and returns it. What cannot be done is told as `nothing`, with why."""
+    if desired.read(settings, pipeline) is None:
+        return Decision("nothing", "nobody has asked for it")
+    try:
+        with desired.acting(settings, pipeline):
+            return _acted(settings, pipeline)
+    except (JobError, OSError) as err:  # another is at it; it outlives SIGKILL; the disk is full
+        return Decision("nothing", str(err))
+
+
+def _acted(settings: Settings, pipeline: str) -> Decision:
+    seen, done = observe(settings, pipeline), desired.history(settings, pipeline)
+    wanted, bounds = desired.read(settings, pipeline), Bounds.of(settings)
+    decision = healing.decide(wanted, seen, done, datetime.now(UTC), bounds)
+    match decision.action:
+        case "start" | "replace":
+            supervisor.kill(settings, pipeline, decision.why)  # also what a dead process left: its JVM
+            launched = {"restarted": decision.why != healing.WANTED, "counted": decision.counted}
+            supervisor.launch(settings, pipeline, decision.why, **launched)
+        case "stop":
+            supervisor.ask_to_end(settings, pipeline, decision.why)
+        case "kill":
+            supervisor.kill(settings, pipeline, decision.why)
+        case "break":
+            supervisor.kill(settings, pipeline, decision.why)
+            _give_up(settings, pipeline, decision.why)
+    return decision
+
+
+def _give_up(settings: Settings, pipeline: str, why: str) -> None:
+    desired.note(settings, pipeline, Event(progress.now(), "broken", why))
+    last = supervisor.status(settings, pipeline) or JobStatus(pipeline, 0, 0.0, 0, 0.0, "broken", "", "")
+    stopped = tuple(replace(q, active=False) for q in last.queries)
+    now = progress.now()
+    progress.write(
+        settings, replace(last, state="broken", error=why, started_at=last.started_at or now, queries=stopped)
+    )
+
+
+def observe(settings: Settings, pipeline: str) -> Observed:
+    """The job's process as it is now: of one that has not spoken yet, what is known from its launch and its log."""
+    room = shutil.disk_usage(settings.root).free > _ROOM
+    launched = supervisor.silent_launch(settings, pipeline)
+    if launched:
+        alive = progress.is_alive(launched.pid, launched.process_started)
+        error = "" if alive else supervisor.last_error(settings, pipeline)
+        state = "starting" if alive else "failed" if error else "dead"
+        return Observed(pipeline, state, alive, launched.moment, launched.moment, error=error, room=room)
+    status = supervisor.status(settings, pipeline)
+    if status is None:
+        return Observed(pipeline, room=room)
+    started, heartbeat = (datetime.fromisoformat(at) for at in (status.started_at, status.heartbeat))
+    at_work = [(q.table, datetime.fromisoformat(q.busy_since)) for q in status.queries if q.busy_since]
+    busy = min(at_work, key=lambda found: found[1], default=None)
+    error = status.error if status.state == "failed" else ""  # of others it is a remark
+    return Observed(pipeline, status.state, status.alive, started, heartbeat, busy, error, room)

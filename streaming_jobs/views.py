@@ -1,0 +1,119 @@
+"""Streaming jobs for a terminal: their queries, and all that is known of them at one glance."""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from lakehouse.settings import Settings
+from streaming_jobs import desired, supervisor
+from streaming_jobs.progress import JobStatus, QueryStatus
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+_COLOURS = {"running": "green", "starting": "yellow", "stopping": "yellow", "degraded": "yellow", "stopped": "dim"}
+
+
+def queries_table(
+    found: Iterable[tuple[str, JobStatus | None]], certificates: Mapping[str, str] | None = None
+) -> "Table":
+    """Jobs and their queries; with `certificates` (table -> text) a column of them."""
+    from rich.table import Table
+
+    table = Table("job", "state", "table", box=None, header_style="bold")
+    for column in ("rows/s", "rows", "lag", "late", "quarantined", "batch s"):
+        table.add_column(column, justify="right")
+    table.add_column("frontier")
+    if certificates is not None:
+        table.add_column("last certificate")
+    for name, status in found:
+        if status is None:
+            table.add_row(name, "never ran")
+            continue
+        for i, q in enumerate(status.queries or (None,)):
+            first = (name, _coloured(status.state)) if i == 0 else ("", "")
+            if q is None:
+                table.add_row(*first)
+                continue
+            late = f"{q.late:,}" + (f" [red](Spark dropped {q.dropped_by_spark})[/red]" if q.dropped_by_spark else "")
+            counts = (f"{q.rows_per_second:,.0f}", f"{q.rows:,}", f"{q.lag:,}", late, f"{q.quarantined:,}")
+            table.add_row(*first, _named(q), *counts, f"{q.batch_seconds:.1f}", (q.frontier or "")[:19],
+                          *([certificates.get(q.table, "")] if certificates is not None else []))  # fmt: skip
+    return table
+
+
+def top(settings: Settings, pipelines: Iterable[str]) -> "Group":
+    """The jobs, their queries, the lag of each partition of their topics, and what is wrong, as of now."""
+    from rich.console import Group
+    from rich.text import Text
+
+    found = [(name, supervisor.status(settings, name)) for name in pipelines]
+    jobs = [status for _, status in found if status]
+    lags = [
+        f"{partition} {lag:,}" for status in jobs for q in status.queries for partition, lag in sorted(q.lags.items())
+    ]
+    trouble = [Text(f"{name}: {told}", style="red") for name, status in found for told in troubles(status)]
+    return Group(
+        _processes(settings, found),
+        "",
+        queries_table(found),
+        "",
+        Text(f"lag: {', '.join(lags) or 'none known'}"),
+        *trouble,
+    )
+
+
+def troubles(status: JobStatus | None) -> list[str]:
+    """What is wrong with a job, in a line each."""
+    if status is None:
+        return []
+    parked = [
+        f"table={q.table} is {q.state} since {q.since}"
+        + (f" at {q.offsets}" if q.offsets else "")
+        + (f"; {q.error}" if q.error else "")
+        for q in status.queries
+        if q.state in ("parked", "restarting")
+    ]
+    return [*([status.error] if status.error else []), *parked]
+
+
+def _processes(settings: Settings, found: Iterable[tuple[str, JobStatus | None]]) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("job", "state", "wanted", box=None, header_style="bold")
+    for column in ("pid", "up", "Python", "JVM", "restarts"):
+        table.add_column(column, justify="right")
+    table.add_column("the last because")
+    for name, status in found:
+        wanted, done = desired.read(settings, name), desired.history(settings, name)
+        restarts = [e for e in done if e.what == "restarted"]
+        asked = f"{wanted.state} by {wanted.by}" if wanted else "–"
+        shown = ("never ran", asked) if status is None else (_coloured(status.state), Text(asked))
+        process = (
+            (f"{status.pid}", _age(status.started_at), _mib(status.python_bytes), _mib(status.jvm_bytes))
+            if status and status.alive
+            else ("", "", "", "")
+        )
+        table.add_row(name, *shown, *process, f"{len(restarts)}", Text(restarts[-1].why[:100] if restarts else ""))
+    return table
+
+
+def _named(query: QueryStatus) -> str:
+    marks = [query.state] if query.state in ("parked", "restarting") else []
+    marks += [f"restarted {query.restarts}x"] if query.restarts else []
+    return f"{query.table} [yellow]({', '.join(marks)})[/yellow]" if marks else query.table
+
+
+def _age(since: str) -> str:
+    return str(datetime.now(UTC) - datetime.fromisoformat(since)).partition(".")[0]
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.0f} MiB"
+
+
+def _coloured(state: str) -> str:
+    colour = _COLOURS.get(state, "red")
+    return f"[{colour}]{state}[/{colour}]"

@@ -1,0 +1,220 @@
+"""What is decided about a job and about a query: tables of what is seen, and what follows. No process, no Spark."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import psutil
+import pytest
+
+from lakehouse.errors import JobError
+from lakehouse.settings import Settings
+from streaming_jobs import desired, healing, lease, progress, reconciler, supervisor
+from streaming_jobs.desired import Desired, Event
+from streaming_jobs.healing import Bounds, Failure, Observed, after_failure, backoff, decide
+from streaming_jobs.progress import JobStatus, QueryStatus
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+BOUNDS = Bounds(start=timedelta(minutes=3), restarts=3)
+AWAY = "bootstrap.servers=x: it must answer within 30 s and did not"
+
+
+def ago(**span: float) -> datetime:
+    return NOW - timedelta(**span)
+
+
+RUN = Desired("running", ago(hours=9).isoformat(), "ann")
+STOP = Desired("stopped", ago(seconds=5).isoformat(), "ann")
+WELL = Observed("sensors", "running", True, ago(hours=8), ago(seconds=1), ("valid_readings", ago(seconds=3)))
+DEAD = Observed("sensors", "dead", False, ago(hours=8), ago(seconds=1))
+FAILED = Observed("sensors", "failed", False, ago(hours=8), ago(seconds=1), error="OSError: x")
+
+
+def restarted(*minutes: float, counted: bool = True) -> tuple[Event, ...]:
+    return tuple(Event(ago(minutes=m).isoformat(), "restarted", "it died", counted=counted) for m in minutes)
+
+
+def broken(minutes: float) -> Event:
+    return Event(ago(minutes=minutes).isoformat(), "broken", "given up")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "seen", "history", "action", "why"),
+    [
+        # nobody asked, or all is well
+        (None, DEAD, (), "nothing", "nobody has asked"),
+        (RUN, WELL, (), "nothing", "it is running"),
+        (RUN, replace(WELL, state="degraded"), (), "nothing", "it is degraded"),
+        (RUN, replace(WELL, state="starting", started=ago(minutes=2), heartbeat=ago(minutes=2)), (), "nothing", "starting"),
+        (RUN, replace(WELL, state="stopping", heartbeat=ago(seconds=90)), (), "nothing", "stopping"),
+        # wanted, and not there
+        (RUN, Observed("sensors"), (), "start", healing.WANTED),
+        (replace(RUN, since=ago(seconds=0).isoformat()), DEAD, restarted(3, 2, 1), "start", healing.WANTED),
+        (RUN, DEAD, (), "start", "its process died"),
+        (RUN, FAILED, (), "start", "it failed: OSError: x"),
+        (RUN, replace(DEAD, state="stopped"), (), "start", "it ended, though it is to run"),
+        # there, and not well
+        (RUN, replace(WELL, heartbeat=ago(seconds=61)), (), "replace", "no sign of life for 61 s, more than 1 min"),
+        (RUN, replace(WELL, busy=("t", ago(minutes=11))), (), "replace", "a micro-batch of t has run for 11 min"),
+        (RUN, replace(WELL, state="starting", started=ago(minutes=4)), (), "replace", "did not run within 3 min"),
+        (RUN, replace(WELL, state="stopping", heartbeat=ago(minutes=3)), (), "replace", "did not end within 2 min"),
+        # again and again: wait, then give up
+        (RUN, DEAD, restarted(0.01), "nothing", "its process died; next attempt in"),
+        (RUN, replace(DEAD, heartbeat=ago(seconds=20)), restarted(1), "start", "its process died"),
+        (RUN, FAILED, restarted(50, 30, 10), "break", "3 restarts within 1 h did not help; the last end: OSError: x"),
+        (RUN, replace(WELL, heartbeat=ago(seconds=99)), restarted(50, 30, 10), "break", "the last end: no sign of life"),
+        (RUN, replace(FAILED, heartbeat=ago(minutes=5)), restarted(61, 30, 10), "start", "it failed"),
+        (RUN, FAILED, (*restarted(50, 30, 10), broken(1)), "nothing", "given up"),
+        (replace(RUN, since=ago(seconds=0).isoformat()), FAILED, (*restarted(9, 8, 7), broken(1)), "start", healing.WANTED),
+        # what passes by itself is waited for
+        (RUN, replace(FAILED, error=AWAY, heartbeat=ago(minutes=6)), restarted(*range(30, 6, -1), counted=False), "start", AWAY),
+        (RUN, replace(FAILED, error=AWAY, heartbeat=ago(minutes=6)), restarted(50, 30, 10), "start", AWAY),
+        (RUN, replace(FAILED, error=AWAY), restarted(1, counted=False), "nothing", "next attempt in"),
+        (RUN, replace(DEAD, room=False), (), "nothing", "the disk is full"),
+        (RUN, replace(FAILED, room=False), restarted(3, 2, 1), "nothing", "the disk is full"),
+        # not wanted
+        (STOP, DEAD, (), "nothing", "it is stopped"),
+        (STOP, WELL, (), "stop", "it is to be stopped"),
+        (STOP, replace(WELL, state="stopping"), (), "nothing", "it drains"),
+        (STOP, WELL, (Event(ago(seconds=4).isoformat(), "stopping", "asked"),), "nothing", "it drains"),
+        (replace(STOP, since=ago(minutes=3).isoformat()), WELL, (), "kill", "it did not end within 2 min"),
+    ],
+)  # fmt: skip
+def test_what_is_seen_and_what_is_done(wanted, seen, history, action, why):
+    decision = decide(wanted, seen, history, NOW, BOUNDS)
+    assert decision.action == action and why in decision.why, decision
+
+
+def test_a_restart_counts_unless_its_cause_passes_by_itself():
+    for error, counted in (
+        ("", True),
+        ("ValueError: x", True),
+        (AWAY, False),
+        ("OSError: No space left on device", False),
+    ):
+        assert decide(RUN, replace(FAILED, error=error), (), NOW, BOUNDS).counted == counted, error
+    assert decide(RUN, replace(WELL, heartbeat=ago(hours=1)), (), NOW, BOUNDS).counted
+
+
+def test_what_is_given_up_says_what_to_do():
+    told = decide(RUN, FAILED, restarted(3, 2, 1), NOW, BOUNDS).why
+    assert "lakehouse logs sensors" in told and "lakehouse start sensors" in told
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "bootstrap_servers='' (root=x): empty means the embedded broker, and none is running",
+        "Caused by: org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment.",
+        "java.io.IOException: No space left on device",
+    ],
+)
+def test_what_passes_by_itself(error):
+    assert healing.is_transient(error)
+    assert not healing.is_transient("py4j.protocol.Py4JNetworkError: [Errno 111] Connection refused")
+
+
+def test_waits_grow_to_a_bound_and_differ_by_job_and_attempt():
+    waits = [backoff("sensors", n).total_seconds() for n in range(12)]
+    assert waits[0] == 0 and waits == [backoff("sensors", n).total_seconds() for n in range(12)]
+    for n, wait in enumerate(waits[1:], 1):
+        assert min(2**n, 300) / 2 <= wait <= min(2**n, 300)
+    assert backoff("ads", 5) != backoff("sensors", 5)
+
+
+@pytest.mark.parametrize(
+    ("failures", "then"),
+    [
+        ([(0, 7, "x")], "restart"),
+        ([(20, 7, "x"), (10, 7, "x"), (0, 7, "x")], "park"),
+        ([(20, 7, "x"), (10, 8, "x"), (0, 8, "x")], "end"),  # not one batch: the process may be at fault
+        ([(20, None, "x"), (10, None, "x"), (0, None, "x")], "end"),
+        ([(20, 7, AWAY), (10, 7, AWAY), (0, 7, AWAY)], "end"),  # the batch is not to blame
+        ([(0, 7, "java.lang.OutOfMemoryError: Java heap space")], "end"),
+        ([(2000, 7, "x"), (1000, 7, "x"), (0, 7, "x")], "restart"),  # forgotten
+    ],
+)
+def test_what_becomes_of_a_query_that_failed(failures, then):
+    assert after_failure([Failure(ago(seconds=s), batch, error) for s, batch, error in failures], most=2) == then
+
+
+# ---- what is read from the files
+
+
+@pytest.fixture
+def settings(tmp_path) -> Settings:
+    return Settings(root=tmp_path)
+
+
+def status_of(pid: int, born: float, **given: object) -> JobStatus:
+    at = progress.now()
+    return JobStatus("sensors", pid, born, 0, 0.0, **({"state": "running", "started_at": at, "heartbeat": at} | given))
+
+
+def me() -> tuple[int, float]:
+    return os.getpid(), psutil.Process().create_time()
+
+
+def test_a_pid_that_another_process_has_now_is_not_the_job(settings):
+    pid, born = me()
+    progress.write(settings, status_of(pid, born))
+    assert reconciler.observe(settings, "sensors").alive
+    progress.write(settings, status_of(pid, born - 100))
+    seen = reconciler.observe(settings, "sensors")
+    assert (seen.state, seen.alive) == ("dead", False)
+    supervisor.kill(settings, "sensors", "a test")  # and it is not killed for it: else this test would not end
+
+
+def test_the_micro_batch_that_runs_longest_is_seen(settings):
+    queries = (QueryStatus("a", True, busy_since="2026-01-01T00:00:02+00:00"), QueryStatus("b", True),
+               QueryStatus("c", True, busy_since="2026-01-01T00:00:01+00:00"))  # fmt: skip
+    progress.write(settings, status_of(*me(), queries=queries))
+    assert reconciler.observe(settings, "sensors").busy == ("c", datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC))
+
+
+def test_a_process_that_has_not_spoken_is_known_from_its_launch(settings):
+    progress.write(settings, status_of(1, 1.0, state="stopped"))
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as quiet:
+        born = psutil.Process(quiet.pid).create_time()
+        desired.note(settings, "sensors", Event(progress.now(), "started", "a test", quiet.pid, born))
+        assert supervisor.identity(settings, "sensors") == (quiet.pid, born)
+        seen = reconciler.observe(settings, "sensors")
+        assert (seen.state, seen.alive) == ("starting", True)
+    supervisor.log_path(settings, "sensors").write_text("error: tables=x: no such module\n")
+    seen = reconciler.observe(settings, "sensors")
+    assert (seen.state, seen.alive, seen.error) == ("failed", False, "tables=x: no such module")
+
+
+def test_one_at_a_time_acts(settings):
+    desired.wish(settings, "sensors", "running", "a test")
+    with desired.acting(settings, "sensors"):
+        decision = reconciler.reconcile(settings, "sensors")
+    assert decision.action == "nothing" and "another is at it" in decision.why
+    assert desired.history(settings, "sensors") == ()
+
+
+def test_the_history_keeps_the_last_hundred(settings):
+    for n in range(103):
+        desired.note(settings, "sensors", Event(progress.now(), "started", f"{n}"))
+    assert [e.why for e in desired.history(settings, "sensors")] == [f"{n}" for n in range(3, 103)]
+
+
+# ---- the lease
+
+
+def test_each_holder_has_an_epoch_of_its_own_and_the_one_before_ends_with_the_winners_name(settings):
+    with lease.held(settings, "sensors") as first:
+        first.check()
+        with (
+            pytest.raises(JobError, match=f"pid={os.getpid()} since .* one process fills a table"),
+            lease.held(settings, "sensors"),
+        ):
+            pass
+        lease.path_of(settings, "sensors").with_name("lease").unlink()  # as on a file system that does not lock
+        with lease.held(settings, "sensors") as second:
+            assert (first.epoch, second.epoch) == (1, 2)
+            second.check()
+            with pytest.raises(JobError, match=r"epoch=1: pid=\d+ since .* \(epoch 2\) runs it now"):
+                first.check()

@@ -1,0 +1,266 @@
+"""Real processes, killed, stopped and broken for real; whoever supervises them brings them back, and never two at a time."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import confluent_kafka as kafka
+import psutil
+import pyarrow as pa
+import pytest
+from test_streaming_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
+
+from lakehouse import broker, catalog, jars, live, proof
+from lakehouse.errors import JobError
+from lakehouse.event_time import EPOCH
+from lakehouse.kafka_options import client_config
+from lakehouse.lake import Lake
+from lakehouse.live import BatchLog
+from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.tables import sensors
+from lakehouse.testing import Stage
+from streaming_jobs import desired, lease, progress, reconciler, supervisor
+
+SENSORS = ("lakehouse.tables.sensors",)
+
+
+@pytest.fixture
+def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
+    """A lakehouse of its own with short bounds; what runs in it at the end is killed."""
+    settings = Settings(
+        root=tmp_path / "root", jars=from_environment().jars, tables=SENSORS, spark_conf=quick_jvm,
+        max_offsets_per_trigger=30_000, heartbeat_within="6 seconds", restarts=4,
+    )  # fmt: skip
+    yield settings
+    for folder in (settings.root / "_jobs").glob("*"):
+        supervisor.stop(settings, folder.name, now=True)
+    broker.stop(settings)
+
+
+@contextmanager
+def supervised(settings: Settings, pipeline: str) -> Iterator[None]:
+    """`lakehouse supervise` beside."""
+    command = [sys.executable, "-m", "lakehouse", "supervise", pipeline, "--every", "0.5"]
+    with subprocess.Popen(command, env=os.environ | to_environment(settings), start_new_session=True) as process:
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGINT)
+    assert process.returncode == 0
+
+
+def healed(settings: Settings, pipeline: str, before: progress.JobStatus, why: str) -> progress.JobStatus:
+    """Waits for another process at work; the last restart is for that reason."""
+
+    def at_work() -> bool:
+        now = supervisor.status(settings, pipeline)
+        return now.pid != before.pid and now.state == "running"
+
+    awaited(at_work, f"healed after: {why}")
+    last = next(e for e in reversed(desired.history(settings, pipeline)) if e.what == "restarted")
+    assert why in last.why and last.counted, last
+    assert not progress.is_alive(before.pid, before.process_started) and not progress.is_alive(
+        before.jvm, before.jvm_started
+    )
+    return supervisor.status(settings, pipeline)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_killed_stopped_and_overtaken_it_goes_on_and_every_row_is_there_once(settings, spark):
+    broker.start(settings, jars.resolve(settings.jars))
+    sent = produce(settings, 0, 10)
+    first = supervisor.start(settings, "sensors", wait=120, by="a test")
+    with supervised(settings, "sensors"):
+        awaited(lambda: arrived(settings, "sensor_readings") > 0, "first batch recorded")
+        os.kill(first.pid, signal.SIGKILL)
+        second = healed(settings, "sensors", first, "its process died")
+
+        sent += produce(settings, 10, 20)
+        psutil.Process(second.jvm).kill()
+        third = healed(settings, "sensors", second, "Spark's JVM ended, killed or out of memory")
+
+        sent += produce(settings, 20, 30)
+        os.kill(third.pid, signal.SIGSTOP)
+        fourth = healed(settings, "sensors", third, "no sign of life for")
+        with pytest.raises(ProcessLookupError):  # it was killed before the other started: it cannot wake up
+            os.kill(third.pid, signal.SIGCONT)
+
+        assert [first.epoch, second.epoch, third.epoch, fourth.epoch] == [1, 2, 3, 4]
+        winner = lease.Holder(5, 1, 0.0, progress.now())  # as if it had slept while another took over, without any lock
+        log = supervisor.log_path(settings, "sensors")
+        progress.replace_file(lease.path_of(settings, "sensors"), asdict(winner))
+        awaited(lambda: not progress.is_alive(fourth.pid, fourth.process_started), "the loser ends", 30)
+        logs = [log, log.with_suffix(".log.1")]  # the next process may have begun its own
+        assert any(
+            "pid=1 since" in each.read_text() and "runs it now" in each.read_text() for each in logs if each.exists()
+        )
+        healed(settings, "sensors", fourth, "its process died")
+        awaited(lambda: arrived(settings, "sensor_readings") >= sent, "all recorded")
+        stopped = supervisor.stop(settings, "sensors", by="a test")
+        assert stopped.state == "stopped" and stopped.epoch == 6
+        assert {q.dropped_by_spark for q in stopped.queries} == {0}
+    assert not supervisor.status(settings, "sensors").alive, "it stays stopped"
+
+    lake = Lake(spark, settings, catalog.load(settings))
+    every_offset_once(lake, sent)
+    the_oracle_agrees(lake)
+    certificate = proof.reconcile(lake, lake.catalog.table("sensor_averages"))
+    assert certificate.verdict == "EQUAL" and certificate.rows_live > 100, certificate
+
+
+ORDERS = '''
+import time
+
+from lakehouse.table import kafka, table
+from pyspark.sql import functions as F
+
+order_topic = kafka("orders", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL")
+
+@table(layer="bronze", event_time="at", delay="1 second")
+def orders(order_topic):
+    return order_topic
+
+def double(n):
+    time.sleep(600 if n == 99 else 0)
+    return n * 2
+
+@table(layer="silver")
+def doubled(orders):
+    return orders.withColumn("double", F.udf(double, "bigint")("n"))
+
+@table(layer="silver")
+def remainders(orders):
+    return orders.withColumn("remainder", F.expr("REMAINDER"))
+'''  # fmt: skip
+
+
+@pytest.fixture
+def orders(tmp_path, monkeypatch) -> Path:
+    """The file of a pipeline's module, importable here and in processes started from here."""
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "modules"), os.environ.get("PYTHONPATH", "")]))
+    path = tmp_path / "modules" / "orders_of_a_test.py"
+    path.parent.mkdir()
+    path.write_text(textwrap.dedent(ORDERS).replace("REMAINDER", "n % (n - 13)"))
+    yield path
+    sys.modules.pop(path.stem, None)
+
+
+@pytest.mark.slow
+def test_a_poison_batch_parks_its_query_and_one_that_hangs_has_its_process_replaced(settings, orders):
+    settings = replace(settings, tables=(orders.stem,), query_restarts=1, batch_within="10 seconds")
+    broker.start(settings, jars.resolve(settings.jars))
+    broker.ensure_topics(settings, {"orders": 1})
+    name = orders.stem
+
+    def send(*numbers: int) -> None:
+        producer = kafka.Producer(client_config(settings))
+        for n in numbers:
+            producer.produce("orders", json.dumps({"n": n, "at": "2026-01-01T00:00:00Z"}))
+        assert producer.flush(30) == 0
+
+    def query(table: str) -> progress.QueryStatus:
+        return next(q for q in supervisor.status(settings, name).queries if q.table == table)
+
+    send(1, 2)
+    first = supervisor.start(settings, name, wait=120, by="a test")
+    awaited(lambda: arrived(settings, "remainders") == 2, "two rows")
+    send(13)
+    awaited(lambda: supervisor.status(settings, name).state == "degraded", "the query is parked")
+    send(14)
+    awaited(lambda: arrived(settings, "doubled") == 4, "the other query goes on")
+    parked = query("remainders")
+    assert (parked.state, parked.restarts, parked.active) == ("parked", 1, False)
+    assert "REMAINDER_BY_ZERO" in parked.error or "by zero" in parked.error
+    assert (
+        parked.offsets.startswith(f"batch {parked.batch + 1}, offsets from {{") and "reservoirVersion" in parked.offsets
+    )
+
+    os.kill(first.pid, signal.SIGKILL)
+    awaited(lambda: reconciler.reconcile(settings, name).action == "start", "healed")
+    second = supervisor.await_running(settings, name, supervisor.identity(settings, name)[0], 120)
+    assert second.state == "degraded" and query("remainders").error == parked.error, "nobody has asked for it anew"
+
+    orders.write_text(orders.read_text().replace("n % (n - 13)", "try_mod(n, n - 13)"))
+    supervisor.restart(settings, name, wait=120, by="a test")
+    awaited(lambda: arrived(settings, "remainders") == 4, "what was left over is caught up with")
+    assert supervisor.status(settings, name).state == "running" and query("remainders").state == "running"
+
+    send(99)  # and a micro-batch that never ends
+    hanging = supervisor.status(settings, name)
+    decisions = []
+    awaited(
+        lambda: decisions.append(reconciler.reconcile(settings, name)) or decisions[-1].action == "replace", "replaced"
+    )
+    assert "a micro-batch of doubled has run for 1" in decisions[-1].why
+    assert not hanging.alive and not progress.is_alive(hanging.jvm, hanging.jvm_started)
+
+
+@pytest.mark.slow
+def test_a_crash_loop_is_given_up_and_an_outage_is_waited_for(settings, orders):
+    """Without a JVM until the broker is there: what is wrong is found before one is started."""
+    settings, name = replace(settings, tables=(orders.stem,), restarts=2), orders.stem
+    catalog.load(settings)  # here the module is sound, and stays so
+    sound = orders.read_text()
+    orders.write_text('raise OSError("broken on purpose")')
+    desired.wish(settings, name, "running", "a test")
+    awaited(lambda: reconciler.reconcile(settings, name).action == "break", "given up")
+    what = [(e.what, e.counted) for e in desired.history(settings, name)]
+    assert what == [("started", False), ("restarted", True), ("restarted", True), ("broken", False)]
+    status = supervisor.status(settings, name)
+    assert (
+        status.state == "broken" and "broken on purpose" in status.error and f"lakehouse start {name}" in status.error
+    )
+    assert reconciler.reconcile(settings, name).action == "nothing", "until somebody asks for it anew"
+
+    orders.write_text(sound)
+    with pytest.raises(JobError, match="none is running"):
+        supervisor.start(settings, name, by="a test")
+    attempts = []
+    awaited(lambda: len(attempts) == 3 or attempted(settings, name, attempts), "three attempts without a broker")
+    assert [e.counted for e in attempts] == [False] * 3
+    broker.start(settings, jars.resolve(settings.jars))
+    broker.ensure_topics(settings, {"orders": 1})
+
+    def running() -> bool:
+        reconciler.reconcile(settings, name)
+        return supervisor.status(settings, name).state == "running"
+
+    awaited(running, "it runs once the broker is back")
+
+
+def attempted(settings: Settings, name: str, attempts: list[desired.Event]) -> bool:
+    if reconciler.reconcile(settings, name).action == "start":
+        attempts.append(desired.history(settings, name)[-1])
+    return False
+
+
+def test_a_writer_that_sleeps_while_another_takes_over_writes_nothing_and_delta_alone_would_let_it(spark, tmp_path):
+    stage = Stage(spark, tmp_path / "root", sensors)
+    record = stage.lake.catalog.table("sensor_readings")
+    reading = {"sensor_id": "sensor-1", "event_time": "2026-01-01T00:00:00Z", "temperature_f": "50.00"}
+    row = (b"key", json.dumps(reading).encode(), 0, 0, datetime(2030, 1, 1, tzinfo=UTC))
+    columns = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("partition", pa.int32()), ("offset", pa.int64()),
+                         ("timestamp", pa.timestamp("us", "UTC"))])  # fmt: skip
+    records = spark.createDataFrame(pa.Table.from_pylist([dict(zip(columns.names, row, strict=True))], columns))
+    log = BatchLog(EPOCH, datetime(2030, 1, 1, tzinfo=UTC), {"sensor-readings": {"0": 1}})
+    with lease.held(stage.lake.settings, "sensors") as turn:
+        asleep = live.live_run(stage.lake, record, lambda point: turn.check() if point == "begin" else None)
+        lease.path_of(stage.lake.settings, "sensors").with_name("lease").unlink()  # a file system that does not lock
+        with lease.held(stage.lake.settings, "sensors"):
+            stage.feed("sensor_readings", [reading])
+            with pytest.raises(JobError, match="runs it now"):
+                live.record_batch(asleep, asleep.plan.record(records), 0, log)
+    assert stage.rows("sensor_readings").count() == 1
+    # a transaction begun after the other's commit meets no conflict: the check is what keeps the row from being there twice
+    live.record_batch(replace(asleep, reached=lambda point: None), asleep.plan.record(records), 0, log)
+    assert stage.rows("sensor_readings").count() == 2
