@@ -138,16 +138,24 @@ def flagged(rows: DataFrame, window: Window | None, event_time: str, grain: Grai
     if window is not None and window.kind == "count":  # which window it missed is known only among the rows of its partition
         return rows.withColumn(_LATE, F.col(event_time) <= watermark)
     if window is None:
-        # in microseconds, which costs a tenth of arithmetic on the calendar; partitions are UTC
-        grain_us = GRAINS[grain] // timedelta(microseconds=1)
-        instant = F.unix_micros(event_time)
-        closes = F.timestamp_micros(instant - F.pmod(instant, F.lit(grain_us)) + grain_us)
-        return rows.withColumn(_LATE, closes <= watermark)
+        return rows.withColumn(_LATE, _end_of(GRAINS[grain], event_time) <= watermark)  # partitions are UTC
     rows = rows.withColumn(WINDOW, _assigned(window, event_time))
+    if window.kind == "tumbling" and window.zone == "UTC":
+        return rows.withColumn(_LATE, _end_of(window.size, event_time, window.offset) <= watermark)
     if window.zone != "UTC":
         rows = rows.withMetadata(WINDOW, _WATERMARKED)  # Spark does not see that it comes from the event time
     closes = F.col(event_time) if window.kind == "session" else F.col(f"{WINDOW}.end")
     return rows.withColumn(_LATE, closes <= watermark)
+
+
+def _end_of(span: timedelta, event_time: str, offset: timedelta = timedelta(0)) -> Column:
+    """The end of the span that holds the event time, spans counted from 1970 plus `offset`.
+
+    In microseconds, which costs a tenth of arithmetic on the calendar or on windows, for each row.
+    """
+    size, shift = (each // timedelta(microseconds=1) for each in (span, offset))
+    instant = F.unix_micros(event_time)
+    return F.timestamp_micros(instant - F.pmod(instant - F.lit(shift), F.lit(size)) + size)
 
 
 def _assigned(window: Window, event_time: str) -> Column:
@@ -192,9 +200,7 @@ def counted(rows: DataFrame, window: Window, keys: Sequence[str], event_time: st
 
     Of a partition that has closed by `end` the last window is complete however few rows it holds.
     """
-    span = GRAINS[grain] // timedelta(microseconds=1)
-    instant = F.unix_micros(event_time)
-    closes = F.timestamp_micros(instant - F.pmod(instant, F.lit(span)) + span)
+    closes = _end_of(GRAINS[grain], event_time)
     order = [F.col(event_time), *(F.col(f"{ARRIVAL}.{name}") for name in _SOURCE_ORDER)]
     of_key = Sql.partitionBy(*keys, closes)
     group = F.floor((F.row_number().over(of_key.orderBy(*order)) - 1) / window.rows)

@@ -4,7 +4,6 @@ The exporter is a process of its own that no job knows of. It reads status files
 no Spark, no broker, and nothing that takes longer as the lakehouse grows.
 """
 
-import json
 import sys
 import threading
 import time
@@ -12,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import islice
 
 import psutil
 from prometheus_client import CollectorRegistry
@@ -22,7 +20,7 @@ from prometheus_client.registry import Collector
 from lakehouse.catalog import Catalog
 from lakehouse.errors import DeclarationError, SettingsError
 from lakehouse.event_time import EPOCH, parse_instant
-from lakehouse.frontier import Journal, lines_backwards
+from lakehouse.frontier import Journal
 from lakehouse.results import LastWindows
 from lakehouse.settings import Settings
 from lakehouse.table import Table
@@ -31,7 +29,6 @@ from streaming_jobs import progress
 from streaming_jobs.metric_families import NEVER_RAN, Families
 from streaming_jobs.progress import JobStatus, QueryStatus
 
-_LOOK_BACK = 200  # lines of a progress journal in which the last of each query is looked for
 _SERIES = 100  # keys of a table's last window that are shown: the greatest
 _LABEL = 200  # characters of a key
 
@@ -91,10 +88,8 @@ class LakehouseCollector(Collector):
             _counts(found, status, query)
         if not status.alive:
             return  # how fast it was says nothing about now
-        reports = _last_batches(self._settings, status)
         for query in queries:
-            kind = self._catalog.kind(self._catalog.table(query.table))
-            _last_batch(found, pipeline, query, reports.get(query.table, {}), of_topic=kind == "record")
+            _last_batch(found, pipeline, query, of_topic=self._catalog.kind(self._catalog.table(query.table)) == "record")
 
     def _progress_of(self, found: Families, table: Table) -> None:
         if self._catalog.kind(table) == "snapshot":
@@ -161,44 +156,22 @@ def _counts(found: Families, status: JobStatus, query: QueryStatus) -> None:
     found.add("lakehouse_table_query_active", labels, query.active)
 
 
-def _last_batch(found: Families, pipeline: str, query: QueryStatus, report: dict, *, of_topic: bool) -> None:
-    """`report`: Spark's own of the last micro-batch, empty if it is not known."""
+def _last_batch(found: Families, pipeline: str, query: QueryStatus, *, of_topic: bool) -> None:
     labels = (pipeline, query.table)
     found.add("lakehouse_table_rows_per_second", labels, query.rows_per_second)
     found.add("lakehouse_table_batch_duration_seconds", labels, query.batch_seconds)
-    for phase, milliseconds in report.get("durationMs", {}).items():
+    for phase, milliseconds in query.phases.items():
         if phase != "triggerExecution":  # all of them together
             found.add("lakehouse_table_batch_phase_seconds", (*labels, phase), milliseconds / 1000)
-    if states := report.get("stateOperators"):
-        found.add("lakehouse_table_state_rows", labels, sum(s["numRowsTotal"] for s in states))
-        found.add("lakehouse_table_state_bytes", labels, sum(s["memoryUsedBytes"] for s in states))
+    if query.state_bytes:
+        found.add("lakehouse_table_state_rows", labels, query.state_rows)
+        found.add("lakehouse_table_state_bytes", labels, query.state_bytes)
     if not of_topic:
         found.add("lakehouse_table_lag_files", labels, query.lag)
         return
-    for topic, partition, lag in _lags(report) or (("", "", query.lag),):
+    for key, lag in (query.lags or {"-": query.lag}).items():
+        topic, _, partition = key.rpartition("-")
         found.add("lakehouse_table_lag_records", (*labels, topic, partition), lag)
-
-
-def _lags(report: dict) -> list[tuple[str, str, int]]:
-    """(topic, partition, records not read) at the end of a micro-batch; none if its report does not tell."""
-    source = next(iter(report.get("sources", ())), {})
-    read, latest = source.get("endOffset"), source.get("latestOffset")
-    if not isinstance(read, dict) or not isinstance(latest, dict):
-        return []
-    return [(t, p, max(last - read.get(t, {}).get(p, 0), 0)) for t, ps in latest.items() for p, last in ps.items()]
-
-
-def _last_batches(settings: Settings, status: JobStatus) -> dict[str, dict]:
-    """Table -> Spark's report of its last micro-batch, from the end of the progress journal."""
-    wanted, found = {q.table for q in status.queries}, {}
-    path = progress.job_folder(settings, status.pipeline) / "progress.jsonl"
-    for line in islice(lines_backwards(path), _LOOK_BACK):
-        if not wanted - found.keys():
-            break
-        report = json.loads(line)
-        if "addBatch" in report["durationMs"]:  # else it only says that there was nothing to do
-            found.setdefault(report["name"], report)
-    return found
 
 
 def _epoch(instant: datetime) -> float:

@@ -89,12 +89,16 @@ class LiveQuery:
     def observe(self) -> QueryStatus:
         """Counts come from the journal (Spark's own count rows twice where a batch is read twice), the rest from Spark."""
         status = replace(self.status, active=self.active)
-        for report in self.query.recentProgress if self.query else ():
-            if report.batchId <= self.noted:
+        reports = self.query.recentProgress if self.query else []
+        for report in reports:
+            # a report without a batch has the number of the next one
+            if report.batchId <= self.noted or "addBatch" not in report.durationMs:
                 continue
             self.noted = report.batchId
             progress.note(self.lake.settings, self.table.pipeline, json.loads(report.json))
             status = replace(status, busy_since=None, **_reported(report, status.dropped_by_spark))
+        if reports and "addBatch" not in reports[-1].durationMs:  # nothing to do
+            status = replace(status, rows_per_second=0.0)
         for commit in takewhile(lambda c: c.at > self.began and c.batch > self.status.batch, self._journal()):
             status = replace(
                 status,
