@@ -259,8 +259,8 @@ def test_a_writer_that_sleeps_while_another_takes_over_writes_nothing_and_delta_
         with lease.held(stage.lake.settings, "sensors"):
             stage.feed("sensor_readings", [reading])
             with pytest.raises(JobError, match="runs it now"):
-                live.record_batch(asleep, asleep.plan.record(records), 0, log)
+                live.record_batch(asleep, asleep.plan.record({"sensor_topic": records}), 0, log)
     assert stage.rows("sensor_readings").count() == 1
     # a transaction begun after the other's commit meets no conflict: the check is what keeps the row from being there twice
-    live.record_batch(replace(asleep, reached=lambda point: None), asleep.plan.record(records), 0, log)
+    live.record_batch(replace(asleep, reached=lambda point: None), asleep.plan.record({"sensor_topic": records}), 0, log)
     assert stage.rows("sensor_readings").count() == 2

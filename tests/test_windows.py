@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from test_equivalence import FEW, MANY, START, Event, assert_counts_add_up, play, stories
 
@@ -213,10 +213,12 @@ def test_the_declarations_of_the_docs_are_windows_and_its_code_declares_tables()
     names = {"tumbling": tumbling, "sliding": sliding, "session": session, "count": count}
     shown = [eval(code, names) for code in re.findall(r"^\| `(.+?)` \|", text, re.MULTILINE)]
     assert [window.kind for window in shown] == ["tumbling", "tumbling", "tumbling", "sliding", "session", "count"]
-    names |= {"__name__": "docs", "table": table, "sql_table": sql_table, "DataFrame": DataFrame, "F": F}
+    names |= {"__name__": "docs", "table": table, "sql_table": sql_table, "DataFrame": DataFrame, "F": F, "Window": Window}
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    declared = []
     for block in blocks:
         exec(block, names)
-        assert names["user_sessions"].inputs == ("clicks",)
-        assert names["user_sessions"].description == "Clicks per user and visit."
-    assert len(blocks) == 2
+        found = names["top_pages" if "top_pages" in block else "user_sessions"]
+        declared.append((found.inputs, found.description))
+    sessions = (("clicks",), "Clicks per user and visit.")
+    assert declared == [sessions, (("visits",), "The ten pages most viewed in each five minutes."), sessions]
