@@ -64,7 +64,7 @@ def _measured(base: Settings, given: argparse.Namespace, console: Console) -> Fo
     for run in runs[:1] if given.quick else runs:
         latencies.append(run(replace(base, root=base.root / f"live_{run.__name__}"), given.seconds))
         say(f"live, {latencies[-1].name}: median {latencies[-1].p50:.2f} s")
-    states = state.run(base, given.keys) if "state" in given.only else []
+    states = state.run(base, given.keys, given.advances) if "state" in given.only else []
     return Found(series, latencies, states)
 
 
@@ -80,10 +80,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="file for all numbers")
     parser.add_argument("--work", type=Path, help="folder for topics and tables; emptied at the end")
     given = parser.parse_args()
-    given.batches = 10
+    given.batches, given.advances = 10, 150
     if given.quick:
         given.events, given.batches, given.rounds, given.seconds, given.times = 100_000, 2, 1, 35, 2
-        given.keys = 20_000
+        given.keys, given.advances = 20_000, 20
     return given
 
 

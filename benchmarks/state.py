@@ -10,7 +10,6 @@ from benchmarks.measure import BenchmarkError
 from lakehouse.settings import Settings, to_environment
 
 MEMORY_MB = 32
-ADVANCES = 150
 LIMIT = 1_800.0  # seconds for one case
 
 
@@ -37,10 +36,13 @@ class State:
         return self.files / (MEMORY_MB << 20)
 
 
-def run(base: Settings, keys: int) -> list[State]:
-    """The flat one and the large one. Raises BenchmarkError if a key is missing, or counted twice, or dropped."""
-    few = max(keys // 100, 100)
-    return [_run(base, "advancing", ADVANCES, few), _run(base, "growing", 12, keys // 12)]
+def run(base: Settings, keys: int, advances: int) -> list[State]:
+    """The flat one, over so many advances of the watermark, and the large one.
+
+    Raises BenchmarkError if a key is missing, or counted twice, or dropped.
+    """
+    few = max(keys // 300, 100)
+    return [_run(base, "advancing", advances, few), _run(base, "growing", 12, keys // 12)]
 
 
 def _run(base: Settings, name: str, commits: int, keys: int) -> State:
