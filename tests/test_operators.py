@@ -21,7 +21,7 @@ def click(event: Event) -> dict:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @given(story=stories())
-@settings(MANY, max_examples=3)
+@settings(MANY, max_examples=1)
 def test_every_operator_live_equals_bounded(stage_of, story: Story) -> None:
     stage = stage_of(operators)
     tables = [t for t in stage.lake.catalog if stage.lake.catalog.kind(t) != "record"]
@@ -38,6 +38,6 @@ def test_every_operator_live_equals_bounded(stage_of, story: Story) -> None:
         certificate = proof.reconcile(stage.lake, table)
         assert certificate.verdict == "EQUAL", (table.name, certificate.detail, certificate.examples)
         compared += certificate.rows_bounded
-        if table.late != "update" and (table.window is None or table.window.kind not in ("sliding", "count")):
+        if table.window and table.late != "update" and table.window.kind in ("tumbling", "session"):
             assert_counts_add_up(stage, table.name)
     assert compared, "at least the days hold every click"
