@@ -11,6 +11,7 @@ from lakehouse.event_time import ARRIVAL, EPOCH, ORIGIN, PARTITION, Range, parse
 from lakehouse.frontier import Certificate, Commit
 from lakehouse.settings import Settings
 from lakehouse.table import Table
+from streaming_jobs import desired
 from streaming_jobs.desired import Desired, Event
 from streaming_jobs.progress import JobStatus, QueryStatus
 
@@ -80,7 +81,7 @@ def of_certificate(proof: Certificate) -> Metadata:
 
 def of_job(status: JobStatus, wanted: Desired | None, done: Sequence[Event], log: str) -> Metadata:
     """A streaming job as it is: what it is to be, what became of it, what it does, and the end of its log."""
-    restarts = [e for e in done if e.what == "restarted" and (wanted is None or e.at >= wanted.since)]
+    restarts = desired.restarts(done, parse_instant(wanted.since) if wanted else EPOCH)
     texts = {
         "state": status.state,
         "desired": f"{wanted.state} since {wanted.since} by {wanted.by}" if wanted else "",

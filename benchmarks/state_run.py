@@ -60,7 +60,6 @@ def measured(lake: Lake, name: str) -> dict[str, object]:
     return {
         "rows": [s.numRowsTotal for s in states],
         "memory": [s.memoryUsedBytes for s in states],
-        "disk": [s.customMetrics["rocksdbTotalBytesWritten"] for s in states],
         "files": [s.customMetrics["rocksdbSstFileSize"] for s in states],
         "resident": resident or [jvm.memory_info().rss],
         "seconds": seconds, "keys": keys, "counted": total,

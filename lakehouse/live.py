@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse import bounded, event_time, plan, sinks, sources
+from lakehouse.errors import DeclarationError
 from lakehouse.event_time import EPOCH, ORIGIN, Head, Range
 from lakehouse.frontier import Commit
 from lakehouse.lake import Lake
@@ -152,6 +153,13 @@ def _record(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
     last = next(run.lake.journal(run.table).live(), None)
     # a new generation goes on where the table ends; a generation that exists takes its own offsets and ignores this
     read = last.inputs if last else {}
+    topics = {source.topic for source in run.plan.topics.values()}
+    if last and topics != set(read) and (run.checkpoint / "offsets").exists():
+        raise DeclarationError(
+            f"table={run.table.name}, topics={', '.join(sorted(topics))}: its checkpoint was made with "
+            f"{', '.join(sorted(read))}, and a record keeps the topics that it began with; declare the others in a record of "
+            "another name, or take the change back"
+        )
     records = {
         name: sources.topic_stream(run.lake.spark, run.lake.settings, source, read.get(source.topic))
         for name, source in run.plan.topics.items()

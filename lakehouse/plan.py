@@ -6,7 +6,6 @@
 A judged row carries `_reason` (null for a good row), `_origin` and `_partition`; the sink parts good from bad by it.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -172,12 +171,9 @@ class Plan:
                 "put aside; use withColumn and drop, or add the column to select"
             )
         if self.kind == "record":
-            _check_keeps_all(where, rows, inputs)
-        if self.table.window and self.table.window.kind == "session" and "Filter" in _above_aggregate(rows):
-            raise DeclarationError(
-                f"{where}: it filters after it has aggregated, and Spark moves such a filter below the merging of sessions, "
-                "which gives wrong sessions; filter rows before, or sessions where they are read"
-            )
+            provable.check_keeps_all(where, rows, inputs)
+        if self.table.window and self.table.window.kind == "session":
+            provable.check_sessions(where, rows)
         wanted = {self.event_time} if self.kind in ("record", "row") and not self.by_ingestion else set()
         wanted |= {event_time.WINDOW, *self.table.keys} if self.kind == "window" else set(self.table.keys)
         if missing := wanted - set(rows.columns):
@@ -189,48 +185,6 @@ class Plan:
         if unknown := [c for c in rows.columns if c.startswith("_") and c not in kept]:
             raise DeclarationError(f"{where}: a leading '_' marks technical columns; rename {', '.join(unknown)}")
         return rows
-
-
-def _check_keeps_all(where: str, rows: DataFrame, inputs: Mapping[str, DataFrame]) -> None:
-    """Raises DeclarationError unless each row of each input is in `rows`, once."""
-    read = sum((_operators(each) for each in inputs.values()), Counter())
-    if others := _operators(rows) - read - (Counter(Union=1) if len(inputs) > 1 else Counter()):
-        raise DeclarationError(
-            f"{where}, operators={', '.join(sorted(others))}: a record keeps every row that it reads, one for one; use "
-            "select, withColumn and drop only (and unionByName, once for each of several topics), and do the rest in a table "
-            "that reads the record"
-        )
-    if unread := [name for name, each in inputs.items() if not _leaves(each) <= _leaves(rows)]:
-        raise DeclarationError(
-            f"{where}, inputs={', '.join(unread)}: a record keeps every row that it reads; add it with unionByName, or remove it"
-        )
-
-
-def _leaves(rows: DataFrame) -> set[int]:
-    """What a plan reads, by the id of each first column."""
-    leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
-    return {leaves.apply(i).output().apply(0).exprId().id() for i in range(leaves.size())}
-
-
-def _operators(rows: DataFrame) -> Counter[str]:
-    """The operators of a plan that may drop or multiply rows."""
-    found, todo = Counter(), [rows._jdf.queryExecution().analyzed()]
-    while todo:
-        node = todo.pop()
-        if node.nodeName() not in ("Project", "SubqueryAlias", "CollectMetrics"):
-            found[node.nodeName()] += 1
-        children = node.children()
-        todo += [children.apply(i) for i in range(children.size())]
-    return found
-
-
-def _above_aggregate(rows: DataFrame) -> set[str]:
-    """The operators that follow the last aggregation of a plan."""
-    found, node = set(), rows._jdf.queryExecution().analyzed()
-    while node.nodeName() != "Aggregate" and node.children().size():
-        found.add(node.nodeName())
-        node = node.children().apply(0)
-    return found
 
 
 def good(judged: DataFrame) -> DataFrame:

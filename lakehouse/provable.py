@@ -1,6 +1,7 @@
-"""What cannot be equal in two runs, found in a function's plan before it runs: each with its remedy."""
+"""What a function must not do, found in its plan before it runs: what two runs may differ by, what loses rows; with remedies."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from pyspark.sql import DataFrame
 
@@ -36,6 +37,33 @@ def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
         return
     for name, rule in _found(plan, table.tolerance):
         raise DeclarationError(f"{where}, {name}: {rule}; or declare proof=False, and its ranges stay unproven")
+
+
+def check_keeps_all(where: str, rows: DataFrame, inputs: Mapping[str, DataFrame]) -> None:
+    """Raises DeclarationError unless each row of each input of a record is in `rows`, its function's result, once."""
+    read = sum((_operators(each) for each in inputs.values()), Counter())
+    if others := _operators(rows) - read - Counter(Union=len(inputs) - 1):
+        raise DeclarationError(
+            f"{where}, operators={', '.join(sorted(others))}: a record keeps every row that it reads, one for one; use "
+            "select, withColumn and drop only (and unionByName, once for each of several topics), and do the rest in a table "
+            "that reads the record"
+        )
+    if unread := [name for name, each in inputs.items() if not _leaves(each) <= _leaves(rows)]:
+        raise DeclarationError(
+            f"{where}, inputs={', '.join(unread)}: a record keeps every row that it reads; add it with unionByName, or remove it"
+        )
+
+
+def check_sessions(where: str, rows: DataFrame) -> None:
+    """Raises DeclarationError if a table of sessions filters after its last aggregation."""
+    node = rows._jdf.queryExecution().analyzed()
+    while node.nodeName() != "Aggregate" and node.children().size():
+        if node.nodeName() == "Filter":
+            raise DeclarationError(
+                f"{where}: it filters after it has aggregated, and Spark moves such a filter below the merging of sessions, "
+                "which gives wrong sessions; filter rows before, or sessions where they are read"
+            )
+        node = node.children().apply(0)
 
 
 def needs_whole_windows(rows: DataFrame) -> bool:
@@ -112,6 +140,17 @@ def _on_rows(plan) -> set[str]:
 def _has(node, column: str) -> bool:
     """Whether rows with that column pass through the operator."""
     return any(a.name() == column for child in _seq(node.children()) for a in _seq(child.output()))
+
+
+def _operators(rows: DataFrame) -> Counter[str]:
+    """The operators of a plan that may drop or multiply rows."""
+    names = (node.nodeName() for node in _nodes(rows._jdf.queryExecution().analyzed()))
+    return Counter(name for name in names if name not in ("Project", "SubqueryAlias", "CollectMetrics"))
+
+
+def _leaves(rows: DataFrame) -> set[int]:
+    """What a plan reads, by the id of each first column."""
+    return {leaf.output().apply(0).exprId().id() for leaf in _seq(rows._jdf.queryExecution().analyzed().collectLeaves())}
 
 
 def _nodes(plan) -> Iterator[object]:

@@ -6,7 +6,7 @@
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -100,6 +100,6 @@ def acting(settings: Settings, pipeline: str, wait: float = 0.0) -> Iterator[Non
         yield
 
 
-def restarts(events: tuple[Event, ...], since: datetime) -> list[Event]:
+def restarts(events: Sequence[Event], since: datetime) -> list[Event]:
     """The restarts nobody asked for, from `since` on."""
     return [e for e in events if e.what == "restarted" and e.moment >= since]

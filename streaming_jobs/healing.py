@@ -83,7 +83,7 @@ def decide(
     since = datetime.fromisoformat(desired.since)
     if desired.state == "stopped":
         return _end(seen, since, history, now, bounds)
-    done = restarts(tuple(history), max(since, now - bounds.within))
+    done = restarts(history, max(since, now - bounds.within))
     fault = _fault(seen, since, now, bounds) if seen.alive else ""
     if seen.alive and not fault:
         return Decision("nothing", f"it is {seen.state}")

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from lakehouse.event_time import EPOCH, parse_instant
 from lakehouse.settings import Settings
 from streaming_jobs import desired, supervisor
 from streaming_jobs.progress import JobStatus, QueryStatus
@@ -88,7 +89,7 @@ def _processes(settings: Settings, found: Iterable[tuple[str, JobStatus | None]]
     table.add_column("the last because")
     for name, status in found:
         wanted, done = desired.read(settings, name), desired.history(settings, name)
-        restarts = [e for e in done if e.what == "restarted"]
+        restarts = desired.restarts(done, parse_instant(wanted.since) if wanted else EPOCH)
         asked = f"{wanted.state} by {wanted.by}" if wanted else "–"
         shown = ("never ran", asked) if status is None else (_coloured(status.state), Text(asked))
         process = (

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import ModuleType
 
@@ -117,6 +118,17 @@ def test_a_union_that_loses_or_doubles_rows_is_refused(spark, tmp_path, function
         Stage(spark, tmp_path, module(united, first=kafka("one", schema=AT), second=kafka("two", schema=AT)))
 
 
+def test_three_topics_in_a_row_are_united(spark, tmp_path):
+    def united(first, second, third):
+        return first.unionByName(second).withColumn("n", F.lit(1)).unionByName(third.withColumn("n", F.lit(2)))
+
+    topics = {name: kafka(name, schema=AT) for name in ("first", "second", "third")}
+    stage = Stage(spark, tmp_path, module(united, **topics))
+    for name in topics:
+        stage.feed("united", [{"at": "2026-01-01T00:00:00Z"}], source=name)
+    assert sorted((r._arrival.topic, r.n) for r in stage.rows("united").collect()) == [("first", 1), ("second", 1), ("third", 2)]
+
+
 def test_a_record_does_not_read_one_topic_twice_nor_files(spark, tmp_path):
     def united(first, second):
         return first.unionByName(second)
@@ -148,8 +160,16 @@ def test_two_real_topics_fill_one_record_exactly_once(spark, tmp_path):
         assert set(last.heads) == {"web-0", "web-1", "tills-0"}
         stage.run("purchase_counts")
         assert_live_equals_bounded(stage, "purchase_counts")
+        fewer = replace(record, inputs=("web_topic",))
+        with pytest.raises(DeclarationError, match="topics=web: its checkpoint was made with tills, web, and a record keeps"):
+            live.start(fewer_topics(stage.lake, fewer), fewer)
     finally:
         broker.stop(settings)
+
+
+def fewer_topics(lake, table):
+    """The lakehouse with that table declared anew."""
+    return replace(lake, catalog=replace(lake.catalog, tables=lake.catalog.tables | {table.name: table}))
 
 
 AT = "at TIMESTAMP NOT NULL"
