@@ -33,7 +33,9 @@ test: setup ## the tests to run before every commit
 	@$(BIN)/pytest -m "not slow" -n 2 --dist loadfile
 
 verify: setup ## everything else: style, processes killed, the demo in a browser
-	@status=0; $(BIN)/ruff check || status=1; $(BIN)/pytest -m slow || status=1; exit $$status
+	@status=0; $(BIN)/ruff check || status=1; \
+	$(BIN)/pytest -m "slow and stories" -n 2 --dist load || status=1; \
+	$(BIN)/pytest -m "slow and not stories" || status=1; exit $$status
 
 bench: setup ## measure what the README claims
 	@$(BIN)/python -m benchmarks

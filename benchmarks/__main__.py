@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import late_rows, latency, report, state, throughput
+from benchmarks import late_rows, latency, report, state, throughput, topic
 from benchmarks.latency import Latency
 from benchmarks.measure import BenchmarkError
 from benchmarks.report import Found, Series
@@ -51,13 +51,15 @@ def _measured(base: Settings, given: argparse.Namespace, console: Console) -> Fo
     series: list[Series] = []
     latencies: list[Latency] = []
     if {"catch-up", "bounded", "late"} & set(given.only):
-        with throughput.field(base, given.events, given.batches, say) as ground:
+        sizes = slice(1 if given.quick else 0, None)
+        with throughput.field(base, topic.loads(given.events, given.batches)[sizes], say) as ground:
             if "catch-up" in given.only:
                 series += throughput.catch_ups(ground, given.rounds)
             if "bounded" in given.only:
                 series += throughput.boundeds(ground, given.rounds, given.times)
             if "late" in given.only:
-                with throughput.field(base, given.events, given.batches, say, late_rows.SHARE) as late:
+                loads = topic.loads(given.events, given.batches, late_rows.SHARE)[sizes]
+                with throughput.field(base, loads, say) as late:
                     series += throughput.lates(ground, late, given.rounds)
     runs = [latency.ours, latency.by_hand] if "live" in given.only else []
     runs += [latency.visits] if "visits" in given.only else []
@@ -76,7 +78,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--times", type=int, default=4, help="calls of the bounded job in one process")
     parser.add_argument("--keys", type=int, default=3_000_000, help="in state at once")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--quick", action="store_true", help="see that it works: small sizes, one round, no claims")
+    parser.add_argument("--quick", action="store_true", help="see that it works: small, one round, no claims")
     parser.add_argument("--json", type=Path, help="file for all numbers")
     parser.add_argument("--work", type=Path, help="folder for topics and tables; emptied at the end")
     given = parser.parse_args()

@@ -50,9 +50,13 @@ def check(name: str, written: Written, sent: int, expected: Views, complete_ms: 
 
 def check_rows(name: str, written: Written, sent: int) -> None:
     """Every row in bronze. Raises BenchmarkError."""
-    kept = DeltaTable(str(written.bronze)).to_pyarrow_dataset().count_rows()
+    kept = rows(written.bronze)
     if kept != sent:
         raise BenchmarkError(f"{name}: {kept:,} rows in {written.bronze.name}, sent were {sent:,}; the run is void")
+
+
+def rows(table: Path) -> int:
+    return DeltaTable(str(table)).to_pyarrow_dataset().count_rows()
 
 
 def upto(expected: Views, instant_ms: int) -> Views:

@@ -60,12 +60,13 @@ class Latency:
 
 def ours(settings: Settings, seconds: int) -> Latency:
     """The pipeline `ads` as `lakehouse start ads` runs it, without early results, which the script does not have."""
-    return _measured("ours", _our_job, check.ours, replace(settings, early=False), seconds)
+    bronze = catalog.table_path(settings, catalog.load(settings).table("ad_events"))
+    return _measured("ours", _our_job, check.ours, replace(settings, early=False), seconds, bronze)
 
 
 def by_hand(settings: Settings, seconds: int) -> Latency:
     """The hand-written script with the same trigger."""
-    return _measured("hand-written", _script, check.by_hand, settings, seconds)
+    return _measured("hand-written", _script, check.by_hand, settings, seconds, plain.bronze(settings.root))
 
 
 def visits(settings: Settings, seconds: int) -> Latency:
@@ -74,7 +75,8 @@ def visits(settings: Settings, seconds: int) -> Latency:
     workload = replace(producer("visits").workload, rate=VISITS_RATE, late_share=0.0, malformed_share=0.0)
     known = catalog.load(settings)
     gold = catalog.table_path(settings, known.table("visitors_by_country"))
-    start_ms, end_ms, cpu = _fed(lambda s: _our_job(s, "visits"), settings, "visits", workload, seconds)
+    record = catalog.table_path(settings, known.table("requests"))
+    start_ms, end_ms, cpu = _fed(lambda s: _our_job(s, "visits"), settings, "visits", workload, seconds, record)
     ahead = frontier.frontier(settings, known.table("visitors_by_country"))
     _check_visitors(gold, ahead, producer_of_visits.expected_visitors(workload, start_ms, end_ms))
     warm_ms = start_ms + min(WARM_UP_MS, seconds * 500)
@@ -121,10 +123,10 @@ def _script(settings: Settings) -> Iterator[Tree]:
 
 
 def _measured(
-    name: str, job: Callable, written: Callable[[Settings], Written], settings: Settings, seconds: int
+    name: str, job: Callable, written: Callable[[Settings], Written], settings: Settings, seconds: int, bronze: Path
 ) -> Latency:
     workload = replace(producer("ads").workload, rate=RATE, late_share=0.0)
-    start_ms, end_ms, cpu = _fed(job, settings, "ads", workload, seconds)
+    start_ms, end_ms, cpu = _fed(job, settings, "ads", workload, seconds, bronze)
     result = written(settings)
     expected = ads.expected_views(workload, start_ms, end_ms)
     check.check(name, result, seconds * RATE, expected, end_ms - WINDOW_MS)
@@ -134,9 +136,12 @@ def _measured(
 
 
 def _fed(
-    job: Callable, settings: Settings, pipeline: str, workload: Workload, seconds: int
+    job: Callable, settings: Settings, pipeline: str, workload: Workload, seconds: int, bronze: Path
 ) -> tuple[int, int, float]:
-    """Runs the job and sends to it for so long: from when to when, in ms, and the cores that it kept busy."""
+    """Runs the job and sends to it for so long: from when to when, in ms, and the cores that it kept busy.
+
+    The job ends when all that was sent is in the table at `bronze`.
+    """
     sent = producer(pipeline)
     with topic.brokers(settings) as servers:
         settings = replace(settings, bootstrap_servers=servers)
@@ -144,9 +149,19 @@ def _fed(
         with job(settings) as tree:
             start_ms, cpu = int(time.time() * 1000), tree.cpu()
             end_ms = start_ms + seconds * 1000
-            send(sent.records(workload, start_ms, end_ms), sent.topic, client_config(settings))
+            summary = send(sent.records(workload, start_ms, end_ms), sent.topic, client_config(settings))
             cpu = (tree.cpu() - cpu) / seconds
+            _await_rows(bronze, summary.sent)
     return start_ms, end_ms, cpu
+
+
+def _await_rows(bronze: Path, rows: int) -> None:
+    """Until the table holds so many; for a job that is told to end reads its topic no further."""
+    deadline = time.monotonic() + _START
+    while (found := check.rows(bronze)) < rows:
+        if time.monotonic() > deadline:
+            raise BenchmarkError(f"{bronze.name}: {found:,} rows {_START:.0f} s after {rows:,} were sent; the run is void")
+        time.sleep(0.2)
 
 
 def _delays(gold: Path, window_ms: int, delay: float, warm_ms: int) -> Iterator[float]:

@@ -30,6 +30,14 @@ class Series:
     fixed: list[Cost] = field(default_factory=list)  # what was taken out
     whole: list[Cost] = field(default_factory=list)  # the larger or first run with all of it
 
+    def add(self, *costs: Cost) -> None:
+        """A round at half the events and at all of them, or at all of them only: then its start-up counts."""
+        *half, whole = costs
+        spent = whole - half[0] if half else whole
+        self.rounds.append(spent)
+        self.fixed.append(half[0] - spent if half else Cost(0, 0))
+        self.whole.append(whole)
+
     def rates(self) -> list[float]:
         """Events per second; where noise swallowed the difference of two small runs, absurdly many."""
         return [self.events / max(cost.wall, 1e-3) for cost in self.rounds]

@@ -1,12 +1,14 @@
 """The rounds of catch-up and bounded: in each round every case in turn, so that a slow minute hits all alike."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from benchmarks import bounded, catch_up, late_rows, topic
-from benchmarks.catch_up import CASES, OURS, Case
+from benchmarks.catch_up import CASES, OURS
+from benchmarks.late_rows import UPDATED, WITHOUT
 from benchmarks.measure import Cost
 from benchmarks.report import Series
 from benchmarks.topic import Load, Views
@@ -17,7 +19,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Two filled topics, each on a broker of its own, and what is in them."""
+    """Filled topics, each on a broker of its own, and what is in them; the last has all events."""
 
     base: Settings
     servers: dict[Load, str]
@@ -25,9 +27,23 @@ class Field:
     say: Say
 
     @property
-    def loads(self) -> tuple[Load, Load]:
-        small, big = self.servers
-        return small, big
+    def loads(self) -> tuple[Load, ...]:
+        return tuple(self.servers)
+
+    def series(self, group: str, name: str) -> Series:
+        """An empty one; its events are those beyond the smaller topic, if there is one."""
+        *half, whole = self.loads
+        return Series(group, name, whole.events - sum(load.events for load in half))
+
+    def measure(self, series: Series, run: Callable[[Settings, Load], Cost]) -> None:
+        """One round: a run for each topic, each on a fresh root."""
+        costs = []
+        for load in self.loads:
+            settings = self.settings(series.group, load)
+            costs.append(run(settings, load))
+            shutil.rmtree(settings.root)
+        series.add(*costs)
+        self.say(f"round {len(series.rounds)}, {series.told()}")
 
     def settings(self, name: str, load: Load) -> Settings:
         """Those of a run: a root of its own, the broker with that load."""
@@ -35,15 +51,14 @@ class Field:
 
 
 @contextmanager
-def field(base: Settings, events: int, batches: int, say: Say, late_share: float = 0.0) -> Iterator[Field]:
-    """Brokers and topics, which end with the block; `batches`: micro-batches that the larger topic is read in."""
-    small, big = topic.loads(events, batches, late_share)
-    expected = big.expected()
-    say(f"{len(expected):,} counts expected of {big.sent:,} events")
+def field(base: Settings, loads: Sequence[Load], say: Say) -> Iterator[Field]:
+    """Brokers and topics, which end with the block."""
+    expected = loads[-1].expected()
+    say(f"{len(expected):,} counts expected of {loads[-1].sent:,} events")
     with ExitStack() as stack:
         servers = {}
-        for load in (small, big):
-            settings = replace(base, root=base.root / f"topic_{load.events}_{late_share:g}")
+        for load in loads:
+            settings = replace(base, root=base.root / f"topic_{load.events}_{load.workload.late_share:g}")
             servers[load] = stack.enter_context(topic.brokers(settings))
             topic.fill(replace(settings, bootstrap_servers=servers[load]), load)
             say(f"{load.sent:,} events in the topic")
@@ -51,54 +66,28 @@ def field(base: Settings, events: int, batches: int, say: Say, late_share: float
 
 
 def catch_ups(ground: Field, rounds: int) -> list[Series]:
-    """Every case at both sizes, `rounds` times; a series holds the differences. Raises BenchmarkError."""
-    small, big = ground.loads
-    found = {case: Series("catch-up", case.name, big.events - small.events) for case in CASES}
-    for number in range(rounds):
+    """Every case, `rounds` times. Raises BenchmarkError."""
+    found = {case: ground.series("catch-up", case.name) for case in CASES}
+    for _ in range(rounds):
         for case, series in found.items():
-            less, more = (_caught_up(ground, case, load) for load in (small, big))
-            series.rounds.append(more - less)
-            series.fixed.append(less - (more - less))  # the smaller topic has half of the events
-            series.whole.append(more)
-            ground.say(f"round {number + 1}, {series.told()}")
+            ground.measure(series, partial(catch_up.run, case, expected=ground.expected))
     return list(found.values())
-
-
-def _caught_up(ground: Field, case: Case, load: Load) -> Cost:
-    settings = ground.settings("catch_up", load)
-    cost = catch_up.run(case, settings, load, ground.expected)
-    shutil.rmtree(settings.root)
-    return cost
 
 
 def lates(ground: Field, late: Field, rounds: int) -> list[Series]:
     """Our job with the bookkeeping of lateness and without it; and with late rows that are brought in. Raises BenchmarkError."""
     expected = {load: load.expected() for load in late.loads}  # a late row may come after the smaller topic's end
-    runs: dict[str, tuple[Field, Callable[[Settings, Load], Cost]]] = {
-        OURS.name: (ground, lambda settings, load: catch_up.run(OURS, settings, load, ground.expected)),
-        late_rows.WITHOUT.name: (ground, lambda settings, load: catch_up.run(late_rows.WITHOUT, settings, load, ground.expected)),
-        late_rows.UPDATED: (late, lambda settings, load: late_rows.updated(settings, load, expected[load])),
-    }
-    found = {name: Series("late", name, ground.loads[1].events - ground.loads[0].events) for name in runs}
-    for number in range(rounds):
-        for name, (field, run) in runs.items():
-            costs = []
-            for load in field.loads:
-                settings = field.settings("late", load)
-                costs.append(run(settings, load))
-                shutil.rmtree(settings.root)
-            less, more = costs
-            series = found[name]
-            series.rounds.append(more - less)
-            series.fixed.append(less - (more - less))
-            series.whole.append(more)
-            ground.say(f"round {number + 1}, {series.told()}")
+    found = {name: ground.series("late", name) for name in (OURS.name, WITHOUT.name, UPDATED)}
+    for _ in range(rounds):
+        for case in (OURS, WITHOUT):
+            ground.measure(found[case.name], partial(catch_up.run, case, expected=ground.expected))
+        late.measure(found[UPDATED], lambda settings, load: late_rows.updated(settings, load, expected[load]))
     return list(found.values())
 
 
 def boundeds(ground: Field, rounds: int, times: int) -> list[Series]:
     """Our backfill and the plain job over the record of one catch-up, `rounds` times. Raises BenchmarkError."""
-    _, big = ground.loads
+    big = ground.loads[-1]
     settings = ground.settings("bounded", big)
     catch_up.run(OURS, settings, big, ground.expected)
     ground.say("record filled for the bounded runs")

@@ -49,7 +49,10 @@ class Load:
 
 
 def loads(events: int, batches: int, late_share: float = 0.0) -> tuple[Load, Load]:
-    """Half the events and all of them: the same bytes as far as the first goes. Late is up to an hour."""
+    """Half the events and all of them, the latter in so many micro-batches; the same bytes as far as the first goes.
+
+    Late is up to an hour.
+    """
     rate = max(events // SPAN_S, 1)
     workload = replace(producer("ads").workload, rate=rate, late_share=late_share, late_by_ms=HOUR_MS)
     batch = max(events // batches, 1)

@@ -112,6 +112,7 @@ def test_windows_live_equal_bounded(stage_of, story):
 
 
 @pytest.mark.slow
+@pytest.mark.stories
 @pytest.mark.timeout(1200)
 @given(story=stories())
 @MANY
