@@ -4,6 +4,7 @@ import re
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -175,16 +176,23 @@ def test_days_of_a_zone_have_23_and_25_hours_when_its_clocks_change(spark, tmp_p
     assert_live_equals_bounded(stage, "local_days")
 
 
-def test_a_filter_after_sessions_is_refused(spark, tmp_path):
-    from types import ModuleType
+def long_sessions(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks")).where("clicks > 2")
 
-    @table(layer="gold", window=session("10 seconds"), keys=["user"])
-    def busy(clicks):
-        return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks")).where("clicks > 2")
 
-    busy.transformation.__module__ = "more"
+LONG_SESSIONS = "SELECT window, user, count(*) AS clicks FROM {clicks} GROUP BY window, user HAVING count(*) > 2"
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [lambda **given: table(**given)(long_sessions), lambda **given: sql_table("long_sessions", LONG_SESSIONS, **given)],
+    ids=["a function", "a query"],
+)
+def test_a_filter_after_sessions_is_refused(spark, tmp_path, declare):
+    declared = declare(layer="gold", window=session("10 seconds"), keys=["user"])
+    declared.transformation.__module__ = "more"
     more = ModuleType("more")
-    more.busy = busy
+    more.long_sessions = declared
     with pytest.raises(DeclarationError, match="filters after it has aggregated"):
         Stage(spark, tmp_path, HERE, more)
 
