@@ -15,14 +15,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import late_rows, latency, report, state, throughput, topic
+from benchmarks import late_rows, latency, recovery, report, state, throughput, topic
 from benchmarks.latency import Latency
 from benchmarks.measure import BenchmarkError
 from benchmarks.report import Found, Series
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, from_environment
 
-PARTS = ("catch-up", "bounded", "late", "state", "live", "visits")
+PARTS = ("catch-up", "bounded", "late", "state", "live", "visits", "recovery")
 
 
 def main() -> int:
@@ -58,16 +58,18 @@ def _measured(base: Settings, given: argparse.Namespace, console: Console) -> Fo
             if "bounded" in given.only:
                 series += throughput.boundeds(ground, given.rounds, given.times)
             if "late" in given.only:
-                loads = topic.loads(given.events, given.batches, late_rows.SHARE)[sizes]
-                with throughput.field(base, loads, say) as late:
-                    series += throughput.lates(ground, late, given.rounds)
+                loads = topic.loads(given.events, given.batches, late_rows.SHARE)
+                with throughput.field(base, loads[-1:], say) as late:
+                    series += throughput.lates(ground, late, given.batches, given.rounds)
     runs = [latency.ours, latency.by_hand] if "live" in given.only else []
     runs += [latency.visits] if "visits" in given.only else []
     for run in runs[:1] if given.quick else runs:
         latencies.append(run(replace(base, root=base.root / f"live_{run.__name__}"), given.seconds))
         say(f"live, {latencies[-1].name}: median {latencies[-1].p50:.2f} s")
     states = state.run(base, given.keys, given.advances) if "state" in given.only else []
-    return Found(series, latencies, states)
+    killed = replace(base, root=base.root / "recovery")
+    recoveries = [recovery.run(killed, given.kills)] if "recovery" in given.only else []
+    return Found(series, latencies, states, recoveries)
 
 
 def _arguments() -> argparse.Namespace:
@@ -82,10 +84,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="file for all numbers")
     parser.add_argument("--work", type=Path, help="folder for topics and tables; emptied at the end")
     given = parser.parse_args()
-    given.batches, given.advances = 10, 150
+    given.batches, given.advances, given.kills = 10, 150, 10
     if given.quick:
         given.events, given.batches, given.rounds, given.seconds, given.times = 100_000, 2, 1, 35, 2
-        given.keys, given.advances = 20_000, 20
+        given.keys, given.advances, given.kills = 20_000, 20, 1
     return given
 
 

@@ -26,6 +26,9 @@ class Cost:
     wall: float
     cpu: float
 
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.wall + other.wall, self.cpu + other.cpu)
+
     def __sub__(self, other: "Cost") -> "Cost":
         return Cost(self.wall - other.wall, self.cpu - other.cpu)
 

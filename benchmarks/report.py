@@ -10,11 +10,12 @@ from rich.table import Table
 from benchmarks.late_rows import UPDATED, WITHOUT
 from benchmarks.latency import Latency
 from benchmarks.measure import Cost
+from benchmarks.recovery import Recovery
 from benchmarks.state import State
 
 _THROUGHPUT = {
     ("catch-up", "hand-written"): 1.2, ("catch-up", "hand-tuned"): 0.95, ("bounded", "plain batch"): 0.95,
-    ("late", WITHOUT.name): 0.97,
+    ("late", WITHOUT): 0.97,
 }  # fmt: skip
 _LATENCY = 3.0
 
@@ -31,7 +32,7 @@ class Series:
     whole: list[Cost] = field(default_factory=list)  # the larger or first run with all of it
 
     def add(self, *costs: Cost) -> None:
-        """A round at half the events and at all of them, or at all of them only: then its start-up counts."""
+        """A round at half the events and at all of them, or at all of them only."""
         *half, whole = costs
         spent = whole - half[0] if half else whole
         self.rounds.append(spent)
@@ -80,6 +81,7 @@ class Found:
     series: Sequence[Series] = ()
     latencies: Sequence[Latency] = ()
     states: Sequence[State] = ()
+    recoveries: Sequence[Recovery] = ()
 
 
 def targets(measured: Found) -> list[Target]:
@@ -103,6 +105,8 @@ def targets(measured: Found) -> list[Target]:
             found.append(Target("state: rows in the second half of the run / in the first", each.growth, 1.1, at_least=False))
         else:
             found.append(Target("state: bytes of it / bytes of memory given to it", each.beyond_memory, 2))
+    for each in measured.recoveries:
+        found.append(Target("recovery: median seconds from kill -9 to a commit", each.p50, 20, at_least=False))
     return found
 
 
@@ -121,6 +125,8 @@ def show(console: Console, measured: Found, goals: Sequence[Target]) -> None:
         console.print(live)
     if measured.states:
         console.print(_states(measured.states))
+    if measured.recoveries:
+        console.print(_recovered(measured.recoveries))
     for goal in goals:
         verdict = "[green]met[/green]" if goal.met else "[red]not met[/red]"
         sign = "at least" if goal.at_least else "at most"
@@ -151,12 +157,23 @@ def _states(states: Sequence[State]) -> Table:
     return table
 
 
+def _recovered(recoveries: Sequence[Recovery]) -> Table:
+    table = Table("recovery", title="seconds from kill -9 of the streaming job")
+    for column in ("kills", "to another process", "to running queries", "to a commit: median", "worst"):
+        table.add_column(column, justify="right")
+    for each in recoveries:
+        times = (median(each.started), median(each.running), each.p50, max(each.committed))
+        table.add_row("ads", str(len(each.committed)), *(f"{t:.1f}" for t in times))
+    return table
+
+
 def as_json(measured: Found, goals: Sequence[Target], about: dict) -> dict:
     return {
         "about": about,
         "series": [asdict(s) | {"events_per_second": s.rates(), "cpu_s_per_million": s.cpu()} for s in measured.series],
         "live": [asdict(each) | {"p50": each.p50, "p95": each.p95, "max": each.worst} for each in measured.latencies],
         "state": [asdict(each) for each in measured.states],
+        "recovery": [asdict(each) for each in measured.recoveries],
         "targets": [asdict(goal) | {"met": goal.met} for goal in goals],
     }
 

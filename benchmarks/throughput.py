@@ -8,7 +8,6 @@ from functools import partial
 
 from benchmarks import bounded, catch_up, late_rows, topic
 from benchmarks.catch_up import CASES, OURS
-from benchmarks.late_rows import UPDATED, WITHOUT
 from benchmarks.measure import Cost
 from benchmarks.report import Series
 from benchmarks.topic import Load, Views
@@ -74,15 +73,18 @@ def catch_ups(ground: Field, rounds: int) -> list[Series]:
     return list(found.values())
 
 
-def lates(ground: Field, late: Field, rounds: int) -> list[Series]:
+def lates(ground: Field, late: Field, batches: int, rounds: int) -> list[Series]:
     """Our job with the bookkeeping of lateness and without it; and with late rows that are brought in. Raises BenchmarkError."""
-    expected = {load: load.expected() for load in late.loads}  # a late row may come after the smaller topic's end
-    found = {name: ground.series("late", name) for name in (OURS.name, WITHOUT.name, UPDATED)}
-    for _ in range(rounds):
-        for case in (OURS, WITHOUT):
-            ground.measure(found[case.name], partial(catch_up.run, case, expected=ground.expected))
-        late.measure(found[UPDATED], lambda settings, load: late_rows.updated(settings, load, expected[load]))
-    return list(found.values())
+    load, of_late = ground.loads[-1], late.servers[late.loads[-1]]
+    settings = ground.settings("late", load)
+    costs = late_rows.run(settings, load, batches, rounds, of_late)
+    shutil.rmtree(settings.root)
+    found = [Series("late", name, load.sent) for name in costs]
+    for series in found:
+        for cost in costs[series.name]:
+            series.add(cost)
+            ground.say(series.told())
+    return found
 
 
 def boundeds(ground: Field, rounds: int, times: int) -> list[Series]:

@@ -164,6 +164,33 @@ def metrics(
         thread.join()
 
 
+@app.command()
+def lineage(
+    to: Annotated[str, typer.Option(help="A URL, or a file; else what OpenLineage's own configuration names")] = "",
+    once: Annotated[bool, typer.Option("--once", help="Send what is due and end")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between two looks", min=0.1)] = 10,
+) -> None:
+    """Send OpenLineage events of live and bounded runs, until Ctrl-C; what cannot be sent is sent later."""
+    import time
+
+    from lakehouse import catalog
+    from lakehouse.settings import from_environment
+    from streaming_jobs import lineage as teller
+
+    settings = from_environment()
+    lineage = teller.Lineage(settings, catalog.load(settings), teller.client(to))
+    if once:
+        typer.echo(f"{lineage.tell()} events sent")
+        return
+    with suppress(KeyboardInterrupt):
+        while True:
+            try:
+                lineage.tell()
+            except OSError as err:  # those of the network among them; the next look sends it
+                typer.echo(f"not sent: {err}", err=True)
+            time.sleep(every)
+
+
 def _by(command: str) -> str:
     import psutil
 

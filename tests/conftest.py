@@ -4,6 +4,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import portalocker
 import pytest
 
 from lakehouse import session
@@ -29,10 +30,19 @@ def spark(quick_jvm):
 
 
 @pytest.fixture(scope="session")
-def filled(spark, tmp_path_factory) -> Path:
+def filled(spark, tmp_path_factory, worker_id) -> Path:
     """The root of a lakehouse with the tables of `sensors`: three hours, with late and bad rows. Copy it to change it."""
-    root = tmp_path_factory.mktemp("filled")
-    stage = Stage(spark, root, sensors)
+    base = tmp_path_factory.getbasetemp()
+    root = (base if worker_id == "master" else base.parent) / "filled"
+    with portalocker.Lock(root.with_suffix(".lock"), timeout=240):  # the first worker fills it for both
+        if not root.exists():
+            beside = root.with_suffix(".new")
+            _fill(Stage(spark, beside, sensors))
+            beside.rename(root)
+    return root
+
+
+def _fill(stage: Stage) -> None:
     for hour in range(3):
         rows = [_reading(f"sensor-{i % 3}", f"{hour:02}:{i:02}:{i:02}", f"{50 + i}.{hour}0") for i in range(0, 60, 7)]
         late = (
@@ -44,7 +54,6 @@ def filled(spark, tmp_path_factory) -> Path:
         stage.feed("sensor_readings", [*late, _reading("probe", f"{hour:02}:59:00", "60.00")])
     stage.advance("sensor_readings", _reading("sensor-0", "03:10:00", "60.00"))
     stage.run("valid_readings", "sensor_averages")
-    return root
 
 
 @pytest.fixture

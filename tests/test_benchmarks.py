@@ -33,7 +33,8 @@ def test_the_quick_run_counts_exactly_and_leaves_nothing_behind(tmp_path: Path) 
     assert all(len(s["rounds"]) == 1 for s in found["series"])
     assert [each["name"] for each in found["live"]] == ["ours"] and found["live"][0]["windows"]
     assert [each["name"] for each in found["state"]] == ["advancing", "growing"]
-    assert len(found["targets"]) == 13
+    assert [len(each["committed"]) for each in found["recovery"]] == [1]
+    assert len(found["targets"]) == 14
     assert not list(tmp_path.glob("lakehouse-bench-*")), "topics and tables are removed"
     assert not _processes_of(tmp_path)
 

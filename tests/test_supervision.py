@@ -26,7 +26,7 @@ from lakehouse.lake import Lake
 from lakehouse.live import BatchLog
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.tables import sensors
-from lakehouse.testing import Stage
+from lakehouse.testing import COMMIT_POINTS, Stage
 from streaming_jobs import desired, lease, progress, reconciler, supervisor
 
 SENSORS = ("lakehouse.tables.sensors",)
@@ -115,6 +115,43 @@ def test_killed_stopped_and_overtaken_it_goes_on_and_every_row_is_there_once(set
     the_oracle_agrees(lake)
     certificate = proof.reconcile(lake, lake.catalog.table("sensor_averages"))
     assert certificate.verdict == "EQUAL" and certificate.rows_live > 100, certificate
+
+
+KILLED_AT = """
+import os, signal, sys
+from itertools import count
+from streaming_jobs import driver
+
+checked, times = driver.Job._guard, count(1)
+
+def guard(job, point):
+    checked(job, point)
+    if point == sys.argv[1] and next(times) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+driver.Job._guard = guard
+driver.main(["sensors"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_killed_at_each_commit_point_every_row_is_there_once(settings, spark):
+    settings = replace(settings, max_offsets_per_trigger=10_000)
+    broker.start(settings, jars.resolve(settings.jars))
+    sent = 0
+    for number, point in enumerate(COMMIT_POINTS):
+        if number < 3:
+            sent += produce(settings, 10 * number, 10 * number + 10)
+        command = [sys.executable, "-c", KILLED_AT, point]
+        killed = subprocess.run(command, env=os.environ | to_environment(settings), timeout=120)
+        assert killed.returncode == -signal.SIGKILL, point
+    supervisor.start(settings, "sensors", wait=120)
+    awaited(lambda: arrived(settings, "sensor_readings") >= sent, "all recorded")
+    supervisor.stop(settings, "sensors")
+    lake = Lake(spark, settings, catalog.load(settings))
+    every_offset_once(lake, sent)
+    the_oracle_agrees(lake)
 
 
 ORDERS = '''

@@ -17,7 +17,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from lakehouse import broker, jars
+from lakehouse.kafka_options import client_config
+from lakehouse.producers import producer
+from lakehouse.producers.commands import TOPIC
+from lakehouse.producers.sender import send
 from lakehouse.settings import Settings, from_environment, to_environment
+from streaming_jobs import supervisor
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[1]
@@ -28,6 +34,7 @@ HOURS = ["2026-01-01-00", "2026-01-01-01", "2026-01-01-02"]
 @dataclass(frozen=True)
 class UI:
     address: str
+    settings: Settings
 
     def ask(self, query: str, **variables: object) -> dict:
         body = json.dumps({"query": query, "variables": variables}).encode()
@@ -39,14 +46,15 @@ class UI:
 
 
 @pytest.fixture(scope="module")
-def ui(filled, tmp_path_factory) -> Iterator[UI]:
+def ui(filled, tmp_path_factory, quick_jvm) -> Iterator[UI]:
     """The UI and the daemon as a user starts them, on a free port, in a session of their own."""
     folder = tmp_path_factory.mktemp("ui")
     home, root = folder / "home", folder / "root"
     home.mkdir()
     shutil.copytree(filled, root)
     shutil.copy(ROOT / "assets" / "dagster.yaml", home)
-    settings = Settings(root=root, tables=("lakehouse.tables.sensors",), jars=from_environment().jars)
+    tables = ("lakehouse.tables.sensors", "lakehouse.tables.ads")
+    settings = Settings(root=root, tables=tables, jars=from_environment().jars, spark_conf=quick_jvm)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -57,7 +65,7 @@ def ui(filled, tmp_path_factory) -> Iterator[UI]:
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, preexec_fn=default_signals,
         )  # fmt: skip
     try:
-        live = UI(f"http://127.0.0.1:{port}")
+        live = UI(f"http://127.0.0.1:{port}", settings)
         until(lambda: answers(live, process), "dagster dev answers", folder / "dagster.log")
         yield live
     finally:
@@ -137,7 +145,7 @@ def test_the_location_loads_without_error(ui):
     (location,) = found["workspaceOrError"]["locationEntries"]
     assert location["locationOrLoadError"]["__typename"] == "RepositoryLocation", location
     (repository,) = location["locationOrLoadError"]["repositories"]
-    assert len(repository["assetNodes"]) == 6
+    assert len(repository["assetNodes"]) == 12
     assert {"start_sensors", "stop_sensors", "restart_sensors", "reconcile", "update"} <= {j["name"] for j in repository["jobs"]}
     schedules, sensors = repository["schedules"], repository["sensors"]
     assert {s["name"]: s["scheduleState"]["status"] for s in schedules} == dict.fromkeys(
@@ -199,3 +207,42 @@ def test_a_backfill_from_the_ui_is_a_bounded_run_in_a_process_of_its_own(filled_
         assert {"label": "origin", "text": "bounded"} in event["metadataEntries"]
     outcomes = [(c["name"], c["executionForLatestMaterialization"]) for c in told["assetChecksOrError"]["checks"]]
     assert {name: execution["status"] for name, execution in outcomes} == dict.fromkeys(names, "SUCCEEDED")
+
+
+def test_a_streaming_job_is_started_seen_killed_healed_and_stopped_from_the_ui(ui, page, tmp_path):
+    settings, ads = ui.settings, producer("ads")
+    broker.start(settings, jars.resolve(settings.jars))
+    try:
+        broker.ensure_topics(settings, {ads.topic: ads.workload.partitions}, TOPIC)
+        begin = 1_767_225_600_000
+        send(ads.records(ads.workload, begin, begin + 60_000), ads.topic, client_config(settings))
+        launched(page, ui, "start_ads")
+        until(lambda: at_work(settings), "the job runs")
+        first = supervisor.status(settings, "ads")
+        page.goto(f"{ui.address}/assets/streaming_job/ads")
+        page.get_by_text("running").first.wait_for()
+
+        os.kill(first.pid, signal.SIGKILL)
+        until(lambda: at_work(settings) and supervisor.status(settings, "ads").pid != first.pid, "the sensor heals it")
+        page.get_by_text("its process died").first.wait_for()
+        page.screenshot(path=tmp_path / "healed.png")
+
+        launched(page, ui, "stop_ads")
+        until(lambda: supervisor.status(settings, "ads").state == "stopped", "the job stops")
+    finally:
+        supervisor.stop(settings, "ads", now=True)
+        broker.stop(settings)
+
+
+def launched(page, ui: UI, job: str) -> None:
+    """Runs a job as a person does: its launchpad, one click."""
+    page.goto(f"{ui.address}/locations/__repository__@lakehouse/jobs/{job}/launchpad")
+    button = page.get_by_role("button", name="Launch run")
+    button.wait_for()
+    page.wait_for_function("button => !button.disabled", arg=button.element_handle())
+    button.click()
+
+
+def at_work(settings: Settings) -> bool:
+    status = supervisor.status(settings, "ads")
+    return status is not None and status.state == "running"

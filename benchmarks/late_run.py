@@ -1,0 +1,119 @@
+"""The pipeline `ads` again and again in one process: as it is, without the gate, and with late rows let in.
+
+    python -m benchmarks.late_run EVENTS BATCHES ROUNDS SERVERS SERVERS_OF_LATE RESULT
+
+A process of their own for each would hide what is looked for, a few parts in a hundred, behind its start-up. RESULT: a JSON
+object, case -> a list of rounds, each [wall, CPU] of the record and [wall, CPU] of what follows it. The first round of each
+case warms up and is left out.
+
+Without the gate no row's window is compared with its stored watermark, and none is counted as late: right as long as nothing
+is late. That watermark is still stored and drives Spark, which closes windows by it.
+"""
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from batch_jobs import update
+from benchmarks import check, topic
+from benchmarks.late_rows import SHARE, UPDATED, WITHOUT
+from benchmarks.measure import BenchmarkError, Cost, Tree
+from benchmarks.topic import HOUR_MS, Load
+from lakehouse import bounded, catalog, event_time, live, session
+from lakehouse.lake import Lake
+from lakehouse.settings import Settings, from_environment
+from lakehouse.table import Grain
+from lakehouse.windows import Window
+
+
+def flagged(rows: DataFrame, window: Window | None, moment: str, grain: Grain) -> DataFrame:
+    return rows if window is None else rows.withColumn(event_time.WINDOW, event_time._assigned(window, moment))
+
+
+def counts(window: Window | None, moment: str) -> list[Column]:
+    nothing = F.max(F.lit(None).cast("bigint"))
+    arrived, late = F.count(F.lit(1)).alias("arrived"), F.count(F.lit(None)).alias("late")
+    return [arrived, late, *(nothing.alias(name) for name in ("watermark", "late_from", "late_to"))]
+
+
+def accepted(rows: DataFrame, *, late_too: bool = False) -> DataFrame:
+    return rows.drop(event_time._WATERMARK)
+
+
+@contextmanager
+def without_gate() -> Iterator[None]:
+    own = {name: getattr(event_time, name) for name in ("flagged", "counts", "accepted")}
+    event_time.flagged, event_time.counts, event_time.accepted = flagged, counts, accepted
+    try:
+        yield
+    finally:
+        for name, function in own.items():
+            setattr(event_time, name, function)
+
+
+def filled(spark: SparkSession, settings: Settings) -> tuple[Cost, Cost]:
+    """What the record took, and what follows it: the windows and, where late rows are let in, the update."""
+    lake, tree = Lake(spark, settings, catalog.load(settings)), Tree(psutil.Process())
+    snapshots = [t for t in lake.catalog if lake.catalog.kind(t) == "snapshot"]
+    for table in snapshots:
+        bounded.rebuild(lake, table)
+    record, windows = (t for t in lake.catalog if t not in snapshots)
+    live.prepare(lake, [record, windows])
+    looks = [Cost(time.monotonic(), tree.cpu())]
+    for table in (record, windows):
+        live.start(lake, table, available_now=True).awaitTermination()
+        if table.late == "update":
+            list(update.run(lake))
+        looks.append(Cost(time.monotonic(), tree.cpu()))
+    return looks[1] - looks[0], looks[2] - looks[1]
+
+
+def checked(name: str, settings: Settings, load: Load, expected: topic.Views) -> None:
+    """Raises BenchmarkError. What is updated is complete hour by hour."""
+    written = check.ours(settings)
+    if name != UPDATED:
+        check.check(name, written, load.sent, expected, load.complete_ms)
+        return
+    check.check_rows(name, written, load.sent)
+    if written.frontier_ms < load.complete_ms:
+        raise BenchmarkError(f"{name}: its frontier ends before what it had to do; the run is void")
+    closed = written.frontier_ms - written.frontier_ms % HOUR_MS
+    check.compare(name, check.upto(check.read_views(written.gold), closed), check.upto(expected, closed))
+
+
+def main(events: int, batches: int, rounds: int, servers: str, of_late: str, result: Path) -> None:
+    settings = from_environment()
+    spark = session.create(settings, "late")
+    clean, late = (topic.loads(events, batches, share)[-1] for share in (0.0, SHARE))
+    sent = {load: load.expected() for load in (clean, late)}
+    cases = {"ours": (clean, servers), WITHOUT: (clean, servers), UPDATED: (late, of_late)}
+    found: dict[str, list] = {name: [] for name in cases}
+    for number in range(rounds + 1):
+        for name, (load, brokers) in cases.items():
+            own = replace(
+                settings, root=settings.root / f"round_{number}", bootstrap_servers=brokers,
+                max_offsets_per_trigger=load.batch,
+                tables=("benchmarks.updated_ads" if name == UPDATED else "lakehouse.tables.ads",),
+            )  # fmt: skip
+            with without_gate() if name == WITHOUT else nullcontext():
+                costs = filled(spark, own)
+            checked(name, own, load, sent[load])
+            shutil.rmtree(own.root)
+            if number:
+                found[name].append([[cost.wall, cost.cpu] for cost in costs])
+    result.write_text(json.dumps(found))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    events, batches, rounds = (int(each) for each in sys.argv[1:4])
+    main(events, batches, rounds, *sys.argv[4:6], Path(sys.argv[6]))

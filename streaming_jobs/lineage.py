@@ -1,0 +1,181 @@
+"""What was written, told as OpenLineage events: of live runs while they go on, of bounded runs once they are done.
+
+The teller is a process of its own that no job knows of: it reads status files and journals, without Spark. An event may be
+told twice, after a crash between sending and noting; runs have the same id then. A bounded run that failed wrote nothing
+and is not told. Run states and facets: OpenLineage's specification, version 2.
+"""
+
+import json
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from importlib.metadata import version
+from itertools import takewhile
+from pathlib import Path
+from uuid import NAMESPACE_URL, uuid5
+
+from openlineage.client import OpenLineageClient, facet_v2
+from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState, set_producer
+from openlineage.client.transport.file import FileConfig, FileTransport
+from openlineage.client.transport.http import HttpConfig, HttpTransport
+
+from lakehouse.catalog import Catalog, table_path
+from lakehouse.errors import BrokerError, SettingsError
+from lakehouse.event_time import EPOCH, parse_instant, text
+from lakehouse.frontier import NOTHING, Commit, Journal
+from lakehouse.kafka_options import client_config
+from lakehouse.settings import Settings
+from lakehouse.table import FileSource, KafkaSource, Table
+from streaming_jobs import progress
+from streaming_jobs.progress import AT_WORK, JobStatus
+
+NAMESPACE = "lakehouse"
+PRODUCER = "https://pypi.org/project/unified-lakehouse"
+_ENDED = {"stopped": RunState.COMPLETE, "failed": RunState.FAIL, "broken": RunState.FAIL, "dead": RunState.ABORT}
+
+
+def client(to: str = "") -> OpenLineageClient:
+    """Sends to a URL or adds to a file, an event a line; by default to what OpenLineage's own configuration names.
+
+    Raises SettingsError if that names nothing.
+    """
+    set_producer(PRODUCER)
+    if to.startswith(("http://", "https://")):
+        return OpenLineageClient(transport=HttpTransport(HttpConfig.from_dict({"url": to})))
+    if to:
+        return OpenLineageClient(transport=FileTransport(FileConfig(log_file_path=to, append=True)))
+    found = OpenLineageClient()
+    if found.transport.kind == "console":  # what it falls back to: a logger that nobody hears
+        raise SettingsError(
+            "to='': somewhere to send events, and OpenLineage's own configuration names nothing; give --to a URL or a file, "
+            "or set OPENLINEAGE_URL"
+        )
+    return found
+
+
+class Lineage:
+    """Tells what is new since it last did; remembers how far in `<root>/_lineage.json`."""
+
+    def __init__(self, settings: Settings, catalog: Catalog, to: OpenLineageClient) -> None:
+        self.settings, self.catalog, self.to = settings, catalog, to
+        self._noted = settings.root / "_lineage.json"
+
+    def tell(self) -> int:
+        """Sends the events that are due, and returns how many. What cannot be sent raises, and is due again."""
+        told = json.loads(self._noted.read_text()) if self._noted.exists() else {}
+        sent = 0
+        for table in self.catalog:
+            known = told.setdefault(table.name, {"bounded": "", "run": "", "ended": True, "live": ""})
+            for event in [*self._bounded(table, known), *self._live(table, known)]:
+                self.to.emit(event)
+                sent += 1
+        if sent:
+            progress.replace_file(self._noted, told)
+        return sent
+
+    def _bounded(self, table: Table, known: dict) -> Iterator[RunEvent]:
+        after = parse_instant(known["bounded"]) if known["bounded"] else EPOCH
+        journal = (c for c in Journal(self.settings, table) if c.role != "live" and c.version != NOTHING)
+        for commit in reversed(list(takewhile(lambda c: c.at > after, journal))):
+            run = str(uuid5(NAMESPACE_URL, f"{table.name} {commit.role} {commit.at.isoformat()}"))
+            facets: dict = {}
+            if commit.start and commit.end:
+                facets["nominalTime"] = facet_v2.nominal_time_run.NominalTimeRunFacet(text(commit.start), text(commit.end))
+            began = commit.at - timedelta(seconds=commit.seconds)
+            yield self._event(RunState.START, began, table, "bounded", run, facets, None)
+            yield self._event(RunState.COMPLETE, commit.at, table, "bounded", run, facets, commit, rows=commit.written)
+            known["bounded"] = commit.at.isoformat()
+
+    def _live(self, table: Table, known: dict) -> Iterator[RunEvent]:
+        status = progress.read(self.settings, table.pipeline)
+        if status is None or self.catalog.kind(table) == "snapshot":
+            return
+        started = parse_instant(status.started_at)
+        run = str(uuid5(NAMESPACE_URL, f"{table.name} {status.pid} {status.process_started}"))
+        if known["run"] != run:
+            if not known["ended"]:  # replaced between two looks, by a process that found it dead
+                yield self._event(RunState.ABORT, started, table, "live", known["run"], {}, None)
+            known |= {"run": run, "ended": False, "live": ""}
+            yield self._event(RunState.START, started, table, "live", run, {}, None)
+        if known["ended"]:
+            return
+        last = next((c for c in Journal(self.settings, table).live() if c.at >= started), None)
+        rows = sum(q.rows - q.late - q.quarantined for q in status.queries if q.table == table.name)
+        if state := _ENDED.get(status.state):
+            known |= {"ended": True}
+            yield self._event(state, parse_instant(status.heartbeat), table, "live", run, _error(status), last, rows)
+        elif status.state in AT_WORK and last and last.at.isoformat() != known["live"]:
+            known["live"] = last.at.isoformat()
+            yield self._event(RunState.RUNNING, last.at, table, "live", run, {}, last, rows)
+
+    def _event(
+        self, state: RunState, at: datetime, table: Table, mode: str, run: str, facets: dict, commit: Commit | None, rows: int = 0
+    ) -> RunEvent:
+        engine = facet_v2.processing_engine_run.ProcessingEngineRunFacet(version("pyspark"), "spark")
+        output = self._dataset(table.name, commit.version if commit else None)
+        counted = facet_v2.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=rows)
+        return RunEvent(
+            eventType=state,
+            eventTime=text(at),
+            run=Run(run, {"processing_engine": engine, **facets}),
+            job=_job(table, mode),
+            inputs=[InputDataset(**self._dataset(name, _read(table, self.catalog, name, commit))) for name in table.inputs],
+            outputs=[OutputDataset(**output, outputFacets={"outputStatistics": counted} if commit else {})],
+        )
+
+    def _dataset(self, name: str, version: object) -> dict[str, object]:
+        """A topic, files, or a table, as OpenLineage names them; `version`: of a topic its offsets."""
+        facets: dict = {}
+        if version is not None:
+            facets["version"] = facet_v2.dataset_version_dataset.DatasetVersionDatasetFacet(str(version))
+        source = self.catalog.sources.get(name)
+        if isinstance(source, KafkaSource):
+            return {"namespace": f"kafka://{self._broker()}", "name": source.topic, "facets": facets}
+        if isinstance(source, FileSource):
+            return {"namespace": "file", "name": source.path, "facets": facets}
+        path = table_path(self.settings, self.catalog.table(name))
+        return {"namespace": "file", "name": str(path), "facets": facets | _columns(path)}
+
+    def _broker(self) -> str:
+        try:
+            return client_config(self.settings)["bootstrap.servers"].split(",")[0]
+        except BrokerError:  # the embedded one, which is not running now
+            return "embedded"
+
+
+def _job(table: Table, mode: str) -> Job:
+    facets = {
+        "jobType": facet_v2.job_type_job.JobTypeJobFacet("STREAMING" if mode == "live" else "BATCH", "SPARK", "JOB"),
+        "documentation": facet_v2.documentation_job.DocumentationJobFacet(table.description),
+        "sourceCode": facet_v2.source_code_job.SourceCodeJobFacet("SQL" if table.sql else "PYTHON", table.code),
+    }
+    if table.owner:
+        facets["ownership"] = facet_v2.ownership_job.OwnershipJobFacet([facet_v2.ownership_job.Owner(table.owner)])
+    return Job(NAMESPACE, f"{table.name}.{mode}", facets)
+
+
+def _read(table: Table, catalog: Catalog, name: str, commit: Commit | None) -> object:
+    """What the commit had read of an input: offsets of a topic, the version of a table; None where it does not say."""
+    if commit is None:
+        return None
+    if source := catalog.topics_of(table).get(name):
+        offsets = commit.inputs.get(source.topic)
+        return json.dumps(offsets) if offsets else None
+    known = dict(commit.inputs.get("tables", {})) | dict(commit.inputs.get("snapshots", {}))
+    found = known.get(name)
+    return found.get("reservoirVersion") if isinstance(found, dict) else found
+
+
+def _columns(path: Path) -> dict:
+    from deltalake import DeltaTable
+
+    if not DeltaTable.is_deltatable(str(path)):
+        return {}
+    field = facet_v2.schema_dataset.SchemaDatasetFacetFields
+    fields = [field(name=f.name, type=f.type.to_json().strip('"')) for f in DeltaTable(str(path)).schema().fields]
+    return {"schema": facet_v2.schema_dataset.SchemaDatasetFacet(fields=fields)}
+
+
+def _error(status: JobStatus) -> dict:
+    if not status.error:
+        return {}
+    return {"errorMessage": facet_v2.error_message_run.ErrorMessageRunFacet(status.error, "PYTHON")}
