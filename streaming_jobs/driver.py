@@ -1,8 +1,8 @@
-"""A streaming job: `python -m streaming_jobs.driver PIPELINE [--available-now]`.
+"""A streaming job: `python -m streaming_jobs.driver PIPELINE [--available-now]`, which a scheduled pipeline need not be told.
 
 All tables of the pipeline as queries of one session. SIGTERM and SIGINT drain it: the topic is read no further, what
 was read goes through every table, then it ends with code 0. Killed in any other way it resumes where it was.
-Exit codes: 0 stopped or, with --available-now, done; 1 a query failed; 2 refused (settings, declaration, a second process).
+Exit codes: 0 stopped or done; 1 a query failed; 2 refused (settings, declaration, a second process).
 """
 
 import argparse
@@ -45,7 +45,7 @@ class Job:
         self.parked = _parked(settings, pipeline)
         self.status = JobStatus(
             pipeline, me.pid, me.create_time(), 0, 0.0, "starting", now, now,
-            queries=tuple(self.parked.values()), epoch=turn.epoch if turn else 0,
+            queries=tuple(self.parked.values()), epoch=turn.epoch if turn else 0, freshness=str(settings.freshness_of(pipeline)),
         )  # fmt: skip
         self.queries: dict[str, LiveQuery] = {}
         self.previews: dict[str, StreamingQuery] = {}  # of early results: nothing depends on them
@@ -211,7 +211,7 @@ def main(arguments: list[str] | None = None) -> int:
             signal.signal(signal.SIGTERM, stop)
             signal.signal(signal.SIGINT, stop)
             job.say()
-            job.run(given.available_now)
+            job.run(given.available_now or settings.freshness_of(given.pipeline).cron is not None)
             job.say(state="stopped")
         return 0
     except Exception as err:
