@@ -71,11 +71,7 @@ class Job:
         tables = self._prepared(lake)
         queries = [LiveQuery(lake, t, self._guard, self.parked.get(t.name)) for t in tables]
         if available_now:
-            for each in queries:  # one after the other: each finds its input complete and reads it in few, large micro-batches
-                if not self.stopping.is_set():
-                    self.queries[each.table.name] = each
-                    each.start(available_now=True)
-                    self._await(lambda each=each: self.stopping.is_set() or not each.active, alone=False)
+            self._to_the_present(lake, queries)
         else:
             for each in queries:
                 self.queries[each.table.name] = each
@@ -88,6 +84,19 @@ class Job:
         self.say(queries=self._observed())
         frontier.flush(self.settings, tables)
         lake.spark.stop()
+
+    def _to_the_present(self, lake: Lake, queries: list[LiveQuery]) -> None:
+        """One query after the other: each finds its input complete and reads it in few, large micro-batches.
+
+        The topics twice: a window closes by what is recorded after its last row, so that what came in while the first
+        micro-batches ran closes what they read, now and not when the next run comes.
+        """
+        records = [each for each in queries if lake.catalog.kind(each.table) == "record"]
+        for each in (*records, *queries):
+            if not self.stopping.is_set():
+                self.queries[each.table.name] = each
+                each.start(available_now=True)
+                self._await(lambda each=each: self.stopping.is_set() or not each.active, alone=False)
 
     def _prepared(self, lake: Lake) -> list[Table]:
         tables = lake.catalog.of_pipeline(self.pipeline)

@@ -15,6 +15,7 @@ from streaming_jobs import desired, progress, reconciler, supervisor
 from streaming_jobs.progress import JobStatus
 
 _LOOK = 1.0  # seconds between two looks at a run that one waits for
+_END_OF_JVM = 20.0
 _ACTING = 120.0  # seconds to wait for whoever else is starting or ending the process
 
 
@@ -23,8 +24,8 @@ def off(settings: Settings, pipeline: str) -> str:
     wanted = desired.read(settings, pipeline)
     if wanted and wanted.state == "running":
         return ""
-    asked = f"{wanted.by} stopped it at {wanted.since}" if wanted else "nobody has asked for it"
-    return f"pipeline={pipeline!r}: it is not to run, for {asked}; `lakehouse start {pipeline}` puts it on its schedule"
+    why = f"stopped by {wanted.by} at {wanted.since}" if wanted else "nobody has asked for it"
+    return f"off its schedule, {why}; `lakehouse start {pipeline}` puts it on"
 
 
 def run(settings: Settings, pipeline: str, *, by: str) -> JobStatus:
@@ -33,7 +34,7 @@ def run(settings: Settings, pipeline: str, *, by: str) -> JobStatus:
     Raises JobError if it fails, with its error, or if the job is not to run.
     """
     if why := off(settings, pipeline):
-        raise JobError(why)
+        raise JobError(f"pipeline={pipeline!r}: {why}")
     with desired.acting(settings, pipeline, _ACTING):
         pid = supervisor.begin(settings, pipeline, f"asked for by {by}")
     return await_end(settings, pipeline, pid)
@@ -47,6 +48,9 @@ def await_end(settings: Settings, pipeline: str, pid: int) -> JobStatus:
         with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
             psutil.Process(pid).wait(_LOOK)
     now = supervisor.status(settings, pipeline)
+    if now and progress.is_alive(now.jvm, now.jvm_started):  # it ends when it sees the pipe to its parent closed
+        with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
+            psutil.Process(now.jvm).wait(_END_OF_JVM)
     if now and now.pid == pid and now.state == "stopped":
         return now
     why = _why(settings, pipeline, pid)

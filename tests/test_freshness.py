@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
@@ -22,7 +23,7 @@ from lakehouse.cron import cron
 from lakehouse.digest import digest
 from lakehouse.errors import JobError, SettingsError
 from lakehouse.freshness import freshness
-from lakehouse.frontier import frontier
+from lakehouse.frontier import Journal, frontier
 from lakehouse.lake import Lake
 from lakehouse.settings import Settings, from_environment, to_environment
 from streaming_jobs import desired, metrics, progress, reconciler, scheduled, supervisor
@@ -143,10 +144,10 @@ def test_a_run_that_hangs_is_ended_by_whoever_waits_for_it(settings):
 
 
 def test_a_run_that_nobody_wants_is_refused_and_one_that_fails_says_why(settings):
-    with pytest.raises(JobError, match="nobody has asked for it; `lakehouse start sensors`"):
+    with pytest.raises(JobError, match="off its schedule, nobody has asked for it; `lakehouse start sensors`"):
         scheduled.run(settings, "sensors", by="a test")
     desired.wish(settings, "sensors", "stopped", "ann")
-    with pytest.raises(JobError, match="ann stopped it at"):
+    with pytest.raises(JobError, match="stopped by ann at"):
         scheduled.run(settings, "sensors", by="a test")
     desired.wish(settings, "sensors", "running", "ann")
     with pytest.raises(JobError, match=r"its run failed.*none is running"):  # no broker
@@ -226,39 +227,91 @@ def test_a_run_that_fails_fails_in_dagster_with_its_error(settings, monkeypatch)
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_tables_are_the_same_whatever_the_knob_says(tmp_path, spark, quick_jvm, monkeypatch):
-    """One topic, three lots. One lakehouse takes them continuously; the other one knob each, on the same checkpoints."""
+    """One topic, two lakehouses: one takes it continuously, the other by one knob after the other, on the same checkpoints."""
     home = Settings(root=tmp_path / "broker", jars=from_environment().jars, tables=SENSORS, spark_conf=quick_jvm)
     address = broker.start(home, jars.resolve(home.jars)).bootstrap_servers
     plain = replace(home, root=tmp_path / "plain", bootstrap_servers=address)
     turned = replace(plain, root=tmp_path / "turned")
     every = replace(turned, freshness={"sensors": "every 10 minutes"})
-    nightly = replace(turned, freshness=NIGHTLY)
     try:
         sent = [produce(home, 0, 3)]
         with ThreadPoolExecutor() as beside:
             other = beside.submit(supervisor.start, plain, "sensors", wait=180)
             supervisor.start(turned, "sensors", wait=180)
-            awaited(lambda: arrived(turned, "sensor_readings") >= sum(sent), "the first lot")
-            supervisor.stop(turned, "sensors")
+            awaited(lambda: arrived(turned, "sensor_readings") == sum(sent), "the first lot")
             other.result()
+            done = threading.Event()
+            trickle = beside.submit(produced, home, 3, done)
+            try:
+                run_in_dagster(replace(turned, freshness=NIGHTLY), monkeypatch)
+            finally:
+                done.set()
+            sent += trickle.result()
 
-        sent.append(produce(home, 3, 6))
         supervisor.start(every, "sensors", wait=180)  # its first micro-batch comes at once, the next in ten minutes
-        awaited(lambda: arrived(every, "sensor_readings") >= sum(sent), "the second lot")
-        sent.append(produce(home, 6, 9))
-        not_hung(every)
-        assert arrived(every, "sensor_readings") == sum(sent[:2]), "its time has not come"
+        for each in (plain, every):
+            awaited(lambda each=each: caught_up(each, sum(sent)), f"all in {each.root.name}")
+        the_same_tables(Lake(spark, plain, catalog.load(plain)), Lake(spark, every, catalog.load(every)))
 
-        run_in_dagster(nightly, monkeypatch, rows=sent[2])
-        awaited(lambda: arrived(plain, "sensor_readings") >= sum(sent), "all lots, continuously")
-        supervisor.stop(plain, "sensors")
-        knobs = [e.why for e in desired.history(nightly, "sensors") if e.what == "stopping"]
-        assert len(knobs) == 2 and knobs[1].endswith("to be scheduled 0 3 * * *")
-        the_same_tables(Lake(spark, plain, catalog.load(plain)), Lake(spark, nightly, catalog.load(nightly)))
+        produce(home, 3 + len(sent), 4 + len(sent))
+        not_hung(every)
+        stopped = supervisor.stop(every, "sensors")
+        assert stopped.state == "stopped" and {q.dropped_by_spark for q in stopped.queries} == {0}
+        assert desired.history(every, "sensors")[-1].what == "stopping", "it was drained, not killed"
+        assert arrived(every, "sensor_readings") == sum(sent), "the time of what came last had not come"
     finally:
         for each in (plain, turned):
             supervisor.stop(each, "sensors", now=True)
         broker.stop(home)
+
+
+def produced(settings: Settings, first: int, done: threading.Event) -> list[int]:
+    """Sends a minute of event time each second until `done`; how many records of each."""
+    sent = [produce(settings, first, first + 1)]
+    while not done.wait(1):
+        sent.append(produce(settings, first + len(sent), first + len(sent) + 1))
+    return sent
+
+
+def run_in_dagster(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The schedule's job: drains the process that runs by another knob, runs to the present and leaves no process."""
+    for name, value in to_environment(settings).items():
+        monkeypatch.setenv(name, value)
+    result = definitions.build(settings).resolve_job_def("run_sensors").execute_in_process()
+    (output,) = [e.step_output_data for e in result.all_events if e.is_successful_output]
+    status = supervisor.status(settings, "sensors")
+    assert (status.state, status.freshness) == ("stopped", NIGHTLY["sensors"])
+    assert not status.alive and not progress.is_alive(status.jvm, status.jvm_started)
+    drained, started = desired.history(settings, "sensors")[-2:]
+    assert (drained.what, started.what) == ("stopping", "started") and drained.why.endswith(f"to be {NIGHTLY['sensors']}")
+    assert "the next run of its schedule is due" in reconciler.reconcile(settings, "sensors").why
+
+    record, averages = (catalog.load(settings).table(name) for name in ("sensor_readings", "sensor_averages"))
+    began = datetime.fromisoformat(status.started_at)
+    commits = [c for c in Journal(settings, record).live() if c.at > began]
+    assert output.metadata["rows"].value == sum(c.arrived for c in commits) > 0
+    ahead = frontier(settings, averages)
+    assert output.metadata["frontier"].value <= ahead.timestamp()
+    last, first = commits[0].watermark, commits[-1].watermark
+    assert ahead >= last > first, "what the run read first is closed by what it read next"
+
+
+def caught_up(settings: Settings, sent: int) -> bool:
+    record = catalog.load(settings).table("sensor_readings")
+    good = sum(c.written for c in Journal(settings, record).live())
+    return arrived(settings, "sensor_readings") == sent and arrived(settings, "valid_readings") == good
+
+
+def the_same_tables(one: Lake, other: Lake) -> None:
+    for name in ("sensor_readings", "valid_readings", "sensor_averages", "sensor_trends"):
+        table = one.catalog.table(name)
+        rows = [lake.read(table) for lake in (one, other)]
+        if table.window:
+            until = min(frontier(lake.settings, table) for lake in (one, other))
+            rows = [each.where(F.col("window.end") <= F.lit(until)) for each in rows]
+        first, second = (digest(each) for each in rows)
+        assert first == second and first.rows > 100, name
+    assert proof.reconcile(other, other.catalog.table("sensor_averages")).verdict == "EQUAL"
 
 
 def not_hung(settings: Settings) -> None:
@@ -276,27 +329,3 @@ def not_hung(settings: Settings) -> None:
         return len(seen) == 4
 
     awaited(idle, "four looks in a row at an idle head", 30)
-
-
-def run_in_dagster(settings: Settings, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    """The schedule's job: drains the process that runs otherwise, runs to the present and leaves no process."""
-    for name, value in to_environment(settings).items():
-        monkeypatch.setenv(name, value)
-    result = definitions.build(settings).resolve_job_def("run_sensors").execute_in_process()
-    (output,) = [e.step_output_data for e in result.all_events if e.is_successful_output]
-    status = supervisor.status(settings, "sensors")
-    assert output.metadata["rows"].value == rows and output.metadata["frontier"].value > 0
-    assert status.state == "stopped" and not status.alive and not progress.is_alive(status.jvm, status.jvm_started)
-    assert "the next run of its schedule is due" in reconciler.reconcile(settings, "sensors").why
-
-
-def the_same_tables(one: Lake, other: Lake) -> None:
-    for name in ("sensor_readings", "valid_readings", "sensor_averages", "sensor_trends"):
-        table = one.catalog.table(name)
-        rows = [lake.read(table) for lake in (one, other)]
-        if table.window:
-            until = min(frontier(lake.settings, table) for lake in (one, other))
-            rows = [each.where(F.col("window.end") <= F.lit(until)) for each in rows]
-        first, second = (digest(each) for each in rows)
-        assert first == second and first.rows > 100, name
-    assert proof.reconcile(other, other.catalog.table("sensor_averages")).verdict == "EQUAL"
