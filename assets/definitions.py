@@ -4,7 +4,7 @@ import warnings
 
 import dagster as dg
 
-from assets import checks, schedules, sensors, streams, tables
+from assets import checks, scheduled, schedules, sensors, streams, tables
 from assets.resources import Lakehouse
 from lakehouse import catalog
 from lakehouse.settings import Settings, from_environment
@@ -18,7 +18,11 @@ def build(settings: Settings) -> dg.Definitions:
         assets=[*streams.specs(known), *tables.specs_and_assets(settings, known)],
         asset_checks=checks.checks(known),
         jobs=[*streams.jobs(known), schedules.reconcile, schedules.update],
-        schedules=[schedules.reconcile_closed(settings, known), schedules.update_closed(settings, known)],
+        schedules=[
+            schedules.reconcile_closed(settings, known),
+            schedules.update_closed(settings, known),
+            *scheduled.schedules(settings, known),
+        ],
         sensors=sensors.sensors(settings, known),
         resources={"lakehouse": Lakehouse.of(settings)},
         executor=dg.in_process_executor,  # the steps of a run share its one JVM

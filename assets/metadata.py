@@ -84,6 +84,7 @@ def of_job(status: JobStatus, wanted: Desired | None, done: Sequence[Event], log
     restarts = desired.restarts(done, parse_instant(wanted.since) if wanted else EPOCH)
     texts = {
         "state": status.state,
+        "freshness": status.freshness,
         "desired": f"{wanted.state} since {wanted.since} by {wanted.by}" if wanted else "",
         "last_restart": f"{restarts[-1].at}: {restarts[-1].why}" if restarts else "",
         "error": status.error,

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 import dagster as dg
 from pydantic import Field
 
-from assets.metadata import of_job
+from assets.metadata import instant, of_job
 from assets.resources import Lakehouse, refusals
 from lakehouse.catalog import Catalog
 from lakehouse.settings import Settings
 from lakehouse.table import KafkaSource
-from streaming_jobs import desired, supervisor
+from streaming_jobs import desired, scheduled, supervisor
 from streaming_jobs.progress import JobStatus
 
 _DESCRIPTION = """The process that fills {tables}, live.
@@ -26,7 +26,8 @@ _DESCRIPTION = """The process that fills {tables}, live.
 | `restart_{pipeline}` | stops it likewise and starts it again; queries that were parked are tried again |
 
 The sensor `supervise_streaming_jobs` keeps it so: it restarts what died, hangs or failed, and gives up what fails again
-and again. The process goes on without Dagster."""
+and again. The process goes on without Dagster. One that is scheduled is run by the schedule `run_{pipeline}`, and by nothing
+else."""
 _START = 180.0  # seconds
 _LOG = 15  # lines
 
@@ -68,7 +69,7 @@ def observed(settings: Settings, status: JobStatus) -> dg.AssetObservation:
     name = status.pipeline
     wanted, done = desired.read(settings, name), desired.history(settings, name)
     metadata = of_job(status, wanted, done, supervisor.log_tail(settings, name, _LOG)[-3000:])
-    return dg.AssetObservation(job_key(name), metadata=metadata)
+    return dg.AssetObservation(job_key(name), metadata=metadata | instant("next_run", scheduled.next_run(settings, name)))
 
 
 def _topics(catalog: Catalog, pipeline: str) -> list[str]:
@@ -79,7 +80,7 @@ def _topics(catalog: Catalog, pipeline: str) -> list[str]:
 def _start(pipeline: str) -> dg.JobDefinition:
     @dg.op(name=f"start_{pipeline}_job")
     def start(context: dg.OpExecutionContext, lakehouse: Lakehouse) -> Iterator[dg.AssetObservation | dg.Output]:
-        settings, by = lakehouse.settings, _by(context)
+        settings, by = lakehouse.settings, asked_by(context)
         yield from _told(settings, lambda: supervisor.start(settings, pipeline, wait=_START, by=by))
 
     @dg.job(
@@ -96,7 +97,7 @@ def _stop(pipeline: str) -> dg.JobDefinition:
     def stop(
         context: dg.OpExecutionContext, config: Ending, lakehouse: Lakehouse
     ) -> Iterator[dg.AssetObservation | dg.Output]:
-        settings, by = lakehouse.settings, _by(context)
+        settings, by = lakehouse.settings, asked_by(context)
         yield from _told(settings, lambda: supervisor.stop(settings, pipeline, now=config.now, by=by))
 
     @dg.job(
@@ -113,7 +114,7 @@ def _restart(pipeline: str) -> dg.JobDefinition:
     def restart(
         context: dg.OpExecutionContext, config: Ending, lakehouse: Lakehouse
     ) -> Iterator[dg.AssetObservation | dg.Output]:
-        settings, by = lakehouse.settings, _by(context)
+        settings, by = lakehouse.settings, asked_by(context)
         yield from _told(settings, lambda: supervisor.restart(settings, pipeline, now=config.now, wait=_START, by=by))
 
     @dg.job(
@@ -134,5 +135,6 @@ def _told(settings: Settings, act: Callable[[], JobStatus | None]) -> Iterator[d
     yield dg.Output(None if status is None else status.state)
 
 
-def _by(context: dg.OpExecutionContext) -> str:
+def asked_by(context: dg.OpExecutionContext) -> str:
+    """Who asks, as a job's files tell it."""
     return f"Dagster (job {context.job_name}, run {context.run_id[:8]})"

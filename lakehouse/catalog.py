@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
-from lakehouse.errors import DeclarationError, UnknownTable
+from lakehouse.errors import DeclarationError, SettingsError, UnknownTable
 from lakehouse.settings import Settings
 from lakehouse.table import FileSource, KafkaSource, Source, Table
 
@@ -78,7 +78,10 @@ class Catalog:
 
 
 def load(settings: Settings) -> Catalog:
-    """The catalog of the modules in `settings.tables`; raises DeclarationError naming module and rule."""
+    """The catalog of the modules in `settings.tables`; raises DeclarationError naming module and rule.
+
+    Raises SettingsError if the settings say how fresh a pipeline is to be that none of them is.
+    """
     modules = []
     for name in settings.tables:
         try:
@@ -87,7 +90,13 @@ def load(settings: Settings) -> Catalog:
             raise DeclarationError(
                 f"tables={name!r}: cannot be imported ({err}); install the package or add its folder to PYTHONPATH"
             ) from err
-    return catalog_of(modules)
+    found = catalog_of(modules)
+    if unknown := sorted(set(settings.freshness) - set(found.pipelines())):
+        raise SettingsError(
+            f"freshness of {unknown[0]}={settings.freshness[unknown[0]]!r}: no such pipeline, so nothing would be as fresh as "
+            f"that; one of {', '.join(found.pipelines())}"
+        )
+    return found
 
 
 def catalog_of(modules: Sequence[ModuleType]) -> Catalog:

@@ -7,6 +7,7 @@ from typing import Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse.catalog import Catalog, table_path
+from lakehouse.durations import spark_interval
 from lakehouse.frontier import Journal
 from lakehouse.settings import Settings
 from lakehouse.table import Table
@@ -22,6 +23,16 @@ class Lake:
 
     def path(self, table: Table, side: Side = "") -> Path:
         return table_path(self.settings, table, side)
+
+    def pace(self, table: Table) -> str:
+        """The least time between two micro-batches of the table's live query, as Spark reads it.
+
+        Where a pipeline is to be filled every so often only the queries at its head wait: the others have nothing to do
+        until then, and follow at once.
+        """
+        interval, driving = self.settings.freshness_of(table.pipeline).interval, self.catalog.driving_input(table)
+        at_head = driving is None or driving.pipeline != table.pipeline
+        return spark_interval(interval) if interval and at_head else self.settings.trigger
 
     def journal(self, table: Table) -> Journal:
         return Journal(self.settings, table)

@@ -128,7 +128,7 @@ def start(
     stream, batches = {"record": _record, "row": _row, "window": windows}[run.plan.kind](run)
     lake.spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.name)
     writer = stream.writeStream.queryName(table.name).option("checkpointLocation", str(run.checkpoint))
-    trigger = {"availableNow": True} if available_now else {"processingTime": lake.settings.trigger}
+    trigger = {"availableNow": True} if available_now else {"processingTime": lake.pace(table)}
     return writer.foreachBatch(batches).trigger(**trigger).start()
 
 

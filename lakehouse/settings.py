@@ -2,7 +2,7 @@
 
 Each field of `Settings` is read from `LAKEHOUSE_<FIELD>`; a Kafka client property from
 `LAKEHOUSE_KAFKA_<PROPERTY>` with `_` for `.` (LAKEHOUSE_KAFKA_SECURITY_PROTOCOL=SASL_SSL), a Spark property
-from `LAKEHOUSE_SPARK_CONF` ("key=value;key=value").
+from `LAKEHOUSE_SPARK_CONF` ("key=value;key=value"), and of `LAKEHOUSE_FRESHNESS` a pipeline's likewise.
 """
 
 import os
@@ -14,10 +14,12 @@ from pathlib import Path
 
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, SettingsError
+from lakehouse.freshness import Freshness, freshness
 
 _SECRET = ("password", "jaas", "secret", "token", "ssl.key")
 _KAFKA = "LAKEHOUSE_KAFKA_"
 _BOUNDS = ("start_within", "heartbeat_within", "batch_within", "restarts_within")
+_PAIRS = ("spark_conf", "freshness")
 _WHOLE = (
     "shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger", "state_memory_mb", "restarts", "query_restarts",
     "metrics_port",
@@ -39,6 +41,7 @@ class Settings:
     state_memory_mb: int = 512  # of RocksDB in one job, beside driver_memory; state that is larger is read from disk
     shuffle_partitions: int = 2
     trigger: str = "500 milliseconds"  # the least time between two micro-batches of a query
+    freshness: Mapping[str, str] = field(default_factory=dict)  # pipeline -> when its queries run, if not continuously
     max_offsets_per_trigger: int = 1_000_000  # records of a topic in one micro-batch
     max_files_per_trigger: int = 1_000  # files of a table in one micro-batch
     early: bool = True  # keep the early results that tables declare; each costs a bounded run at every refresh
@@ -75,8 +78,14 @@ class Settings:
             raise SettingsError(f"restarts={self.restarts}: at least 1; a streaming job would be given up when it first ends")
         if self.query_restarts < 0:
             raise SettingsError(f"query_restarts={self.query_restarts}: 0 or more; with 0 a query that fails ends its process")
+        for pipeline in self.freshness:
+            self.freshness_of(pipeline)
         if not self.tables:
             raise SettingsError("tables=(): at least one module of tables; set LAKEHOUSE_TABLES=my_package.my_tables")
+
+    def freshness_of(self, pipeline: str) -> Freshness:
+        """When the pipeline's queries run; raises SettingsError."""
+        return freshness(self.freshness.get(pipeline, "continuous"), pipeline)
 
     def shown(self) -> dict[str, str]:
         """The settings as text for status and logs, secrets masked."""
@@ -110,7 +119,8 @@ def to_environment(settings: Settings) -> dict[str, str]:
     """The variables by which another process comes to the same settings; they may hold secrets."""
     plain = {f.name: getattr(settings, f.name) for f in fields(Settings) if f.name != "kafka"}
     plain["tables"] = ",".join(settings.tables)
-    plain["spark_conf"] = ";".join(f"{k}={v}" for k, v in settings.spark_conf.items())
+    for name in _PAIRS:
+        plain[name] = ";".join(f"{k}={v}" for k, v in getattr(settings, name).items())
     client = {_KAFKA + key.upper().replace(".", "_"): value for key, value in settings.kafka.items()}
     return {f"LAKEHOUSE_{name.upper()}": str(value) for name, value in plain.items()} | client
 
@@ -125,10 +135,10 @@ def _value(name: str, text: str) -> object:
         return Path(text)
     if name == "tables":
         return tuple(part.strip() for part in text.split(",") if part.strip())
-    if name == "spark_conf":
+    if name in _PAIRS:
         pairs = [part.partition("=") for part in text.split(";") if part.strip()]
         if any(not separator for _, separator, _ in pairs):
-            raise SettingsError("spark_conf: 'key=value' pairs separated by ';'; a pair has no '='")
+            raise SettingsError(f"{name}: 'key=value' pairs separated by ';'; a pair has no '='")
         return {key.strip(): value.strip() for key, _, value in pairs}
     if name == "early":
         if text.lower() not in ("true", "false"):

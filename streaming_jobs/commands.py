@@ -3,9 +3,15 @@
 import json
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lakehouse.settings import Settings
+    from streaming_jobs.progress import JobStatus
 
 app = typer.Typer()
 
@@ -17,7 +23,10 @@ _NOW = Annotated[bool, typer.Option("--now", help="Kill instead of drain: it res
 
 @app.command()
 def start(pipelines: _PIPELINES = None, wait: _WAIT = 120) -> None:
-    """Start streaming jobs, each a process of its own that goes on when this command ends."""
+    """Start streaming jobs, each a process of its own that goes on when this command ends.
+
+    A scheduled one is run up to the present, which is waited for, and then by its schedule.
+    """
     from rich.console import Console
 
     from streaming_jobs import supervisor
@@ -26,7 +35,7 @@ def start(pipelines: _PIPELINES = None, wait: _WAIT = 120) -> None:
     for pipeline in named:
         with Console(stderr=True).status(f"starting {pipeline}"):
             status = supervisor.start(settings, pipeline, wait=wait, by=_by("start"))
-        console.print(f"{pipeline}: {status.state}, pid {status.pid}, log {supervisor.log_path(settings, pipeline)}")
+        _tell_started(console, settings, status)
 
 
 @app.command()
@@ -54,7 +63,7 @@ def restart(pipelines: _PIPELINES = None, wait: _WAIT = 120, timeout: _DRAIN = 6
     for pipeline in named:
         with Console(stderr=True).status(f"restarting {pipeline}"):
             status = supervisor.restart(settings, pipeline, timeout=timeout, now=now, wait=wait, by=_by("restart"))
-        console.print(f"{pipeline}: {status.state}, pid {status.pid}, log {supervisor.log_path(settings, pipeline)}")
+        _tell_started(console, settings, status)
 
 
 @app.command()
@@ -65,16 +74,20 @@ def status(
     """Show the state of streaming jobs and of each of their queries."""
     from rich.text import Text
 
-    from streaming_jobs import supervisor, views
+    from streaming_jobs import scheduled, supervisor, views
 
     console, settings, named = _chosen(pipelines)
     found = [(name, supervisor.status(settings, name)) for name in named]
     if as_json:
         for name, each in found:
-            print(json.dumps(asdict(each) if each else {"pipeline": name, "state": "never ran"}))
+            due = scheduled.next_run(settings, name)
+            knob = {"freshness": str(settings.freshness_of(name)), "next_run": due and due.isoformat()}
+            print(json.dumps((asdict(each) if each else {"pipeline": name, "state": "never ran"}) | knob))
         return
     console.print(views.queries_table(found))
     for name, each in found:
+        if told := views.freshness(settings, name):
+            console.print(Text(told))
         for told in views.troubles(each):
             console.print(Text(f"{name}: {told}", style="red"))
 
@@ -189,6 +202,17 @@ def lineage(
             except OSError as err:  # those of the network among them; the next look sends it
                 typer.echo(f"not sent: {err}", err=True)
             time.sleep(every)
+
+
+def _tell_started(console: "Console", settings: "Settings", status: "JobStatus") -> None:
+    from streaming_jobs import scheduled, supervisor
+
+    name = status.pipeline
+    console.print(f"{name}: {status.state}, pid {status.pid}, log {supervisor.log_path(settings, name)}")
+    if settings.freshness_of(name).cron:
+        with console.status(f"running {name} up to the present"):
+            scheduled.await_end(settings, name, status.pid)
+        console.print(f"{name}: {scheduled.told(settings, name)}", soft_wrap=True, markup=False)
 
 
 def _by(command: str) -> str:

@@ -1,8 +1,8 @@
-"""A streaming job: `python -m streaming_jobs.driver PIPELINE [--available-now]`.
+"""A streaming job: `python -m streaming_jobs.driver PIPELINE [--available-now]`, which a scheduled pipeline need not be told.
 
 All tables of the pipeline as queries of one session. SIGTERM and SIGINT drain it: the topic is read no further, what
 was read goes through every table, then it ends with code 0. Killed in any other way it resumes where it was.
-Exit codes: 0 stopped or, with --available-now, done; 1 a query failed; 2 refused (settings, declaration, a second process).
+Exit codes: 0 stopped or done; 1 a query failed; 2 refused (settings, declaration, a second process).
 """
 
 import argparse
@@ -45,7 +45,7 @@ class Job:
         self.parked = _parked(settings, pipeline)
         self.status = JobStatus(
             pipeline, me.pid, me.create_time(), 0, 0.0, "starting", now, now,
-            queries=tuple(self.parked.values()), epoch=turn.epoch if turn else 0,
+            queries=tuple(self.parked.values()), epoch=turn.epoch if turn else 0, freshness=str(settings.freshness_of(pipeline)),
         )  # fmt: skip
         self.queries: dict[str, LiveQuery] = {}
         self.previews: dict[str, StreamingQuery] = {}  # of early results: nothing depends on them
@@ -71,11 +71,7 @@ class Job:
         tables = self._prepared(lake)
         queries = [LiveQuery(lake, t, self._guard, self.parked.get(t.name)) for t in tables]
         if available_now:
-            for each in queries:  # one after the other: each finds its input complete and reads it in few, large micro-batches
-                if not self.stopping.is_set():
-                    self.queries[each.table.name] = each
-                    each.start(available_now=True)
-                    self._await(lambda each=each: self.stopping.is_set() or not each.active, alone=False)
+            self._to_the_present(lake, queries)
         else:
             for each in queries:
                 self.queries[each.table.name] = each
@@ -88,6 +84,19 @@ class Job:
         self.say(queries=self._observed())
         frontier.flush(self.settings, tables)
         lake.spark.stop()
+
+    def _to_the_present(self, lake: Lake, queries: list[LiveQuery]) -> None:
+        """One query after the other: each finds its input complete and reads it in few, large micro-batches.
+
+        The topics twice: a window closes by what is recorded after its last row, so that what came in while the first
+        micro-batches ran closes what they read, now and not when the next run comes.
+        """
+        records = [each for each in queries if lake.catalog.kind(each.table) == "record"]
+        for each in (*records, *queries):
+            if not self.stopping.is_set():
+                self.queries[each.table.name] = each
+                each.start(available_now=True)
+                self._await(lambda each=each: self.stopping.is_set() or not each.active, alone=False)
 
     def _prepared(self, lake: Lake) -> list[Table]:
         tables = lake.catalog.of_pipeline(self.pipeline)
@@ -211,7 +220,7 @@ def main(arguments: list[str] | None = None) -> int:
             signal.signal(signal.SIGTERM, stop)
             signal.signal(signal.SIGINT, stop)
             job.say()
-            job.run(given.available_now)
+            job.run(given.available_now or settings.freshness_of(given.pipeline).cron is not None)
             job.say(state="stopped")
         return 0
     except Exception as err:

@@ -11,6 +11,8 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from lakehouse.durations import duration
+from lakehouse.event_time import text
+from lakehouse.freshness import CONTINUOUS, Freshness
 from lakehouse.settings import Settings
 from streaming_jobs.desired import Desired, Event, restarts
 from streaming_jobs.progress import AT_WORK, State
@@ -59,6 +61,7 @@ class Observed:
     busy: tuple[str, datetime] | None = None  # the table whose micro-batch runs longest, and since when
     error: str = ""
     room: bool = True  # on the disk, for a process to start
+    scheduled: bool = False  # a run of a schedule: that it has ended is right
 
 
 Action = Literal["nothing", "start", "replace", "stop", "kill", "break"]
@@ -75,9 +78,14 @@ class Decision:
 
 
 def decide(
-    desired: Desired | None, seen: Observed, history: Sequence[Event], now: datetime, bounds: Bounds
+    desired: Desired | None, seen: Observed, history: Sequence[Event], now: datetime, bounds: Bounds,
+    freshness: Freshness = CONTINUOUS,
 ) -> Decision:
-    """What to do about the process of a job."""
+    """What to do about the process of a job.
+
+    A scheduled one is started by its schedule alone: a run that failed is tried again at the next tick. A second count of
+    failures beside would only choose another moment than the one asked for, and nothing is lost until then.
+    """
     if desired is None:
         return Decision("nothing", "nobody has asked for it")
     since = datetime.fromisoformat(desired.since)
@@ -87,6 +95,8 @@ def decide(
     fault = _fault(seen, since, now, bounds) if seen.alive else ""
     if seen.alive and not fault:
         return Decision("nothing", f"it is {seen.state}")
+    if freshness.cron:
+        return Decision("kill", fault) if fault else _idle(seen, freshness.cron.after(now))
     if history and history[-1].what == "broken" and history[-1].moment >= since:
         return Decision("nothing", history[-1].why)
     if not seen.room and not seen.alive:
@@ -109,6 +119,11 @@ def _end(seen: Observed, since: datetime, history: Sequence[Event], now: datetim
     return Decision("stop", "it is to be stopped")
 
 
+def _idle(seen: Observed, due: datetime) -> Decision:
+    ended = "" if seen.state in (None, "stopped") else f"; the last one ended as {seen.state}, {seen.error or 'without a word'}"
+    return Decision("nothing", f"the next run of its schedule is due at {text(due)}{ended}")
+
+
 def _fault(seen: Observed, since: datetime, now: datetime, bounds: Bounds) -> str:
     """What is wrong with a process that lives; empty if nothing is."""
     started, heartbeat = seen.started or now, seen.heartbeat or now
@@ -126,8 +141,8 @@ def _fault(seen: Observed, since: datetime, now: datetime, bounds: Bounds) -> st
 def _start(seen: Observed, since: datetime, done: list[Event], now: datetime, counted: bool) -> Decision:
     """The first restart comes at once, later ones after ever longer waits: from its end on, or from the last attempt."""
     known = [moment for moment in (seen.started, seen.heartbeat, done[-1].moment if done else None) if moment]
-    if not known or max(known) < since:
-        return Decision("start", WANTED)  # it did not go down: it has not been up since that was said
+    if not known or max(known) < since or (seen.scheduled and seen.state == "stopped"):
+        return Decision("start", WANTED)  # it did not go down: it has not been up since that was said, or has done its run
     ended = {"dead": "its process died", "failed": "it failed"}.get(str(seen.state), "it ended, though it is to run")
     why = f"{ended}: {seen.error}" if seen.error else ended
     due = max(known) + backoff(seen.pipeline, len(done))

@@ -18,6 +18,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from lakehouse.catalog import Catalog
+from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, SettingsError
 from lakehouse.event_time import EPOCH, parse_instant
 from lakehouse.frontier import Journal
@@ -25,7 +26,7 @@ from lakehouse.results import LastWindows
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 from lakehouse.verdicts import Verdicts
-from streaming_jobs import progress
+from streaming_jobs import progress, scheduled
 from streaming_jobs.metric_families import NEVER_RAN, Families
 from streaming_jobs.progress import JobStatus, QueryStatus
 
@@ -76,6 +77,9 @@ class LakehouseCollector(Collector):
         status = progress.read(self._settings, pipeline)
         found.add_state("lakehouse_job_state", (pipeline,), status.state if status else NEVER_RAN)
         found.add("lakehouse_job_up", (pipeline,), bool(status and status.alive))
+        due = scheduled.next_run(self._settings, pipeline)
+        found.add("lakehouse_job_next_run_timestamp_seconds", (pipeline,), due and _epoch(due))
+        found.add("lakehouse_job_interval_seconds", (pipeline,), _interval(self._settings, pipeline))
         if status is None:
             return
         heartbeat = _epoch(parse_instant(status.heartbeat))
@@ -135,6 +139,11 @@ class LakehouseCollector(Collector):
 
 def _result(table: Table, column: str) -> str:
     return f"lakehouse_result_{table.name}_{column}"
+
+
+def _interval(settings: Settings, pipeline: str) -> float | None:
+    knob = settings.freshness_of(pipeline)
+    return None if knob.cron else (knob.interval or duration(settings.trigger)).total_seconds()
 
 
 def _processes(found: Families, status: JobStatus) -> None:

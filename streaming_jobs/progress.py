@@ -75,6 +75,7 @@ class JobStatus:
     python_bytes: int = 0  # resident memory
     jvm_bytes: int = 0
     ui: str = ""  # address of Spark's own pages, if the settings enable them
+    freshness: str = "continuous"  # by which this process runs; one of a schedule ends at the present
 
     @property
     def alive(self) -> bool:

@@ -32,7 +32,7 @@ def reconcile(settings: Settings, pipeline: str) -> Decision:
 def _acted(settings: Settings, pipeline: str) -> Decision:
     seen, done = observe(settings, pipeline), desired.history(settings, pipeline)
     wanted, bounds = desired.read(settings, pipeline), Bounds.of(settings)
-    decision = healing.decide(wanted, seen, done, datetime.now(UTC), bounds)
+    decision = healing.decide(wanted, seen, done, datetime.now(UTC), bounds, settings.freshness_of(pipeline))
     match decision.action:
         case "start" | "replace":
             supervisor.kill(settings, pipeline, decision.why)  # also what a dead process left: its JVM
@@ -74,4 +74,5 @@ def observe(settings: Settings, pipeline: str) -> Observed:
     at_work = [(q.table, datetime.fromisoformat(q.busy_since)) for q in status.queries if q.busy_since]
     busy = min(at_work, key=lambda found: found[1], default=None)
     error = status.error if status.state == "failed" else ""  # of others it is a remark
-    return Observed(pipeline, status.state, status.alive, started, heartbeat, busy, error, room)
+    scheduled = status.freshness.startswith("scheduled")
+    return Observed(pipeline, status.state, status.alive, started, heartbeat, busy, error, room, scheduled)

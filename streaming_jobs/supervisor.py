@@ -22,6 +22,7 @@ from streaming_jobs.progress import AT_WORK, JobStatus
 _LOGS = 3
 _LOOK = 0.1  # seconds between two looks at a status file, which is all that a job shares with others
 _KILLED = 5.0  # seconds for a process to be gone after SIGKILL
+_DRAIN = 60.0  # seconds
 _ACTING = 120.0  # seconds to wait for whoever else is starting or ending the process
 
 
@@ -31,15 +32,29 @@ def status(settings: Settings, pipeline: str) -> JobStatus | None:
 
 
 def start(settings: Settings, pipeline: str, *, wait: float = 60, by: str = "") -> JobStatus:
-    """Has the job run from now on: starts it, detached, and returns when it runs; one that runs already is left alone.
+    """Has the job run from now on: starts it, detached, and returns when it runs; one that does so already is left alone.
 
-    Raises JobError with the end of its log if it fails, or does not run within `wait` seconds.
+    A scheduled one runs once, and then by its schedule. Raises JobError with the end of its log if it fails, or does not
+    run within `wait` seconds.
     """
     catalog.load(settings).of_pipeline(pipeline)
     wanted = desired.wish(settings, pipeline, "running", by)
     with desired.acting(settings, pipeline, _ACTING):
-        pid = _running(settings, pipeline) or launch(settings, pipeline, f"asked for by {wanted.by}")
+        pid = begin(settings, pipeline, f"asked for by {wanted.by}")
     return await_running(settings, pipeline, pid, wait)
+
+
+def begin(settings: Settings, pipeline: str, why: str) -> int:
+    """The pid of a process that runs the job as fresh as the settings say: the one there is, or one started now.
+
+    One that is otherwise, or about to end, is drained first. For who is `acting` only.
+    """
+    now, wanted = status(settings, pipeline), str(settings.freshness_of(pipeline))
+    other = now is not None and now.alive and now.freshness != wanted
+    if running(settings, pipeline) and not other:
+        return identity(settings, pipeline)[0]
+    end(settings, pipeline, f"{why}, to be {wanted}", _DRAIN)
+    return launch(settings, pipeline, why)
 
 
 def stop(
@@ -78,7 +93,7 @@ def launch(settings: Settings, pipeline: str, why: str, *, restarted: bool = Fal
     run = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environment, start_new_session=True)
     pid = int(run.stdout)
     what = "restarted" if restarted else "started"
-    desired.note(settings, pipeline, Event(at, what, why, pid, _born(pid), counted))
+    desired.note(settings, pipeline, Event(at, what, why, pid, start_time(pid), counted))
     return pid
 
 
@@ -144,12 +159,17 @@ def silent_launch(settings: Settings, pipeline: str) -> Event | None:
 
 
 def await_running(settings: Settings, pipeline: str, pid: int, wait: float) -> JobStatus:
-    """Returns when the process runs; raises JobError with the end of its log if it ends or has not within `wait` seconds."""
-    deadline, born = time.monotonic() + wait, _born(pid)
+    """Returns when the process runs, or has done its run of a schedule.
+
+    Raises JobError with the end of its log if it ends otherwise, or does not run within `wait` seconds.
+    """
+    deadline, born = time.monotonic() + wait, start_time(pid)
     while time.monotonic() < deadline:
         ended = not progress.is_alive(pid, born)  # looked at first: what it said last is then final
         now = status(settings, pipeline)
-        if now and now.pid == pid and now.state in AT_WORK:
+        ours = now is not None and now.pid == pid
+        done = ours and ended and now.state == "stopped" and settings.freshness_of(pipeline).cron is not None
+        if done or (ours and now.state in AT_WORK):
             return now
         if ended:
             raise JobError(f"pipeline={pipeline!r}: its process ended before it ran:\n{log_tail(settings, pipeline)}")
@@ -159,15 +179,16 @@ def await_running(settings: Settings, pipeline: str, pid: int, wait: float) -> J
     )
 
 
-def _running(settings: Settings, pipeline: str) -> int:
-    """The pid of a process that runs or is about to, 0 if there is none."""
+def running(settings: Settings, pipeline: str) -> bool:
+    """Whether a process runs, or is about to."""
     pid, born = identity(settings, pipeline)
     now = status(settings, pipeline)
     ending = now is not None and now.pid == pid and now.state not in ("starting", *AT_WORK)
-    return pid if progress.is_alive(pid, born) and not ending else 0
+    return progress.is_alive(pid, born) and not ending
 
 
-def _born(pid: int) -> float:
+def start_time(pid: int) -> float:
+    """When a process was started, in seconds since 1970; 0 if it is gone."""
     try:
         return psutil.Process(pid).create_time()
     except psutil.NoSuchProcess:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lakehouse.event_time import EPOCH, parse_instant
 from lakehouse.settings import Settings
-from streaming_jobs import desired, supervisor
+from streaming_jobs import desired, scheduled, supervisor
 from streaming_jobs.progress import JobStatus, QueryStatus
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def top(settings: Settings, pipelines: Iterable[str]) -> "Group":
     from rich.text import Text
 
     found = [(name, supervisor.status(settings, name)) for name in pipelines]
+    knobs = [Text(told) for name, _ in found if (told := freshness(settings, name))]
     jobs = [status for _, status in found if status]
     lags = [
         f"{partition} {lag:,}" for status in jobs for q in status.queries for partition, lag in sorted(q.lags.items())
@@ -61,8 +62,14 @@ def top(settings: Settings, pipelines: Iterable[str]) -> "Group":
         queries_table(found),
         "",
         Text(f"lag: {', '.join(lags) or 'none known'}"),
+        *knobs,
         *trouble,
     )
+
+
+def freshness(settings: Settings, pipeline: str) -> str:
+    """How fresh a pipeline is kept that is not continuous, in a line; empty for one that is."""
+    return f"{pipeline}: {scheduled.told(settings, pipeline)}" if pipeline in settings.freshness else ""
 
 
 def troubles(status: JobStatus | None) -> list[str]:

@@ -38,7 +38,7 @@ from lakehouse.table import session, table, tumbling
 from lakehouse.tables import ads, visits
 from lakehouse.testing import Stage
 from lakehouse.verdicts import Verdicts
-from streaming_jobs import metrics, progress, supervisor
+from streaming_jobs import desired, metrics, progress, supervisor
 from streaming_jobs.metric_families import DECLARED
 
 ROOT = Path(__file__).parents[1]
@@ -61,7 +61,9 @@ class Running(NamedTuple):
 def running(spark, tmp_path_factory, quick_jvm) -> Iterator[Running]:
     root = tmp_path_factory.mktemp("metrics")
     tables = tuple(f"lakehouse.tables.{name}" for name in ("sensors", "ads", "visits"))
-    settings = Settings(root=root, jars=from_environment().jars, tables=tables, spark_conf=quick_jvm)
+    nightly = {"visits": "scheduled 0 3 * * *"}
+    settings = Settings(root=root, jars=from_environment().jars, tables=tables, spark_conf=quick_jvm, freshness=nightly)
+    desired.wish(settings, "visits", "running", "a test")
     broker.start(settings, jars.resolve(settings.jars))
     try:
         sent = produce(settings, 0, 3)

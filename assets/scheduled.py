@@ -1,0 +1,72 @@
+"""Pipelines that are scheduled: for each a job that runs it up to the present, and the schedule that launches that job.
+
+The run is the streaming job's own process, as ever: this one waits for it. If Dagster goes away meanwhile, it goes on.
+"""
+
+from collections.abc import Iterator
+
+import dagster as dg
+
+from assets.metadata import instant
+from assets.resources import Lakehouse, refusals
+from assets.streams import asked_by, observed
+from lakehouse.catalog import Catalog
+from lakehouse.event_time import parse_instant
+from lakehouse.settings import Settings
+from streaming_jobs import scheduled, supervisor
+from streaming_jobs.progress import JobStatus
+
+
+def schedules(settings: Settings, catalog: Catalog) -> list[dg.ScheduleDefinition]:
+    """A schedule, with its job, for each pipeline that the settings say is scheduled."""
+    crons = {pipeline: settings.freshness_of(pipeline).cron for pipeline in catalog.pipelines()}
+    return [_schedule(settings, pipeline, cron.text, _job(catalog, pipeline)) for pipeline, cron in crons.items() if cron]
+
+
+def _schedule(settings: Settings, pipeline: str, cron: str, job: dg.JobDefinition) -> dg.ScheduleDefinition:
+    @dg.schedule(
+        name=f"run_{pipeline}",
+        cron_schedule=cron,
+        execution_timezone="UTC",
+        job=job,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description=f"Runs the streaming job of `{pipeline}` up to the present, if it is to run.",
+    )
+    def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        if why := scheduled.off(settings, pipeline):
+            return dg.SkipReason(why)
+        status = supervisor.status(settings, pipeline)
+        if status and status.alive and status.freshness == str(settings.freshness_of(pipeline)):
+            return dg.SkipReason(f"the run of {status.started_at} goes on")
+        return dg.RunRequest(run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M}", tags={"pipeline": pipeline})
+
+    return evaluate
+
+
+def _job(catalog: Catalog, pipeline: str) -> dg.JobDefinition:
+    records = {table.name for table in catalog.of_pipeline(pipeline) if catalog.kind(table) == "record"}
+
+    @dg.op(name=f"run_{pipeline}_job", pool=f"run_{pipeline}")
+    def run(context: dg.OpExecutionContext, lakehouse: Lakehouse) -> Iterator[dg.AssetObservation | dg.Output]:
+        with refusals():
+            status = scheduled.run(lakehouse.settings, pipeline, by=asked_by(context))
+        yield observed(lakehouse.settings, status)
+        yield dg.Output(status.state, metadata=_done(status, records))
+
+    @dg.job(name=f"run_{pipeline}", description=f"Runs the streaming job of `{pipeline}` up to the present.")
+    def run_job() -> None:
+        run()
+
+    return run_job
+
+
+def _done(status: JobStatus, records: set[str]) -> dict[str, dg.MetadataValue]:
+    """What a run did: rows read from topics, how far every table is complete at least, and each table."""
+    tables = [dg.TableRecord({"table": q.table, "rows": q.rows, "late": q.late, "quarantined": q.quarantined,
+                            "frontier": q.frontier or ""}) for q in status.queries]  # fmt: skip
+    frontiers = [parse_instant(q.frontier) for q in status.queries if q.frontier]
+    return {
+        "rows": dg.MetadataValue.int(sum(q.rows for q in status.queries if q.table in records)),
+        **instant("frontier", min(frontiers, default=None)),
+        **({"tables": dg.MetadataValue.table(tables)} if tables else {}),
+    }

@@ -1,0 +1,45 @@
+"""How fresh the tables of a pipeline are kept: when its queries run, and nothing of what they write."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from lakehouse.cron import Cron, cron
+from lakehouse.durations import duration
+from lakehouse.errors import DeclarationError, SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """One pipeline's knob: `continuous`, `every <interval>` or `scheduled <cron>`.
+
+    With an `interval` its topics are read that often. With a `cron` there is no process between two runs.
+    """
+
+    text: str = "continuous"
+    interval: timedelta | None = None
+    cron: Cron | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+CONTINUOUS = Freshness()
+
+
+def freshness(text: str, pipeline: str) -> Freshness:
+    """The knob that `text` describes; raises SettingsError."""
+    text = " ".join(text.split())
+    kind, _, rest = text.partition(" ")
+    try:
+        if text == CONTINUOUS.text:
+            return CONTINUOUS
+        if kind == "every" and (interval := duration(rest, "every")):
+            return Freshness(text, interval=interval)
+        if kind == "scheduled":
+            return Freshness(text, cron=cron(rest))
+    except (DeclarationError, SettingsError) as err:
+        raise SettingsError(f"freshness of {pipeline}={text!r}: {err}") from err
+    raise SettingsError(
+        f"freshness of {pipeline}={text!r}: 'continuous', 'every <interval>', longer than nothing, or 'scheduled <cron>'; "
+        "write for example LAKEHOUSE_FRESHNESS='sensors=every 30 seconds;visits=scheduled */10 * * * *'"
+    )
