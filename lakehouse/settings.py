@@ -90,9 +90,11 @@ class Settings:
     def _check_hooks(self) -> None:
         """Their values may hold secrets, so no error repeats them."""
         try:
-            shlex.split(self.hook_command)
+            words = shlex.split(self.hook_command)
         except ValueError as err:
             raise SettingsError(f"hook_command: words as a shell writes them ({err}); close the quotation") from err
+        if self.hook_command and not words:
+            raise SettingsError("hook_command: a program and its arguments; blanks alone run nothing, so remove it")
         if self.hook_url and not self.hook_url.startswith(("http://", "https://")):
             raise SettingsError("hook_url: an address that begins with http:// or https://; write it in full or remove it")
 

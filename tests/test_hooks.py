@@ -30,7 +30,7 @@ from lakehouse import catalog, hooks
 from lakehouse.frontier import Certificate, certify
 from lakehouse.hooks import Notice
 from lakehouse.settings import Settings, to_environment
-from streaming_jobs import desired, progress
+from streaming_jobs import desired, notices, progress
 from streaming_jobs.desired import Event
 from streaming_jobs.progress import JobStatus, QueryStatus
 
@@ -218,6 +218,15 @@ def test_the_sensor_says_that_no_hook_is_set(tmp_path):
     settings = Settings(root=tmp_path, tables=SENSORS)
     tick = tell_hooks(settings, catalog.load(settings)).evaluate_tick(dg.build_sensor_context())
     assert "LAKEHOUSE_HOOK_URL" in tick.skip_message
+
+
+def test_restarts_for_one_reason_one_upon_the_other_are_one_failure(tmp_path):
+    settings, began = Settings(root=tmp_path, tables=SENSORS), datetime(2026, 1, 1, tzinfo=UTC)
+    restarts = {0: "no broker", 1: "no broker", 6: "no broker", 7: "its process died", 12: "no broker", 60: "no broker"}
+    for minute, why in restarts.items():
+        desired.note(settings, "sensors", Event((began + timedelta(minutes=minute)).isoformat(), "restarted", why))
+    told = [(n.why, (n.at - began) // timedelta(minutes=1)) for n in notices.of_job(settings, "sensors")]
+    assert told == [("no broker", 0), ("its process died", 7), ("no broker", 12), ("no broker", 60)]
 
 
 # ---- freshness

@@ -55,6 +55,7 @@ def test_each_field_is_read_from_its_variable(tmp_path):
         ("RESTARTS", "0"),
         ("STALE_AFTER", "1 minute"),
         ("HOOK_COMMAND", "notify 'someone"),
+        ("HOOK_COMMAND", " "),
         ("HOOK_URL", "file:///etc/hosts"),
     ],
 )
