@@ -18,6 +18,7 @@ from lakehouse.event_time import Range, text
 from lakehouse.frontier import Certificate, frontier
 from lakehouse.settings import Settings
 from lakehouse.table import Table
+from lakehouse.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from lakehouse.quality import SuiteResult
@@ -44,11 +45,12 @@ def _stream_equals_batch(table: Table) -> dg.AssetChecksDefinition:
         asset=table.name,
         name=STREAM_EQUALS_BATCH,
         description="The closed partitions, computed again in batch from the stored input, give the same rows.",
+        blocking=table.proof,  # else it never passes
         pool=PROOF,
     )
     def check(config: Closed, lakehouse: Lakehouse) -> dg.AssetCheckResult:
         span = closed(lakehouse.settings, table, config.partitions)
-        return dg.AssetCheckResult(**verdict(proven(lakehouse, table, span)))
+        return dg.AssetCheckResult(**verdict(lakehouse.settings, proven(lakehouse, table, span)))
 
     return check
 
@@ -61,16 +63,18 @@ def proven(lakehouse: Lakehouse, table: Table, span: Range) -> Certificate:
         return proof.reconcile(lakehouse.lake, table, span)
 
 
-def verdict(proof: Certificate) -> dict[str, object]:
-    """A certificate as a check's outcome; a proof over no rows proves nothing."""
-    passed = proof.verdict == "EQUAL" and proof.rows_bounded > 0
+def verdict(settings: Settings, proof: Certificate) -> dict[str, object]:
+    """A certificate as a check's outcome; a proof over no rows proves nothing, nor one beside a range that differs."""
+    different = Verdicts(settings).now()[proof.table].different
     severities = dg.AssetCheckSeverity
     found = f"{proof.verdict}: {proof.rows_live} rows in the table, {proof.rows_bounded} in batch"
+    known = [f"DIFFERENT: {Range(*span)}, since {text(each.at)}" for span, each in sorted(different.items())]
+    told = [found, *([proof.detail] if proof.detail else []), *(known if proof.verdict != "DIFFERENT" else [])]
     return {
-        "passed": passed,
+        "passed": proof.verdict == "EQUAL" and proof.rows_bounded > 0 and not different,
         "metadata": of_certificate(proof),
         "severity": severities["WARN" if proof.verdict in ("PENDING", "UNPROVABLE") else "ERROR"],
-        "description": f"{found}. {proof.detail}" if proof.detail else found,
+        "description": ". ".join(told),
     }
 
 
@@ -79,6 +83,7 @@ def _expectations_hold(table: Table, partitioned: bool) -> dg.AssetChecksDefinit
         asset=table.name,
         name=EXPECTATIONS_HOLD,
         description="\n".join(["Of the rows at rest holds:\n", *(f"- `{e}`" for e in table.expectations)]),
+        blocking=True,
         pool=PROOF,
     )
     def check(config: Closed, lakehouse: Lakehouse) -> dg.AssetCheckResult:

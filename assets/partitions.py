@@ -10,7 +10,7 @@ import dagster as dg
 
 from lakehouse.catalog import Catalog, table_path
 from lakehouse.event_time import Range, floor, partition_format, partition_range
-from lakehouse.frontier import certificates, frontier
+from lakehouse.frontier import Journal, certificates, frontier
 from lakehouse.settings import Settings
 from lakehouse.table import GRAINS, Table
 
@@ -62,6 +62,17 @@ def stored(settings: Settings, table: Table) -> tuple[int, dict[str, Stored]]:
         bounded = before.by_bounded or file.get("min._origin") == "bounded"  # sorts before "live"
         found[file.get("partition._partition", "")] = Stored(before.rows + (file["num_records"] or 0), bounded)
     return delta.version(), found
+
+
+def reached(settings: Settings, catalog: Catalog, table: Table) -> tuple[datetime | None, dict[str, object]]:
+    """The table's frontier, and what had been read of the topics by then: topic -> partition -> next offset."""
+    commit = next((c for c in Journal(settings, table).live() if c.frontier), None)
+    ahead = commit.frontier if commit else None
+    while commit and (driving := catalog.driving_input(table)):
+        end = commit.inputs["tables"][driving.name]  # Delta's offset: a version, and how many of its files
+        versions = end["reservoirVersion"] - (end["index"] < 0)
+        table, commit = driving, next((c for c in Journal(settings, driving).live() if c.version <= versions), None)
+    return ahead, dict(commit.inputs) if commit else {}
 
 
 def closed(settings: Settings, table: Table) -> Range | None:

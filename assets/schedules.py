@@ -29,7 +29,7 @@ def reconcile_range(config: RangeOfTable, lakehouse: Lakehouse) -> Iterator[dg.A
     with refusals():
         table = lakehouse.lake.catalog.table(config.table)
         span = parse_range(config.start, config.end) if config.start or config.end else None
-    outcome = checks.verdict(checks.proven(lakehouse, table, span))
+    outcome = checks.verdict(lakehouse.settings, checks.proven(lakehouse, table, span))
     yield dg.AssetCheckEvaluation(dg.AssetKey(table.name), checks.STREAM_EQUALS_BATCH, **outcome)
     if not outcome["passed"]:  # a run that found a difference is to be seen as failed
         raise dg.Failure(outcome["description"], outcome["metadata"], allow_retries=False)

@@ -4,13 +4,13 @@ At least once: an event is stored before the cursor that passes it, so a crash b
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 
 import dagster as dg
 
-from assets import partitions
+from assets import automation, hooks, partitions
 from assets.metadata import column_schema, instant, of_commit, of_partition
 from assets.streams import observed
 from lakehouse.catalog import Catalog
@@ -28,14 +28,16 @@ _LOOK_BACK = timedelta(hours=1)  # of a record's journal, when Dagster was away
 
 def sensors(settings: Settings, catalog: Catalog) -> list[dg.SensorDefinition]:
     return [
-        closed_partitions(settings, partitions.derived(catalog)),
+        closed_partitions(settings, catalog),
         written_tables(settings, catalog),
         streaming_job_states(settings, catalog),
         supervise_streaming_jobs(settings, catalog),
+        hooks.tell_hooks(settings, catalog),
+        automation.sensor(),
     ]
 
 
-def closed_partitions(settings: Settings, tables: Iterable[Table]) -> dg.SensorDefinition:
+def closed_partitions(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
     """A partition is materialised when the frontier has passed its end. Cursor: the last one told, by table."""
 
     @dg.sensor(
@@ -47,8 +49,8 @@ def closed_partitions(settings: Settings, tables: Iterable[Table]) -> dg.SensorD
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         told: dict[str, str] = json.loads(context.cursor or "{}")
         events: list[dg.AssetMaterialization] = []
-        for table in tables:
-            for event in _closings(settings, table, told.get(table.name), _MOST - len(events)):
+        for table in partitions.derived(catalog):
+            for event in _closings(settings, catalog, table, told.get(table.name), _MOST - len(events)):
                 events.append(event)
                 told[table.name] = event.partition
         return _result(events, told)
@@ -56,7 +58,9 @@ def closed_partitions(settings: Settings, tables: Iterable[Table]) -> dg.SensorD
     return evaluate
 
 
-def _closings(settings: Settings, table: Table, told: str | None, most: int) -> list[dg.AssetMaterialization]:
+def _closings(
+    settings: Settings, catalog: Catalog, table: Table, told: str | None, most: int
+) -> list[dg.AssetMaterialization]:
     ahead = frontier(settings, table)
     known = partition_range(told, table.grain) if told else None
     if most == 0 or ahead is None or (known and ahead < known.end + (known.end - known.start)):
@@ -66,7 +70,8 @@ def _closings(settings: Settings, table: Table, told: str | None, most: int) -> 
         return []
     span = Range(max(span.start, known.end), span.end) if known else span
     version, found = partitions.stored(settings, table)
-    shared = {"delta_version": version, "fingerprint": table.fingerprint}
+    ahead, offsets = partitions.reached(settings, catalog, table)
+    shared = {"delta_version": version, "fingerprint": table.fingerprint, "offsets": dg.MetadataValue.json(offsets)}
     shared |= instant("frontier", ahead) | column_schema(settings, table)
     events = []
     for key in islice(span.partitions(table.grain), most):

@@ -4,7 +4,7 @@ import inspect
 
 import dagster as dg
 
-from assets import partitions
+from assets import partitions, staleness
 from assets.metadata import column_schema, instant, of_commit, of_partition
 from assets.resources import BOUNDED, Lakehouse, refusals
 from assets.streams import job_key
@@ -104,5 +104,6 @@ def _shown(settings: Settings, catalog: Catalog, table: Table) -> dict[str, obje
         "kinds": {"delta", "spark"},
         "tags": tags | ({"late": table.late} if catalog.kind(table) in ("row", "window") else {}),
         "code_version": table.fingerprint,
+        "freshness_policy": staleness.policy(settings, catalog, table),
         "metadata": {k: v for k, v in declared.items() if v} | column_schema(settings, table),
     }

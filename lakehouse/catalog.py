@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Literal
 
 from lakehouse.errors import DeclarationError, SettingsError, UnknownTable
-from lakehouse.settings import Settings
+from lakehouse.settings import SOONEST_STALE, Settings
 from lakehouse.table import FileSource, KafkaSource, Source, Table
 
 Kind = Literal["record", "row", "window", "snapshot"]
@@ -189,6 +189,11 @@ def _check(catalog: Catalog, table: Table) -> None:
         raise DeclarationError(f"{where}, early={table.early}: rows without a window are final at once; remove it")
     if table.window is not None and not driving:
         raise DeclarationError(f"{where}: a window needs an input with event time; {table.inputs} has none")
+    if table.stale_after and (kind == "snapshot" or table.stale_after < SOONEST_STALE):
+        raise DeclarationError(
+            f"{where}, stale_after={table.stale_after}: at least {SOONEST_STALE}, and not of a snapshot, which may stay as "
+            "it is; wait longer or remove it"
+        )
     if kind == "snapshot" and (table.event_time or table.delay):
         raise DeclarationError(
             f"{where}: it has no input with event time, so event_time and delay mean nothing; remove them"

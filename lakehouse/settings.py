@@ -6,10 +6,11 @@ from `LAKEHOUSE_SPARK_CONF` ("key=value;key=value"), and of `LAKEHOUSE_FRESHNESS
 """
 
 import os
+import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 
 from lakehouse.durations import duration
@@ -18,7 +19,9 @@ from lakehouse.freshness import Freshness, freshness
 
 _SECRET = ("password", "jaas", "secret", "token", "ssl.key")
 _KAFKA = "LAKEHOUSE_KAFKA_"
-_BOUNDS = ("start_within", "heartbeat_within", "batch_within", "restarts_within")
+_BOUNDS = ("start_within", "heartbeat_within", "batch_within", "restarts_within", "stale_after")
+_HOOKS = ("hook_command", "hook_url")
+SOONEST_STALE = timedelta(minutes=5)  # Dagster is told of records once a minute
 _PAIRS = ("spark_conf", "freshness")
 _WHOLE = (
     "shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger", "state_memory_mb", "restarts", "query_restarts",
@@ -53,6 +56,9 @@ class Settings:
     restarts: int = 5  # more than that within `restarts_within`, and a streaming job is given up
     restarts_within: str = "1 hour"
     query_restarts: int = 3  # of a query alone, before it is parked or its process ends
+    stale_after: str = "30 minutes"  # a table not added to for longer is stale; derived ones may take a partition longer
+    hook_command: str = field(default="", repr=False)  # run at failures, with what happened as JSON on its standard input
+    hook_url: str = field(default="", repr=False)  # the same, sent by POST; both may hold secrets
     since: str = "2026-01-01"  # the first day of event time whose partitions are offered for bounded runs
 
     def __post_init__(self) -> None:
@@ -67,6 +73,9 @@ class Settings:
                 raise SettingsError(str(err)) from err
             if name in _BOUNDS and not span:
                 raise SettingsError(f"{name}={getattr(self, name)!r}: longer than nothing; no job could keep to it otherwise")
+        if duration(self.stale_after) < SOONEST_STALE:
+            raise SettingsError(f"stale_after={self.stale_after!r}: at least {SOONEST_STALE}; all would be stale, else")
+        self._check_hooks()
         for name in ("shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name}={getattr(self, name)}: at least 1; no micro-batch could move otherwise")
@@ -87,10 +96,22 @@ class Settings:
         """When the pipeline's queries run; raises SettingsError."""
         return freshness(self.freshness.get(pipeline, "continuous"), pipeline)
 
+    def _check_hooks(self) -> None:
+        """Their values may hold secrets, so no error repeats them."""
+        try:
+            words = shlex.split(self.hook_command)
+        except ValueError as err:
+            raise SettingsError(f"hook_command: words as a shell writes them ({err}); close the quotation") from err
+        if self.hook_command and not words:
+            raise SettingsError("hook_command: a program and its arguments; blanks alone run nothing, so remove it")
+        if self.hook_url and not self.hook_url.startswith(("http://", "https://")):
+            raise SettingsError("hook_url: an address that begins with http:// or https://; write it in full or remove it")
+
     def shown(self) -> dict[str, str]:
         """The settings as text for status and logs, secrets masked."""
-        plain = {f.name: str(getattr(self, f.name)) for f in fields(self) if f.name not in ("kafka", "spark_conf")}
-        return plain | _masked("kafka", self.kafka) | _masked("spark_conf", self.spark_conf)
+        plain = {f.name: str(getattr(self, f.name)) for f in fields(self) if f.name not in ("kafka", "spark_conf", *_HOOKS)}
+        hooks = {name: "***" for name in _HOOKS if getattr(self, name)}
+        return plain | hooks | _masked("kafka", self.kafka) | _masked("spark_conf", self.spark_conf)
 
 
 def from_environment(environment: Mapping[str, str] | None = None) -> Settings:

@@ -136,6 +136,7 @@ class Table:
     deduplicate: Duplicates | None = None
     proof: bool = True
     metrics: tuple[str, ...] = ()
+    stale_after: timedelta = timedelta(0)  # zero: the settings' bound
     sql: str = ""  # the query, if the transformation was declared as one
 
     def __call__(self, *inputs: "DataFrame", **named: "DataFrame") -> "DataFrame":
@@ -178,6 +179,7 @@ def table(
     deduplicate: Duplicates | None = None,
     proof: bool = True,
     metrics: Sequence[str] = (),
+    stale_after: str | timedelta = "0 seconds",
 ) -> Callable[[FunctionType], Table]:
     """Declares the table that a pure `DataFrame -> DataFrame` function computes.
 
@@ -190,6 +192,7 @@ def table(
     `tolerance` is the relative difference of doubles that still counts as equal. proof=False allows what two runs may
     differ by (clocks, random numbers, the order of rows), which is refused otherwise; such ranges stay UNPROVABLE.
     `metrics` are columns of numbers that `lakehouse metrics` shows of the window that closed last, a series for each key.
+    `stale_after` is this table's LAKEHOUSE_STALE_AFTER.
     Raises DeclarationError.
     """
     _one_of("layer", layer, ("bronze", "silver", "gold"))
@@ -216,6 +219,7 @@ def table(
             deduplicate=deduplicate,
             proof=proof,
             metrics=tuple(metrics),
+            stale_after=duration(stale_after, "stale_after"),
         )
 
     return declare

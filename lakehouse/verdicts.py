@@ -8,7 +8,16 @@ from lakehouse.frontier import LEDGER, Verdict
 from lakehouse.settings import Settings
 
 Span = tuple[datetime, datetime]  # [start, end) as it was recorded
-_COLUMNS = ["table", "start", "end", "verdict", "at"]
+_COUNTS = ["missing", "extra", "changed"]
+_COLUMNS = ["table", "start", "end", "verdict", "at", *_COUNTS]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A difference: when it was first found, and what of."""
+
+    at: datetime
+    rows: str
 
 
 @dataclass(slots=True)
@@ -18,19 +27,26 @@ class Proofs:
     at: datetime | None = None  # when the last verdict was given
     verdict: Verdict | None = None
     proven_until: datetime | None = None  # the latest end of a range that was EQUAL
-    different: set[Span] = field(default_factory=set)  # not yet in a range that was EQUAL since
+    different: dict[Span, Found] = field(default_factory=dict)  # and not EQUAL since
     counts: Counter[str] = field(default_factory=Counter)  # by verdict
 
-    def add(self, verdict: Verdict, span: Span, at: datetime) -> None:
+    def add(self, verdict: Verdict, span: Span, at: datetime, rows: str = "") -> None:
         """One more, not older than those before."""
         self.at, self.verdict = at, verdict
         self.counts[verdict] += 1
         if verdict == "DIFFERENT":
-            self.different.add(span)
+            # asked again, with hours that have closed since: if no more rows differ, it is the same difference
+            again = next((s for s, found in self.different.items() if (s[0], found.rows) == (span[0], rows)), None)
+            self.different[span] = self.different.pop(again) if again else Found(at, rows)
         if verdict == "EQUAL":
-            start, end = span
-            self.proven_until = max(self.proven_until or end, end)
-            self.different = {each for each in self.different if each[0] < start or each[1] > end}
+            self.proven_until = max(self.proven_until or span[1], span[1])
+            self.different = {left: found for s, found in self.different.items() for left in _outside(s, span)}
+
+
+def _outside(span: Span, equal: Span) -> list[Span]:
+    """What is left of `span` without `equal`."""
+    parts = [(span[0], min(span[1], equal[0])), (max(span[0], equal[1]), span[1])]
+    return [(start, end) for start, end in parts if start < end]
 
 
 class Verdicts:
@@ -62,6 +78,10 @@ class Verdicts:
                 row |= {name: datetime.fromisoformat(row[name]) for name in ("start", "end", "at")}
             for row in sorted(rows, key=lambda row: row["at"]):
                 proofs = self._proofs.setdefault(row["table"], Proofs())
-                proofs.add(row["verdict"], (row["start"], row["end"]), row["at"])
+                proofs.add(row["verdict"], (row["start"], row["end"]), row["at"], _rows(row))
             self._read = files
         return self._proofs
+
+
+def _rows(row: dict) -> str:
+    return f"rows {', '.join(f'{name} {row[name]}' for name in _COUNTS)}"

@@ -124,7 +124,8 @@ def supervise(
     import signal
     import threading
 
-    from streaming_jobs import progress, reconciler
+    from lakehouse import hooks
+    from streaming_jobs import notices, progress, reconciler
 
     console, settings, named = _chosen(pipelines)
     stopping = threading.Event()
@@ -137,6 +138,8 @@ def supervise(
                 console.print(
                     f"{progress.now()} {pipeline}: {decision.action}, {decision.why}", soft_wrap=True, markup=False
                 )
+        for failure in hooks.tell(settings, [n for pipeline in named for n in notices.of_job(settings, pipeline)]):
+            console.print(f"{progress.now()} {failure}", soft_wrap=True, markup=False)
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """The lakehouse in Dagster: real definitions, real runs, a real instance, over a real filled lakehouse."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -13,12 +14,14 @@ import psutil
 import pytest
 from pyspark.sql import functions as F
 
-from assets import definitions, partitions, schedules, sensors
+from assets import automation, definitions, schedules, sensors
+from assets.resources import Lakehouse
 from assets.streams import job_key
 from assets.testing import evaluate, materialize
 from lakehouse import catalog
 from lakehouse.bounded import backfill
 from lakehouse.event_time import parse_range
+from lakehouse.frontier import Journal
 from lakehouse.lake import Lake
 from lakehouse.proof import reconcile
 from lakehouse.settings import Settings, from_environment
@@ -26,6 +29,7 @@ from streaming_jobs import desired, progress, supervisor
 from streaming_jobs.desired import Event
 from streaming_jobs.progress import JobStatus, QueryStatus
 
+ROOT = Path(__file__).parents[1]
 SENSORS = ("lakehouse.tables.sensors",)
 HOURS = ["2026-01-01-00", "2026-01-01-01", "2026-01-01-02"]
 
@@ -207,7 +211,7 @@ def test_an_outage_is_no_verdict(own, spark):
 
 
 def closings(settings: Settings, instance: dg.DagsterInstance, cursor: str | None = None) -> dg.SensorResult:
-    sensor = sensors.closed_partitions(settings, partitions.derived(catalog.load(settings)))
+    sensor = sensors.closed_partitions(settings, catalog.load(settings))
     return sensor.evaluate_tick(dg.build_sensor_context(instance, cursor=cursor))
 
 
@@ -220,6 +224,8 @@ def test_partitions_behind_the_frontier_are_told_once(settings, spark, instance)
     assert metadata["rows"].value == stored.where(f"_partition = '{HOURS[0]}'").count() > 0
     assert metadata["origin"].value == "live"
     assert {"frontier", "delta_version", "fingerprint", "dagster/column_schema"} <= metadata.keys()
+    last = next(iter(Journal(settings, table_of(settings, "sensor_readings"))))
+    assert metadata["offsets"].value == last.inputs == {"sensor-readings": {"0": 45}}
     assert not closings(settings, instance, tick.cursor).asset_events
     assert json.loads(tick.cursor) == {"valid_readings": HOURS[2], "sensor_averages": HOURS[2]}
 
@@ -309,6 +315,62 @@ def test_the_job_records_its_verdict_on_the_check(own, spark, instance):
     assert not result.success
     (verdict,) = result.get_asset_check_evaluations()
     assert not verdict.passed
+
+
+def test_a_failed_proof_blocks_what_is_downstream_until_the_table_is_repaired(own, spark, instance):
+    built = definitions.build(own)
+
+    @dg.asset(
+        deps=["sensor_averages"], automation_condition=automation.on_closed(),
+        partitions_def=dg.HourlyPartitionsDefinition("2026-01-01-00", timezone="UTC", fmt="%Y-%m-%d-%H"),
+    )  # fmt: skip
+    def report() -> None: ...
+
+    location, cursor = dg.Definitions.merge(built, dg.Definitions(assets=[report])), None
+
+    def requested() -> set[str]:
+        nonlocal cursor
+        found = dg.evaluate_automation_conditions(location, instance, cursor=cursor)
+        cursor = found.cursor
+        return found.get_requested_partitions(report.key)
+
+    def proves() -> bool:
+        config = {"ops": {"reconcile_range": {"config": {"table": "sensor_averages"}}}}
+        return built.resolve_job_def("reconcile").execute_in_process(config, instance=instance, raise_on_error=False).success
+
+    assert requested() == set()
+    for event in closings(own, instance).asset_events:
+        instance.report_runless_asset_event(event)
+    assert requested() == set(HOURS)
+
+    path = str(own.root / "gold" / "sensor_averages")
+    planted = spark.read.format("delta").load(path).where(f"_partition = '{HOURS[1]}'").limit(1)
+    planted.write.format("delta").mode("append").save(path)
+    assert not proves()
+    assert requested() == set()
+    assert materialize(own, "sensor_averages", HOURS[2], instance=instance).success
+    assert requested() == set(), "another hour is replaced, and still a check fails"
+    together = dg.materialize(
+        [*built.assets, *built.asset_checks, report], partition_key=HOURS[2], resources=built.resources, instance=instance,
+        selection=dg.AssetSelection.assets("sensor_averages", report), raise_on_error=False,
+    )  # fmt: skip
+    assert together.asset_materializations_for_node("sensor_averages")
+    assert not together.asset_materializations_for_node("report"), "in one run, too, the check comes first"
+
+    assert materialize(own, "sensor_averages", HOURS[1], instance=instance).success
+    assert requested() == set(), "repaired, not proven"
+    assert proves()
+    assert requested() == {HOURS[1], HOURS[2]}
+
+
+def test_the_asset_of_the_docs_reads_a_closed_hour(settings):
+    (text, *_) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "automation.md").read_text(), re.DOTALL)
+    exec(text, shown := {})
+    lakehouse = {"lakehouse": Lakehouse.of(settings)}
+    run = dg.materialize([shown["hottest_sensors"]], partition_key="2026-01-01-01:00", resources=lakehouse)
+    (event,) = run.asset_materializations_for_node("hottest_sensors")
+    assert sorted(event.metadata["hottest"].value) == ["sensor-0", "sensor-1", "sensor-2"]
+    assert shown["hottest_sensors"].key in shown["definitions"].resolve_asset_graph().get_all_asset_keys()
 
 
 # ---- streaming jobs

@@ -7,7 +7,7 @@ import pytest
 from lakehouse.catalog import catalog_of, load
 from lakehouse.errors import DeclarationError, UnknownTable
 from lakehouse.settings import Settings
-from lakehouse.table import expect, kafka, table, tumbling
+from lakehouse.table import expect, files, kafka, table, tumbling
 from lakehouse.tables import ads, sensors, visits
 
 topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
@@ -184,3 +184,22 @@ def test_early_results_need_a_window():
 
     with pytest.raises(DeclarationError, match="early=0:00:01: rows without a window are final at once"):
         declared(copied=copied)
+
+
+def test_stale_are_tables_that_are_added_to_and_not_too_soon():
+    @table(layer="silver", stale_after="1 minute")
+    def watched(things):
+        return things
+
+    @table(layer="silver", stale_after="1 hour")
+    def changing(still):
+        return still
+
+    @table(layer="bronze")
+    def still(addresses):
+        return addresses
+
+    with pytest.raises(DeclarationError, match="stale_after=0:01:00: at least 0:05:00"):
+        declared(watched=watched)
+    with pytest.raises(DeclarationError, match="not of a snapshot, which may stay as it is"):
+        declared(changing=changing, still=still, addresses=files("addresses.csv", schema="id STRING"))

@@ -37,7 +37,7 @@ from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.table import session, table, tumbling
 from lakehouse.tables import ads, visits
 from lakehouse.testing import Stage
-from lakehouse.verdicts import Verdicts
+from lakehouse.verdicts import Found, Proofs, Verdicts
 from streaming_jobs import desired, metrics, progress, supervisor
 from streaming_jobs.metric_families import DECLARED
 
@@ -311,11 +311,28 @@ def test_the_verdicts_of_ranges_are_summed_as_they_come_and_after_the_ledger_was
     assert (found.verdict, found.counts, len(found.different)) == ("EQUAL", {"EQUAL": 2, "DIFFERENT": 1}, 1)
     assert found.proven_until == begin + timedelta(hours=4)
     given("EQUAL", 0, 3, 3)
-    assert kept.now()["t"].different == set() and kept.now()["t"].counts["EQUAL"] == 3
+    assert not kept.now()["t"].different and kept.now()["t"].counts["EQUAL"] == 3
     ledger = DeltaTable(str(tmp_path / "_ledger" / "_certificates"))
     ledger.optimize.compact()
     ledger.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     assert kept.now() == Verdicts(settings).now() and kept.now()["t"].counts == {"EQUAL": 3, "DIFFERENT": 1}
+
+
+def test_of_a_range_that_differs_what_is_proven_piece_by_piece_is_taken_out():
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def at(hour: int) -> datetime:
+        return begin + timedelta(hours=hour)
+
+    proofs = Proofs()
+    proofs.add("DIFFERENT", (at(0), at(3)), at(10), "rows missing 1")
+    proofs.add("DIFFERENT", (at(0), at(4)), at(11), "rows missing 1")
+    assert proofs.different == {(at(0), at(4)): Found(at(10), "rows missing 1")}, "found again, with an hour that is well"
+    proofs.add("EQUAL", (at(1), at(2)), at(12))
+    assert set(proofs.different) == {(at(0), at(1)), (at(2), at(4))}
+    proofs.add("EQUAL", (at(2), at(5)), at(13))
+    proofs.add("EQUAL", (at(0), at(1)), at(14))
+    assert not proofs.different
 
 
 # ---- what is declared

@@ -53,6 +53,10 @@ def test_each_field_is_read_from_its_variable(tmp_path):
         ("BATCH_WITHIN", "10"),
         ("HEARTBEAT_WITHIN", "0 seconds"),
         ("RESTARTS", "0"),
+        ("STALE_AFTER", "1 minute"),
+        ("HOOK_COMMAND", "notify 'someone"),
+        ("HOOK_COMMAND", " "),
+        ("HOOK_URL", "file:///etc/hosts"),
     ],
 )
 def test_a_value_that_cannot_be_used_stops_at_the_start_and_names_the_field(name, value):
@@ -66,6 +70,8 @@ def test_secrets_are_shown_neither_as_text_nor_in_errors():
         "LAKEHOUSE_KAFKA_SASL_USERNAME": "ann",
         "LAKEHOUSE_KAFKA_SASL_JAAS_CONFIG": "password=s3cret",
         "LAKEHOUSE_SPARK_CONF": "spark.hadoop.fs.s3a.secret.key=s3cret;spark.ui.port=4050",
+        "LAKEHOUSE_HOOK_COMMAND": "notify --token s3cret",
+        "LAKEHOUSE_HOOK_URL": "https://example.org/s3cret",
     }
     settings = from_environment(environment)
     shown = settings.shown()
@@ -76,6 +82,10 @@ def test_secrets_are_shown_neither_as_text_nor_in_errors():
     with pytest.raises(SettingsError) as failure:
         from_environment({"LAKEHOUSE_SPARK_CONF": "spark.password=s3cret;oops"})
     assert "s3cret" not in str(failure.value)
+    for hook in ({"LAKEHOUSE_HOOK_COMMAND": "notify 's3cret"}, {"LAKEHOUSE_HOOK_URL": "example.org/s3cret"}):
+        with pytest.raises(SettingsError) as failure:
+            from_environment(hook)
+        assert "s3cret" not in str(failure.value)
 
 
 def test_java_is_taken_from_java_home_then_from_the_path(tmp_path):

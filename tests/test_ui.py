@@ -152,8 +152,12 @@ def test_the_location_loads_without_error(ui):
         ("reconcile_closed", "update_closed"), "RUNNING"
     )
     assert {s["name"]: s["sensorState"]["status"] for s in sensors} == dict.fromkeys(
-        ("closed_partitions", "written_tables", "streaming_job_states", "supervise_streaming_jobs"), "RUNNING"
-    )
+        (
+            "closed_partitions", "written_tables", "streaming_job_states", "supervise_streaming_jobs", "tell_hooks",
+            "automation",
+        ),
+        "RUNNING",
+    )  # fmt: skip
 
 
 def test_the_browser_sees_the_graph(ui, page, tmp_path):
@@ -169,6 +173,16 @@ def test_the_browser_sees_the_partition_bar(filled_bar, page, tmp_path):
     page.goto(f"{filled_bar.address}/assets/sensor_averages?view=partitions")
     page.get_by_text("Materialized (3)").wait_for()
     page.screenshot(path=tmp_path / "partitions.png")
+
+
+def test_the_daemon_judges_that_the_tables_are_fresh(filled_bar):
+    query = """{ assetNodeOrError(assetKey: {path: ["sensor_averages"]}) {
+        ... on AssetNode { freshnessStatusInfo { freshnessStatus } } } }"""
+
+    def status() -> str:
+        return filled_bar.ask(query)["assetNodeOrError"]["freshnessStatusInfo"]["freshnessStatus"]
+
+    until(lambda: status() == "HEALTHY", "the daemon has judged")
 
 
 def test_a_backfill_from_the_ui_is_a_bounded_run_in_a_process_of_its_own(filled_bar):

@@ -1,0 +1,55 @@
+"""Conditions for your own batch assets: they follow the partitions that the streams complete.
+
+    @dg.asset(deps=["sensor_averages"], partitions_def=hours, automation_condition=automation.on_closed())
+    def hourly_report(context: dg.AssetExecutionContext) -> None: ...
+
+`docs/automation.md` shows one whole. The sensor `automation` evaluates them.
+"""
+
+import dagster as dg
+
+from assets.checks import STREAM_EQUALS_BATCH
+
+_When = dg.AutomationCondition
+
+
+def on_closed() -> dg.AutomationCondition:
+    """Requests a partition whenever one of its inputs' partitions was completed or replaced, however late: each time once.
+
+    It waits until no partition that it reads is missing, and as long as a blocking check of an input fails. Only inputs
+    with partitions of time are followed: records and snapshots change all the time. What was there before the asset was is
+    for a backfill.
+    """
+    partitioned = dg.AssetSelection.from_string('partitions:"time"')
+    missing = _When.any_deps_match(_When.missing()).allow(partitioned)
+    # Since it was requested, not since it ran: what is replaced while it runs is read again. Neither side is put together
+    # from others: Dagster would then not know their times, and forget what came within the tick of a request.
+    updated = _When.any_deps_match(_When.newly_updated()).allow(partitioned).since(_When.newly_requested())
+    busy = _When.any_deps_in_progress() | _When.in_progress()
+    return (updated & ~missing & ~busy & ~check_fails()).with_label("on_closed")
+
+
+def check_fails() -> dg.AutomationCondition:
+    """A blocking check of an input was seen to fail, and not to pass since: Dagster's own forgets it at the next partition."""
+    failed = _When.check_failed().since(_When.check_passed())
+    return _When.any_deps_match(_When.any_checks_match(failed, blocking_only=True)).with_label("a_blocking_check_fails")
+
+
+def proven(*tables: str) -> dg.AutomationCondition:
+    """The proof of these tables has passed since their last partition: `on_closed() & proven("sensor_averages")`."""
+    return _When.all_deps_match(
+        _When.all_checks_match(_When.check_passed()).allow(
+            dg.AssetSelection.checks(*(dg.AssetCheckKey(dg.AssetKey(t), STREAM_EQUALS_BATCH) for t in tables))
+        )
+    ).with_label(f"proven({', '.join(tables)})")
+
+
+def sensor() -> dg.SensorDefinition:
+    """Evaluates the automation conditions of all assets of the location, those that are merged into it too."""
+    return dg.AutomationConditionSensorDefinition(
+        name="automation",
+        target=dg.AssetSelection.all(),
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        minimum_interval_seconds=30,
+        description="Requests the runs that automation conditions ask for: batch assets behind tables that are completed.",
+    )

@@ -1,0 +1,43 @@
+"""The sensor that tells hooks what went wrong: failed jobs, verdicts DIFFERENT, stale tables."""
+
+from collections.abc import Iterator
+
+import dagster as dg
+
+from assets import staleness
+from lakehouse import hooks
+from lakehouse.catalog import Catalog
+from lakehouse.hooks import Notice
+from lakehouse.settings import Settings
+from lakehouse.verdicts import Verdicts
+from streaming_jobs import notices
+
+
+def tell_hooks(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
+    """Without a cursor: what was told stands beside the tables, for `lakehouse supervise` may tell, too."""
+    verdicts = Verdicts(settings)
+
+    @dg.sensor(
+        name="tell_hooks",
+        minimum_interval_seconds=30,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Tells LAKEHOUSE_HOOK_COMMAND and LAKEHOUSE_HOOK_URL what went wrong, each thing once.",
+    )
+    def evaluate(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        if not hooks.wanted(settings):
+            return dg.SkipReason("no hook: neither LAKEHOUSE_HOOK_COMMAND nor LAKEHOUSE_HOOK_URL is set")
+        found = [n for pipeline in catalog.pipelines() for n in notices.of_job(settings, pipeline)]
+        found += [*_different(catalog, verdicts), *staleness.stale(settings, catalog, context.instance)]
+        failures = hooks.tell(settings, found)
+        for failure in failures:
+            context.log.warning(failure)
+        return dg.SkipReason("; ".join(failures) or "everything is told")
+
+    return evaluate
+
+
+def _different(catalog: Catalog, verdicts: Verdicts) -> Iterator[Notice]:
+    for name, proofs in verdicts.now().items():
+        table = catalog.tables.get(name)
+        for (start, end), found in proofs.different.items() if table else ():
+            yield Notice("verdict_different", table.pipeline, found.rows, found.at, name, start, end)

@@ -1,0 +1,50 @@
+"""When a live table is stale: nothing was added to it for too long. A freshness policy, judged by Dagster's daemon."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import dagster as dg
+
+from lakehouse.catalog import Catalog
+from lakehouse.durations import duration
+from lakehouse.event_time import text
+from lakehouse.frontier import frontier
+from lakehouse.hooks import Notice
+from lakehouse.settings import Settings
+from lakehouse.table import GRAINS, Table
+
+
+def policy(settings: Settings, catalog: Catalog, table: Table) -> dg.FreshnessPolicy | None:
+    """Fails when the table is stale, warns half of its `stale_after` before; None for snapshots, which may stay as they are."""
+    most = bound(settings, catalog, table)
+    if most is None:
+        return None
+    return dg.FreshnessPolicy.time_window(fail_window=most, warn_window=most - _within(settings, table) / 2)
+
+
+def bound(settings: Settings, catalog: Catalog, table: Table) -> timedelta | None:
+    """Records are told of each minute, derived tables when a partition closes: these may take a partition longer.
+
+    Of a pipeline that does not run all the time each may take the time between two runs longer.
+    """
+    kind, knob = catalog.kind(table), settings.freshness_of(table.pipeline)
+    if kind == "snapshot":
+        return None
+    most = _within(settings, table) + (knob.cron.longest if knob.cron else knob.interval or timedelta(0))
+    return most + (timedelta(0) if kind == "record" else GRAINS[table.grain])
+
+
+def stale(settings: Settings, catalog: Catalog, instance: dg.DagsterInstance) -> Iterator[Notice]:
+    """The tables whose policy fails now, each since it does."""
+    keys = {dg.AssetKey(table.name): table for table in catalog}
+    for key, record in instance.get_freshness_state_records(list(keys)).items():
+        table = keys[key]
+        most = bound(settings, catalog, table)
+        if record.freshness_state == "FAIL" and most:
+            ahead = frontier(settings, table)
+            why = f"nothing was added for {most}; its frontier is {text(ahead) if ahead else 'not there yet'}"
+            yield Notice("freshness_failed", table.pipeline, why, record.updated_at, table.name)
+
+
+def _within(settings: Settings, table: Table) -> timedelta:
+    return table.stale_after or duration(settings.stale_after)

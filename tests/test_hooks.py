@@ -1,0 +1,279 @@
+"""Hooks: a real command and a real HTTP server are told what went wrong, once, whatever else happens."""
+
+import asyncio
+import json
+import os
+import queue
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import dagster as dg
+import portalocker
+import psutil
+import pytest
+from dagster._core.loader import LoadingContextForTest
+from dagster._daemon.freshness import FreshnessDaemon
+
+from assets import definitions
+from assets.hooks import tell_hooks
+from lakehouse import catalog, hooks
+from lakehouse.frontier import Certificate, certify
+from lakehouse.hooks import Notice
+from lakehouse.settings import Settings, to_environment
+from streaming_jobs import desired, notices, progress
+from streaming_jobs.desired import Event
+from streaming_jobs.progress import JobStatus, QueryStatus
+
+SENSORS = ("lakehouse.tables.sensors",)
+HOUR = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 1, tzinfo=UTC))
+
+
+@dataclass
+class Webhook:
+    """A server that answers with `codes`, one after the other, then with 200; `got` is what was sent to it."""
+
+    url: str = ""
+    codes: list[int] = field(default_factory=list)
+    got: queue.Queue = field(default_factory=queue.Queue)
+
+    def all(self) -> list[dict]:
+        return [self.got.get_nowait() for _ in range(self.got.qsize())]
+
+
+@pytest.fixture
+def webhook() -> Iterator[Webhook]:
+    webhook = Webhook()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            assert self.headers["Content-Type"] == "application/json"
+            webhook.got.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(webhook.codes.pop(0) if webhook.codes else 200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """The test's output is not its log."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    webhook.url = f"http://127.0.0.1:{server.server_port}/hook?token=s3cret"
+    yield webhook
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def at_once(monkeypatch) -> None:
+    """No wait between two attempts."""
+    monkeypatch.setattr(hooks, "_WAIT", timedelta(0))
+
+
+def command(path: Path) -> str:
+    return f"sh -c 'cat >> {shlex.quote(str(path))}; echo >> {shlex.quote(str(path))}'"
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def notice(why: str = "why", age: timedelta = timedelta(0)) -> Notice:
+    return Notice("job_failed", "sensors", why, datetime.now(UTC) - age)
+
+
+def test_command_and_url_are_told_once_what_happened(tmp_path, webhook):
+    settings = Settings(root=tmp_path, hook_command=command(tmp_path / "told"), hook_url=webhook.url)
+    at = datetime.now(UTC).replace(microsecond=0)
+    happened = Notice("verdict_different", "sensors", "rows missing 1", at, "sensor_averages", *HOUR)
+    assert hooks.tell(settings, [happened]) == [] == hooks.tell(settings, [happened])
+    (document,) = webhook.all()
+    assert document == {
+        "what": "verdict_different", "pipeline": "sensors", "table": "sensor_averages", "why": "rows missing 1",
+        "range": {"start": "2026-01-01T00:00:00Z", "end": "2026-01-01T01:00:00Z"},
+        "at": at.isoformat().replace("+00:00", "Z"),
+    }  # fmt: skip
+    assert lines(tmp_path / "told") == [document]
+
+
+def test_the_oldest_is_told_first_and_what_is_older_than_a_day_not_at_all(tmp_path, webhook):
+    ages = {"new": timedelta(0), "older": timedelta(hours=23), "old": timedelta(hours=25)}
+    assert hooks.tell(Settings(root=tmp_path, hook_url=webhook.url), [notice(w, age) for w, age in ages.items()]) == []
+    assert [document["why"] for document in webhook.all()] == ["older", "new"]
+
+
+def test_without_a_hook_nothing_is_told_or_kept(tmp_path):
+    assert hooks.tell(Settings(root=tmp_path), [notice()]) == []
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_hook_that_fails_is_told_of_and_tried_again_by_itself(tmp_path, webhook, at_once):
+    webhook.codes = [500, 503]
+    settings = Settings(root=tmp_path, hook_command=command(tmp_path / "told"), hook_url=webhook.url)
+    first, second = notice("first"), notice("second")
+    key = f"job_failed sensors {first.document['at']}"
+    assert hooks.tell(settings, [first, second]) == [
+        f"hook_url not told of '{key}' (attempt 1 of 5): HTTP Error 500: Internal Server Error"
+    ]
+    assert [d["why"] for d in webhook.all()] == ["first"], "what comes after waits for the next look"
+    (failure,) = hooks.tell(settings, [first, second])
+    assert "(attempt 2 of 5): HTTP Error 503" in failure
+    assert hooks.tell(settings, [first, second]) == [] == hooks.tell(settings, [first, second])
+    assert [d["why"] for d in webhook.all()] == ["first", "first", "second"]
+    assert [d["why"] for d in lines(tmp_path / "told")] == ["first", "second"], "the other hook was told once"
+
+
+def test_it_is_given_up_after_five_attempts(tmp_path, at_once):
+    settings, happened = Settings(root=tmp_path, hook_command="sh -c 'echo no such room >&2; exit 3'"), notice()
+    failures = [failure for _ in range(9) for failure in hooks.tell(settings, [happened])]
+    assert [("given up" in f, "exit code 3: no such room" in f) for f in failures] == [(False, True)] * 4 + [(True, True)]
+
+
+def test_attempts_wait_for_each_other(tmp_path):
+    settings, happened = Settings(root=tmp_path, hook_command="false"), notice()
+    assert "(attempt 1 of 5)" in hooks.tell(settings, [happened])[0]
+    assert hooks.tell(settings, [happened]) == []
+
+
+def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(hooks, "_WITHIN", 0.3)
+    began = time.monotonic()
+    settings = Settings(root=tmp_path, hook_command=f"sh -c 'sleep 60 & echo $! > {tmp_path}/pid; wait'")
+    (failure,) = hooks.tell(settings, [notice()])
+    assert "killed, for it was not done within 0.3 s" in failure and time.monotonic() - began < 10
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(int((tmp_path / "pid").read_text())).wait(30)
+
+
+@pytest.mark.parametrize("hook", [{"hook_command": "no-such-program"}, {"hook_url": "http://127.0.0.1:9/?token=s3cret"}])
+def test_a_hook_that_is_not_there_raises_nothing_and_shows_no_secret(tmp_path, hook):
+    (failure,) = hooks.tell(Settings(root=tmp_path, **hook), [notice()])
+    assert next(iter(hook)) in failure and "s3cret" not in failure
+
+
+def test_one_at_a_time_tells(tmp_path, webhook):
+    settings, happened = Settings(root=tmp_path, hook_url=webhook.url), notice()
+    (tmp_path / "_hooks").mkdir()
+    with portalocker.Lock(tmp_path / "_hooks" / "teller", "a", flags=portalocker.LOCK_EX | portalocker.LOCK_NB):
+        assert hooks.tell(settings, [happened]) == []
+    assert webhook.got.empty()
+    assert hooks.tell(settings, [happened]) == []
+    assert webhook.all() == [happened.document]
+
+
+# ---- the sensor
+
+
+def test_the_sensor_tells_of_jobs_verdicts_and_stale_tables_within_a_second(tmp_path, webhook, monkeypatch):
+    settings = Settings(root=tmp_path, tables=SENSORS, hook_url=webhook.url)
+    now = datetime.now(UTC)
+    for what, why in (("started", "-"), ("restarted", "it failed: x"), ("stopping", "-"), ("broken", "given up, for ...")):
+        desired.note(settings, "sensors", Event(progress.now(), what, why))
+    query = QueryStatus("valid_readings", False, state="parked", since=progress.now(), offsets="batch 7", error="boom")
+    progress.write(settings, JobStatus("sensors", 1, 0.0, 0, 0.0, "degraded", progress.now(), progress.now(), (query,)))
+    found = Certificate("sensor_averages", *HOUR, "DIFFERENT", 2, 1, 0, "", "", None, 1, {}, "", now, 0.1, extra=1)
+    certify(settings, [found])
+    sensor = tell_hooks(settings, catalog.load(settings))
+    with dg.DagsterInstance.ephemeral() as instance:
+        fails(settings, instance, monkeypatch)
+
+        def tick() -> tuple[str, list[dict]]:
+            began = time.monotonic()
+            told = sensor.evaluate_tick(dg.build_sensor_context(instance)).skip_message
+            assert time.monotonic() - began < 1
+            return told, webhook.all()
+
+        said, documents = tick()
+        assert said == "everything is told"
+        assert {(d["what"], d["table"], d["why"]) for d in documents} == {
+            ("job_failed", None, "it failed: x"),
+            ("job_given_up", None, "given up, for ..."),
+            ("query_parked", "valid_readings", "batch 7 boom"),
+            ("verdict_different", "sensor_averages", "rows missing 0, extra 1, changed 0"),
+            ("freshness_failed", "sensor_readings", "nothing was added for 0:30:00; its frontier is not there yet"),
+        }
+        assert {d["pipeline"] for d in documents} == {"sensors"} and len(documents) == 5
+        assert tick() == ("everything is told", [])
+
+
+def test_the_sensor_goes_on_when_a_hook_fails(tmp_path):
+    settings = Settings(root=tmp_path, tables=SENSORS, hook_command="false")
+    desired.note(settings, "sensors", Event(progress.now(), "broken", "given up"))
+    with dg.DagsterInstance.ephemeral() as instance:
+        tick = tell_hooks(settings, catalog.load(settings)).evaluate_tick(dg.build_sensor_context(instance))
+    assert "hook_command not told of 'job_given_up sensors" in tick.skip_message
+
+
+def test_the_sensor_says_that_no_hook_is_set(tmp_path):
+    settings = Settings(root=tmp_path, tables=SENSORS)
+    tick = tell_hooks(settings, catalog.load(settings)).evaluate_tick(dg.build_sensor_context())
+    assert "LAKEHOUSE_HOOK_URL" in tick.skip_message
+
+
+def test_restarts_for_one_reason_one_upon_the_other_are_one_failure(tmp_path):
+    settings, began = Settings(root=tmp_path, tables=SENSORS), datetime(2026, 1, 1, tzinfo=UTC)
+    restarts = {0: "no broker", 1: "no broker", 6: "no broker", 7: "its process died", 12: "no broker", 60: "no broker"}
+    for minute, why in restarts.items():
+        desired.note(settings, "sensors", Event((began + timedelta(minutes=minute)).isoformat(), "restarted", why))
+    told = [(n.why, (n.at - began) // timedelta(minutes=1)) for n in notices.of_job(settings, "sensors")]
+    assert told == [("no broker", 0), ("its process died", 7), ("no broker", 12), ("no broker", 60)]
+
+
+# ---- freshness
+
+
+def fails(settings: Settings, instance: dg.DagsterInstance, monkeypatch) -> list[str]:
+    """Dagster's daemon judges the record, just added to, at each of these minutes: what it found."""
+    added = time.time()
+    instance.report_runless_asset_event(dg.AssetMaterialization("sensor_readings"))
+    node = definitions.build(settings).resolve_asset_graph().get(dg.AssetKey("sensor_readings"))
+    states = []
+    for minutes in (1, 16, 31):
+        monkeypatch.setattr("dagster._time._mockable_get_current_timestamp", lambda m=minutes: added + 60 * m)
+        asyncio.run(FreshnessDaemon()._evaluate_asset(LoadingContextForTest(instance), node))
+        states.append(instance.get_freshness_state_records([node.key])[node.key].freshness_state.value)
+    monkeypatch.undo()
+    return states
+
+
+def test_a_record_that_is_not_added_to_is_warned_of_then_fails(tmp_path, monkeypatch):
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:  # keeps its events in files, as `make demo` does
+        assert fails(Settings(root=tmp_path, tables=SENSORS), instance, monkeypatch) == ["PASS", "WARN", "FAIL"]
+
+
+def test_derived_tables_may_take_a_partition_longer():
+    graph = definitions.build(Settings(root=Path("/nowhere"), stale_after="10 minutes")).resolve_asset_graph()
+    policies = {node.key.to_user_string(): node.freshness_policy for node in graph.asset_nodes if node.freshness_policy}
+    windows = {
+        name: (p.warn_window.to_timedelta() / timedelta(minutes=1), p.fail_window.to_timedelta() / timedelta(minutes=1))
+        for name, p in policies.items()
+    }
+    assert windows == dict.fromkeys(("sensor_readings", "ad_events"), (5, 10)) | dict.fromkeys(
+        ("valid_readings", "sensor_averages", "sensor_trends", "campaign_views"), (65, 70)
+    )
+
+
+# ---- without Dagster
+
+
+def test_supervise_tells_that_a_job_failed(tmp_path, webhook):
+    settings = Settings(root=tmp_path, tables=SENSORS, hook_url=webhook.url)
+    desired.note(settings, "sensors", Event(progress.now(), "restarted", "its process died"))
+    line = [sys.executable, "-m", "lakehouse", "supervise", "--every", "0.1"]
+    process = subprocess.Popen(line, env=os.environ | to_environment(settings), stdout=subprocess.DEVNULL)
+    try:
+        assert webhook.got.get(timeout=60)["why"] == "its process died"
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    assert webhook.got.empty(), "each look finds it, one tells it"
