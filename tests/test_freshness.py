@@ -229,8 +229,9 @@ def test_the_tables_are_the_same_whatever_the_knob_says(tmp_path, spark, quick_j
     """One topic, two lakehouses: one takes it by one knob after the other, on the same checkpoints, the other continuously."""
     home = Settings(root=tmp_path / "broker", jars=from_environment().jars, tables=SENSORS, spark_conf=quick_jvm)
     address = broker.start(home, jars.resolve(home.jars)).bootstrap_servers
-    plain = replace(home, root=tmp_path / "plain", bootstrap_servers=address)
-    turned = replace(plain, root=tmp_path / "turned")
+    # several micro-batches, for in one alone no window would close
+    plain = replace(home, root=tmp_path / "plain", bootstrap_servers=address, max_offsets_per_trigger=6_000)
+    turned = replace(home, root=tmp_path / "turned", bootstrap_servers=address)
     every = replace(turned, freshness={"sensors": "every 10 minutes"})
     try:
         sent = [produce(home, 0, 1)]
@@ -238,7 +239,7 @@ def test_the_tables_are_the_same_whatever_the_knob_says(tmp_path, spark, quick_j
         awaited(lambda: caught_up(turned, sum(sent)), "the first lot")
         done = threading.Event()
         with ThreadPoolExecutor() as beside:
-            trickle = beside.submit(produced, home, 1, done)
+            trickle = beside.submit(trickled, home, turned, 1, done)
             try:
                 run_in_dagster(replace(turned, freshness=NIGHTLY), monkeypatch)
             finally:
@@ -262,11 +263,13 @@ def test_the_tables_are_the_same_whatever_the_knob_says(tmp_path, spark, quick_j
         broker.stop(home)
 
 
-def produced(settings: Settings, first: int, done: threading.Event) -> list[int]:
-    """Sends a minute of event time each second until `done`; how many records each."""
-    sent = [produce(settings, first, first + 1)]
+def trickled(home: Settings, settings: Settings, first: int, done: threading.Event) -> list[int]:
+    """Sends a minute of event time each second, from the scheduled run's begin until `done`; how many records each."""
+    of_run = NIGHTLY["sensors"]
+    awaited(lambda: done.is_set() or supervisor.status(settings, "sensors").freshness == of_run, "the scheduled run")
+    sent = [produce(home, first, first + 1)]
     while not done.wait(1):
-        sent.append(produce(settings, first + len(sent), first + len(sent) + 1))
+        sent.append(produce(home, first + len(sent), first + len(sent) + 1))
     return sent
 
 
