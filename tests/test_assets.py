@@ -321,7 +321,7 @@ def test_a_failed_proof_blocks_what_is_downstream_until_the_table_is_repaired(ow
     built = definitions.build(own)
 
     @dg.asset(
-        deps=["sensor_averages"], automation_condition=automation.on_closed(),
+        deps=["sensor_averages"], automation_condition=automation.on_closed(), backfill_policy=dg.BackfillPolicy.single_run(),
         partitions_def=dg.HourlyPartitionsDefinition("2026-01-01-00", timezone="UTC", fmt="%Y-%m-%d-%H"),
     )  # fmt: skip
     def report() -> None: ...

@@ -175,16 +175,6 @@ def test_the_browser_sees_the_partition_bar(filled_bar, page, tmp_path):
     page.screenshot(path=tmp_path / "partitions.png")
 
 
-def test_the_daemon_judges_that_the_tables_are_fresh(filled_bar):
-    query = """{ assetNodeOrError(assetKey: {path: ["sensor_averages"]}) {
-        ... on AssetNode { freshnessStatusInfo { freshnessStatus } } } }"""
-
-    def status() -> str:
-        return filled_bar.ask(query)["assetNodeOrError"]["freshnessStatusInfo"]["freshnessStatus"]
-
-    until(lambda: status() == "HEALTHY", "the daemon has judged")
-
-
 def test_a_backfill_from_the_ui_is_a_bounded_run_in_a_process_of_its_own(filled_bar):
     """The process that Dagster makes for a run is not quite a usual one: it has no main file."""
     table = {"path": ["sensor_averages"]}

@@ -1,0 +1,82 @@
+"""A live `dagster dev` on the definitions of the docs: hours close, the asset behind them runs, its daemon and hook tell."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from test_ui import default_signals, end, until
+
+from lakehouse.settings import Settings, from_environment, to_environment
+from streaming_jobs import desired, progress
+from streaming_jobs.desired import Event
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+ROOT = Path(__file__).parents[1]
+HOURS = [f"2026-01-01-0{hour}:00" for hour in range(3)]
+
+
+def test_an_asset_runs_when_its_hours_have_closed_and_a_hook_is_told(filled, tmp_path):
+    home, root, told = tmp_path / "home", tmp_path / "root", tmp_path / "told"
+    home.mkdir()
+    shutil.copytree(filled, root)
+    shutil.copy(ROOT / "assets" / "dagster.yaml", home)
+    (shown,) = re.findall(
+        r"```python\n(# my_company/definitions.py\n.*?)```", (ROOT / "docs" / "automation.md").read_text(), re.DOTALL
+    )
+    (tmp_path / "my_definitions.py").write_text(shown)
+    settings = Settings(
+        root=root, tables=("lakehouse.tables.sensors",), jars=from_environment().jars, hook_command=f"tee -a {told}"
+    )
+    journal = root / "_ledger" / "sensor_averages.jsonl"
+    closed = journal.read_text()
+    journal.write_text("")  # nothing has closed yet
+    desired.note(settings, "sensors", Event(progress.now(), "broken", "given up, for it failed"))
+    paths = os.pathsep.join([str(tmp_path), str(ROOT)])
+    environment = os.environ | to_environment(settings) | {"DAGSTER_HOME": str(home), "PYTHONPATH": paths}
+    log = tmp_path / "dagster.log"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dagster", "dev", "-m", "my_definitions", "-h", "127.0.0.1", "-p", str(port)],
+            env=environment, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+            preexec_fn=default_signals,
+        )  # fmt: skip
+    try:
+        with dg.DagsterInstance.from_config(str(home)) as instance:
+            until(lambda: looked(instance, "automation"), "the conditions are evaluated", log)
+            journal.write_text(closed)
+            asset = dg.AssetKey("hottest_sensors")
+            until(lambda: instance.get_materialized_partitions(asset) == set(HOURS), "the asset has run", log)
+            until(
+                lambda: fresh(instance) == {"sensor_averages", "valid_readings"}, "the daemon judges what was told", log
+            )
+        (document,) = [json.loads(line) for line in told.read_text().splitlines()]
+        assert (document["what"], document["why"]) == ("job_given_up", "given up, for it failed")
+    finally:
+        end(process)
+
+
+def fresh(instance: dg.DagsterInstance) -> set[str]:
+    """Of the derived tables those whose freshness policy passes."""
+    keys = [dg.AssetKey(name) for name in ("valid_readings", "sensor_averages", "sensor_trends")]
+    records = instance.get_freshness_state_records(keys)
+    return {key.to_user_string() for key, record in records.items() if record.freshness_state == "PASS"}
+
+
+def looked(instance: dg.DagsterInstance, sensor: str) -> bool:
+    """Whether a tick of the sensor has ended."""
+    states = [s for s in instance.all_instigator_state() if s.instigator_name == sensor]
+    return any(
+        tick.status.value in ("SUCCESS", "SKIPPED")
+        for state in states
+        for tick in instance.get_ticks(state.instigator_origin_id, state.selector_id, limit=1)
+    )
