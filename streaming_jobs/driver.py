@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 
 import psutil
@@ -69,7 +70,8 @@ class Job:
         jvm = psutil.Process(lake.spark._jvm.java.lang.ProcessHandle.current().pid())
         self.say(jvm=jvm.pid, jvm_started=jvm.create_time(), ui=lake.spark.sparkContext.uiWebUrl or "")
         tables = self._prepared(lake)
-        queries = [LiveQuery(lake, t, self._guard, self.parked.get(t.name)) for t in tables]
+        heads = {t.name for t in tables if available_now or lake.catalog.driving_input(t) not in tables}
+        queries = [LiveQuery(lake, t, partial(self._guard, t.name in heads), self.parked.get(t.name)) for t in tables]
         if available_now:
             self._to_the_present(lake, queries)
         else:
@@ -107,10 +109,15 @@ class Job:
         live.prepare(lake, streamed)
         return streamed
 
-    def _guard(self, point: str) -> None:
-        """Called at each commit point: a process that slept while another took over stops before it writes."""
+    def _guard(self, head: bool, point: str) -> None:
+        """Called at each commit point: a process that slept while another took over stops before it writes.
+
+        So does, once the job is told to stop, a query at the head of the pipeline, which would find no end of new input.
+        """
         if point == "begin" and self.turn:
             self.turn.check()
+        if point == "begin" and head and self.stopping.is_set():
+            raise JobError("told to stop: this micro-batch has written nothing, and is the first of the next process")
 
     def _await(self, done: Callable[[], bool], alone: bool = True) -> None:
         """Tends the queries and says how they do until `done`; not `alone`, the first that fails ends the process."""
@@ -145,7 +152,10 @@ class Job:
         self.say(error=told)
 
     def _drain(self, lake: Lake, tables: list[Table], available_now: bool) -> None:
-        """Ends the queries in order: between two micro-batches; what another query of this job fed, when all is read."""
+        """Ends the queries in order: between two micro-batches; what another query of this job fed, when all is read.
+
+        A head ends when it has nothing to do, or by its guard when it begins the next micro-batch.
+        """
         for preview in self.previews.values():
             preview.stop()
         deadline = time.monotonic() + _DRAIN

@@ -85,7 +85,7 @@ def test_a_live_run_is_told_from_its_start_to_its_end(stage, collector):
     assert running["job"]["facets"]["jobType"]["processingType"] == "STREAMING"
     (topic,) = told(events, "sensor_readings.live")[1]["inputs"]
     assert topic["namespace"].startswith("kafka://") and topic["name"] == "sensor-readings"
-    assert json.loads(topic["facets"]["version"]["datasetVersion"]) == {"0": 31}
+    assert json.loads(topic["facets"]["version"]["datasetVersion"]) == {"0": 32}
     assert lineage.tell() == 0, "nothing new"
     say(stage, "failed", error="no more")
     again = Lineage(stage.lake.settings, stage.lake.catalog, client(address))
