@@ -34,8 +34,8 @@ test: setup ## the tests to run before every commit
 
 verify: setup ## everything else: style, processes killed, the demo in a browser
 	@status=0; $(BIN)/ruff check || status=1; \
-	$(BIN)/pytest -m "slow and stories" -n 2 --dist load || status=1; \
-	$(BIN)/pytest -m "slow and not stories" || status=1; exit $$status
+	$(BIN)/pytest -m "slow and parallel" -n 2 --dist load || status=1; \
+	$(BIN)/pytest -m "slow and not parallel" || status=1; exit $$status
 
 bench: setup ## measure what the README claims
 	@$(BIN)/python -m benchmarks

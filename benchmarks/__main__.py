@@ -16,6 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import late_rows, latency, recovery, report, state, throughput, topic
+from benchmarks.catch_up import CASES
 from benchmarks.latency import Latency
 from benchmarks.measure import BenchmarkError
 from benchmarks.report import Found, Series
@@ -54,7 +55,7 @@ def _measured(base: Settings, given: argparse.Namespace, console: Console) -> Fo
         sizes = slice(1 if given.quick else 0, None)
         with throughput.field(base, topic.loads(given.events, given.batches)[sizes], say) as ground:
             if "catch-up" in given.only:
-                series += throughput.catch_ups(ground, given.rounds)
+                series += throughput.catch_ups(ground, given.rounds, CASES[:-1] if given.quick else CASES)
             if "bounded" in given.only:
                 series += throughput.boundeds(ground, given.rounds, given.times)
             if "late" in given.only:
@@ -88,6 +89,7 @@ def _arguments() -> argparse.Namespace:
     if given.quick:
         given.events, given.batches, given.rounds, given.seconds, given.times = 100_000, 2, 1, 35, 2
         given.keys, given.advances, given.kills = 20_000, 20, 1
+        given.only = [part for part in given.only if part not in ("visits", "recovery")] or given.only
     return given
 
 

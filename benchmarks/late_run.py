@@ -3,8 +3,8 @@
     python -m benchmarks.late_run EVENTS BATCHES ROUNDS SERVERS SERVERS_OF_LATE RESULT
 
 A process of their own for each would hide what is looked for, a few parts in a hundred, behind its start-up. RESULT: a JSON
-object, case -> a list of rounds, each [wall, CPU] of the record and [wall, CPU] of what follows it. The first round of each
-case warms up and is left out.
+object, case -> a list of rounds, each [wall, CPU] of the record and [wall, CPU] of what follows it. Of several rounds there is
+one more, the first, which warms up and is left out.
 
 Without the gate no row's window is compared with its stored watermark, and none is counted as late: right as long as nothing
 is late. That watermark is still stored and drives Spark, which closes windows by it.
@@ -97,7 +97,7 @@ def main(events: int, batches: int, rounds: int, servers: str, of_late: str, res
     sent = {load: load.expected() for load in (clean, late)}
     cases = {"ours": (clean, servers), WITHOUT: (clean, servers), UPDATED: (late, of_late)}
     found: dict[str, list] = {name: [] for name in cases}
-    for number in range(rounds + 1):
+    for number in range(-1 if rounds > 1 else 0, rounds):
         for name, (load, brokers) in cases.items():
             own = replace(
                 settings, root=settings.root / f"round_{number}", bootstrap_servers=brokers,
@@ -108,7 +108,7 @@ def main(events: int, batches: int, rounds: int, servers: str, of_late: str, res
                 costs = filled(spark, own)
             checked(name, own, load, sent[load])
             shutil.rmtree(own.root)
-            if number:
+            if number >= 0:
                 found[name].append([[cost.wall, cost.cpu] for cost in costs])
     result.write_text(json.dumps(found))
     spark.stop()

@@ -71,7 +71,7 @@ def _recovered(settings: Settings) -> tuple[float, float, float]:
     killed = datetime.now(UTC)
     os.kill(before.pid, signal.SIGKILL)
     committed = _await(lambda: _committed(settings, record, killed), "a micro-batch after the kill")
-    event = next(e for e in reversed(desired.history(settings, "ads")) if e.what == "restarted")
+    event = next(e for e in desired.history(settings, "ads") if e.what in ("started", "restarted") and e.moment > killed)
     now = _await(lambda: _at_work(settings, before.pid), "the queries run")
     return tuple((at - killed).total_seconds() for at in (event.moment, now, committed))
 

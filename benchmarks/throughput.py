@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from benchmarks import bounded, catch_up, late_rows, topic
-from benchmarks.catch_up import CASES, OURS
+from benchmarks.catch_up import CASES, OURS, Case
 from benchmarks.measure import Cost
 from benchmarks.report import Series
 from benchmarks.topic import Load, Views
@@ -64,9 +64,9 @@ def field(base: Settings, loads: Sequence[Load], say: Say) -> Iterator[Field]:
         yield Field(base, servers, expected, say)
 
 
-def catch_ups(ground: Field, rounds: int) -> list[Series]:
-    """Every case, `rounds` times. Raises BenchmarkError."""
-    found = {case: ground.series("catch-up", case.name) for case in CASES}
+def catch_ups(ground: Field, rounds: int, cases: Sequence[Case] = CASES) -> list[Series]:
+    """Each case, `rounds` times. Raises BenchmarkError."""
+    found = {case: ground.series("catch-up", case.name) for case in cases}
     for _ in range(rounds):
         for case, series in found.items():
             ground.measure(series, partial(catch_up.run, case, expected=ground.expected))

@@ -125,9 +125,9 @@ class Job:
             ended = done()
             self._check_previews()
             for name, query in self.queries.items():
-                if alone:
+                if alone and not self.stopping.is_set():
                     query.tend()
-                elif error := query.failure():
+                elif (error := query.failure()) and not self.stopping.is_set():  # else it ended by its guard
                     raise JobError(f"table={name}: its query failed; {error}")
             state = "degraded" if any(q.parked for q in self.queries.values()) else "running"
             memory = {"python_bytes": progress.memory(self.status.pid), "jvm_bytes": progress.memory(self.status.jvm)}

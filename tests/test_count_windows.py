@@ -44,6 +44,8 @@ def of(stage: Stage, name: str, user: str) -> list[tuple]:
     return sorted((*end, r.clicks, r.value) for end, r in zip(ends, rows, strict=True))
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_windows_fill_in_the_order_of_event_time_and_anew_in_each_partition(spark, tmp_path):
     stage = Stage(spark, tmp_path, HERE)
     stage.feed("clicks", [at(4, "a", 4), at(1, "a", 1), at(3, "a", 3), at(2, "a", 2)])

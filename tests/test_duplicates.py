@@ -3,6 +3,7 @@
 import sys
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -34,6 +35,8 @@ def at(seconds: float, id: str | None, amount: int) -> dict:
     return {"id": id, "at": (START + timedelta(seconds=seconds)).isoformat(), "amount": amount}
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_the_first_to_arrive_is_kept_however_the_input_is_cut(spark, tmp_path):
     stage = Stage(spark, tmp_path, HERE)
     # the second partition's offsets are smaller; within a batch partition 0 comes first

@@ -45,6 +45,8 @@ def seen(stage: Stage, name: str, side: str = "") -> dict[float, int]:
     return {(r.window.start.astimezone(UTC) - START).total_seconds(): r.clicks for r in rows}
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_open_windows_are_shown_as_they_grow_and_no_more_once_they_are_final(spark, tmp_path):
     stage = Stage(spark, tmp_path, HERE)
     previews = [early.start(stage.lake, stage.lake.catalog.table(name)) for name in ("minutes", "sessions")]

@@ -18,7 +18,7 @@ from lakehouse.testing import COMMIT_POINTS, Stage, assert_live_equals_bounded
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 FEW = settings(max_examples=1, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-MANY = settings(FEW, max_examples=4, derandomize=False, print_blob=True)
+MANY = settings(FEW, max_examples=2, derandomize=False, print_blob=True)
 
 POINTS = st.sampled_from([None, *COMMIT_POINTS])
 
@@ -154,7 +154,7 @@ def test_ads_live_equals_bounded(stage_of, story):
 
 
 @pytest.mark.slow
-@pytest.mark.stories
+@pytest.mark.parallel
 @pytest.mark.timeout(1200)
 @given(story=stories())
 @MANY
@@ -163,7 +163,7 @@ def test_sensors_live_equals_bounded_in_many_stories(stage_of, story):
 
 
 @pytest.mark.slow
-@pytest.mark.stories
+@pytest.mark.parallel
 @pytest.mark.timeout(1200)
 @given(story=stories())
 @MANY

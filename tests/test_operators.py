@@ -19,7 +19,7 @@ def click(event: Event) -> dict:
 
 
 @pytest.mark.slow
-@pytest.mark.stories
+@pytest.mark.parallel
 @pytest.mark.timeout(1800)
 @given(story=stories())
 @settings(MANY, max_examples=1)

@@ -152,6 +152,8 @@ def test_a_late_row_joins_sessions_of_two_partitions(late):
     assert spans == {(1, 3, "00"), (61, 3, "00"), (3590, 3, "01")}, "3590, 3595 and 3604 are one session now"
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_rows_of_a_row_table_are_put_in_and_what_reads_it_follows(late):
     late.advance("clicks", at(14_500))
     late.run("valid_clicks", "hourly")
@@ -184,6 +186,8 @@ def test_a_session_that_goes_on_waits_and_is_rewritten_with_all_partitions_it_sp
     assert_live_equals_bounded(stage, "sessions")
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_the_policy_is_switched_with_the_checkpoint_kept(spark, tmp_path):
     stage = Stage(spark, tmp_path, HERE)
     updated = stage.lake

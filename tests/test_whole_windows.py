@@ -62,7 +62,7 @@ def seen(stage: Stage, name: str, *columns: str) -> list[tuple]:
 
 
 @pytest.mark.slow
-@pytest.mark.stories
+@pytest.mark.parallel
 def test_ranks_distinct_counts_and_aggregates_of_aggregates(spark, tmp_path):
     stage = Stage(spark, tmp_path, HERE)
     stage.feed("clicks", [at(1, "a", "x"), at(2, "b", "y"), at(12, "a", "y"), at(3, "a", "y"), at(4, "a", "z")])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
-from test_equivalence import FEW, MANY, START, Event, assert_counts_add_up, play, stories
+from test_equivalence import MANY, START, Event, assert_counts_add_up, play, stories
 
 from lakehouse import bounded, proof
 from lakehouse.errors import DeclarationError
@@ -106,14 +106,8 @@ def check(stage_of, story) -> None:
     assert_counts_add_up(stage, "shifted")
 
 
-@given(story=stories())
-@FEW
-def test_windows_live_equal_bounded(stage_of, story):
-    check(stage_of, story)
-
-
 @pytest.mark.slow
-@pytest.mark.stories
+@pytest.mark.parallel
 @pytest.mark.timeout(1200)
 @given(story=stories())
 @MANY
