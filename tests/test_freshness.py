@@ -224,7 +224,7 @@ def test_a_run_that_fails_fails_in_dagster_with_its_error(settings, monkeypatch)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_the_tables_are_the_same_whatever_the_knob_says(tmp_path, spark, quick_jvm, monkeypatch):
     """One topic, two lakehouses: one takes it by one knob after the other, on the same checkpoints, the other continuously."""
     home = Settings(root=tmp_path / "broker", jars=from_environment().jars, tables=SENSORS, spark_conf=quick_jvm)
