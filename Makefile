@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: demo test verify bench matrix lint lock setup clean help
+.PHONY: demo test verify bench matrix soak lint lock setup clean help
 BIN := .venv/bin
 LOCKED := .venv/.locked
 READY := .venv/.ready
@@ -30,7 +30,7 @@ demo: setup ## start everything and show it at work (SECONDS=60 ends it after a 
 	@$(BIN)/lakehouse demo $(if $(SECONDS),--seconds $(SECONDS))
 
 test: setup ## the tests to run before every commit
-	@$(BIN)/pytest -m "not slow" -n 2 --dist loadfile
+	@$(BIN)/pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
 
 verify: setup ## everything else: style, processes killed, the demo in a browser
 	@status=0; $(BIN)/ruff check || status=1; \
@@ -43,6 +43,9 @@ bench: setup ## measure what the README claims
 matrix: setup ## operator by disturbance: write docs/equivalence.md anew
 	@$(BIN)/python -m benchmarks.matrix --write docs/equivalence.md
 
+soak: setup ## an hour of the real job: memory, logs and batch durations must not grow (SECONDS=28800 for a night)
+	@$(BIN)/python -m benchmarks.soak $(if $(SECONDS),--seconds $(SECONDS))
+
 lint: setup ## check the style of the code
 	@$(BIN)/ruff check
 
@@ -54,6 +57,7 @@ lock: $(BIN)/uv ## bring requirements.lock up to date with pyproject.toml
 setup: $(READY) ## make .venv and fetch the jars, once
 	@$(CHECK_JAVA)
 	@$(BIN)/python -m lakehouse.jars
+	@$(BIN)/python -m lakehouse.class_data
 
 $(READY): $(LOCKED) pyproject.toml
 	@$(BIN)/pip install --quiet --no-index --no-deps --no-build-isolation --editable .

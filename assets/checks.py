@@ -13,6 +13,7 @@ from pydantic import Field
 from assets import partitions
 from assets.metadata import of_certificate
 from assets.resources import PROOF, Lakehouse, refusals
+from lakehouse import coverage
 from lakehouse.catalog import Catalog
 from lakehouse.event_time import Range, text
 from lakehouse.frontier import Certificate, frontier
@@ -35,7 +36,7 @@ class Closed(dg.Config):
 
 def checks(catalog: Catalog) -> list[dg.AssetChecksDefinition]:
     """`stream_equals_batch` of derived tables; `expectations_hold` of all but records that have expectations."""
-    derived = partitions.derived(catalog)
+    derived = catalog.derived
     expecting = [t for t in catalog if t.expectations and catalog.kind(t) != "record"]
     return [_stream_equals_batch(t) for t in derived] + [_expectations_hold(t, t in derived) for t in expecting]
 
@@ -55,12 +56,12 @@ def _stream_equals_batch(table: Table) -> dg.AssetChecksDefinition:
     return check
 
 
-def proven(lakehouse: Lakehouse, table: Table, span: Range) -> Certificate:
-    """Reconciles `span`, on record."""
+def proven(lakehouse: Lakehouse, table: Table, *spans: Range | None) -> Certificate:
+    """Reconciles each of the `spans`, on record; one certificate in sum."""
     from lakehouse import proof
 
     with refusals():
-        return proof.reconcile(lakehouse.lake, table, span)
+        return proof.summed([c for span in spans for c in proof.prove(lakehouse.lake, table, span)])
 
 
 def verdict(settings: Settings, proof: Certificate) -> dict[str, object]:
@@ -69,7 +70,7 @@ def verdict(settings: Settings, proof: Certificate) -> dict[str, object]:
     severities = dg.AssetCheckSeverity
     found = f"{proof.verdict}: {proof.rows_live} rows in the table, {proof.rows_bounded} in batch"
     known = [f"DIFFERENT: {Range(*span)}, since {text(each.at)}" for span, each in sorted(different.items())]
-    told = [found, *([proof.detail] if proof.detail else []), *(known if proof.verdict != "DIFFERENT" else [])]
+    told = [found, *filter(None, (proof.detail, proof.cause)), *(known if proof.verdict != "DIFFERENT" else [])]
     return {
         "passed": proof.verdict == "EQUAL" and proof.rows_bounded > 0 and not different,
         "metadata": of_certificate(proof),
@@ -106,7 +107,7 @@ def _expectations_hold(table: Table, partitioned: bool) -> dg.AssetChecksDefinit
 
 def closed(settings: Settings, table: Table, most: int) -> Range:
     """The last `most` closed partitions; raises Failure if there is none."""
-    span = partitions.closed(settings, table)
+    span = coverage.closed(settings, table)
     if span is None:
         ahead = frontier(settings, table)
         raise dg.Failure(

@@ -4,7 +4,7 @@ import warnings
 
 import dagster as dg
 
-from assets import checks, scheduled, schedules, sensors, streams, tables
+from assets import checks, proving, scheduled, schedules, sensors, streams, tables, upkeep
 from assets.resources import Lakehouse
 from lakehouse import catalog
 from lakehouse.settings import Settings, from_environment
@@ -17,10 +17,12 @@ def build(settings: Settings) -> dg.Definitions:
     return dg.Definitions(
         assets=[*streams.specs(known), *tables.specs_and_assets(settings, known)],
         asset_checks=checks.checks(known),
-        jobs=[*streams.jobs(known), schedules.reconcile, schedules.update],
+        jobs=[*streams.jobs(known), proving.reconcile, proving.repair, schedules.update, upkeep.maintain],
         schedules=[
-            schedules.reconcile_closed(settings, known),
+            proving.reconcile_closed(settings, known),
+            proving.repair_different(settings, known),
             schedules.update_closed(settings, known),
+            upkeep.maintain_hourly,
             *scheduled.schedules(settings, known),
         ],
         sensors=sensors.sensors(settings, known),

@@ -56,7 +56,7 @@ def demo(
     stage = _Demo(replace(settings, **shown), console, stopping)
     try:
         stage.start(history, port if ui else None)
-        stage.watch(f"http://localhost:{port}" if ui else "(not started)", seconds)
+        stage.watch(f"http://localhost:{port}/asset-groups" if ui else "(not started)", seconds)
         interrupted = stopping.is_set()
         stage.end("producers", "jobs")
         if seconds is not None and not interrupted:
@@ -84,12 +84,13 @@ class _Demo:
                        lambda: broker.start(settings, jars.resolve(settings.jars)))  # fmt: skip
         pipelines = catalog.load(settings).pipelines()
         for pipeline in pipelines:
-            self._produce(pipeline, history)
+            for member in settings.members(pipeline):
+                self._produce(member, history)
         for pipeline in pipelines:
             self._step(f"streaming job {pipeline}", "jobs", lambda p=pipeline: supervisor.stop(settings, p, by="lakehouse demo"),
                        lambda p=pipeline: supervisor.start(settings, p, wait=300, by="lakehouse demo"))  # fmt: skip
         if port:
-            self._process("ui", f"Dagster UI on http://localhost:{port}", _dagster(settings, port), "dagster.log")
+            self._process("ui", f"Dagster UI on http://localhost:{port}/asset-groups", _dagster(settings, port), "dagster.log")
 
     def watch(self, address: str, seconds: float | None) -> None:
         """Shows the tables, live, until the time is over or someone stops it."""
@@ -111,7 +112,7 @@ class _Demo:
         with self.console.status("reconciling: every range again, as batch"):
             lake = Lake(session.create(self.settings, "demo proof"), self.settings, loaded)
             found = []
-            for table in (t for t in loaded if loaded.kind(t) in ("row", "window") and t.proof):
+            for table in (t for t in loaded.derived if t.proof):
                 try:
                     found.append(proof.reconcile(lake, table))
                 except LakehouseError as err:
@@ -121,7 +122,7 @@ class _Demo:
         for certificate in found:
             for example in certificate.examples:
                 self.console.print(f"[red]{certificate.table}: {example}[/red]")
-        expected = sum(loaded.kind(t) in ("row", "window") and t.proof for t in loaded)
+        expected = sum(t.proof for t in loaded.derived)
         proven = [c for c in found if c.verdict == "EQUAL" and c.rows_bounded > 0]
         self.console.print(
             f"[green]proven: {len(proven)} of {expected} tables, stream = batch[/green]" if len(proven) == expected

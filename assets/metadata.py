@@ -1,19 +1,25 @@
 """What Dagster is told of commits, partitions, certificates, streaming jobs. Numbers become plots: a name keeps its meaning."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets.partitions import Stored
 from lakehouse.catalog import table_path
-from lakehouse.event_time import ARRIVAL, EPOCH, ORIGIN, PARTITION, Range, parse_instant
-from lakehouse.frontier import Certificate, Commit
+from lakehouse.coverage import Coverage, Stored
+from lakehouse.event_time import ARRIVAL, EPOCH, ORIGIN, PARTITION, Range, parse_instant, text
+from lakehouse.frontier import NOTHING, Certificate, Commit
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 from streaming_jobs import desired
 from streaming_jobs.desired import Desired, Event
 from streaming_jobs.progress import JobStatus, QueryStatus
+
+if TYPE_CHECKING:
+    from batch_jobs.planning import Backfill
 
 Metadata = dict[str, dg.MetadataValue]
 _TECHNICAL = {
@@ -51,9 +57,35 @@ def of_commit(commit: Commit) -> Metadata:
     } | ({"range": _range(commit.start, commit.end)} if commit.start and commit.end else {})
 
 
+def of_backfill(planned: "Backfill", commits: Sequence[Commit], pending: dict[str, list[str]]) -> Metadata:
+    """A bounded run of many partitions: what was planned, what came of it in sum, and who is to follow."""
+    rewritten = [c for c in commits if c.version != NOTHING]
+    counts = {"partitions_rewritten": len(rewritten), "partitions_unchanged": len(commits) - len(rewritten)}
+    counts |= {"partitions_done_before": len(planned.done), "rows_written": sum(c.written for c in rewritten)}
+    counts |= {f"rows_{name}": sum(getattr(c, name) for c in commits) for name in ("arrived", "late", "quarantined")}
+    return {
+        **{name: dg.MetadataValue.int(n) for name, n in counts.items()},
+        "range": _range(planned.start, planned.end),
+        "seconds": dg.MetadataValue.float(round(sum(c.seconds for c in commits), 3)),
+        "plan": dg.MetadataValue.json(json.loads(json.dumps(asdict(planned), default=text))),
+        **({"pending": dg.MetadataValue.json(pending)} if pending else {}),
+    }
+
+
+def of_outcome(commit: Commit | None) -> Metadata:
+    """What a backfill did with one partition; None: nothing, for it had done it before it was cut short."""
+    if commit is None or commit.version == NOTHING:
+        return {"outcome": dg.MetadataValue.text("unchanged" if commit else "done before")}
+    return {
+        "outcome": dg.MetadataValue.text("rewritten"),
+        "delta_version": dg.MetadataValue.int(commit.version),
+        "fingerprint": dg.MetadataValue.text(commit.fingerprint),
+    }
+
+
 def of_partition(found: Stored) -> Metadata:
-    """What one partition holds."""
-    return {"rows": dg.MetadataValue.int(found.rows)}
+    """What one partition holds, and who wrote it."""
+    return {"rows": dg.MetadataValue.int(found.rows), "origin": dg.MetadataValue.text(found.origin)}
 
 
 def instant(name: str, moment: datetime | None) -> Metadata:
@@ -76,6 +108,21 @@ def of_certificate(proof: Certificate) -> Metadata:
         "seconds": dg.MetadataValue.float(round(proof.seconds, 3)),
         **instant("frontier", proof.frontier),
         **({"differences": differences} if proof.examples else {}),
+        **({"cause": dg.MetadataValue.text(proof.cause)} if proof.cause else {}),
+    }
+
+
+def of_coverage(found: Coverage) -> Metadata:
+    """How much of a table's history is proven, and what the proof costs; as an observation, to be plotted."""
+    oldest = (datetime.now(UTC) - found.oldest_unproven).total_seconds() / 3600 if found.oldest_unproven else 0.0
+    return {
+        "proven_share": dg.MetadataValue.float(round(found.share, 4)),
+        "proven_under_this_declaration": dg.MetadataValue.int(found.proven_now),
+        "partitions_closed": dg.MetadataValue.int(found.partitions),
+        "partitions_different": dg.MetadataValue.int(len(found.different)),
+        "partitions_pending": dg.MetadataValue.int(len(found.pending)),
+        "oldest_unproven_hours": dg.MetadataValue.float(round(oldest, 2)),
+        "proof_seconds_within_a_day": dg.MetadataValue.float(round(found.seconds, 1)),
     }
 
 
@@ -122,7 +169,7 @@ def _of_queries(status: JobStatus) -> Metadata:
     } | ({"frontier_delay_seconds": max(behind)} if behind else {})
     return {
         **{name: dg.MetadataValue.int(n) for name, n in counts.items()},
-        **{name: dg.MetadataValue.float(round(x, 1)) for name, x in measures.items()},
+        **{name: dg.MetadataValue.float(round(float(x), 1)) for name, x in measures.items()},
         "each_query": dg.MetadataValue.table([_of_query(q, now) for q in queries]),
         "lag_by_partition": dg.MetadataValue.json({name: lag for q in topics for name, lag in sorted(q.lags.items())}),
         "batch_milliseconds": dg.MetadataValue.json({q.table: dict(q.phases) for q in queries if q.phases}),

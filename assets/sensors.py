@@ -13,6 +13,7 @@ import dagster as dg
 from assets import automation, hooks, partitions
 from assets.metadata import column_schema, instant, of_commit, of_partition
 from assets.streams import observed
+from lakehouse import coverage
 from lakehouse.catalog import Catalog
 from lakehouse.event_time import EPOCH, Range, parse_instant, partition_range
 from lakehouse.frontier import NOTHING, Commit, Journal, frontier
@@ -49,7 +50,7 @@ def closed_partitions(settings: Settings, catalog: Catalog) -> dg.SensorDefiniti
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         told: dict[str, str] = json.loads(context.cursor or "{}")
         events: list[dg.AssetMaterialization] = []
-        for table in partitions.derived(catalog):
+        for table in catalog.derived:
             for event in _closings(settings, catalog, table, told.get(table.name), _MOST - len(events)):
                 events.append(event)
                 told[table.name] = event.partition
@@ -65,18 +66,18 @@ def _closings(
     known = partition_range(told, table.grain) if told else None
     if most == 0 or ahead is None or (known and ahead < known.end + (known.end - known.start)):
         return []  # the usual tick: nothing to tell, and no Delta log to read
-    span = partitions.closed(settings, table)
+    span = coverage.closed(settings, table)
     if span is None or (known and span.end <= known.end):
         return []
     span = Range(max(span.start, known.end), span.end) if known else span
-    version, found = partitions.stored(settings, table)
+    version, found = coverage.stored(settings, table)
     ahead, offsets = partitions.reached(settings, catalog, table)
     shared = {"delta_version": version, "fingerprint": table.fingerprint, "offsets": dg.MetadataValue.json(offsets)}
     shared |= instant("frontier", ahead) | column_schema(settings, table)
     events = []
     for key in islice(span.partitions(table.grain), most):
-        holds = found.get(key, partitions.Stored())
-        metadata = of_partition(holds) | shared | {"origin": holds.origin}
+        holds = found.get(key, coverage.Stored())
+        metadata = of_partition(holds) | shared
         events.append(dg.AssetMaterialization(table.name, partition=key, metadata=metadata))
     return events
 
@@ -136,15 +137,15 @@ def _replacements(
     journal = Journal(settings, table)
     newer = takewhile(lambda c: c.at > before, journal) if before else islice(journal, 1)
     commits = [c for c in newer if c.role != "live" and c.version != NOTHING]
-    _, found = partitions.stored(settings, table) if commits else (-1, {})
+    _, found = coverage.stored(settings, table) if commits else (-1, {})
     for commit in commits:
         span = Range(commit.start, commit.end) if commit.start and commit.end else None
         keys = list(span.partitions(table.grain)) if span else [None]
         if _version_told(instance, table, keys[0]) == commit.version:
             continue
         for key in keys:
-            rows = of_partition(found.get(key or "", partitions.Stored()))
-            yield dg.AssetMaterialization(table.name, partition=key, metadata=of_commit(commit) | rows)
+            rows = of_partition(found.get(key or "", coverage.Stored()))
+            yield dg.AssetMaterialization(table.name, partition=key, metadata=rows | of_commit(commit))
 
 
 def _version_told(instance: dg.DagsterInstance, table: Table, partition: str | None) -> object:

@@ -39,8 +39,7 @@ def stale(settings: Settings, catalog: Catalog, instance: dg.DagsterInstance) ->
     keys = {dg.AssetKey(table.name): table for table in catalog}
     for key, record in instance.get_freshness_state_records(list(keys)).items():
         table = keys[key]
-        most = bound(settings, catalog, table)
-        if record.freshness_state == "FAIL" and most:
+        if record.freshness_state == "FAIL" and (most := bound(settings, catalog, table)):
             ahead = frontier(settings, table)
             why = f"nothing was added for {most}; its frontier is {text(ahead) if ahead else 'not there yet'}"
             yield Notice("freshness_failed", table.pipeline, why, record.updated_at, table.name)

@@ -5,11 +5,13 @@ import inspect
 import dagster as dg
 
 from assets import partitions, staleness
-from assets.metadata import column_schema, instant, of_commit, of_partition
+from assets.metadata import column_schema, instant, of_backfill, of_commit, of_outcome, of_partition
 from assets.resources import BOUNDED, Lakehouse, refusals
 from assets.streams import job_key
+from lakehouse import coverage
 from lakehouse.catalog import Catalog, table_path
-from lakehouse.frontier import frontier
+from lakehouse.event_time import Range
+from lakehouse.frontier import Commit, frontier
 from lakehouse.settings import Settings
 from lakehouse.table import KafkaSource, Source, Table
 
@@ -46,17 +48,23 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
         **_shown(settings, catalog, table),
     )
     def bounded_run(context: dg.AssetExecutionContext, lakehouse: Lakehouse) -> dg.MaterializeResult:
-        from lakehouse import bounded
-        from lakehouse.event_time import Range
+        from batch_jobs import backfill as job
 
         window = context.partition_time_window
+        outcomes: dict[str, Commit] = {}
         with refusals():
-            commit = bounded.backfill(lakehouse.lake, table, Range(window.start, window.end))
-        _, found = partitions.stored(lakehouse.settings, table)
+            planned = job.plan(lakehouse.lake, table.name, window.start, window.end)
+            for commit in job.run(lakehouse.lake, table.name, window.start, window.end):
+                (key,) = Range(commit.start, commit.end).partitions(table.grain)
+                outcomes[key] = commit
+                context.log.info(f"{key}: {of_outcome(commit)['outcome'].value}, {len(outcomes)} of {len(planned.partitions)}")
+        _, found = coverage.stored(lakehouse.settings, table)
         for key in context.partition_keys:
-            context.add_asset_metadata(of_partition(found.get(key, partitions.Stored())), partition_key=key)
+            held = of_partition(found.get(key, coverage.Stored())) | of_outcome(outcomes.get(key))
+            context.add_asset_metadata(held, partition_key=key)
         known = instant("frontier", frontier(lakehouse.settings, table)) | column_schema(lakehouse.settings, table)
-        return dg.MaterializeResult(metadata=of_commit(commit) | known)
+        told = of_backfill(planned, list(outcomes.values()), job.pending(lakehouse.lake, planned))
+        return dg.MaterializeResult(metadata=told | known)
 
     return bounded_run
 
@@ -68,7 +76,7 @@ def _snapshot(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDe
 
         with refusals():
             commit = bounded.rebuild(lakehouse.lake, table)
-        version, found = partitions.stored(lakehouse.settings, table)
+        version, found = coverage.stored(lakehouse.settings, table)
         now = {"changed": commit is not None, "rows": sum(p.rows for p in found.values()), "delta_version": version}
         return dg.MaterializeResult(metadata=(of_commit(commit) if commit else {}) | now)
 
@@ -102,7 +110,7 @@ def _shown(settings: Settings, catalog: Catalog, table: Table) -> dict[str, obje
         "group_name": table.layer,
         "owners": [table.owner] if table.owner else [],
         "kinds": {"delta", "spark"},
-        "tags": tags | ({"late": table.late} if catalog.kind(table) in ("row", "window") else {}),
+        "tags": tags | ({"late": table.late} if catalog.is_derived(table) else {}),
         "code_version": table.fingerprint,
         "freshness_policy": staleness.policy(settings, catalog, table),
         "metadata": {k: v for k, v in declared.items() if v} | column_schema(settings, table),

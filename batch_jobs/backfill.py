@@ -1,107 +1,118 @@
-"""The backfill: replaces a closed range of one table by its bounded run. `python -m batch_jobs.backfill TABLE --start --end`"""
+"""The backfill: makes a closed range of one table hold its bounded run. `python -m batch_jobs.backfill TABLE --start --end`
+
+Partitions are computed some at a time and published one by one, each in one Delta commit with one line in the journal: a
+run that is killed goes on where it was when it is run again, and what was not published is as it was.
+"""
 
 import sys
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from pathlib import Path
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 
+from batch_jobs.planning import Backfill, plan, reading
 from batch_jobs.publisher import publishing
-from lakehouse import bounded, event_time
-from lakehouse.catalog import Catalog
-from lakehouse.errors import RangeError
-from lakehouse.event_time import PARTITION, Range
-from lakehouse.frontier import Commit
+from lakehouse import bounded, sinks, updates
+from lakehouse.durations import duration
+from lakehouse.event_time import EPOCH, Range, partition_range
+from lakehouse.frontier import Commit, frontier
+from lakehouse.lag import lag
 from lakehouse.lake import Lake
+from lakehouse.publication import publish
 from lakehouse.table import Table
+from lakehouse.updates import Dirt
 
-_STATISTICS = timedelta(milliseconds=1)  # Delta cuts the greatest timestamp of a file to milliseconds
-
-
-@dataclass(frozen=True, slots=True)
-class Backfill:
-    """What a backfill would read, replace and leave behind, by Delta's statistics alone.
-
-    The input is what the range's context touches, whole files of it: a bound for the rows that will be read.
-    """
-
-    table: str
-    start: datetime
-    end: datetime
-    frontier: datetime
-    partitions: tuple[str, ...]
-    rows_replaced: int
-    input: str
-    context_start: datetime
-    context_end: datetime
-    input_rows: int
-    input_files: int
-    input_bytes: int
-    downstream: tuple[str, ...]  # derived tables whose ranges are PENDING until they follow
+_LOOK = 1.0  # seconds between two looks at how far the streams are
 
 
-def run(lake: Lake, table_name: str, start: datetime | None = None, end: datetime | None = None) -> Commit | None:
-    """Replaces `[start, end)` of a table in one Delta commit, or rebuilds a snapshot, which has no range.
+def run(
+    lake: Lake,
+    table_name: str,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    *,
+    whole: bool = False,
+    cascade: bool = False,
+) -> Iterator[Commit]:
+    """Makes `[start, end)` of a table hold its bounded run, and yields a commit for each partition, as it goes on.
 
-    None if a snapshot has its rows already. Raises RangeError, UnknownTable, JobError (another process is at it).
+    Where the rows were these already the commit has the version NOTHING. `whole`: all partitions in one commit. `cascade`:
+    what the tables that read this one do not show yet follows. A snapshot, which has no range, is rebuilt. Raises, before
+    anything is computed, RangeError, UnknownTable, DeclarationError, JobError (another process is at it).
     """
     table = lake.catalog.table(table_name)
-    span = _range(lake.catalog, table, start, end)
+    planned = plan(lake, table_name, start, end, whole=whole)
+    return _rebuilt(lake, table) if planned is None else _run(lake, table, planned, cascade)
+
+
+def pending(lake: Lake, planned: Backfill) -> dict[str, list[str]]:
+    """Of the tables that read this one the partitions that wait for a bounded run to show what was rewritten; from journals."""
+    table, found = lake.catalog.table(planned.table), {}
+    for other, span in reading(lake.catalog, table, planned.span):
+        waiting = updates.outdated(lake.settings, lake.catalog, other)
+        found[other.name] = [p for p in waiting if p in set(span.partitions(other.grain))]
+    return {name: partitions for name, partitions in found.items() if partitions}
+
+
+def _run(lake: Lake, table: Table, planned: Backfill, cascade: bool) -> Iterator[Commit]:
     with publishing(lake.settings, table):
-        return bounded.backfill(lake, table, span) if span else bounded.rebuild(lake, table)
+        sinks.create(lake, table)  # refuses other columns than those on disk
+        if not planned.run:
+            yield bounded.backfill(lake, table, planned.span)
+        else:
+            units = [partition_range(p, table.grain) for p in planned.partitions if p not in planned.done]
+            yield from _published(lake, table, units, planned.at_once, planned.run)
+    for other, span in reading(lake.catalog, table, planned.span) if cascade else ():
+        yield from _followed(lake, other, span, planned.at_once)
 
 
-def plan(lake: Lake, table_name: str, start: datetime | None = None, end: datetime | None = None) -> Backfill | None:
-    """What `run` would do, refusing what it would refuse; changes nothing and needs no session. None for a snapshot."""
-    table = lake.catalog.table(table_name)
-    span = _range(lake.catalog, table, start, end)
-    if span is None:
-        return None
-    ahead = bounded.check_range(lake, table, span, whole_partitions=True)
-    driving = lake.catalog.driving_input(table)
-    context = event_time.context(span, table.window, table.grain)
-    partitions = tuple(span.partitions(table.grain))
-    files = _files(lake.path(driving), lake.catalog.event_time(driving), context)
-    stored = _statistics(lake.path(table))
-    return Backfill(
-        table=table.name, start=span.start, end=span.end, frontier=ahead, partitions=partitions,
-        rows_replaced=sum(f["num_records"] or 0 for f in stored if f[f"partition.{PARTITION}"] in partitions),
-        input=driving.name, context_start=context.start, context_end=context.end,
-        input_rows=sum(f["num_records"] or 0 for f in files), input_files=len(files),
-        input_bytes=sum(f["size_bytes"] for f in files), downstream=_downstream(lake.catalog, table),
-    )  # fmt: skip
+def _followed(lake: Lake, table: Table, span: Range, at_once: int) -> Iterator[Commit]:
+    """Has what is closed of `span` show what was rewritten in the table's input; what is open waits until it closes."""
+    with publishing(lake.settings, table):
+        end = min(span.end, frontier(lake.settings, table) or EPOCH)
+        units = (partition_range(p, table.grain) for p in updates.outdated(lake.settings, lake.catalog, table))
+        closed = [u for u in units if span.start <= u.start and u.end <= end]
+        if closed:
+            sinks.create(lake, table)
+        if table.window and table.window.kind == "session":  # one may go on in any later partition: all up to there in one
+            dirt = [Dirt(p, True) for unit in closed for p in unit.partitions(table.grain)]
+            yield from (bounded.backfill(lake, table, each) for each in updates.session_spans(lake, table, dirt))
+        else:
+            yield from _published(lake, table, closed, at_once)
 
 
-def _range(catalog: Catalog, table: Table, start: datetime | None, end: datetime | None) -> Range | None:
-    if start and end:
-        return Range(start, end)
-    if start or end or catalog.kind(table) != "snapshot":
-        raise RangeError(f"table={table.name}: a backfill needs both ends of its range; give --start and --end")
-    return None
+def _published(lake: Lake, table: Table, units: Sequence[Range], at_once: int, run: int = 0) -> Iterator[Commit]:
+    left = len(units)
+    for chunk in _chunks(units, at_once):
+        _give_way(lake)
+        started = time.monotonic()
+        left -= len(chunk)
+        computed = bounded.compute(lake, table, Range(chunk[0].start, chunk[-1].end))
+        yield from publish(lake, table, computed, chunk, started, run=run, left=left)
 
 
-def _files(path: Path, column: str, span: Range) -> list[dict]:
-    """The files whose statistics do not rule out that they hold rows of `span`."""
-
-    def may_hold(file: dict) -> bool:
-        least, greatest = file.get(f"min.{column}"), file.get(f"max.{column}")
-        return (least is None or least < span.end) and (greatest is None or greatest + _STATISTICS >= span.start)
-
-    return [file for file in _statistics(path) if may_hold(file)]
-
-
-def _statistics(path: Path) -> list[dict]:
-    import pyarrow as pa
-    from deltalake import DeltaTable
-
-    return pa.table(DeltaTable(str(path)).get_add_actions(flatten=True)).to_pylist()
+def _chunks(units: Sequence[Range], most: int) -> Iterator[list[Range]]:
+    """Units that follow each other without a gap, at most so many."""
+    chunk: list[Range] = []
+    for unit in units:
+        if chunk and (len(chunk) == most or unit.start != chunk[-1].end):
+            yield chunk
+            chunk = []
+        chunk.append(unit)
+    if chunk:
+        yield chunk
 
 
-def _downstream(catalog: Catalog, table: Table) -> tuple[str, ...]:
-    reached = {table.name}
-    for each in catalog:  # in order: inputs come first
-        if reached & set(each.inputs):
-            reached.add(each.name)
-    return tuple(t.name for t in catalog if t.name in reached - {table.name})
+def _give_way(lake: Lake) -> None:
+    """Waits while a live query is too far behind; not for ever, for it may be so for another reason."""
+    most, deadline = duration(lake.settings.live_lag), time.monotonic() + duration(lake.settings.batch_within).total_seconds()
+    while lag(lake.settings, lake.catalog, datetime.now(UTC)) > most and time.monotonic() < deadline:
+        time.sleep(_LOOK)
+
+
+def _rebuilt(lake: Lake, table: Table) -> Iterator[Commit]:
+    with publishing(lake.settings, table):
+        if commit := bounded.rebuild(lake, table):
+            yield commit
 
 
 if __name__ == "__main__":

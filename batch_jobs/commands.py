@@ -1,11 +1,12 @@
-"""The commands backfill, update and reconcile of the `lakehouse` command line."""
+"""The commands backfill, update, reconcile, proof, repair, diff, erase and maintain of the `lakehouse` command line."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from batch_jobs import views
 from lakehouse import console
 from lakehouse.console import AsJson, Commands
 from lakehouse.settings import Settings, from_environment
@@ -13,10 +14,7 @@ from lakehouse.settings import Settings, from_environment
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from batch_jobs.backfill import Backfill
     from lakehouse.catalog import Catalog
-    from lakehouse.frontier import Certificate, Commit
-    from lakehouse.updates import Dirt
 
 app = typer.Typer(cls=Commands, no_args_is_help=True)
 
@@ -32,11 +30,20 @@ def main(command: str, arguments: Sequence[str]) -> None:
 
 
 @app.command()
-def backfill(table: Name, start: Start = None, end: End = None, dry_run: DryRun = False, as_json: AsJson = False) -> None:
-    """Replace a closed range of a table by its bounded run, in one commit, beside the live stream.
+def backfill(
+    table: Name,
+    start: Start = None,
+    end: End = None,
+    dry_run: DryRun = False,
+    cascade: Annotated[bool, typer.Option("--cascade", help="Have tables that read it follow, where rows changed")] = False,
+    all_or_nothing: Annotated[bool, typer.Option("--all-or-nothing", help="All partitions at once, in one commit")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a closed range of a table hold its bounded run, one commit a partition, beside the live stream.
 
-    The range is whole partitions behind the table's frontier. A table without event time is rebuilt whole, without a
-    range. Exit code 0 when done, 2 when refused.
+    The range is whole partitions behind the table's frontier; those that have these rows already stay as they are. Killed
+    and run again, it goes on where it was. A table without event time is rebuilt whole, without a range. Exit code 0 when
+    done, 2 when refused.
     """
     from batch_jobs import backfill as job
     from lakehouse import session
@@ -44,14 +51,20 @@ def backfill(table: Name, start: Start = None, end: End = None, dry_run: DryRun 
 
     settings, catalog, first, last = _asked(start, end)
     # a range is refused before a JVM starts: planning reads logs only
-    planned = job.plan(Lake(None, settings, catalog), table, first, last)  # type: ignore[arg-type]
+    offline = Lake(None, settings, catalog)  # type: ignore[arg-type]
+    planned = job.plan(offline, table, first, last, whole=all_or_nothing)
     if dry_run:
-        _show_plan(table, planned, as_json)
+        views.show_plan(table, planned, as_json)
         return
-    with console.working("starting Spark") as now, session.opened(settings, f"backfill {table}") as spark:
-        now(f"computing {len(planned.partitions)} partitions of {table}" if planned else f"computing {table}")
-        commit = job.run(Lake(spark, settings, catalog), table, first, last)
-    _show_commit(table, planned, commit, as_json)
+    commits, total = [], len(planned.partitions) - len(planned.done) if planned and not all_or_nothing else 1
+    with ExitStack() as opened:
+        with console.working("starting Spark"):
+            spark = opened.enter_context(session.opened(settings, f"backfill {table}"))
+        with console.counting(f"backfill {table}", total) as done:
+            for commit in job.run(Lake(spark, settings, catalog), table, first, last, whole=all_or_nothing, cascade=cascade):
+                commits.append(commit)
+                done(commit.written)
+    views.show_backfill(table, planned, commits, job.pending(offline, planned) if planned else {}, as_json)
 
 
 @app.command()
@@ -72,7 +85,7 @@ def update(
     settings, catalog, _, _ = _asked(None, None)
     found = job.waiting(settings, catalog, table)
     if dry_run:
-        _show_waiting(found, as_json)
+        views.show_waiting(found, as_json)
         return
     commits = []
     if any(d.closed for dirt in found.values() for d in dirt):  # else there is nothing to start Spark for
@@ -80,8 +93,8 @@ def update(
             now(f"computing what late rows missed in {', '.join(found)}")
             for commit in job.run(Lake(spark, settings, catalog), table):
                 commits.append(commit)
-                now(f"rewrote {commit.table} {_range(commit)}")
-    _show_updates(commits, as_json)
+                now(f"rewrote {commit.table} {views.range_of(commit)}")
+    views.show_updates(commits, as_json)
 
 
 @app.command()
@@ -99,8 +112,132 @@ def reconcile(table: Name, start: Start = None, end: End = None, as_json: AsJson
     with console.working("starting Spark") as now, session.opened(settings, f"reconcile {table}") as spark:
         now(f"computing and comparing {table}")
         certificate = job.run(Lake(spark, settings, catalog), table, first, last)
-    _show_certificate(certificate, as_json)
+    views.show_certificate(certificate, as_json)
     raise typer.Exit(job.exit_code(certificate))
+
+
+@app.command("proof")
+def show_proof(
+    table: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="One table; all that have ranges, if not given")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """How much of each table's closed history is proven, what differs and why, what is to be proven next. No JVM needed.
+
+    Exit code 1 if a partition is known to differ.
+    """
+    from lakehouse import coverage
+
+    settings, catalog, _, _ = _asked(None, None)
+    chosen = [catalog.table(table)] if table else catalog.derived
+    for each in chosen:
+        catalog.check_derived(each)
+    found = [coverage.coverage(settings, catalog, each) for each in chosen]
+    views.show_coverage(found, {each.name: each.grain for each in chosen}, as_json)
+    raise typer.Exit(1 if any(each.different for each in found) else 0)
+
+
+@app.command()
+def repair(table: Name, start: Start = None, end: End = None, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Rewrite the partitions of a table that are known to differ, by their bounded runs, and prove each again.
+
+    With a range only those in it. It ends at one that differs still. Exit code 0 if all are EQUAL or PENDING, or there was
+    nothing to repair, 1 if one differs still, 2 when refused.
+    """
+    from batch_jobs import repair as job
+    from lakehouse import session
+    from lakehouse.event_time import optional_range
+    from lakehouse.lake import Lake
+
+    settings, catalog, first, last = _asked(start, end)
+    span = optional_range(first, last)
+    planned = job.plan(settings, catalog, table, span)
+    if dry_run or not planned:
+        views.show_differing(planned, as_json)
+        return
+    done = []
+    with console.working("starting Spark") as now, session.opened(settings, f"repair {table}") as spark:
+        now(f"rewriting {len(planned)} partitions of {table}")
+        for each in job.run(Lake(spark, settings, catalog), table, span):
+            done.append(each)
+            now(f"rewrote {each.partition}: {each.verdict}")
+    views.show_repaired(done, as_json)
+    raise typer.Exit(1 if any(each.verdict == "DIFFERENT" for each in done) else 0)
+
+
+@app.command()
+def diff(
+    table: Name,
+    code: Annotated[str, typer.Option(help="A git ref of the repository that the tables' modules are in, or a folder like it")],
+    start: Annotated[str, typer.Option(help="First instant, ISO 8601, UTC unless it says otherwise")],
+    end: Annotated[str, typer.Option(help="End, not included; at or before the frontier")],
+    as_json: AsJson = False,
+) -> None:
+    """Say what another version of the code would make of a closed range: rows missing, extra, changed; change nothing.
+
+    Before is the present code, after is that of --code, both as bounded runs over the same input. Exit code 0 no row
+    differs, 1 rows or columns differ, 2 refused.
+    """
+    from batch_jobs import diff as job
+    from lakehouse.event_time import parse_range
+
+    settings, catalog, _, _ = _asked(None, None)
+    with console.working(f"computing {table} by both"):
+        found = job.run(settings, catalog, table, parse_range(start, end), code)
+    views.show_diff(found, as_json)
+    raise typer.Exit(1 if found.differs else 0)
+
+
+@app.command()
+def erase(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A record: a table read straight from a topic")],
+    where: Annotated[str, typer.Option(help="Which rows: a condition on the record's columns, as Spark's SQL writes it")],
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove rows for good: from a record, its quarantine, all that was computed from them, and their histories.
+
+    Only where everything is closed; beside the live stream. Exit code 0 when done, 2 when refused.
+    """
+    from batch_jobs import erase as job
+    from lakehouse import session
+    from lakehouse.lake import Lake
+
+    settings, catalog, _, _ = _asked(None, None)
+    catalog.table(table)  # an unknown name is refused before a JVM starts
+    with console.working("starting Spark") as now, session.opened(settings, f"erase {table}") as spark:
+        lake = Lake(spark, settings, catalog)
+        now(f"looking for the rows in {table} and what was computed from them")
+        found = job.planned(lake, table, where) if dry_run else job.run(lake, table, where)
+    views.show_erasure(found, as_json)
+    if dry_run:
+        console.print_note("nothing was changed")
+
+
+@app.command()
+def maintain(
+    table: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="One table; all and the ledgers, if not given")] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make the small files of closed partitions few, and remove the past that nobody needs any more; beside the streams.
+
+    Rows, versions within LAKEHOUSE_HISTORY, and what a stream has still to read stay. Exit code 0 when done, 2 when refused.
+    """
+    from batch_jobs import maintain as job
+
+    settings, catalog, _, _ = _asked(None, None)
+    if dry_run:
+        views.show_upkeep(job.planned(settings, catalog, table), as_json)
+        console.print_note("nothing was changed")
+        return
+    done = []
+    try:
+        with console.working("looking after the tables") as now:
+            for each in job.run(settings, catalog, table):
+                done.append(each)
+                now(f"looked after {each.table}")
+    finally:  # of a table that is left out the others are told all the same
+        views.show_upkeep(done, as_json)
 
 
 def _asked(start: str | None, end: str | None) -> "tuple[Settings, Catalog, datetime | None, datetime | None]":
@@ -111,94 +248,3 @@ def _asked(start: str | None, end: str | None) -> "tuple[Settings, Catalog, date
     first = parse_instant(start, "start") if start else None
     last = parse_instant(end, "end") if end else None
     return settings, load(settings), first, last
-
-
-def _show_plan(table: str, planned: "Backfill | None", as_json: bool) -> None:
-    if as_json:
-        console.print_json([planned or {"table": table, "rebuilt": "whole"}])
-    elif planned is None:
-        console.print_text(f"{table} would be rebuilt whole: it has no event time")
-    else:
-        console.print_facts({
-            "range": _range(planned),
-            "frontier": planned.frontier,
-            "partitions": _brief(planned.partitions),
-            "rows replaced": planned.rows_replaced,
-            "input": planned.input,
-            "context": f"[{console.shown(planned.context_start)}, {console.shown(planned.context_end)})",
-            "input rows": f"at most {planned.input_rows:,} in {planned.input_files} files, {planned.input_bytes:,} bytes",
-            "then pending": ", ".join(planned.downstream) or None,
-        })  # fmt: skip
-        console.print_note("nothing was changed")
-
-
-def _show_commit(table: str, planned: "Backfill | None", commit: "Commit | None", as_json: bool) -> None:
-    if as_json:
-        console.print_json([asdict(commit) if commit else {"table": table, "unchanged": True}])
-    elif commit is None:
-        console.print_text(f"{table} has these rows already; nothing was written")
-    else:
-        facts = {"range": _range(planned), "partitions": _brief(planned.partitions)} if planned else {}
-        counts = {"arrived": commit.arrived, "late": commit.late} if planned else {}
-        done = {"quarantined": commit.quarantined, "written": commit.written, "Delta version": commit.version}
-        pending = {"now pending": ", ".join(planned.downstream)} if planned and planned.downstream else {}
-        console.print_facts({"table": table} | facts | counts | done | {"seconds": f"{commit.seconds:.1f}"} | pending)
-
-
-def _show_waiting(found: "dict[str, list[Dirt]]", as_json: bool) -> None:
-    rows = [{"table": name, **asdict(d)} for name, dirt in found.items() for d in dirt]
-    if as_json:
-        console.print_json(rows)
-        return
-    state = {True: "closed", False: "open: waits until it closes"}
-    shown = ((r["table"], r["partition"], state[r["closed"]], "late rows" if r["since"] else "input rewritten") for r in rows)
-    if rows:
-        console.print_rows(("table", "partition", "is", "because of"), shown)
-    else:
-        console.print_text("no late row waits to be shown")
-    console.print_note("nothing was changed")
-
-
-def _show_updates(commits: "list[Commit]", as_json: bool) -> None:
-    if as_json:
-        console.print_json([asdict(c) for c in commits])
-        return
-    if not commits:
-        console.print_text("no closed partition waited for late rows; nothing was written")
-        return
-    shown = ((c.table, _range(c), c.written, c.quarantined, c.version, f"{c.seconds:.1f}") for c in commits)
-    console.print_rows(("table", "range", "rows rewritten", "quarantined", "Delta version", "seconds"), shown)
-
-
-def _show_certificate(certificate: "Certificate", as_json: bool) -> None:
-    if as_json:
-        console.print_json([certificate])
-        return
-    c = certificate
-    live, bounded = (digest.partition(":")[2] for digest in (c.digest_live, c.digest_bounded))
-    console.print_facts({
-        "table": c.table,
-        "range": _range(c),
-        "rows live": c.rows_live,
-        "rows bounded": c.rows_bounded,
-        "digest": live if live == bounded else f"{live} live, {bounded} bounded",
-        "verdict": c.verdict,
-        "seconds": f"{c.seconds:.1f}",
-    })  # fmt: skip
-    if c.examples:
-        console.print_text(f"{c.missing:,} missing, {c.extra:,} extra, {c.changed:,} changed; the first {len(c.examples)}:")
-        console.print_text("\n".join(f"  {example}" for example in c.examples))
-    if c.rows_by_bounded_runs:
-        console.print_text(f"{c.rows_by_bounded_runs:,} rows were written by bounded runs: they prove nothing about the stream")
-    if c.detail:
-        console.print_text(c.detail)
-    if not c.rows_bounded and not c.rows_live:
-        console.print_text("no row was compared: that proves nothing")
-
-
-def _range(of: "Backfill | Certificate | Commit") -> str:
-    return f"[{console.shown(of.start)}, {console.shown(of.end)})"
-
-
-def _brief(partitions: Sequence[str]) -> str:
-    return ", ".join(partitions) if len(partitions) <= 4 else f"{partitions[0]} .. {partitions[-1]} ({len(partitions)})"

@@ -29,3 +29,16 @@ def publishing(settings: Settings, table: Table) -> Iterator[None]:
         file.write(str(os.getpid()))
         file.flush()
         yield  # closing the file releases the lock
+
+
+def holder(settings: Settings, table: Table) -> str:
+    """The pid of the process that has the table's lock now; empty if none."""
+    path = settings.root / "_locks" / f"{table.name}.lock"
+    if not path.exists():
+        return ""
+    with path.open() as file:
+        try:
+            portalocker.lock(file, portalocker.LOCK_SH | portalocker.LOCK_NB)
+        except portalocker.LockException:
+            return file.read() or "unknown"
+    return ""

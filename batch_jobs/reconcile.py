@@ -4,8 +4,7 @@ import sys
 from datetime import datetime
 
 from lakehouse import proof
-from lakehouse.errors import RangeError
-from lakehouse.event_time import Range
+from lakehouse.event_time import optional_range
 from lakehouse.frontier import Certificate
 from lakehouse.lake import Lake
 
@@ -16,9 +15,7 @@ def run(lake: Lake, table_name: str, start: datetime | None = None, end: datetim
     Nothing else is written. Raises RangeError, UnknownTable.
     """
     table = lake.catalog.table(table_name)
-    if (start is None) != (end is None):
-        raise RangeError(f"table={table_name}: a range has two ends; give --start and --end, or neither for all that is closed")
-    return proof.reconcile(lake, table, Range(start, end) if start and end else None)
+    return proof.reconcile(lake, table, optional_range(start, end))
 
 
 def exit_code(certificate: Certificate) -> int:

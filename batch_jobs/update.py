@@ -17,9 +17,9 @@ from lakehouse.updates import Dirt
 def wanted(catalog: Catalog, name: str | None) -> list[Table]:
     """That table, or all that are updated, inputs first. Raises RangeError for a table of another policy, UnknownTable."""
     if name is None:
-        return [t for t in catalog if t.late == "update" and catalog.kind(t) in ("row", "window")]
+        return [t for t in catalog.derived if t.late == "update"]
     table = catalog.table(name)
-    if table.late != "update" or catalog.kind(table) not in ("row", "window"):
+    if table.late != "update" or not catalog.is_derived(table):
         raise RangeError(
             f"table={name}, late={table.late!r}: late rows stay out of it, so there is nothing to update; declare "
             'late="update", or backfill a range'

@@ -15,15 +15,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import late_rows, latency, recovery, report, state, throughput, topic
+from benchmarks import commits, late_rows, latency, recovery, report, state, throughput, topic
 from benchmarks.catch_up import CASES
 from benchmarks.latency import Latency
 from benchmarks.measure import BenchmarkError
+from benchmarks.proving import Proving
 from benchmarks.report import Found, Series
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, from_environment
 
-PARTS = ("catch-up", "bounded", "late", "state", "live", "visits", "recovery")
+PARTS = ("catch-up", "bounded", "proof", "late", "state", "live", "visits", "recovery", "commits")
 
 
 def main() -> int:
@@ -51,13 +52,16 @@ def _measured(base: Settings, given: argparse.Namespace, console: Console) -> Fo
 
     series: list[Series] = []
     latencies: list[Latency] = []
-    if {"catch-up", "bounded", "late"} & set(given.only):
+    proofs: list[Proving] = []
+    if {"catch-up", "bounded", "proof", "late"} & set(given.only):
         sizes = slice(1 if given.quick else 0, None)
         with throughput.field(base, topic.loads(given.events, given.batches)[sizes], say) as ground:
             if "catch-up" in given.only:
                 series += throughput.catch_ups(ground, given.rounds, CASES[:-1] if given.quick else CASES)
             if "bounded" in given.only:
                 series += throughput.boundeds(ground, given.rounds, given.times)
+            if "proof" in given.only:
+                proofs.append(throughput.proofs(ground, given.times))
             if "late" in given.only:
                 loads = topic.loads(given.events, given.batches, late_rows.SHARE)
                 with throughput.field(base, loads[-1:], say) as late:
@@ -70,7 +74,8 @@ def _measured(base: Settings, given: argparse.Namespace, console: Console) -> Fo
     states = state.run(base, given.keys, given.advances) if "state" in given.only else []
     killed = replace(base, root=base.root / "recovery")
     recoveries = [recovery.run(killed, given.kills)] if "recovery" in given.only else []
-    return Found(series, latencies, states, recoveries)
+    aged = [commits.run(base, given.micro_batches)] if "commits" in given.only else []
+    return Found(series, latencies, states, recoveries, aged, proofs)
 
 
 def _arguments() -> argparse.Namespace:
@@ -79,8 +84,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=240, help="of the live stream; the first two minutes do not count")
     parser.add_argument("--times", type=int, default=4, help="calls of the bounded job in one process")
-    parser.add_argument("--keys", type=int, default=3_000_000, help="in state at once")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--keys", type=int, default=1_000_000, help="in state at once")
+    parser.add_argument("--micro-batches", type=int, default=10_000, help="of a table that has many behind it")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS[:-1], help="commits, more than an hour, by name only")
     parser.add_argument("--quick", action="store_true", help="see that it works: small, one round, no claims")
     parser.add_argument("--json", type=Path, help="file for all numbers")
     parser.add_argument("--work", type=Path, help="folder for topics and tables; emptied at the end")
@@ -89,7 +95,7 @@ def _arguments() -> argparse.Namespace:
     if given.quick:
         given.events, given.batches, given.rounds, given.seconds, given.times = 100_000, 2, 1, 35, 2
         given.keys, given.advances, given.kills = 20_000, 20, 1
-        given.only = [part for part in given.only if part not in ("visits", "recovery")] or given.only
+        given.only = [part for part in given.only if part not in ("visits", "recovery", "commits")] or given.only
     return given
 
 

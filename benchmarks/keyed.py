@@ -5,7 +5,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.table import kafka, table, tumbling
 
-key_topic = kafka("keys", schema="id BIGINT NOT NULL, at TIMESTAMP NOT NULL")
+key_topic = kafka("keys", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
 
 
 @table(layer="bronze", event_time="at")

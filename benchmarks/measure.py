@@ -55,7 +55,8 @@ class Tree:
 
     def end(self, grace: float) -> None:
         """Waits for every member; kills what is left after `grace` seconds."""
-        _, alive = psutil.wait_procs(list(self.members), timeout=grace)
+        # only those that run: a pid may be another's thread by now, which cannot be waited for
+        _, alive = psutil.wait_procs([member for member in self.members if member.is_running()], timeout=grace)
         for process in alive:
             process.kill()
         psutil.wait_procs(alive, timeout=_END)

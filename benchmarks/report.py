@@ -7,9 +7,11 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.commits import FEW, Aged
 from benchmarks.late_rows import UPDATED, WITHOUT
 from benchmarks.latency import Latency
 from benchmarks.measure import Cost
+from benchmarks.proving import Proving
 from benchmarks.recovery import Recovery
 from benchmarks.state import State
 
@@ -82,6 +84,8 @@ class Found:
     latencies: Sequence[Latency] = ()
     states: Sequence[State] = ()
     recoveries: Sequence[Recovery] = ()
+    aged: Sequence[Aged] = ()
+    proofs: Sequence[Proving] = ()
 
 
 def targets(measured: Found) -> list[Target]:
@@ -107,6 +111,14 @@ def targets(measured: Found) -> list[Target]:
             found.append(Target("state: bytes of it / bytes of memory given to it", each.beyond_memory, 2))
     for each in measured.recoveries:
         found.append(Target("recovery: median seconds from kill -9 to a commit", each.p50, 20, at_least=False))
+    for each in measured.aged:
+        many = f"after {each.micro_batches:,} micro-batches / after {FEW}"
+        found.append(Target(f"commits: seconds of a micro-batch, {many}", each.commit, 1.2, at_least=False))
+        found.append(Target(f"commits: seconds of a read, {many}", each.read, 1.2, at_least=False))
+    for each in measured.proofs:
+        found.append(Target("proof: seconds, proving / computing once", each.times, 1.3, at_least=False))
+        found.append(Target("proof: seconds of a tick with nothing changed", median(each.tick), 5, at_least=False))
+        found.append(Target("proof: millions of rows a second into a digest", each.rate / 1e6, 3))
     return found
 
 
@@ -127,6 +139,8 @@ def show(console: Console, measured: Found, goals: Sequence[Target]) -> None:
         console.print(_states(measured.states))
     if measured.recoveries:
         console.print(_recovered(measured.recoveries))
+    if measured.aged:
+        console.print(_aged(measured.aged))
     for goal in goals:
         verdict = "[green]met[/green]" if goal.met else "[red]not met[/red]"
         sign = "at least" if goal.at_least else "at most"
@@ -167,6 +181,16 @@ def _recovered(recoveries: Sequence[Recovery]) -> Table:
     return table
 
 
+def _aged(aged: Sequence[Aged]) -> Table:
+    table = Table("micro-batches before", title="seconds, medians")
+    for column in ("a micro-batch", "a read of the last hundred"):
+        table.add_column(column, justify="right")
+    for each in aged:
+        for before, commits, reads in zip((FEW, each.micro_batches), each.commits, each.reads, strict=True):
+            table.add_row(f"{before:,}", f"{median(commits):.3f}", f"{median(reads):.3f}")
+    return table
+
+
 def as_json(measured: Found, goals: Sequence[Target], about: dict) -> dict:
     return {
         "about": about,
@@ -174,6 +198,8 @@ def as_json(measured: Found, goals: Sequence[Target], about: dict) -> dict:
         "live": [asdict(each) | {"p50": each.p50, "p95": each.p95, "max": each.worst} for each in measured.latencies],
         "state": [asdict(each) for each in measured.states],
         "recovery": [asdict(each) for each in measured.recoveries],
+        "commits": [asdict(each) for each in measured.aged],
+        "proofs": [asdict(each) for each in measured.proofs],
         "targets": [asdict(goal) | {"met": goal.met} for goal in goals],
     }
 

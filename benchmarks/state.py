@@ -9,7 +9,7 @@ from benchmarks import measure
 from benchmarks.measure import BenchmarkError
 from lakehouse.settings import Settings, to_environment
 
-MEMORY_MB = 32
+MEMORY_MB = 16
 LIMIT = 1_800.0  # seconds for one case
 
 

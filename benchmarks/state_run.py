@@ -21,7 +21,7 @@ from benchmarks import keyed
 from lakehouse import live, session
 from lakehouse.event_time import EPOCH
 from lakehouse.lake import Lake
-from lakehouse.live import BatchLog
+from lakehouse.live_run import BatchLog, live_run
 from lakehouse.settings import Settings, from_environment
 from lakehouse.testing import Stage
 
@@ -30,16 +30,17 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 def fill(lake: Lake, commits: int, keys: int, step: timedelta) -> None:
     """As many commits of as many keys; then two whose time closes every window."""
-    run = live.live_run(lake, lake.catalog.table("arrivals"))
+    run = live_run(lake, lake.catalog.table("arrivals"))
     times = [START + step * n for n in range(commits)] + [START + timedelta(days=n) for n in (1, 2)]
     for n, at in enumerate(times):
-        records = _records(lake, range(n * keys, (n + 1) * keys) if n < commits else range(-n, 1 - n), at, n * keys)
+        batch = records(lake, range(n * keys, (n + 1) * keys) if n < commits else range(-n, 1 - n), at, n * keys)
         log = BatchLog(EPOCH, datetime.now(UTC), {"keys": {"0": (n + 1) * keys}})
-        live.record_batch(run, run.plan.record({"key_topic": records}), n, log)
+        live.record_batch(run, run.plan.record({"key_topic": batch}), n, log)
 
 
-def _records(lake: Lake, ids: range, at: datetime, offset: int) -> DataFrame:
-    value = F.to_json(F.struct("id", F.lit(at.isoformat()).alias("at"))).cast("binary")
+def records(lake: Lake, ids: range, at: datetime, offset: int) -> DataFrame:
+    key = F.sha2(F.col("id").cast("string"), 256).alias("id")  # numbers in order would be compressed to next to nothing
+    value = F.to_json(F.struct(key, F.lit(at.isoformat()).alias("at"))).cast("binary")
     return lake.spark.range(ids.start, ids.stop, 1, 1).select(
         F.lit(None).cast("binary").alias("key"), value.alias("value"), F.lit(0).alias("partition"),
         (F.col("id") - ids.start + offset).alias("offset"), F.lit(START + timedelta(days=3)).alias("timestamp"),

@@ -6,9 +6,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from benchmarks import bounded, catch_up, late_rows, topic
+from benchmarks import bounded, catch_up, late_rows, proving, topic
 from benchmarks.catch_up import CASES, OURS, Case
 from benchmarks.measure import Cost
+from benchmarks.proving import Proving
 from benchmarks.report import Series
 from benchmarks.topic import Load, Views
 from lakehouse.settings import Settings
@@ -103,3 +104,14 @@ def boundeds(ground: Field, rounds: int, times: int) -> list[Series]:
             ground.say(f"round {number + 1}, {series.told()}")
     shutil.rmtree(settings.root)
     return list(found.values())
+
+
+def proofs(ground: Field, times: int) -> Proving:
+    """The proof over the record and the table of one catch-up. Raises BenchmarkError."""
+    big = ground.loads[-1]
+    settings = ground.settings("proof", big)
+    catch_up.run(OURS, settings, big, ground.expected)
+    ground.say("record filled for the proof")
+    found = proving.run(settings, times)
+    shutil.rmtree(settings.root)
+    return found

@@ -1,48 +1,40 @@
 """The bounded run: the same plan over stored input, for a closed range."""
 
+import hashlib
+import json
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import event_time, plan, sinks, sources
 from lakehouse.digest import digest
 from lakehouse.errors import DeclarationError, RangeError
-from lakehouse.event_time import ORIGIN, Range
-from lakehouse.frontier import NOTHING, Commit, frontier
+from lakehouse.event_time import ORIGIN, PARTITION, Range
+from lakehouse.files import replace_file
+from lakehouse.frontier import LEDGER, NOTHING, Commit, frontier
 from lakehouse.lake import Lake
 from lakehouse.plan import Origin, Plan
+from lakehouse.publication import Computed, publish
 from lakehouse.table import FileSource, Table
 
 
-@dataclass(frozen=True, slots=True)
-class Computed:
-    """The judged rows of a range, not yet run, and what they are computed from."""
-
-    judged: DataFrame
-    counts: DataFrame  # `Plan.counts` of the input
-    inputs: dict[str, object]
+def closed_until(lake: Lake, table: Table) -> datetime:
+    """The frontier of a table that has ranges to compute. Raises RangeError for a record, a snapshot, or before any commit."""
+    lake.catalog.check_derived(table)
+    ahead = frontier(lake.settings, table)
+    if ahead is None:
+        raise RangeError(f"table={table.name}: nothing is closed before the live run's first commit; start its job")
+    return ahead
 
 
 def check_range(lake: Lake, table: Table, span: Range, *, whole_partitions: bool) -> datetime:
-    """The frontier, if `span` may be computed. Raises RangeError for a record, a snapshot, or a range that crosses it."""
-    kind = lake.catalog.kind(table)
-    if kind == "record":
-        raise RangeError(
-            f"table={table.name}: a record is written by the stream alone, for everything else is computed from it; "
-            "run the bounded job for a table that reads it"
-        )
-    if kind == "snapshot":
-        raise RangeError(f"table={table.name}: it has no event time, so no ranges; it is rebuilt whole")
-    ahead = frontier(lake.settings, table)
-    if ahead is None:
-        raise RangeError(
-            f"table={table.name}, range={span}: nothing is closed before the live run's first commit; start its job"
-        )
+    """The frontier, if `span` may be computed. Raises RangeError as `closed_until`, and for a range that crosses it."""
+    ahead = closed_until(lake, table)
     if span.end > ahead:
         raise RangeError(
             f"table={table.name}, range end={event_time.text(span.end)}: it crosses the frontier {event_time.text(ahead)}; "
@@ -62,19 +54,21 @@ def compute(
     span: Range,
     version: int | None = None,
     touched: DataFrame | None = None,
+    snapshots: Mapping[str, int] | None = None,
 ) -> Computed:
     """The rows of `span` by the same plan as the live run, over the stored input and the pinned snapshots.
 
     The span is widened by the context that the declared window needs, and cut back after the function. The input is read
-    at `version`, the present one by default. With `touched` (`updates.missed`) only that is computed.
+    at `version`, the present one by default, and `snapshots` at theirs, by default as the live run pinned them. With `touched`
+    (`updates.missed`) only that is computed.
     """
     driving = lake.catalog.driving_input(table)
     version = sinks.version(lake.path(driving)) if version is None else version
-    pinned = _pinned(lake, table)
+    versions = pinned(lake, table) | dict(snapshots or {})
     judged, counts = _computed(
-        lake, plan.plan_of(lake, table), span, lake.read(driving, version), lake.snapshots(pinned), "bounded", touched
+        lake, plan.plan_of(lake, table), span, lake.read(driving, version), lake.snapshots(versions), "bounded", touched
     )
-    return Computed(judged, counts, {"tables": {driving.name: version}, "snapshots": pinned})
+    return Computed(judged, counts, {"tables": {driving.name: version}, "snapshots": versions})
 
 
 def preview(lake: Lake, step: Plan, span: Range, snapshots: Mapping[str, DataFrame]) -> DataFrame:
@@ -107,7 +101,9 @@ def _computed(
         taken = rows.where(event_time.between(moment, context))
         judged = step.derived(taken, snapshots, origin, None, touched, others, span.end)
         # the observation stands between the cut and the function: a filter must not move below a stateful operator
-        return judged.observe(f"whole_{table.name}", F.count(F.lit(1)).alias("rows")).where(within), step.counts(taken)
+        judged = judged.observe(f"whole_{table.name}", F.count(F.lit(1)).alias("rows")).where(within)
+        missed = event_time.missed_instant(table.window, step.event_time)
+        return judged, step.counts(taken, event_time.partition_of(missed, table.grain).alias(PARTITION))
 
     context = event_time.context(span, table.window, table.grain) if touched is None else _covered(touched, span)
     if table.window and table.window.kind == "session":
@@ -134,7 +130,7 @@ def _holding_whole_sessions(
     return context
 
 
-def _pinned(lake: Lake, table: Table) -> dict[str, int]:
+def pinned(lake: Lake, table: Table) -> dict[str, int]:
     """The versions of snapshot inputs that the live run read; the present ones if it has not run."""
     last = next(lake.journal(table).live(), None)
     known = dict(last.inputs["snapshots"]) if last else {}  # type: ignore[call-overload]
@@ -142,19 +138,20 @@ def _pinned(lake: Lake, table: Table) -> dict[str, int]:
 
 
 def backfill(lake: Lake, table: Table, span: Range) -> Commit:
-    """Replaces `span` (whole partitions, behind the frontier) of `table` by its bounded run, in one Delta commit.
+    """Makes `span` (whole partitions, behind the frontier) of `table` hold its bounded run, in one Delta commit.
 
-    Run again, it gives the same rows. Raises RangeError before anything is computed.
+    Rows that are these already stay, and the commit has the version NOTHING. Raises RangeError before anything is computed.
     """
     started = time.monotonic()
     check_range(lake, table, span, whole_partitions=True)
-    return _published(lake, table, span, compute(lake, table, span), None, started)
+    [commit] = publish(lake, table, compute(lake, table, span), [span], started)
+    return commit
 
 
 def rewrite(lake: Lake, table: Table, span: Range, touched: DataFrame, version: int) -> Commit:
     """As `backfill`, of what is `touched` (`updates.missed` at that version of the input) alone; other rows stay.
 
-    Where nothing is touched nothing is written but the journal's line, by which the partition counts as looked at.
+    Where nothing is touched nothing is computed.
     """
     started = time.monotonic()
     check_range(lake, table, span, whole_partitions=True)
@@ -168,46 +165,57 @@ def rewrite(lake: Lake, table: Table, span: Range, touched: DataFrame, version: 
         return commit
     computed = compute(lake, table, span, version, touched)
     stored = lake.read(table, sinks.version(lake.path(table)))
-    there = stored.where(F.col(event_time.PARTITION).isin(list(span.partitions(table.grain))))
+    there = stored.where(F.col(PARTITION).isin(list(span.partitions(table.grain))))
     untouched = there.join(F.broadcast(touched), plan.plan_of(lake, table, judged=False).unit, "left_anti")
-    return _published(lake, table, span, computed, untouched, started)
-
-
-def _published(
-    lake: Lake, table: Table, span: Range, computed: Computed, untouched: DataFrame | None, started: float
-) -> Commit:
-    partitions = list(span.partitions(table.grain))
-    run = uuid.uuid4().hex
-    metadata = {"run": run, "fingerprint": table.fingerprint, "range": str(span), "inputs": computed.inputs}
-    outcome = Observation()
-    reason = F.col(plan.REASON)
-    counted = computed.judged.observe(
-        outcome, F.count_if(reason.isNull()).alias("good"), F.count_if(reason.isNotNull()).alias("bad")
-    )
-    rows = plan.good(counted)
-    rows = rows if untouched is None else rows.unionByName(untouched)
-    version = sinks.replace(rows, lake.path(table), partitions, metadata)
-    aside, bad, passed = lake.path(table, "quarantine"), outcome.get["bad"], computed.counts.head()
-    # computed a second time only when there is something to put aside or to take away; the journal vouches for both
-    if bad or sinks.holds(aside, partitions):
-        sinks.replace(plan.bad(computed.judged), aside, partitions, metadata)
-    commit = Commit(
-        table=table.name, role="bounded", generation=0, batch=0, version=version, at=datetime.now(UTC),
-        fingerprint=table.fingerprint, arrived=passed["arrived"], late=passed["late"],
-        quarantined=bad, written=outcome.get["good"], inputs=computed.inputs,
-        start=span.start, end=span.end, seconds=time.monotonic() - started,
-    )  # fmt: skip
-    lake.journal(table).append(commit)
+    [commit] = publish(lake, table, computed, [span], started, untouched=untouched)
     return commit
+
+
+def refresh(lake: Lake, table: Table) -> Commit | None:
+    """As `rebuild`; computes nothing if the table, its declaration, its files and the versions of its inputs are as then."""
+    noted = _noted(lake, table)
+    there = (lake.path(table) / "_delta_log").is_dir()  # it may have been removed, to be filled again
+    if there and noted.exists() and json.loads(noted.read_text()) == _of(lake, table, _inputs(lake, table)):
+        return None
+    return rebuild(lake, table)
 
 
 def rebuild(lake: Lake, table: Table) -> Commit | None:
     """Computes a snapshot table whole and replaces it; None if its rows are already these. Raises DeclarationError."""
-    started = time.monotonic()
     if lake.catalog.kind(table) != "snapshot":
         raise RangeError(f"table={table.name}: it has event time; give a range (start and end)")
     sinks.create(lake, table)
-    inputs = {}
+    read = _inputs(lake, table)  # looked at first: of a file that changes meanwhile the next look sees another
+    commit = _rebuilt(lake, table)
+    replace_file(_noted(lake, table), _of(lake, table, read))
+    return commit
+
+
+def _noted(lake: Lake, table: Table) -> Path:
+    return lake.settings.root / LEDGER / f"{table.name}.snapshot.json"
+
+
+def _of(lake: Lake, table: Table, inputs: dict[str, object]) -> dict[str, object]:
+    return {"version": sinks.version(lake.path(table)), "fingerprint": table.fingerprint, "inputs": inputs}
+
+
+def _inputs(lake: Lake, table: Table) -> dict[str, object]:
+    """What tells whether the inputs are the same: versions of tables, digests of local files; of others never."""
+    found: dict[str, object] = {}
+    for name in table.inputs:
+        source = lake.catalog.sources.get(name)
+        if not isinstance(source, FileSource):
+            found[name] = sinks.version(lake.path(lake.catalog.table(name)))
+        elif (path := Path(source.path)).is_file():
+            with path.open("rb") as file:
+                found[name] = [source.schema, source.format, hashlib.file_digest(file, "sha256").hexdigest()]
+        else:
+            found[name] = uuid.uuid4().hex
+    return found
+
+
+def _rebuilt(lake: Lake, table: Table) -> Commit | None:
+    started, inputs = time.monotonic(), {}
     for name in table.inputs:
         source = lake.catalog.sources.get(name)
         is_file = isinstance(source, FileSource)
@@ -233,7 +241,7 @@ def rebuild(lake: Lake, table: Table) -> Commit | None:
 
 def late_rows(lake: Lake, table: Table) -> DataFrame:
     """The late view: the rows of the driving input that came too late for this table, with the window they missed."""
-    if lake.catalog.kind(table) not in ("row", "window"):
+    if not lake.catalog.is_derived(table):
         raise RangeError(f"table={table.name}: only tables behind a record have late rows; a record keeps every row")
     driving = lake.catalog.driving_input(table)
     rows = lake.read(driving).where(f"{ORIGIN} = 'live'")

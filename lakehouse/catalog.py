@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
-from lakehouse.errors import DeclarationError, SettingsError, UnknownTable
+from lakehouse.errors import DeclarationError, RangeError, SettingsError, UnknownTable
 from lakehouse.settings import SOONEST_STALE, Settings
 from lakehouse.table import FileSource, KafkaSource, Source, Table
 
@@ -51,6 +51,38 @@ class Catalog:
         inputs = [self.tables[name] for name in table.inputs if name in self.tables]
         return next((t for t in inputs if self.kind(t) != "snapshot"), None)
 
+    def is_derived(self, table: Table) -> bool:
+        """Whether it has ranges of event time that bounded runs may compute: windows or rows, no record or snapshot."""
+        return self.kind(table) in ("row", "window")
+
+    @property
+    def derived(self) -> list[Table]:
+        return [t for t in self if self.is_derived(t)]
+
+    def check_derived(self, table: Table) -> None:
+        """Raises RangeError for a table without ranges to compute."""
+        kind = self.kind(table)
+        if kind == "record":
+            raise RangeError(
+                f"table={table.name}: a record is written by the stream alone, for everything else is computed from it; "
+                "run the bounded job for a table that reads it"
+            )
+        if kind == "snapshot":
+            raise RangeError(f"table={table.name}: it has no event time, so no ranges; it is rebuilt whole")
+
+    def downstream(self, table: Table) -> tuple[str, ...]:
+        """The tables that are computed from `table`, directly or through others, inputs first."""
+        reached = {table.name}
+        for each in self:  # in order: inputs come first
+            if reached & set(each.inputs):
+                reached.add(each.name)
+        return tuple(t.name for t in self if t.name in reached - {table.name})
+
+    def at_head(self, table: Table) -> bool:
+        """Whether its live query follows what comes from outside its pipeline: a topic, or another pipeline's table."""
+        driving = self.driving_input(table)
+        return driving is None or driving.pipeline != table.pipeline
+
     def snapshot_inputs(self, table: Table) -> list[Table]:
         """The inputs without event time: each pinned to a version that the commit records."""
         return [t for t in (self.tables.get(name) for name in table.inputs) if t and self.kind(t) == "snapshot"]
@@ -80,7 +112,8 @@ class Catalog:
 def load(settings: Settings) -> Catalog:
     """The catalog of the modules in `settings.tables`; raises DeclarationError naming module and rule.
 
-    Raises SettingsError if the settings say how fresh a pipeline is to be that none of them is.
+    Pipelines that the settings have together in one process are one, by the name they have there. Raises SettingsError if
+    the settings speak of a pipeline that none of them is.
     """
     modules = []
     for name in settings.tables:
@@ -90,13 +123,27 @@ def load(settings: Settings) -> Catalog:
             raise DeclarationError(
                 f"tables={name!r}: cannot be imported ({err}); install the package or add its folder to PYTHONPATH"
             ) from err
-    found = catalog_of(modules)
-    if unknown := sorted(set(settings.freshness) - set(found.pipelines())):
-        raise SettingsError(
-            f"freshness of {unknown[0]}={settings.freshness[unknown[0]]!r}: no such pipeline, so nothing would be as fresh as "
-            f"that; one of {', '.join(found.pipelines())}"
-        )
+    found = _together(catalog_of(modules), settings)
+    for name in ("freshness", "resources"):
+        if unknown := sorted(set(getattr(settings, name)) - set(found.pipelines())):
+            raise SettingsError(
+                f"{name} of {unknown[0]}={getattr(settings, name)[unknown[0]]!r}: no such pipeline, so nothing would be like "
+                f"that; one of {', '.join(found.pipelines())}"
+            )
     return found
+
+
+def _together(found: Catalog, settings: Settings) -> Catalog:
+    """The same tables under the names that their pipelines have where they share a process."""
+    names = {member: name for name in settings.together for member in settings.members(name)}
+    for member, name in names.items():
+        if member not in found.pipelines() or name in set(found.pipelines()) - set(names):
+            wrong, why = (member, "no such pipeline") if member not in found.pipelines() else (name, "another pipeline's name")
+            raise SettingsError(
+                f"together of {name}={settings.together[name]!r}, {wrong!r}: {why}; there are {', '.join(found.pipelines())}"
+            )
+    renamed = {t.name: replace(t, pipeline=names.get(t.pipeline, t.pipeline)) for t in found}
+    return replace(found, tables=renamed)
 
 
 def catalog_of(modules: Sequence[ModuleType]) -> Catalog:

@@ -12,7 +12,15 @@ from typing import Annotated
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
@@ -106,6 +114,30 @@ def working(what: str, hidden: bool = False) -> Iterator[Callable[[str], None]]:
     with Progress(*columns, console=console, transient=True, disable=hidden or not console.is_terminal) as progress:
         task = progress.add_task(what, total=None)
         yield lambda text: progress.update(task, description=text)
+
+
+@contextmanager
+def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, if that is a terminal: how many of `total` are done, rows a second, the time left.
+
+    Call its value when one more is done, with the number of its rows.
+    """
+    console, rows = Console(stderr=True), 0
+    columns = (
+        TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what, total=total, rate="")
+
+        def done(more: int) -> None:
+            nonlocal rows
+            rows += more
+            now = progress.tasks[task]
+            rate = f"{rows / now.elapsed:,.0f} rows/s" if now.elapsed else ""
+            progress.update(task, advance=1, total=max(total, now.completed + 1), rate=rate)
+
+        yield done
 
 
 def _cell(value: object) -> Text:

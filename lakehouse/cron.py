@@ -6,13 +6,13 @@ week (`*/2 * 3`) the two think differently: then what is told of the next run is
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import islice, pairwise
+from itertools import pairwise
 
 from cronsim import CronSim, CronSimError
 
 from lakehouse.errors import SettingsError
 
-_LOOKED_AT = 200  # runs: a week of hours
+_LOOKED_AT = timedelta(days=35)  # all that is weekly; and of what is rarer, a year of months
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,13 @@ class Cron:
 
     @property
     def longest(self) -> timedelta:
-        """The longest time between two of its minutes, of those of a year or the first two hundred."""
-        moments = islice(CronSim(self.text, datetime(2026, 1, 1, tzinfo=UTC)), _LOOKED_AT)
-        return max(later - earlier for earlier, later in pairwise(moments))
+        """The longest time between two of its minutes, of those of five weeks or at least twelve."""
+        start, longest = datetime(2026, 1, 1, tzinfo=UTC), timedelta(0)
+        for number, (earlier, later) in enumerate(pairwise(CronSim(self.text, start)), 1):
+            longest = max(longest, later - earlier)
+            if number >= 12 and later > start + _LOOKED_AT:
+                break
+        return longest
 
 
 def cron(text: str) -> Cron:

@@ -1,13 +1,16 @@
 """Fingerprints of sets of rows, and the differences between two of them.
 
 A digest is free of order: the count of rows and two sums over salted 64-bit hashes of each row. Sums, because an
-exclusive or cancels duplicates; hashes over (value, is null) pairs, because xxhash64 ignores nulls. Equal digests mean
-equal multisets of rows (a chance of about 2^-100 for an accident); unequal ones only ask for the comparison of rows.
+exclusive or cancels duplicates; hashes over the values and which of them are null, because xxhash64 ignores nulls.
+Equal digests mean equal multisets of rows (a chance of about 2^-100 for an accident); unequal ones only ask for the
+comparison of rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import reduce
+from operator import add
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -27,6 +30,18 @@ class Digest:
     def __str__(self) -> str:
         return f"{self.rows}:{self.a:016x}{self.b:016x}"
 
+    @classmethod
+    def parsed(cls, text: str) -> "Digest":
+        rows, _, sums = text.partition(":")
+        return cls(int(rows), int(sums[:16], 16), int(sums[16:], 16))
+
+    def __add__(self, other: "Digest") -> "Digest":
+        """The digest of both sets of rows together."""
+        return Digest(self.rows + other.rows, (self.a + other.a) % 2**64, (self.b + other.b) % 2**64)
+
+
+EMPTY = Digest(0, 0, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -42,6 +57,9 @@ class Difference:
         return self.missing + self.extra + self.changed
 
 
+NONE = Difference(0, 0, 0, ())
+
+
 def proven_columns(rows: DataFrame) -> list[str]:
     """The columns that are compared: all but the technical ones, which start with `_`."""
     return sorted(c for c in rows.columns if not c.startswith("_"))
@@ -49,12 +67,14 @@ def proven_columns(rows: DataFrame) -> list[str]:
 
 def digest(rows: DataFrame) -> Digest:
     """The fingerprint of `rows`, technical columns left out."""
-    return digest_by(rows, F.lit(1)).get(1, Digest(0, 0, 0))
+    return digest_by(rows, F.lit(1)).get(1, EMPTY)
 
 
 def digest_by(rows: DataFrame, group: Column) -> dict:
     """One digest for each value of `group`, in one pass."""
-    hashes = [_hash(rows, salt) for salt in _SALTS]
+    leaves = [leaf for name in proven_columns(rows) for leaf in _leaves(F.col(name), rows.schema[name].dataType)]
+    values, flags = zip(*leaves, strict=True)
+    hashes = [F.xxhash64(F.lit(salt), *values, *_bits(flags)) for salt in _SALTS]
     # the two halves are summed apart: a sum of 64-bit values would overflow, one of decimals would be slow
     halves = [
         F.sum(half).alias(f"{salt}{i}")
@@ -70,40 +90,56 @@ def _joined(high: int, low: int) -> int:
     return ((high << 32) + low) % 2**64
 
 
-def _hash(rows: DataFrame, salt: str) -> Column:
-    pairs = [c for name in proven_columns(rows) for c in (_hashable(rows, name), F.col(name).isNull())]
-    return F.xxhash64(F.lit(salt), *pairs)
-
-
-def _hashable(rows: DataFrame, name: str) -> Column:
-    kind: DataType = rows.schema[name].dataType
+def _leaves(column: Column, kind: DataType) -> Iterator[tuple[Column, Column]]:
+    """What is hashed of a column, and of each field of a struct: its value, and whether it is null."""
+    value = column
+    if isinstance(kind, StructType):
+        yield F.lit(0), column.isNull()
+        for field in kind:
+            yield from _leaves(column.getField(field.name), field.dataType)
+        return
     if isinstance(kind, DoubleType | FloatType):
-        return F.col(name) + F.lit(0.0).cast(kind)  # -0.0 and 0.0 are the same value
-    if isinstance(kind, StructType | ArrayType | MapType):
-        return F.to_json(F.col(name), {"ignoreNullFields": "false"})
-    return F.col(name)
+        value = column + F.lit(0.0).cast(kind)  # -0.0 and 0.0 are the same value
+    elif isinstance(kind, ArrayType | MapType):
+        value = F.to_json(column, {"ignoreNullFields": "false"})
+    yield value, column.isNull()
+
+
+def _bits(flags: Sequence[Column]) -> list[Column]:
+    """The flags as bits of as few numbers as hold them: cheaper to hash than each by itself."""
+    numbered = [flag.cast("bigint") * (1 << i % 63) for i, flag in enumerate(flags)]
+    return [reduce(add, numbered[i : i + 63]) for i in range(0, len(numbered), 63)]
 
 
 def differences(
-    expected: DataFrame, actual: DataFrame, keys: Sequence[str], tolerance: float = 0.0, most: int = 20
-) -> Difference:
-    """The rows that differ, as multisets, paired by `keys`; doubles within the relative `tolerance` are the same."""
+    expected: DataFrame,
+    actual: DataFrame,
+    keys: Sequence[str],
+    group: str,
+    tolerance: float = 0.0,
+    most: int = 20,
+    names: tuple[str, str] = ("bounded", "table"),
+) -> dict[object, Difference]:
+    """The rows that differ, for each value of the column `group` where any do, `most` examples of it.
+
+    As multisets, paired by `keys`; doubles within the relative `tolerance` are the same. `names`: what the examples call the two.
+    """
     columns = proven_columns(expected)
     keys = [k for k in keys if k in columns] or columns
     values = [c for c in columns if c not in keys]
     row, ours = _struct(values).alias("row"), F.col("ours")
+    expected, actual = (rows.select(*columns, F.col(group).alias("_group")) for rows in (expected, actual))
     # tagged and grouped, not joined: both sides come from the same tables, in a join their columns would be ambiguous
-    only_expected = (
-        expected.select(*columns).exceptAll(actual.select(*columns)).select(*keys, row, F.lit(True).alias("ours"))
-    )
-    only_actual = (
-        actual.select(*columns).exceptAll(expected.select(*columns)).select(*keys, row, F.lit(False).alias("ours"))
-    )
+    only_expected = expected.exceptAll(actual).select("_group", *keys, row, F.lit(True).alias("ours"))
+    only_actual = actual.exceptAll(expected).select("_group", *keys, row, F.lit(False).alias("ours"))
     sides = {"expected": F.when(ours, F.col("row")), "actual": F.when(~ours, F.col("row"))}
     lists = [F.sort_array(F.collect_list(rows)).alias(side) for side, rows in sides.items()]
-    pairs = only_expected.unionByName(only_actual).groupBy(*keys).agg(*lists).persist()
+    pairs = only_expected.unionByName(only_actual).groupBy("_group", *keys).agg(*lists).persist()
     try:
-        return _counted(pairs.toLocalIterator(), keys, tolerance, most)
+        found: dict[object, Difference] = {}
+        for pair in pairs.toLocalIterator():
+            found[pair["_group"]] = _counted(found.get(pair["_group"], NONE), pair, keys, tolerance, most, names)
+        return {group: difference for group, difference in found.items() if difference.total}
     finally:
         pairs.unpersist()
 
@@ -112,19 +148,20 @@ def _struct(values: Sequence[str]) -> Column:
     return F.struct(*values) if values else F.struct(F.lit(1).alias("row"))
 
 
-def _counted(pairs, keys: Sequence[str], tolerance: float, most: int) -> Difference:
-    missing = extra = changed = 0
-    examples: list[str] = []
-    for pair in pairs:
-        expected, actual = pair["expected"] or [], pair["actual"] or []
-        same = min(len(expected), len(actual))
-        far = sum(not _close(e, a, tolerance) for e, a in zip(expected, actual, strict=False))
-        kind = "changed" if far else "missing" if len(expected) > same else "extra" if len(actual) > same else None
-        missing, extra, changed = missing + len(expected) - same, extra + len(actual) - same, changed + far
-        if kind and len(examples) < most:
-            key = ", ".join(f"{k}={_shown(pair[k])}" for k in keys)
-            examples.append(f"{kind}: {key}: bounded {_all(expected)}, table {_all(actual)}")
-    return Difference(missing, extra, changed, tuple(examples))
+def _counted(
+    before: Difference, pair: Row, keys: Sequence[str], tolerance: float, most: int, names: tuple[str, str]
+) -> Difference:
+    """`before`, and what the rows of one more key differ by."""
+    expected, actual = pair["expected"] or [], pair["actual"] or []
+    same = min(len(expected), len(actual))
+    far = sum(not _close(e, a, tolerance) for e, a in zip(expected, actual, strict=False))
+    kind = "changed" if far else "missing" if len(expected) > same else "extra" if len(actual) > same else None
+    examples = before.examples
+    if kind and len(examples) < most:
+        key = ", ".join(f"{k}={_shown(pair[k])}" for k in keys)
+        examples = (*examples, f"{kind}: {key}: {names[0]} {_all(expected)}, {names[1]} {_all(actual)}")
+    missing, extra = before.missing + len(expected) - same, before.extra + len(actual) - same
+    return Difference(missing, extra, before.changed + far, examples)
 
 
 def _close(expected: Row, actual: Row, tolerance: float) -> bool:

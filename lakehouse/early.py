@@ -11,10 +11,11 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
-from lakehouse import bounded, live, plan, sinks, sources
+from lakehouse import bounded, plan, sinks, sources
 from lakehouse.event_time import EPOCH, Range, text
 from lakehouse.frontier import frontier
 from lakehouse.lake import Lake
+from lakehouse.live_run import CHECKPOINTS, live_run
 from lakehouse.plan import Plan
 from lakehouse.table import Table
 
@@ -38,7 +39,7 @@ def refresh(lake: Lake, step: Plan, snapshots: Mapping[str, DataFrame], number: 
 
 def settle(lake: Lake, table: Table) -> None:
     """Refreshes once, after the live run has ended: else windows that it has finished since would still be shown as open."""
-    run = live.live_run(lake, table)
+    run = live_run(lake, table)
     refresh(lake, run.plan, run.snapshots())
 
 
@@ -47,9 +48,9 @@ def start(lake: Lake, table: Table) -> StreamingQuery:
 
     It keeps nothing: a new process begins with the input as it is.
     """
-    run = live.live_run(lake, table)
+    run = live_run(lake, table)
     step, snapshots = run.plan, run.snapshots()
-    checkpoint = lake.settings.root / live.CHECKPOINTS / f"{table.name}__early"
+    checkpoint = lake.settings.root / CHECKPOINTS / f"{table.name}__early"
     shutil.rmtree(checkpoint, ignore_errors=True)
     grown = sources.table_stream(lake.spark, lake.settings, str(lake.path(lake.catalog.table(step.driving))), since="latest")
     lake.spark.sparkContext.setLocalProperty("spark.scheduler.pool", checkpoint.name)

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.durations import spark_interval
 from lakehouse.errors import RangeError
-from lakehouse.table import GRAINS, Grain
+from lakehouse.table import GRAINS, Grain, Table
 from lakehouse.windows import Duplicates, Window
 
 ARRIVAL = "_arrival"
@@ -50,6 +50,9 @@ class Range:
     def __str__(self) -> str:
         return f"[{text(self.start)}, {text(self.end)})"
 
+    def overlaps(self, other: "Range") -> bool:
+        return self.start < other.end and other.start < self.end
+
     def aligned(self, grain: Grain) -> bool:
         return floor(self.start, GRAINS[grain]) == self.start and floor(self.end, GRAINS[grain]) == self.end
 
@@ -59,6 +62,13 @@ class Range:
         while instant < self.end:
             yield instant.strftime(partition_format(grain))
             instant += GRAINS[grain]
+
+
+def optional_range(start: datetime | None, end: datetime | None) -> Range | None:
+    """The range, None without both ends. Raises RangeError with one alone."""
+    if (start is None) != (end is None):
+        raise RangeError(f"start={start}, end={end}: a range has two ends; give both, or neither for all that there is")
+    return Range(start, end) if start and end else None
 
 
 def parse_range(start: str, end: str) -> Range:
@@ -124,6 +134,16 @@ def context(span: Range, window: Window | None, grain: Grain) -> Range:
     # a row at the very end joins a session that ends there, so that it does not end there
     after = timedelta(microseconds=1) if window.kind == "session" else timedelta(0)
     return Range(span.start - window.reach, span.end + after)
+
+
+def reached(table: Table, span: Range) -> Range:
+    """What a range of its input may change in `table`; how far a session goes on is found when it is computed."""
+    if table.deduplicate:
+        return widened(span, table.deduplicate.within)
+    if table.window is None or table.window.within(GRAINS[table.grain]):
+        return span
+    before = table.window.size if table.window.kind == "session" else timedelta(0)  # it may have ended before, and does not now
+    return Range(span.start - before, span.end + table.window.reach)
 
 
 def flagged(rows: DataFrame, window: Window | None, event_time: str, grain: Grain) -> DataFrame:

@@ -2,12 +2,12 @@
 
 Each micro-batch or bounded run that writes a table leaves one line in the table's journal, after its rows and before
 Spark's own checkpoint: a line therefore vouches for rows that are in the table. The ledger tables `_commits` and
-`_certificates` (Delta) hold the same for people and queries.
+`_certificates` (Delta) hold the same for people and queries; a journal lets go of what is old (`trimming`).
 """
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Literal
 
 import portalocker
 
+from lakehouse.files import append_line, lines_backwards
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 
@@ -79,23 +80,36 @@ class Certificate:
     changed: int = 0
     examples: tuple[str, ...] = ()
     detail: str = ""
+    cause: str = ""  # of a difference, as far as it can be known (`causes`)
 
 
 class Journal:
-    """The journal of one table: `<root>/_ledger/<table>.jsonl`, one Commit a line, oldest first."""
+    """The journal of one table: `<root>/_ledger/<table>.jsonl`, one Commit a line, oldest first.
+
+    Once it was trimmed, its first line says how far all positions in it have moved.
+    """
 
     def __init__(self, settings: Settings, table: Table) -> None:
         self.path = settings.root / LEDGER / f"{table.name}.jsonl"
 
     def append(self, commit: Commit) -> None:
         """Adds the line and has it on disk when it returns."""
-        append_line(self.path, _encoded(commit))
+        with self.writing():
+            append_line(self.path, encoded(commit))
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """One writer at a time: who trims the journal replaces the file."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.with_suffix(".lock").open("a") as file:
+            portalocker.lock(file, portalocker.LOCK_EX)
+            yield
 
     def __iter__(self) -> Iterator[Commit]:
         """Newest first; a batch that was replayed appears once."""
         seen: set[tuple[str, int, int]] = set()
         for line in lines_backwards(self.path):
-            commit = _decoded(line)
+            commit = decoded(line)
             if commit.role == "live":
                 batch = (commit.role, commit.generation, commit.batch)
                 if batch in seen:
@@ -110,7 +124,7 @@ class Journal:
         """The bounded commits, and the live ones that had late rows; the many others are not even decoded."""
         for line in lines_backwards(self.path):
             if '"late":0,' not in line or '"role":"bounded"' in line:
-                yield _decoded(line)
+                yield decoded(line)
 
     def before(self, generation: int, batch: int) -> Commit | None:
         """The last live commit before that batch: what a batch starts from, the same when it is replayed."""
@@ -122,47 +136,44 @@ def frontier(settings: Settings, table: Table) -> datetime | None:
     return next((c.frontier for c in Journal(settings, table).live() if c.frontier), None)
 
 
-def append_line(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab+", buffering=0) as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - 1, 0))
-        torn = size > 0 and file.read(1) != b"\n"  # a crash while writing: closed here, left out when read
-        file.write((b"\n" if torn else b"") + text.encode() + b"\n")
-        os.fsync(file.fileno())
+def note_dropped(settings: Settings, table: Table, rows: int) -> None:
+    """Keeps that Spark dropped rows which the gate had accepted: what it dropped is missing."""
+    line = {"at": datetime.now(UTC).isoformat(), "rows": rows}
+    append_line(_dropped(settings, table), json.dumps(line))
 
 
-def lines_backwards(path: Path, block: int = 1 << 16) -> Iterator[str]:
-    """The lines of JSON objects of a file, last first; a torn one (a crash while writing) is left out."""
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        position, rest = file.seek(0, os.SEEK_END), b""
-        while position:
-            step = min(block, position)
-            position -= step
-            file.seek(position)
-            rest, *parts = (file.read(step) + rest).split(b"\n")
-            yield from (p.decode() for p in reversed(parts) if p.endswith(b"}"))
-        if rest.endswith(b"}"):
-            yield rest.decode()
+def dropped_by_spark(settings: Settings, table: Table, since: datetime | None) -> int:
+    """How many rows Spark dropped after that instant."""
+    lines = map(json.loads, lines_backwards(_dropped(settings, table)))
+    return sum(line["rows"] for line in lines if since is None or datetime.fromisoformat(line["at"]) > since)
+
+
+def _dropped(settings: Settings, table: Table) -> Path:
+    return settings.root / LEDGER / f"{table.name}.dropped.jsonl"
 
 
 def flush(settings: Settings, tables: Iterable[Table]) -> int:
-    """Copies what is new in the journals into the Delta table `_commits`; returns how many lines.
+    """Copies what is new in the journals into the Delta table `_commits`; returns how many lines. Trims long journals.
 
     Idempotent: the position reached in each journal is recorded in the same Delta commit.
     """
-    ledger = settings.root / LEDGER
+    from lakehouse import trimming
+
+    ledger, tables = settings.root / LEDGER, list(tables)
     if not ledger.is_dir():
         return 0
     with (ledger / ".flush.lock").open("a") as file:  # two at once would both copy the lines behind one position
         portalocker.lock(file, portalocker.LOCK_EX)
-        return _flush(ledger / "_commits", settings, tables)
+        copied = _flush(ledger / "_commits", settings, tables)
+        for table in tables:
+            trimming.trim(Journal(settings, table))
+        return copied
 
 
 def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
     from deltalake import CommitProperties, Transaction
+
+    from lakehouse import trimming
 
     known = _delta(path)
     rows, reached = [], []
@@ -170,13 +181,14 @@ def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
         journal = Journal(settings, table).path
         app = f"journal:{table.name}"
         position = (known.transaction_version(app) or 0) if known else 0
-        size = journal.stat().st_size if journal.exists() else 0
+        moved = trimming.shift(journal)
+        size = journal.stat().st_size + moved if journal.exists() else 0
         if size <= position:
             continue
         with journal.open("rb") as file:
-            file.seek(position)
+            file.seek(position - moved)
             whole = file.read(size - position).rpartition(b"\n")[0]
-        rows += [json.loads(line) for line in whole.decode().splitlines()]
+        rows += [json.loads(line) for line in whole.decode().splitlines() if line.endswith("}")]
         reached.append(Transaction(app, position + len(whole) + 1))
     if rows:
         _append(path, rows, Commit, CommitProperties(app_transactions=reached))
@@ -185,7 +197,7 @@ def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
 
 def certify(settings: Settings, certificates: Iterable[Certificate]) -> None:
     """Records the verdicts in the Delta table `_certificates`."""
-    rows = [json.loads(_encoded(c)) for c in certificates]
+    rows = [json.loads(encoded(c)) for c in certificates]
     if rows:
         _append(settings.root / LEDGER / "_certificates", rows, Certificate, None)
 
@@ -200,11 +212,11 @@ def certificates(settings: Settings, table: Table | None = None) -> list[Certifi
 
 
 def _certificate(row: Mapping[str, object]) -> Certificate:
-    given = {f.name: row[f.name] for f in fields(Certificate)}
+    given = {f.name: row[f.name] for f in fields(Certificate) if row.get(f.name) is not None}
     given["inputs"] = json.loads(str(given["inputs"]))
     given["examples"] = tuple(json.loads(str(given["examples"])))
     for name in ("start", "end", "at", "frontier"):
-        given[name] = given[name] and datetime.fromisoformat(str(given[name])).astimezone(UTC)
+        given[name] = datetime.fromisoformat(str(given[name])).astimezone(UTC) if name in given else None
     return Certificate(**given)  # type: ignore[arg-type]
 
 
@@ -222,14 +234,16 @@ def _append(path: Path, rows: list[dict], kind: type, properties) -> None:
     schema = pa.schema([(f.name, types.get(f.type, pa.string())) for f in fields(kind)])
     flat = [{k: json.dumps(v) if isinstance(v, dict | list) else v for k, v in row.items()} for row in rows]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_deltalake(str(path), pa.Table.from_pylist(flat, schema), mode="append", commit_properties=properties)
+    write_deltalake(  # merged: a ledger that an earlier version began may have fewer columns
+        str(path), pa.Table.from_pylist(flat, schema), mode="append", schema_mode="merge", commit_properties=properties
+    )
 
 
-def _encoded(value: Commit | Certificate) -> str:
+def encoded(value: Commit | Certificate) -> str:
     return json.dumps(asdict(value), default=lambda o: o.isoformat(), separators=(",", ":"))
 
 
-def _decoded(line: str) -> Commit:
+def decoded(line: str) -> Commit:
     given = json.loads(line)
     for name in ("at", "watermark", "frontier", "late_from", "late_to", "start", "end"):
         given[name] = given.get(name) and datetime.fromisoformat(given[name])

@@ -29,6 +29,7 @@ from typing import Literal
 import portalocker
 
 from lakehouse.event_time import text
+from lakehouse.files import replace_file
 from lakehouse.settings import Settings
 
 MOST = 5  # attempts
@@ -149,9 +150,7 @@ def _noted(settings: Settings) -> Path:
 
 def _note(settings: Settings, told: dict[str, Tried], now: datetime) -> None:
     kept = {key: asdict(tried) for key, tried in told.items() if tried.moment > now - MEMORY}
-    fresh = _noted(settings).with_suffix(".fresh")
-    fresh.write_text(json.dumps(kept, indent=1))
-    os.replace(fresh, _noted(settings))
+    replace_file(_noted(settings), kept)
 
 
 def _hooks(settings: Settings) -> list[tuple[str, Callable[[Notice], str]]]:

@@ -30,9 +30,8 @@ class Lake:
         Where a pipeline is to be filled every so often only the queries at its head wait: the others have nothing to do
         until then, and follow at once.
         """
-        interval, driving = self.settings.freshness_of(table.pipeline).interval, self.catalog.driving_input(table)
-        at_head = driving is None or driving.pipeline != table.pipeline
-        return spark_interval(interval) if interval and at_head else self.settings.trigger
+        interval = self.settings.freshness_of(table.pipeline).interval
+        return spark_interval(interval) if interval and self.catalog.at_head(table) else self.settings.trigger
 
     def journal(self, table: Table) -> Journal:
         return Journal(self.settings, table)

@@ -47,7 +47,7 @@ def _state(settings: Settings, catalog: Catalog, table: Table, late: int, verdic
     ahead = frontier.frontier(settings, table)
     return TableState(
         table.layer, table.name, kind, table.pipeline, rows, version, ahead if ahead != EPOCH else None,
-        late if kind in ("row", "window") and rows is not None else None, quarantined, verdict,
+        late if catalog.is_derived(table) and rows is not None else None, quarantined, verdict,
     )  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, object]:
         "delay": str(table.delay) if table.delay else "",
         "window": str(table.window or ""),
         "keys": list(table.keys),
-        "late": table.late if catalog.kind(table) in ("row", "window") else "",
+        "late": table.late if catalog.is_derived(table) else "",
         "partitions": table.grain if catalog.kind(table) != "snapshot" else "",
         "tolerance": table.tolerance or "",
         "metrics": list(table.metrics),

@@ -145,9 +145,9 @@ class Plan:
         rows = self._called(inputs, {ARRIVAL} if self.kind == "row" else set())
         return self._placed(rows.withColumn(REASON, reason), moment, origin)
 
-    def counts(self, rows: DataFrame) -> DataFrame:
-        """One row: how many rows of the driving input arrived, how many of them late (`event_time.counts`)."""
-        return self._flagged(rows).agg(*event_time.counts(self.table.window, self.event_time))
+    def counts(self, rows: DataFrame, *by: Column) -> DataFrame:
+        """How many rows of the driving input arrived, how many of them late (`event_time.counts`): one row, or one a `by`."""
+        return self._flagged(rows).groupBy(*by).agg(*event_time.counts(self.table.window, self.event_time))
 
     def _flagged(self, rows: DataFrame) -> DataFrame:
         return event_time.flagged(rows.drop(PARTITION, ORIGIN), self.table.window, self.event_time, self.table.grain)

@@ -1,117 +1,238 @@
-"""The proof: the bounded run of a closed range, compared with what the table holds of it."""
+"""The proof: the bounded run of a closed range, compared with what the table holds of it, partition by partition."""
 
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial, reduce
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import event_time, plan, sinks, updates
-from lakehouse.bounded import check_range, compute
-from lakehouse.digest import Difference, differences, digest
+from lakehouse import causes, coverage, delta_log, event_time, plan, sinks, updates
+from lakehouse.bounded import closed_until, compute
+from lakehouse.digest import EMPTY, Difference, Digest, differences, digest_by
 from lakehouse.errors import RangeError
-from lakehouse.event_time import ARRIVAL, ORIGIN, Range, partition_range
-from lakehouse.frontier import NOTHING, Certificate, Verdict, certify, frontier
+from lakehouse.event_time import ARRIVAL, ORIGIN, PARTITION, Range, partition_range
+from lakehouse.frontier import Certificate, Verdict, certify
 from lakehouse.lake import Lake
-from lakehouse.table import Table
+from lakehouse.makers import makers
+from lakehouse.table import GRAINS, Table
+
+_GRAVEST: tuple[Verdict, ...] = ("DIFFERENT", "PENDING", "UNPROVABLE", "NOT_YET", "EQUAL")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """What a table holds of a range behind its frontier, and what the bounded run gives; digests by partition."""
+
+    span: Range
+    actual: DataFrame
+    expected: DataFrame
+    inputs: Mapping[str, object]
+    ours: Mapping[str, Digest]
+    theirs: Mapping[str, Digest]
+    by_bounded: Mapping[str, int]  # rows of the table that a bounded run wrote
+
+    @property
+    def unequal(self) -> list[str]:
+        keys = sorted(self.ours.keys() | self.theirs.keys())
+        return [key for key in keys if self.ours.get(key, EMPTY) != self.theirs.get(key, EMPTY)]
 
 
 def reconcile(lake: Lake, table: Table, span: Range | None = None) -> Certificate:
-    """Recomputes `span` (default: from the table's first row up to the frontier) and compares it with the table.
+    """`prove`, in sum: one certificate over the whole range, with the gravest of the verdicts. Only its parts are recorded."""
+    return summed(prove(lake, table, span))
 
-    Only behind the frontier; of a row table's open partition only rows whose arrival the frontier has passed, the same
-    on both sides. Nothing is changed. The verdict is recorded in `_certificates`. Raises RangeError.
+
+def prove(lake: Lake, table: Table, span: Range | None = None) -> list[Certificate]:
+    """Recomputes `span` (default: from the first row up to the frontier) and compares it with the table.
+
+    A certificate for each partition, in order; neighbours without a row on either side share one. What lies ahead of the
+    frontier is NOT_YET; of a row table's open partition only rows whose arrival the frontier has passed are compared, the
+    same on both sides. The input is read as it is now, snapshots as the writers of the rows read them. Nothing is changed;
+    the verdicts are recorded in `_certificates`. Raises RangeError.
     """
     started = time.monotonic()
-    ahead = frontier(lake.settings, table)
-    if span is None:
-        span = _whole(lake, table, ahead)
-    check_range(lake, table, span, whole_partitions=False)
-    version = sinks.version(lake.path(table))
-    if not table.proof:
-        return _unprovable(lake, table, span, ahead, version)
-    computed = compute(lake, table, span)
-    instant = event_time.instant_of(table.window, lake.catalog.event_time(table))
-    actual = lake.read(table, version).where(event_time.between(instant, span))
-    expected = plan.good(computed.judged)
-    if lake.catalog.kind(table) == "row":
-        settled = F.col(f"{ARRIVAL}.watermark") < F.lit(ahead)
-        expected, actual = expected.where(settled), actual.where(settled)
-    ours, theirs = digest(actual), digest(expected)
-    found = None if ours == theirs else differences(expected, actual, _keys(lake, table), table.tolerance)
-    by_bounded = actual.where(f"{ORIGIN} = 'bounded'").count()
-    verdict, detail = "EQUAL", ""
-    if found is not None and found.total:
-        verdict, detail, found = _explained(lake, table, span, expected, actual, found)
-    certificate = Certificate(
-        table=table.name, start=span.start, end=span.end, verdict=verdict, rows_live=ours.rows, rows_bounded=theirs.rows,
-        rows_by_bounded_runs=by_bounded, digest_live=str(ours), digest_bounded=str(theirs), frontier=ahead,
-        version=version, inputs=computed.inputs, fingerprint=table.fingerprint, at=datetime.now(UTC),
-        seconds=time.monotonic() - started, missing=found.missing if found else 0, extra=found.extra if found else 0,
-        changed=found.changed if found else 0, examples=found.examples if found else (), detail=detail,
-    )  # fmt: skip
-    certify(lake.settings, [certificate])
-    return certificate
-
-
-def _unprovable(lake: Lake, table: Table, span: Range, ahead: datetime, version: int) -> Certificate:
-    certificate = Certificate(
-        table=table.name, start=span.start, end=span.end, verdict="UNPROVABLE", rows_live=0, rows_bounded=0,
-        rows_by_bounded_runs=0, digest_live="", digest_bounded="", frontier=ahead, version=version, inputs={},
+    ahead = closed_until(lake, table)
+    span = span or _whole(lake, table, ahead)
+    driving = lake.catalog.driving_input(table)
+    blank = Certificate(
+        table=table.name, start=span.start, end=span.end, verdict="EQUAL", rows_live=0, rows_bounded=0,
+        rows_by_bounded_runs=0, digest_live=str(EMPTY), digest_bounded=str(EMPTY), frontier=ahead,
+        version=sinks.version(lake.path(table)), inputs={"tables": {driving.name: sinks.version(lake.path(driving))}},
         fingerprint=table.fingerprint, at=datetime.now(UTC), seconds=0.0,
-        detail="declared with proof=False: its runs may differ, so a difference would say nothing",
     )  # fmt: skip
-    certify(lake.settings, [certificate])
-    return certificate
+    found: list[Certificate] = []
+    if span.start < ahead:
+        found += _behind(lake, table, Range(span.start, min(span.end, ahead)), blank)
+    if span.end > ahead:
+        detail = f"ahead of the frontier {event_time.text(ahead)}, where the live run is still to write"
+        found.append(replace(blank, start=max(span.start, ahead), verdict="NOT_YET", detail=detail))
+    # the time it took is shared among them by their rows
+    share = (time.monotonic() - started) / sum(1 + c.rows_live + c.rows_bounded for c in found)
+    found = [replace(c, seconds=share * (1 + c.rows_live + c.rows_bounded)) for c in found]
+    certify(lake.settings, found)
+    return found
 
 
-def _explained(
-    lake: Lake, table: Table, span: Range, expected: DataFrame, actual: DataFrame, found: Difference
-) -> tuple[Verdict, str, Difference]:
-    """PENDING if all that differs is known to wait for a bounded run, else DIFFERENT with what differs besides."""
+def summed(found: Sequence[Certificate]) -> Certificate:
+    """One certificate for neighbouring ranges: counts and digests are those of all rows together."""
+    verdict = min((c.verdict for c in found), key=_GRAVEST.index)
+    gravest = [c for c in found if c.verdict == verdict]
+    counts = ("rows_live", "rows_bounded", "rows_by_bounded_runs", "missing", "extra", "changed", "seconds")
+    digests = ("digest_live", "digest_bounded")
+    return replace(
+        found[-1], start=found[0].start, verdict=verdict, inputs=gravest[0].inputs,
+        **{name: sum(getattr(c, name) for c in found) for name in counts},
+        **{name: str(reduce(Digest.__add__, (Digest.parsed(getattr(c, name)) for c in found))) for name in digests},
+        examples=tuple(e for c in found for e in c.examples)[:20],
+        detail="; ".join(dict.fromkeys(c.detail for c in gravest if c.detail)),
+        cause="; ".join(dict.fromkeys(c.cause for c in gravest if c.cause)),
+    )  # fmt: skip
+
+
+def _behind(lake: Lake, table: Table, span: Range, blank: Certificate) -> Iterator[Certificate]:
+    """The certificates of a range behind the frontier, in order."""
+    if not table.proof:
+        detail = "declared with proof=False: its runs may differ, so a difference would say nothing"
+        yield replace(blank, end=span.end, verdict="UNPROVABLE", detail=detail)
+        return
+    for part, snapshots in _by_snapshots(lake, table, span):
+        gone = [f"{n} at version {v}" for n, v in snapshots.items() if v < delta_log.oldest(lake.path(lake.catalog.table(n)))]
+        if gone:
+            detail = f"it was computed with {', '.join(gone)}, not kept any more"
+            yield replace(blank, start=part.start, end=part.end, verdict="UNPROVABLE", detail=detail)
+            continue
+        sides = _computed(lake, table, part, snapshots, blank)
+        first = _first(lake, table) if sides.unequal else None  # of all that there is: not read without need
+        found = {key: c for key in sides.unequal if (c := _gone(table, key, sides, first, blank))}
+        unequal = [key for key in sides.unequal if key not in found]
+        if unequal:
+            found |= _compared(lake, table, sides, unequal, blank, partial(_computed, lake, table, part, snapshots, blank))
+        reached = part.start
+        for key in sorted(sides.ours.keys() | sides.theirs.keys()):
+            piece = _piece([key], table, part)
+            if reached < piece.start:
+                yield _certificate(sides, Range(reached, piece.start), "", blank)
+            yield found.get(key) or _certificate(sides, piece, key, blank)
+            reached = piece.end
+        if reached < part.end:
+            yield _certificate(sides, Range(reached, part.end), "", blank)
+
+
+def _computed(lake: Lake, table: Table, span: Range, snapshots: Mapping[str, int], blank: Certificate) -> _Sides:
+    computed = compute(lake, table, span, snapshots=snapshots)
+    instant = event_time.instant_of(table.window, lake.catalog.event_time(table))
+    actual, expected = lake.read(table, blank.version).where(event_time.between(instant, span)), plan.good(computed.judged)
+    if lake.catalog.kind(table) == "row":
+        settled = F.col(f"{ARRIVAL}.watermark") < F.lit(blank.frontier)
+        expected, actual = expected.where(settled), actual.where(settled)
+    ours, by_bounded = {}, {}
+    for (key, origin), digest in digest_by(actual, F.struct(PARTITION, ORIGIN)).items():
+        ours[key] = ours.get(key, EMPTY) + digest
+        if origin == "bounded":
+            by_bounded[key] = digest.rows
+    return _Sides(span, actual, expected, computed.inputs, ours, digest_by(expected, F.col(PARTITION)), by_bounded)
+
+
+def _certificate(sides: _Sides, span: Range, key: str, blank: Certificate, **judged: object) -> Certificate:
+    """Of the partition `key`, or ("") of neighbours without a row; EQUAL unless `judged` otherwise."""
+    ours, theirs = sides.ours.get(key, EMPTY), sides.theirs.get(key, EMPTY)
+    return replace(
+        blank, start=span.start, end=span.end, inputs=sides.inputs, rows_live=ours.rows, rows_bounded=theirs.rows,
+        rows_by_bounded_runs=sides.by_bounded.get(key, 0), digest_live=str(ours), digest_bounded=str(theirs), **judged,
+    )  # fmt: skip
+
+
+def _compared(
+    lake: Lake, table: Table, sides: _Sides, keys: list[str], blank: Certificate, again: Callable[[], _Sides]
+) -> dict[str, Certificate]:
+    """The certificates of partitions whose digests are not the same: row by row, and explained."""
+    here = F.col(PARTITION).isin(keys)
+    found = _differences(lake, table, sides.expected.where(here), sides.actual.where(here))
+    waiting, found = _pending(lake, table, sides, found)
+    why = causes.causes(lake, table, list(found), sides.theirs, lambda: again().theirs)
+    judged: dict[str, dict[str, object]] = {key: {"verdict": "EQUAL"} for key in keys}  # within the tolerance
+    judged |= {key: _shown(difference) | {"verdict": "PENDING", "detail": d} for key, (difference, d) in waiting.items()}
+    judged |= {key: _shown(difference) | {"verdict": "DIFFERENT", "cause": why[key]} for key, difference in found.items()}
+    return {key: _certificate(sides, _piece([key], table, sides.span), key, blank, **told) for key, told in judged.items()}
+
+
+def _shown(found: Difference) -> dict[str, object]:
+    return {name: getattr(found, name) for name in ("missing", "extra", "changed", "examples")}
+
+
+def _differences(lake: Lake, table: Table, expected: DataFrame, actual: DataFrame) -> dict[str, Difference]:
+    keys = (event_time.WINDOW, *table.keys) if table.window else table.keys
+    return differences(expected, actual, keys, PARTITION, table.tolerance)  # type: ignore[return-value]
+
+
+def _pending(
+    lake: Lake, table: Table, sides: _Sides, found: dict[str, Difference]
+) -> tuple[dict[str, tuple[Difference, str]], dict[str, Difference]]:
+    """What of the differences waits for a bounded run, and for which; and what does not."""
+    if not found:
+        return {}, {}
     if table.late != "update":
-        rewritten = _rewritten(lake, table, span)
-        return ("PENDING", rewritten, found) if rewritten else ("DIFFERENT", "", found)
-    waiting = [
+        outdated = updates.outdated(lake.settings, lake.catalog, table)
+        detail = f"{lake.catalog.driving_input(table).name} was rewritten since; backfill this range to follow"
+        waiting = {key: (found[key], detail) for key in found if key in outdated}
+        return waiting, {key: difference for key, difference in found.items() if key not in waiting}
+    dirt = [
         d for d in updates.dirty(lake.settings, lake.catalog, table)
-        if (whole := partition_range(d.partition, table.grain)).start < span.end and whole.end > span.start
+        if partition_range(d.partition, table.grain).overlaps(sides.span)
     ]  # fmt: skip
-    detail = f"late rows wait in {', '.join(d.partition for d in waiting) or 'the input'}; `lakehouse update {table.name}`"
-    if any(not d.closed for d in waiting):
-        detail += " rewrites a partition once it has closed"
-    settled = updates.settled(lake, table, span, waiting)
-    others = differences(settled(expected), settled(actual), _keys(lake, table), table.tolerance)
-    return ("DIFFERENT", "", others) if others.total else ("PENDING", detail, found)
+    detail = f"late rows wait in {', '.join(d.partition for d in dirt) or 'the input'}; `lakehouse update {table.name}`"
+    detail += " rewrites a partition once it has closed" if any(not d.closed for d in dirt) else ""
+    settled = updates.settled(lake, table, sides.span, dirt)
+    others = _differences(lake, table, settled(sides.expected), settled(sides.actual))
+    return {key: (found[key], detail) for key in found if key not in others}, {key: others[key] for key in others if key in found}
 
 
-def _rewritten(lake: Lake, table: Table, span: Range) -> str:
-    """What to do if the input was rewritten after this table's rows were made; empty if it was not."""
+def _by_snapshots(lake: Lake, table: Table, span: Range) -> Iterator[tuple[Range, Mapping[str, int]]]:
+    """The range in parts, each with the versions of snapshots that the writers of its rows read last."""
+    start, versions = span.start, None
+    if lake.catalog.snapshot_inputs(table):
+        _, stored = coverage.stored(lake.settings, table)
+        wholes = {key: whole for key in sorted(stored) if (whole := partition_range(key, table.grain)).overlaps(span)}
+        made = makers(lake.settings, table, wholes)
+        for key, whole in wholes.items():
+            snapshots = made[key].snapshots[-1] if key in made and made[key].snapshots else {}
+            if versions not in (None, snapshots):
+                yield Range(start, whole.start), versions
+                start = whole.start
+            versions = snapshots
+    yield Range(start, span.end), versions or {}
+
+
+def _piece(keys: Sequence[str], table: Table, span: Range) -> Range:
+    """Neighbouring partitions, as far as they lie in `span`."""
+    first, last = (partition_range(key, table.grain) for key in (keys[0], keys[-1]))
+    return Range(max(first.start, span.start), min(last.end, span.end))
+
+
+def _gone(table: Table, key: str, sides: _Sides, first: datetime | None, blank: Certificate) -> Certificate | None:
+    """UNPROVABLE, if all that the partition was computed from is older than the first row that the input still has."""
+    span = _piece([key], table, sides.span)
+    if key in sides.theirs or (first and event_time.context(span, table.window, table.grain).end > first):
+        return None
+    detail = f"its input is not kept any more: its first row is of {event_time.text(first)}" if first else "its input is empty"
+    return _certificate(sides, span, key, blank, verdict="UNPROVABLE", detail=detail)
+
+
+def _first(lake: Lake, table: Table) -> datetime | None:
+    """The first event time that the table's input has."""
     driving = lake.catalog.driving_input(table)
-    span = event_time.context(span, table.window, table.grain)
-    for commit in lake.journal(driving).rewriting():
-        if commit.role == "bounded" and commit.version != NOTHING and commit.start < span.end and commit.end > span.start:
-            followed = any(
-                c.role == "bounded" and c.at > commit.at and c.start <= span.start and c.end >= span.end
-                for c in lake.journal(table).rewriting()
-            )
-            if not followed:
-                return f"{driving.name} was rewritten at {event_time.text(commit.at)}; backfill this range to follow"
-    return ""
+    first = lake.read(driving).agg(F.min(lake.catalog.event_time(driving))).head()[0]
+    return first and first.astimezone(UTC)
 
 
-def _whole(lake: Lake, table: Table, ahead: datetime | None) -> Range:
-    if ahead is None:
-        raise RangeError(f"table={table.name}: nothing is closed before the live run's first commit; start its job")
-    driving = lake.catalog.driving_input(table)
-    moment = lake.catalog.event_time(driving)
-    first = lake.read(driving).agg(F.min(moment)).head()[0]
-    start = event_time.floor(first.astimezone(UTC), event_time.GRAINS[table.grain]) if first else ahead
+def _whole(lake: Lake, table: Table, ahead: datetime) -> Range:
+    first = _first(lake, table)
+    start = event_time.floor(first, GRAINS[table.grain]) if first else ahead
     if start >= ahead:
         raise RangeError(
             f"table={table.name}: its frontier {event_time.text(ahead)} is not past its first row yet; nothing to compare"
         )
     return Range(start, ahead)
-
-
-def _keys(lake: Lake, table: Table) -> tuple[str, ...]:
-    return (event_time.WINDOW, *table.keys) if table.window else table.keys

@@ -47,7 +47,7 @@ def _paths(settings: Settings, catalog: Catalog) -> dict[str, Path]:
 
 def late_views(catalog: Catalog) -> list[str]:
     """The names of the late views: of every table behind a record."""
-    return [f"{t.name}__late" for t in catalog if catalog.kind(t) in ("row", "window")]
+    return [f"{t.name}__late" for t in catalog.derived]
 
 
 def named(sql: str, candidates: Iterable[str]) -> list[str]:

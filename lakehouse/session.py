@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from lakehouse import jars
+from lakehouse import class_data, jars
 from lakehouse.settings import Settings
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -20,7 +20,7 @@ def create(settings: Settings, name: str, master: str | None = None) -> SparkSes
     chosen = {
         "spark.jars": ",".join(map(str, paths)),
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} {class_data.options()}".strip(),
         # a sixth less CPU than the JVM's own choice; pauses do not matter to micro-batches
         "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

@@ -2,10 +2,12 @@
 
 Each field of `Settings` is read from `LAKEHOUSE_<FIELD>`; a Kafka client property from
 `LAKEHOUSE_KAFKA_<PROPERTY>` with `_` for `.` (LAKEHOUSE_KAFKA_SECURITY_PROTOCOL=SASL_SSL), a Spark property
-from `LAKEHOUSE_SPARK_CONF` ("key=value;key=value"), and of `LAKEHOUSE_FRESHNESS` a pipeline's likewise.
+from `LAKEHOUSE_SPARK_CONF` ("key=value;key=value"); likewise what `LAKEHOUSE_FRESHNESS`, `LAKEHOUSE_RESOURCES` and
+`LAKEHOUSE_TOGETHER` say of a pipeline.
 """
 
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Mapping
@@ -22,7 +24,12 @@ _KAFKA = "LAKEHOUSE_KAFKA_"
 _BOUNDS = ("start_within", "heartbeat_within", "batch_within", "restarts_within", "stale_after")
 _HOOKS = ("hook_command", "hook_url")
 SOONEST_STALE = timedelta(minutes=5)  # Dagster is told of records once a minute
-_PAIRS = ("spark_conf", "freshness")
+_PAIRS = ("spark_conf", "freshness", "resources", "together", "repair")
+_RESOURCES = (
+    "spark_master", "driver_memory", "state_memory_mb", "shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger",
+)  # fmt: skip
+_MEMORY = re.compile(r"\d+[kmgKMG]")
+_REPAIR = re.compile(r"partitions (\d+), rows (\d+)")
 _WHOLE = (
     "shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger", "state_memory_mb", "restarts", "query_restarts",
     "metrics_port",
@@ -45,6 +52,8 @@ class Settings:
     shuffle_partitions: int = 2
     trigger: str = "500 milliseconds"  # the least time between two micro-batches of a query
     freshness: Mapping[str, str] = field(default_factory=dict)  # pipeline -> when its queries run, if not continuously
+    resources: Mapping[str, str] = field(default_factory=dict)  # pipeline -> those of its own: "driver_memory 2g, ..."
+    together: Mapping[str, str] = field(default_factory=dict)  # name -> pipelines that share one process under it: "a, b"
     max_offsets_per_trigger: int = 1_000_000  # records of a topic in one micro-batch
     max_files_per_trigger: int = 1_000  # files of a table in one micro-batch
     early: bool = True  # keep the early results that tables declare; each costs a bounded run at every refresh
@@ -53,12 +62,15 @@ class Settings:
     start_within: str = "10 minutes"  # a streaming job runs, else its process is replaced
     heartbeat_within: str = "1 minute"  # between two signs of life of a streaming job, likewise
     batch_within: str = "10 minutes"  # for one micro-batch, likewise
+    live_lag: str = "30 seconds"  # a backfill waits while what a live query is to read has waited longer
     restarts: int = 5  # more than that within `restarts_within`, and a streaming job is given up
     restarts_within: str = "1 hour"
     query_restarts: int = 3  # of a query alone, before it is parked or its process ends
     stale_after: str = "30 minutes"  # a table not added to for longer is stale; derived ones may take a partition longer
     hook_command: str = field(default="", repr=False)  # run at failures, with what happened as JSON on its standard input
     hook_url: str = field(default="", repr=False)  # the same, sent by POST; both may hold secrets
+    repair: Mapping[str, str] = field(default_factory=dict)  # table -> so much of it may be repaired a day without being asked
+    history: str = "1 day"  # so far back each version of a table can be read and replayed; longer than any bounded run takes
     since: str = "2026-01-01"  # the first day of event time whose partitions are offered for bounded runs
 
     def __post_init__(self) -> None:
@@ -66,7 +78,7 @@ class Settings:
             date.fromisoformat(self.since)
         except ValueError as err:
             raise SettingsError(f"since={self.since!r}: a day, for partitions begin there; write 2026-01-01") from err
-        for name in ("trigger", *_BOUNDS):
+        for name in ("trigger", "history", "live_lag", *_BOUNDS):
             try:
                 span = duration(getattr(self, name), name)
             except DeclarationError as err:
@@ -76,6 +88,10 @@ class Settings:
         if duration(self.stale_after) < SOONEST_STALE:
             raise SettingsError(f"stale_after={self.stale_after!r}: at least {SOONEST_STALE}; all would be stale, else")
         self._check_hooks()
+        if duration(self.history) < timedelta(hours=1):
+            raise SettingsError(
+                f"history={self.history!r}: at least 1 hour; a run that is under way would lose the files that it reads or writes"
+            )
         for name in ("shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name}={getattr(self, name)}: at least 1; no micro-batch could move otherwise")
@@ -87,14 +103,58 @@ class Settings:
             raise SettingsError(f"restarts={self.restarts}: at least 1; a streaming job would be given up when it first ends")
         if self.query_restarts < 0:
             raise SettingsError(f"query_restarts={self.query_restarts}: 0 or more; with 0 a query that fails ends its process")
+        if not _MEMORY.fullmatch(self.driver_memory):
+            raise SettingsError(f"driver_memory={self.driver_memory!r}: a number and its unit, k, m or g; write for example 2g")
         for pipeline in self.freshness:
             self.freshness_of(pipeline)
+        for pipeline in self.resources:
+            self.for_pipeline(pipeline)
+        for table in self.repair:
+            self.repair_of(table)
+        self._check_together()
         if not self.tables:
             raise SettingsError("tables=(): at least one module of tables; set LAKEHOUSE_TABLES=my_package.my_tables")
 
     def freshness_of(self, pipeline: str) -> Freshness:
         """When the pipeline's queries run; raises SettingsError."""
         return freshness(self.freshness.get(pipeline, "continuous"), pipeline)
+
+    def for_pipeline(self, pipeline: str) -> "Settings":
+        """What its streaming job runs with: these, with the pipeline's own resources. Raises SettingsError."""
+        own: dict[str, object] = {}
+        for part in filter(None, map(str.strip, self.resources.get(pipeline, "").split(","))):
+            name, _, value = part.partition(" ")
+            if name not in _RESOURCES or not value.strip():
+                raise SettingsError(
+                    f"resources of {pipeline}, {part!r}: a setting and its value, of {', '.join(_RESOURCES)}; write for example "
+                    f"LAKEHOUSE_RESOURCES='{pipeline}=driver_memory 2g, spark_master local[4]'"
+                )
+            own[name] = _value(name, value.strip())
+        try:
+            return replace(self, resources={}, **own)
+        except SettingsError as err:
+            raise SettingsError(f"resources of {pipeline}: {err}") from err
+
+    def repair_of(self, table: str) -> tuple[int, int]:
+        """How many partitions and rows of a table may be repaired a day without being asked; raises SettingsError."""
+        found = _REPAIR.fullmatch(self.repair.get(table, "partitions 0, rows 0"))
+        if not found:
+            raise SettingsError(
+                f"repair of {table}, {self.repair[table]!r}: how many partitions and rows a day; write for example "
+                f"LAKEHOUSE_REPAIR='{table}=partitions 24, rows 10000'"
+            )
+        return int(found[1]), int(found[2])
+
+    def members(self, pipeline: str) -> tuple[str, ...]:
+        """The pipelines, as they are declared, that run in the process of that name: it alone, or those of `together`."""
+        return tuple(filter(None, map(str.strip, self.together.get(pipeline, pipeline).split(","))))
+
+    def _check_together(self) -> None:
+        found = [member for name in self.together for member in self.members(name)]
+        if twice := sorted({member for member in found if found.count(member) > 1}):
+            raise SettingsError(f"together, {twice[0]!r}: a pipeline runs in one process; name it once")
+        if empty := [name for name in self.together if not self.members(name)]:
+            raise SettingsError(f"together of {empty[0]}: the pipelines that share a process, separated by commas; name them")
 
     def _check_hooks(self) -> None:
         """Their values may hold secrets, so no error repeats them."""
@@ -159,7 +219,7 @@ def _value(name: str, text: str) -> object:
     if name in _PAIRS:
         pairs = [part.partition("=") for part in text.split(";") if part.strip()]
         if any(not separator for _, separator, _ in pairs):
-            raise SettingsError(f"{name}: 'key=value' pairs separated by ';'; a pair has no '='")
+            raise SettingsError(f"{name}: 'key=value' pairs separated by ';'; a pair has no '=', so write key=value")
         return {key.strip(): value.strip() for key, _, value in pairs}
     if name == "early":
         if text.lower() not in ("true", "false"):

@@ -16,6 +16,8 @@ from lakehouse.table import Table
 _PROPERTIES = {
     "delta.enableDeletionVectors": "false",  # delta-rs, which reads for sensors and the CLI, refuses them
     "delta.checkpointInterval": "50",  # the default, 10, would be one every few seconds
+    # each checkpoint names all files removed within it, by compaction one a micro-batch; not how long they stay (`upkeep`)
+    "delta.deletedFileRetentionDuration": "interval 1 day",
 }
 _PASSING = _PROPERTIES | {"delta.logRetentionDuration": "interval 1 hour"}  # replaced every second or so
 
@@ -103,14 +105,29 @@ def replace(rows: DataFrame, path: Path, partitions: Sequence[str], metadata: Ma
     conflict to Delta.
     """
     predicate = f"{PARTITION} IN ({', '.join(repr(p) for p in partitions)})"
-    run, before = f"bounded:{metadata['run']}", version(path)
+    run, before = str(metadata["run"]), version(path)
     (
         rows.write.format("delta").mode("overwrite")
-        .option("replaceWhere", predicate).option("userMetadata", _text(run, 0, metadata))
+        .option("replaceWhere", predicate).option("userMetadata", _text(f"bounded:{run}", 0, metadata))
         .save(str(path))
     )  # fmt: skip
-    found = _marked(rows.sparkSession, path, run, 0, before)
+    found = replaced(rows.sparkSession, path, run, before)
     return before if found is None else found  # nothing replaced by nothing: Delta makes no commit
+
+
+def purge(path: Path, partitions: Sequence[str]) -> int:
+    """Removes the files of closed partitions that only older versions have, and returns how many; nobody may need these."""
+    kept = {Path(file).name for file in _delta(path).file_uris()}
+    found = [file for p in partitions for file in (path / f"{PARTITION}={p}").glob("*.parquet") if file.name not in kept]
+    for file in found:
+        file.unlink()
+        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum
+    return len(found)
+
+
+def replaced(spark: SparkSession, path: Path, run: str, after: int) -> int | None:
+    """The version, later than `after`, by which that run replaced partitions; None if it did not."""
+    return _marked(spark, path, f"bounded:{run}", 0, after)
 
 
 def holds(path: Path, partitions: Sequence[str]) -> bool:
@@ -128,9 +145,9 @@ def overwrite(rows: DataFrame, path: Path, metadata: Mapping[str, object]) -> in
     return _version_of(rows.sparkSession, path, run, 0)
 
 
-def tidy(path: Path) -> None:
-    """Removes the files that no version of the last hour needs."""
-    _delta(path).vacuum(retention_hours=1, enforce_retention_duration=False, dry_run=False)
+def tidy(path: Path, hours: int = 1) -> None:
+    """Removes the files that no version of the last hours needs; of none but the present one with 0."""
+    _delta(path).vacuum(retention_hours=hours, enforce_retention_duration=False, dry_run=False)
 
 
 def version(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -33,20 +34,24 @@ def topic_stream(
     )
 
 
-def table_stream(spark: SparkSession, settings: Settings, path: str, since: int | str = 0) -> DataFrame:
+def table_stream(spark: SparkSession, settings: Settings, path: str, since: int | str | None = None) -> DataFrame:
     """The live rows of a Delta table, commit by commit, so that stored watermarks come in order.
 
-    From its first commit, or `since` a version or "latest".
+    From the first commit that is kept (`upkeep`), or `since` a version or "latest"; a checkpoint goes on where it is.
 
     Rows that a bounded run wrote are left out: they replace what already went downstream.
     """
     return (
         spark.readStream.format("delta")
-        .option("startingVersion", since)
+        .option("startingVersion", _first(path) if since is None else since)
         .option("skipChangeCommits", "true")
         .option("maxFilesPerTrigger", settings.max_files_per_trigger)
         .load(path)
     )
+
+
+def _first(path: str) -> int:
+    return min(int(p.stem) for p in Path(path, "_delta_log").glob("*.json") if p.stem.isdigit())
 
 
 def file_rows(spark: SparkSession, source: FileSource) -> DataFrame:

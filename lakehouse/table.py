@@ -19,7 +19,6 @@ import ast
 import hashlib
 import inspect
 import re
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -28,6 +27,7 @@ from string import Formatter
 from types import FunctionType
 from typing import TYPE_CHECKING, Literal
 
+from lakehouse import source_code
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 from lakehouse.expectations import Expectation, expect
@@ -157,7 +157,7 @@ class Table:
 
         The code is the function and the functions of the same module that it calls, or the query.
         """
-        parts = [" ".join(self.sql.split())] if self.sql else [ast.dump(tree) for tree in _code(self.transformation)]
+        parts = [" ".join(self.sql.split())] if self.sql else [ast.dump(tree) for tree in source_code.trees(self.transformation)]
         decided = (self.event_time, self.delay, self.window, self.keys, self.late, self.grain, self.expectations)
         decided += (self.deduplicate,) if self.deduplicate else ()
         return hashlib.sha256(repr((parts, decided)).encode()).hexdigest()[:16]
@@ -296,20 +296,3 @@ def _inputs(function: FunctionType) -> tuple[str, ...]:
             f"(found {', '.join(unusable) or 'none'})"
         )
     return tuple(p.name for p in parameters)
-
-
-def _code(function: FunctionType, seen: frozenset[str] = frozenset()) -> list[ast.AST]:
-    tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    if isinstance(tree, ast.FunctionDef):
-        tree.decorator_list = []
-        if ast.get_docstring(tree) is not None:
-            tree.body = tree.body[1:]
-    called = [
-        value
-        for name in sorted(function.__code__.co_names)
-        if isinstance(value := function.__globals__.get(name), FunctionType)
-        and value.__module__ == function.__module__
-        and name not in seen
-    ]
-    seen = seen | {function.__name__} | {f.__name__ for f in called}
-    return [tree] + [tree for f in called for tree in _code(f, seen)]

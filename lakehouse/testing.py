@@ -28,7 +28,7 @@ from lakehouse.catalog import catalog_of
 from lakehouse.event_time import EPOCH, Range
 from lakehouse.frontier import Certificate, Commit, frontier
 from lakehouse.lake import Lake
-from lakehouse.live import BatchLog
+from lakehouse.live_run import BatchLog, live_run
 from lakehouse.settings import Settings
 
 COMMIT_POINTS = ("begin", "rows", "quarantine", "journal")
@@ -87,12 +87,12 @@ class Stage:
         log = BatchLog(EPOCH, self._now, {t: {str(p): n for p, n in ends.items()} for t, ends in progress.items()})
         batch_id = self._batches.get(record, 0)
         self._batches[record] = batch_id + 1
-        run = live.live_run(self.lake, table)
+        run = live_run(self.lake, table)
         judged = run.plan.record({name: records if name == source else records.limit(0) for name in topics})
         if abort_at:
             with suppress(Aborted):
                 live.record_batch(replace(run, reached=_abort(abort_at)), judged, batch_id, log)
-            run = live.live_run(self.lake, table)
+            run = live_run(self.lake, table)
         live.record_batch(run, judged, batch_id, log)
 
     def advance(self, record: str, row: Value, *, source: str = "") -> None:

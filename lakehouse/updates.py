@@ -5,7 +5,7 @@ which lets them in, rewrites the windows concerned (of a row table: the rows), o
 partition has closed. The same follows an input that was itself rewritten.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -46,26 +46,40 @@ def dirty(settings: Settings, catalog: Catalog, table: Table) -> list[Dirt]:
         return []
     driving = catalog.driving_input(table)
     journal = list(Journal(settings, table).rewriting())
+    covered = _covered(table, driving, journal)
+    ahead = frontier(settings, table) or EPOCH
+    found: dict[str, Dirt] = {}
+    for commit in (c for c in journal if c.role == "live" and c.late_from and c.late_to):
+        span = Range(commit.late_from, _until(table, commit.late_to))
+        for partition in _uncovered(span, table, covered, version_read(commit, driving)):
+            known = found.get(partition) or Dirt(partition, False, commit.watermark, commit.late_to)
+            since, until = min(known.since, commit.watermark), max(known.until, commit.late_to)
+            found[partition] = Dirt(partition, partition_range(partition, table.grain).end <= ahead, since, until)
+    for partition in outdated(settings, catalog, table):
+        found[partition] = Dirt(partition, partition_range(partition, table.grain).end <= ahead)
+    return [found[p] for p in sorted(found)]
+
+
+def outdated(settings: Settings, catalog: Catalog, table: Table) -> list[str]:
+    """The partitions of `table`, in order, that do not show yet what a bounded run changed in its input; under each policy."""
+    driving = catalog.driving_input(table)
+    covered = _covered(table, driving, Journal(settings, table).rewriting())
+    found: set[str] = set()
+    for rewrite in (c for c in Journal(settings, driving).rewriting() if c.role == "bounded" and c.version != NOTHING):
+        found.update(_uncovered(event_time.reached(table, Range(rewrite.start, rewrite.end)), table, covered, rewrite.version))
+    return sorted(found)
+
+
+def _covered(table: Table, driving: Table, journal: Iterable[Commit]) -> dict[str, int]:
+    """Partition -> the version of the input that a bounded run has looked at for it."""
     covered: dict[str, int] = {}
     for run in (c for c in journal if c.role == "bounded"):
         for partition in Range(run.start, run.end).partitions(table.grain):
             covered[partition] = max(covered.get(partition, -1), run.inputs["tables"][driving.name])
-    ahead = frontier(settings, table) or EPOCH
-    found: dict[str, Dirt] = {}
-    for commit in (c for c in journal if c.role == "live" and c.late_from and c.late_to):
-        span = Range(commit.late_from, _reached(table, commit.late_to))
-        for partition in _uncovered(span, table, covered, _version_read(commit, driving)):
-            known = found.get(partition) or Dirt(partition, False, commit.watermark, commit.late_to)
-            since, until = min(known.since, commit.watermark), max(known.until, commit.late_to)
-            found[partition] = Dirt(partition, partition_range(partition, table.grain).end <= ahead, since, until)
-    reach = table.window.reach if table.window else timedelta(0)
-    for rewrite in (c for c in Journal(settings, driving).rewriting() if c.role == "bounded" and c.version != NOTHING):
-        for partition in _uncovered(Range(rewrite.start, rewrite.end + reach), table, covered, rewrite.version):
-            found[partition] = Dirt(partition, partition_range(partition, table.grain).end <= ahead)
-    return [found[p] for p in sorted(found)]
+    return covered
 
 
-def _reached(table: Table, latest: datetime) -> datetime:
+def _until(table: Table, latest: datetime) -> datetime:
     """The end of what rows up to the instant `latest` may change; how far a session goes on is found when it is computed."""
     return latest + (table.window.size if table.window and table.window.kind == "session" else _INSTANT)
 
@@ -74,7 +88,7 @@ def _uncovered(span: Range, table: Table, covered: dict[str, int], version: int)
     return (p for p in span.partitions(table.grain) if covered.get(p, -1) < version)
 
 
-def _version_read(commit: Commit, driving: Table) -> int:
+def version_read(commit: Commit, driving: Table) -> int:
     """The last version of its input that a live commit read from: Spark's offset names a version and a file in it."""
     offset = commit.inputs["tables"][driving.name]
     return offset["reservoirVersion"] - (offset["index"] < 0)  # a negative index: nothing of that version yet
@@ -88,20 +102,23 @@ def update(lake: Lake, table: Table) -> list[Commit]:
     closed = [d for d in dirty(lake.settings, lake.catalog, table) if d.closed]
     if not closed:
         return []
-    if table.window and table.window.kind == "session":
-        return [bounded.backfill(lake, table, span) for span in _session_spans(lake, table, closed)]
-    if table.window and table.window.kind == "count":  # a row more moves all that follow it
-        return [bounded.backfill(lake, table, partition_range(d.partition, table.grain)) for d in closed]
+    if table.window and table.window.kind in ("session", "count"):  # of a count window a row more moves all that follow it
+        spans = session_spans(lake, table, closed) if table.window.kind == "session" else _whole(table, closed)
+        return [c for span in spans if (c := bounded.backfill(lake, table, span)).version != NOTHING]
     version = sinks.version(lake.path(lake.catalog.driving_input(table)))
-    whole = [partition_range(d.partition, table.grain) for d in (closed[0], closed[-1])]
+    whole = _whole(table, closed)
     since = min((d.since for d in closed if d.since), default=EPOCH)
     # of all partitions at once: the input is read once for it
-    touched = missed(lake, table, Range(whole[0].start, whole[1].end), since, version).persist()
+    touched = missed(lake, table, Range(whole[0].start, whole[-1].end), since, version).persist()
     try:
         commits = [_updated(lake, table, each, touched, version) for each in closed]
         return [commit for commit in commits if commit.version != NOTHING]
     finally:
         touched.unpersist()
+
+
+def _whole(table: Table, dirt: list[Dirt]) -> list[Range]:
+    return [partition_range(d.partition, table.grain) for d in dirt]
 
 
 def _updated(lake: Lake, table: Table, dirt: Dirt, touched: DataFrame, version: int) -> Commit:
@@ -150,7 +167,7 @@ def settled(lake: Lake, table: Table, span: Range, waiting: list[Dirt]) -> Calla
     return lambda rows: rows.where(~F.col(PARTITION).isin(whole)).join(touched, unit, "left_anti")
 
 
-def _session_spans(lake: Lake, table: Table, closed: list[Dirt]) -> Iterator[Range]:
+def session_spans(lake: Lake, table: Table, closed: list[Dirt]) -> Iterator[Range]:
     """The ranges to rewrite: a late row may join sessions, of which one ended partitions later; so all up to there, in one.
 
     While such a session goes on nothing is rewritten: the live run is still to write it, without the late row.

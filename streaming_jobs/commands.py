@@ -195,15 +195,18 @@ def lineage(
 
     settings = from_environment()
     lineage = teller.Lineage(settings, catalog.load(settings), teller.client(to))
-    if once:
-        typer.echo(f"{lineage.tell()} events sent")
-        return
     with suppress(KeyboardInterrupt):
         while True:
             try:
-                lineage.tell()
-            except OSError as err:  # those of the network among them; the next look sends it
-                typer.echo(f"not sent: {err}", err=True)
+                if (sent := lineage.tell()) or once:
+                    typer.echo(f"{sent} events sent")
+            except OSError as err:  # those of the network among them
+                told = f"to={to!r}: every event is to be taken, and was not ({err}); the next look sends what is left"
+                typer.echo(told, err=True)
+                if once:
+                    raise typer.Exit(1) from err
+            if once:
+                return
             time.sleep(every)
 
 

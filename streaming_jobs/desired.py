@@ -16,6 +16,7 @@ import portalocker
 import psutil
 
 from lakehouse.errors import JobError
+from lakehouse.files import replace_file
 from lakehouse.settings import Settings
 from streaming_jobs import progress
 
@@ -54,7 +55,7 @@ class Event:
 def wish(settings: Settings, pipeline: str, state: Literal["running", "stopped"], by: str = "") -> Desired:
     """Records what the job is to be from now on, by default in the name of the user of this process."""
     desired = Desired(state, progress.now(), by or psutil.Process().username())
-    progress.replace_file(progress.job_folder(settings, pipeline) / "desired.json", asdict(desired))
+    replace_file(progress.job_folder(settings, pipeline) / "desired.json", asdict(desired))
     return desired
 
 
@@ -78,7 +79,7 @@ def history(settings: Settings, pipeline: str) -> tuple[Event, ...]:
 def note(settings: Settings, pipeline: str, event: Event) -> None:
     """Adds to the history; only for who is `acting`."""
     kept = (*history(settings, pipeline), event)[-_KEPT:]
-    progress.replace_file(progress.job_folder(settings, pipeline) / "history.json", [asdict(e) for e in kept])
+    replace_file(progress.job_folder(settings, pipeline) / "history.json", [asdict(e) for e in kept])
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from functools import partial
 from types import FrameType
 
 import psutil
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse import bounded, catalog, early, frontier, live, quality, session
@@ -26,14 +27,15 @@ from lakehouse.errors import BrokerError, JobError, LakehouseError
 from lakehouse.lake import Lake
 from lakehouse.settings import Settings, from_environment
 from lakehouse.table import Table
-from streaming_jobs import desired, lease, progress
+from streaming_jobs import desired, lease, progress, supervisor
 from streaming_jobs.lease import Lease
 from streaming_jobs.progress import JobStatus, QueryStatus
 from streaming_jobs.queries import LiveQuery, cause
 
 _HEARTBEAT = 1.0
-_FLUSH = 30.0  # between two copies of the journals into the ledger table
+_FLUSH = 30.0  # between two copies of the journals into the ledger table, and two looks at the length of logs
 _DRAIN = 60.0
+_END_OF_JVM = 5.0
 
 
 class Job:
@@ -70,8 +72,10 @@ class Job:
         jvm = psutil.Process(lake.spark._jvm.java.lang.ProcessHandle.current().pid())
         self.say(jvm=jvm.pid, jvm_started=jvm.create_time(), ui=lake.spark.sparkContext.uiWebUrl or "")
         tables = self._prepared(lake)
-        heads = {t.name for t in tables if available_now or lake.catalog.driving_input(t) not in tables}
-        queries = [LiveQuery(lake, t, partial(self._guard, t.name in heads), self.parked.get(t.name)) for t in tables]
+        queries = [
+            LiveQuery(lake, t, partial(self._guard, available_now or lake.catalog.at_head(t)), self.parked.get(t.name))
+            for t in tables
+        ]
         if available_now:
             self._to_the_present(lake, queries)
         else:
@@ -104,19 +108,19 @@ class Job:
         tables = lake.catalog.of_pipeline(self.pipeline)
         for table in tables:
             if lake.catalog.kind(table) == "snapshot":
-                bounded.rebuild(lake, table)
+                bounded.refresh(lake, table)
         streamed = [t for t in tables if lake.catalog.kind(t) != "snapshot"]
         live.prepare(lake, streamed)
         return streamed
 
-    def _guard(self, head: bool, point: str) -> None:
+    def _guard(self, ends: bool, point: str) -> None:
         """Called at each commit point: a process that slept while another took over stops before it writes.
 
-        So does, once the job is told to stop, a query at the head of the pipeline, which would find no end of new input.
+        So does, once the job is told to stop, a query that `ends` then, since it would find no end of new input.
         """
         if point == "begin" and self.turn:
             self.turn.check()
-        if point == "begin" and head and self.stopping.is_set():
+        if point == "begin" and ends and self.stopping.is_set():
             raise JobError("told to stop: this micro-batch has written nothing, and is the first of the next process")
 
     def _await(self, done: Callable[[], bool], alone: bool = True) -> None:
@@ -136,6 +140,7 @@ class Job:
                 return
             if time.monotonic() - self.flushed > _FLUSH:
                 frontier.flush(self.settings, [q.table for q in self.queries.values()])
+                supervisor.shorten_log(self.settings, self.pipeline)
                 self.flushed = time.monotonic()
             self.stopping.wait(_HEARTBEAT)
 
@@ -154,16 +159,16 @@ class Job:
     def _drain(self, lake: Lake, tables: list[Table], available_now: bool) -> None:
         """Ends the queries in order: between two micro-batches; what another query of this job fed, when all is read.
 
-        A head ends when it has nothing to do, or by its guard when it begins the next micro-batch.
+        A head of the pipeline ends when it has nothing to do, or by its guard when it begins the next micro-batch.
         """
         for preview in self.previews.values():
             preview.stop()
         deadline = time.monotonic() + _DRAIN
         for each in self.queries.values():
-            query, driving = each.query, lake.catalog.driving_input(each.table)
+            query = each.query
             if query is None:
                 continue
-            if driving and driving.name in self.queries and not available_now:
+            if not available_now and not lake.catalog.at_head(each.table):
                 if query.isActive and time.monotonic() < deadline:
                     query.processAllAvailable()
             else:
@@ -221,6 +226,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = from_environment()
         catalog.load(settings).of_pipeline(given.pipeline)
+        settings = settings.for_pipeline(given.pipeline)
         with lease.held(settings, given.pipeline) as turn:
             job = Job(settings, given.pipeline, turn)
 
@@ -242,7 +248,7 @@ def _failed(job: Job | None, err: Exception) -> int:
     lost = job.turn.refusal() if job and job.turn else None
     err = lost or err  # whatever failed, failed because of that
     told, expected = str(err), isinstance(err, LakehouseError)
-    if job and not lost and job.status.jvm and not progress.is_alive(job.status.jvm, job.status.jvm_started):
+    if job and not lost and job.status.jvm and _jvm_ended(job.status, err):
         told, expected = f"jvm={job.status.jvm}: Spark's JVM ended, killed or out of memory; {cause(told)}", True
     print(f"error: {told}" if expected else traceback.format_exc(), file=sys.stderr, flush=True)
     if job is None or lost:
@@ -250,6 +256,14 @@ def _failed(job: Job | None, err: Exception) -> int:
     with suppress(OSError):  # the disk is full: that is why it ends
         job.say(state="failed", error=told[:2000])
     return 1
+
+
+def _jvm_ended(status: JobStatus, err: Exception) -> bool:
+    """Whether the JVM is gone; one that answers no more is given the moments that its end takes."""
+    with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
+        if isinstance(err, ConnectionError | Py4JNetworkError) and progress.is_alive(status.jvm, status.jvm_started):
+            psutil.Process(status.jvm).wait(_END_OF_JVM)
+    return not progress.is_alive(status.jvm, status.jvm_started)
 
 
 if __name__ == "__main__":

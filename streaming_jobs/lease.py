@@ -1,5 +1,7 @@
 """One process runs a pipeline: a lock that goes with its holder, and a number that says whose turn it is.
 
+A process that runs several has the lease of each, so that none of them is run by another beside it.
+
 <root>/_jobs/<pipeline>/lease       locked by the process that runs the pipeline
 <root>/_jobs/<pipeline>/epoch.json  the lease in force: its epoch, one more for each holder, and the holder
 
@@ -9,8 +11,8 @@ not: a process that wakes up after another took over finds an epoch that is not 
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,6 +20,7 @@ import portalocker
 import psutil
 
 from lakehouse.errors import JobError
+from lakehouse.files import replace_file
 from lakehouse.settings import Settings
 from streaming_jobs import progress
 
@@ -26,36 +29,42 @@ _END_OF_JVM = 20.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Whose turn it is; the process is its pid and its start time (seconds since 1970)."""
+    """Whose turn it is; the process is its pid and its start time (seconds since 1970), `job` the name it runs under."""
 
     epoch: int
     pid: int
     process_started: float
     since: str
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right of one process to run `pipeline`, as long as `epoch` is the one in force."""
+    """The right of one process to run pipelines (its job), as long as the epoch of each is the one in force."""
 
-    path: Path
-    pipeline: str
-    epoch: int
+    job: str
+    epochs: Mapping[Path, int]
+
+    @property
+    def epoch(self) -> int:
+        return max(self.epochs.values())
 
     def check(self) -> None:
-        """Raises JobError, with the winner's name, if another process has taken over: one small file read."""
+        """Raises JobError, with the winner's name, if another process has taken over: a small file read for each pipeline."""
         if refusal := self.refusal():
             raise refusal
 
     def refusal(self) -> JobError | None:
-        now = holder(self.path)
-        if now and now.epoch == self.epoch:
-            return None
-        who = f"pid={now.pid} since {now.since} (epoch {now.epoch})" if now else "nobody (epoch.json is gone)"
-        return JobError(
-            f"pipeline={self.pipeline!r}, epoch={self.epoch}: {who} runs it now; one process fills a table, so "
-            f"pid={os.getpid()} ends without writing"
-        )
+        for path, epoch in self.epochs.items():
+            now = holder(path)
+            if now and now.epoch == epoch:
+                continue
+            who = f"pid={now.pid} since {now.since} (epoch {now.epoch})" if now else "nobody (epoch.json is gone)"
+            return JobError(
+                f"pipeline={path.parent.name!r}, epoch={epoch}: {who} runs it now; one process fills a table, so "
+                f"pid={os.getpid()} ends without writing"
+            )
+        return None
 
 
 def holder(path: Path) -> Holder | None:
@@ -71,9 +80,23 @@ def path_of(settings: Settings, pipeline: str) -> Path:
 
 
 @contextmanager
-def held(settings: Settings, pipeline: str) -> Iterator[Lease]:
-    """The right to run a pipeline: held by one process, gone with it. Raises JobError naming who holds it."""
-    path = path_of(settings, pipeline)
+def held(settings: Settings, job: str) -> Iterator[Lease]:
+    """The right to run the pipelines of a job: held by one process, gone with it. Raises JobError naming who holds it."""
+    with ExitStack() as locks:
+        epochs = {}
+        for pipeline in settings.members(job):
+            path = path_of(settings, pipeline)
+            locks.enter_context(_locked(path, pipeline))
+            before = holder(path)
+            for name in dict.fromkeys((pipeline, job, (before and before.job) or job)):
+                _await_end_of_jvm(settings, name)
+            now = Holder((before.epoch if before else 0) + 1, os.getpid(), psutil.Process().create_time(), progress.now(), job)
+            replace_file(path, asdict(now))
+            epochs[path] = now.epoch
+        yield Lease(job, epochs)
+
+
+def _locked(path: Path, pipeline: str) -> portalocker.Lock:
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = portalocker.Lock(path.with_name("lease"), "a", timeout=0, fail_when_locked=True)
     try:
@@ -82,12 +105,13 @@ def held(settings: Settings, pipeline: str) -> Iterator[Lease]:
         winner = holder(path)
         who = f"pid={winner.pid} since {winner.since}" if winner else "another process"
         raise JobError(f"pipeline={pipeline!r}: {who} runs it; one process fills a table, so this one ends") from err
-    with lock:
-        _await_end_of_jvm(settings, pipeline)
-        before = holder(path)
-        now = Holder(before.epoch + 1 if before else 1, os.getpid(), psutil.Process().create_time(), progress.now())
-        progress.replace_file(path, asdict(now))
-        yield Lease(path, pipeline, now.epoch)
+    return lock
+
+
+def others(settings: Settings, job: str) -> set[str]:
+    """Jobs of other names whose process, still there, runs a pipeline of this one."""
+    found = (holder(path_of(settings, pipeline)) for pipeline in settings.members(job))
+    return {h.job for h in found if h and h.job not in ("", job) and progress.is_alive(h.pid, h.process_started)}
 
 
 def _await_end_of_jvm(settings: Settings, pipeline: str) -> None:

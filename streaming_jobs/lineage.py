@@ -21,6 +21,7 @@ from openlineage.client.transport.http import HttpConfig, HttpTransport
 from lakehouse.catalog import Catalog, table_path
 from lakehouse.errors import BrokerError, SettingsError
 from lakehouse.event_time import EPOCH, parse_instant, text
+from lakehouse.files import replace_file
 from lakehouse.frontier import NOTHING, Commit, Journal
 from lakehouse.kafka_options import client_config
 from lakehouse.settings import Settings
@@ -29,7 +30,7 @@ from streaming_jobs import progress
 from streaming_jobs.progress import AT_WORK, JobStatus
 
 NAMESPACE = "lakehouse"
-PRODUCER = "https://pypi.org/project/unified-lakehouse"
+PRODUCER = "urn:unified-lakehouse"
 _ENDED = {"stopped": RunState.COMPLETE, "failed": RunState.FAIL, "broken": RunState.FAIL, "dead": RunState.ABORT}
 
 
@@ -60,16 +61,17 @@ class Lineage:
         self._noted = settings.root / "_lineage.json"
 
     def tell(self) -> int:
-        """Sends the events that are due, and returns how many. What cannot be sent raises, and is due again."""
+        """Sends the events that are due, and returns how many. Raises OSError for one that cannot be sent: it is due again."""
         told = json.loads(self._noted.read_text()) if self._noted.exists() else {}
         sent = 0
         for table in self.catalog:
             known = told.setdefault(table.name, {"bounded": "", "run": "", "ended": True, "live": ""})
-            for event in [*self._bounded(table, known), *self._live(table, known)]:
+            events = [*self._bounded(table, known), *self._live(table, known)]
+            for event in events:
                 self.to.emit(event)
-                sent += 1
-        if sent:
-            progress.replace_file(self._noted, told)
+            if events:
+                replace_file(self._noted, told)
+            sent += len(events)
         return sent
 
     def _bounded(self, table: Table, known: dict) -> Iterator[RunEvent]:

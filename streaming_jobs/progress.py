@@ -2,13 +2,12 @@
 
 <root>/_jobs/<pipeline>/status.json     now (JobStatus), replaced as a whole at every heartbeat
 <root>/_jobs/<pipeline>/progress.jsonl  one line a micro-batch: Spark's own progress; `.1` is the file before
-<root>/_jobs/<pipeline>/driver.log      the process's output; `.1` to `.3` those of earlier processes
+<root>/_jobs/<pipeline>/driver.log      the process's output; `.1` to `.3` those of earlier processes, or what was past 16 MiB
 
 What others want of it, and did to it, is in `streaming_jobs.desired`; who may run it, in `streaming_jobs.lease`.
 """
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,7 +16,7 @@ from typing import Literal
 
 import psutil
 
-from lakehouse.frontier import append_line
+from lakehouse.files import append_line, replace_file
 from lakehouse.settings import Settings
 
 State = Literal["starting", "running", "degraded", "stopping", "stopped", "failed", "dead", "broken"]
@@ -129,14 +128,6 @@ def note(settings: Settings, pipeline: str, progress: dict) -> None:
     if path.exists() and path.stat().st_size > _JOURNAL_BYTES:
         path.replace(path.with_suffix(".jsonl.1"))
     append_line(path, json.dumps(progress, default=str))
-
-
-def replace_file(path: Path, value: object) -> None:
-    """Writes `value` as JSON in one step: a reader sees the file before or this one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(f".{os.getpid()}")
-    beside.write_text(json.dumps(value, indent=1))
-    beside.replace(path)
 
 
 def now() -> str:

@@ -14,7 +14,9 @@ from pyspark.sql.streaming import StreamingQuery
 from lakehouse import live
 from lakehouse.errors import JobError
 from lakehouse.event_time import text
+from lakehouse.frontier import note_dropped
 from lakehouse.lake import Lake
+from lakehouse.live_run import CHECKPOINTS
 from lakehouse.table import Table
 from streaming_jobs import healing, progress
 from streaming_jobs.healing import Failure
@@ -96,7 +98,10 @@ class LiveQuery:
                 continue
             self.noted = report.batchId
             progress.note(self.lake.settings, self.table.pipeline, json.loads(report.json))
-            status = replace(status, busy_since=None, **_reported(report, status.dropped_by_spark))
+            dropped = sum(o.numRowsDroppedByWatermark for o in report.stateOperators)
+            if dropped:
+                note_dropped(self.lake.settings, self.table, dropped)
+            status = replace(status, busy_since=None, dropped_by_spark=status.dropped_by_spark + dropped, **_reported(report))
         if reports and "addBatch" not in reports[-1].durationMs:  # nothing to do
             status = replace(status, rows_per_second=0.0)
         for commit in takewhile(lambda c: c.at > self.began and c.batch > self.status.batch, self._journal()):
@@ -132,7 +137,7 @@ def cause(text: str) -> str:
     return (exceptions[-1:] or lines[:1] or ["no text"])[0][:500]
 
 
-def _reported(report, dropped: int) -> dict[str, object]:
+def _reported(report) -> dict[str, object]:
     """What one micro-batch's report changes in the status."""
     lags = _lags(report)
     return {
@@ -143,7 +148,6 @@ def _reported(report, dropped: int) -> dict[str, object]:
         "phases": dict(report.durationMs),
         "state_rows": sum(o.numRowsTotal for o in report.stateOperators),
         "state_bytes": sum(o.memoryUsedBytes for o in report.stateOperators),
-        "dropped_by_spark": dropped + sum(o.numRowsDroppedByWatermark for o in report.stateOperators),
     }
 
 
@@ -165,7 +169,7 @@ def _files(source) -> int:
 
 def _in_flight(lake: Lake, table: Table) -> tuple[int, str] | None:
     """The micro-batch that has begun and is not committed, and its range of offsets; None if there is none."""
-    folder = lake.settings.root / live.CHECKPOINTS / table.name
+    folder = lake.settings.root / CHECKPOINTS / table.name
     generations = _numbers(folder)
     checkpoint = folder / str(generations[-1]) if generations else folder
     begun, done = _numbers(checkpoint / "offsets"), _numbers(checkpoint / "commits")

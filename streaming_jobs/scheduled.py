@@ -16,7 +16,6 @@ from streaming_jobs.progress import JobStatus
 
 _LOOK = 1.0  # seconds between two looks at a run that one waits for
 _END_OF_JVM = 20.0
-_ACTING = 120.0  # seconds to wait for whoever else is starting or ending the process
 
 
 def off(settings: Settings, pipeline: str) -> str:
@@ -35,7 +34,7 @@ def run(settings: Settings, pipeline: str, *, by: str) -> JobStatus:
     """
     if why := off(settings, pipeline):
         raise JobError(f"pipeline={pipeline!r}: {why}")
-    with desired.acting(settings, pipeline, _ACTING):
+    with desired.acting(settings, pipeline, supervisor.ACTING):
         pid = supervisor.begin(settings, pipeline, f"asked for by {by}")
     return await_end(settings, pipeline, pid)
 

@@ -4,6 +4,7 @@ Each start and stop is recorded as what is wanted (`desired`), so that whoever s
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -15,15 +16,16 @@ import psutil
 from lakehouse import catalog
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings, to_environment
-from streaming_jobs import desired, progress
+from streaming_jobs import desired, lease, progress
 from streaming_jobs.desired import Event
 from streaming_jobs.progress import AT_WORK, JobStatus
 
 _LOGS = 3
+_LOG_BYTES = 16 << 20
 _LOOK = 0.1  # seconds between two looks at a status file, which is all that a job shares with others
 _KILLED = 5.0  # seconds for a process to be gone after SIGKILL
 _DRAIN = 60.0  # seconds
-_ACTING = 120.0  # seconds to wait for whoever else is starting or ending the process
+ACTING = 120.0  # seconds to wait for whoever else is starting or ending the process
 
 
 def status(settings: Settings, pipeline: str) -> JobStatus | None:
@@ -39,7 +41,7 @@ def start(settings: Settings, pipeline: str, *, wait: float = 60, by: str = "") 
     """
     catalog.load(settings).of_pipeline(pipeline)
     wanted = desired.wish(settings, pipeline, "running", by)
-    with desired.acting(settings, pipeline, _ACTING):
+    with desired.acting(settings, pipeline, ACTING):
         pid = begin(settings, pipeline, f"asked for by {wanted.by}")
     return await_running(settings, pipeline, pid, wait)
 
@@ -65,7 +67,7 @@ def stop(
     One that has not ended after `timeout` seconds is killed: it resumes all the same.
     """
     wanted = desired.wish(settings, pipeline, "stopped", by)
-    with desired.acting(settings, pipeline, _ACTING):
+    with desired.acting(settings, pipeline, ACTING):
         end(settings, pipeline, f"asked for by {wanted.by}", 0 if now else timeout)
     return status(settings, pipeline)
 
@@ -76,14 +78,20 @@ def restart(
     """Ends the job as `stop` does and starts it again; parked queries are tried again. Raises JobError as `start` does."""
     catalog.load(settings).of_pipeline(pipeline)
     wanted = desired.wish(settings, pipeline, "running", by)
-    with desired.acting(settings, pipeline, _ACTING):
+    with desired.acting(settings, pipeline, ACTING):
         end(settings, pipeline, f"restart asked for by {wanted.by}", 0 if now else timeout)
         pid = launch(settings, pipeline, f"restart asked for by {wanted.by}")
     return await_running(settings, pipeline, pid, wait)
 
 
 def launch(settings: Settings, pipeline: str, why: str, *, restarted: bool = False, counted: bool = False) -> int:
-    """Starts the job's process, detached, and returns its pid without waiting for it; for who is `acting` only."""
+    """Starts the job's process, detached, and returns its pid without waiting for it; for who is `acting` only.
+
+    One that runs the same pipelines under another name, since the settings had them together or apart, is drained first.
+    """
+    for other in lease.others(settings, pipeline):
+        with desired.acting(settings, other, ACTING):
+            end(settings, other, f"{why}, in the process {pipeline!r}", _DRAIN)
     log, at = _fresh_log(settings, pipeline), progress.now()
     # By way of a shell that ends at once: in a session of its own no terminal reaches the job, and as nobody's child
     # it leaves no zombie behind, whoever started it.
@@ -202,11 +210,33 @@ def log_path(settings: Settings, pipeline: str) -> Path:
 def _fresh_log(settings: Settings, pipeline: str) -> Path:
     log = log_path(settings, pipeline)
     log.parent.mkdir(parents=True, exist_ok=True)
-    for i in range(_LOGS, 0, -1):
-        older = log.with_suffix(f".log.{i - 1}") if i > 1 else log
-        if older.exists():
-            older.replace(log.with_suffix(f".log.{i}"))
+    _set_aside(log)
+    if log.exists():
+        log.replace(_older(log, 1))
     return log
+
+
+def _set_aside(log: Path) -> None:
+    """Makes room for one more log behind those of earlier processes."""
+    for i in range(_LOGS, 1, -1):
+        if (older := _older(log, i - 1)).exists():
+            older.replace(_older(log, i))
+
+
+def _older(log: Path, number: int) -> Path:
+    return log.with_suffix(f".log.{number}")
+
+
+def shorten_log(settings: Settings, pipeline: str, longest: int = _LOG_BYTES) -> None:
+    """Puts the log of a running process aside once it is long, as that of an earlier one.
+
+    Copied and emptied, for the process keeps it open; a line written in between is lost.
+    """
+    log = log_path(settings, pipeline)
+    if log.exists() and log.stat().st_size > longest:
+        _set_aside(log)
+        shutil.copy(log, _older(log, 1))
+        os.truncate(log, 0)
 
 
 def log_tail(settings: Settings, pipeline: str, lines: int = 15) -> str:

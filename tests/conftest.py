@@ -13,6 +13,11 @@ from lakehouse.tables import sensors
 from lakehouse.testing import Stage
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The file with the longest tests first: of two workers none is to be left alone with it at the end."""
+    items.sort(key=lambda item: item.path.name != "test_streaming_job.py")
+
+
 @pytest.fixture(scope="session")
 def quick_jvm() -> dict[str, str]:
     """For a JVM that runs many small queries, none of them long: it compiles in one stage, in half the time."""

@@ -6,20 +6,23 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import dagster as dg
 import psutil
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from assets import automation, definitions, schedules, sensors
+from assets import automation, definitions, proving, sensors, upkeep
 from assets.resources import Lakehouse
 from assets.streams import job_key
 from assets.testing import evaluate, materialize
 from lakehouse import catalog
 from lakehouse.bounded import backfill
+from lakehouse.catalog import table_path
 from lakehouse.event_time import parse_range
 from lakehouse.frontier import Journal
 from lakehouse.lake import Lake
@@ -119,7 +122,7 @@ def test_derived_tables_have_the_partitions_of_delta(built):
 def test_jobs_and_checks(built):
     jobs = {j.name for j in built.resolve_all_job_defs() if not j.name.startswith("__")}
     streams = {f"{does}_{pipeline}" for does in ("start", "stop", "restart") for pipeline in ("sensors", "ads")}
-    assert jobs == streams | {"reconcile", "update"}
+    assert jobs == streams | {"reconcile", "repair", "update", "maintain"}
     checks = {(k.asset_key.to_user_string(), k.name) for k in built.resolve_asset_graph().asset_check_keys}
     derived = ("valid_readings", "sensor_averages", "sensor_trends", "campaign_views")
     assert checks == {(t, c) for t in derived for c in ("stream_equals_batch", "expectations_hold")} | {
@@ -137,21 +140,31 @@ def test_column_schemas_come_from_the_tables_on_disk(settings):
 # ---- bounded runs
 
 
+def damaged(settings: Settings, *hours: str) -> None:
+    """By another hand: these partitions have fewer rows than they are to have."""
+    stored = DeltaTable(str(settings.root / "gold" / "sensor_averages"))
+    stored.delete(f"sensor_id = 'sensor-1' AND _partition IN ({', '.join(repr(h) for h in hours)})")
+
+
 def test_a_range_of_partitions_is_one_bounded_run(own, spark, instance):
     before = Lake(spark, own, catalog.load(own)).read(table_of(own, "sensor_averages")).count()
+    damaged(own, HOURS[1])
     result = materialize(own, "sensor_averages", HOURS[0], HOURS[1], instance=instance)
     assert result.success
-    events = {m.partition: m for m in result.asset_materializations_for_node("sensor_averages")}
+    events = {m.partition: m.metadata for m in result.asset_materializations_for_node("sensor_averages")}
     assert sorted(events) == HOURS[:2]
-    shown = {name: value.value for name, value in events[HOURS[0]].metadata.items()}
-    assert shown["origin"] == "bounded"
+    told = [(events[h]["outcome"].value, events[h]["origin"].value, events[h]["rows"].value) for h in HOURS[:2]]
+    assert told == [("unchanged", "live", 9), ("rewritten", "bounded", 9)]
+    assert "delta_version" in events[HOURS[1]] and "delta_version" not in events[HOURS[0]]
+    shown = {name: value.value for name, value in events[HOURS[0]].items()}
     assert shown["range"] == "[2026-01-01T00:00:00Z, 2026-01-01T02:00:00Z)"
-    assert shown["rows_written"] == sum(e.metadata["rows"].value for e in events.values()) > shown["rows"] > 0
-    assert {"rows_arrived", "rows_late", "rows_quarantined", "delta_version", "seconds", "frontier"} <= shown.keys()
+    assert (shown["partitions_rewritten"], shown["partitions_unchanged"], shown["partitions_done_before"]) == (1, 1, 0)
+    assert shown["rows_written"] == 9 and shown["plan"]["input"] == "valid_readings" and shown["plan"]["input_rows"] > 0
+    assert {"rows_arrived", "rows_late", "rows_quarantined", "seconds", "frontier"} <= shown.keys()
     table = Lake(spark, own, catalog.load(own)).read(table_of(own, "sensor_averages"))
     assert table.count() == before
     origins = {(r["_partition"], r["_origin"]) for r in table.select("_partition", "_origin").distinct().collect()}
-    assert origins == {(HOURS[0], "bounded"), (HOURS[1], "bounded"), (HOURS[2], "live")}
+    assert origins == {(HOURS[0], "live"), (HOURS[1], "bounded"), (HOURS[2], "live")}
 
 
 def test_a_range_across_the_frontier_is_refused_in_the_librarys_words(settings):
@@ -242,6 +255,7 @@ def test_a_tick_that_is_repeated_tells_the_same(settings, instance):
 
 
 def test_a_partition_that_a_bounded_run_replaced_says_so(own, instance):
+    damaged(own, HOURS[1])
     assert materialize(own, "sensor_averages", HOURS[1]).success
     events = [e for e in closings(own, instance).asset_events if e.asset_key == dg.AssetKey("sensor_averages")]
     told = [(e.partition, e.metadata["origin"].value) for e in events]
@@ -272,6 +286,7 @@ def test_records_tell_what_came_in(settings, instance):
 def test_a_bounded_run_from_the_command_line_is_told(own, spark, instance):
     cursor = writings(own, instance).cursor
     lake = Lake(spark, own, catalog.load(own))
+    damaged(own, *HOURS)
     backfill(lake, lake.catalog.table("sensor_averages"), parse_range("2026-01-01T00:00", "2026-01-01T02:00"))
     tick = writings(own, instance, cursor)
     assert [(e.partition, e.metadata["origin"].value) for e in tick.asset_events] == [(h, "bounded") for h in HOURS[:2]]
@@ -280,6 +295,7 @@ def test_a_bounded_run_from_the_command_line_is_told(own, spark, instance):
 
 def test_a_bounded_run_of_dagsters_own_is_not_told_again(own, spark, instance):
     cursor = writings(own, instance).cursor
+    damaged(own, HOURS[1])
     assert materialize(own, "sensor_averages", HOURS[1], instance=instance).success
     assert not writings(own, instance, cursor).asset_events
 
@@ -288,11 +304,12 @@ def test_a_bounded_run_of_dagsters_own_is_not_told_again(own, spark, instance):
 
 
 def test_the_schedule_asks_for_what_is_not_certified(own, spark):
-    schedule = schedules.reconcile_closed(own, catalog.load(own))
+    schedule = proving.reconcile_closed(own, catalog.load(own))
 
     def asked() -> list[tuple[str, str, str]]:
         tick = schedule.evaluate_tick(dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC)))
-        return [tuple(r.run_config["ops"]["reconcile_range"]["config"].values()) for r in tick.run_requests]
+        ranges = [r.run_config["ops"]["reconcile_ranges"]["config"]["ranges"] for r in tick.run_requests]
+        return [tuple(each.values()) for of_run in ranges for each in of_run]
 
     whole = ("2026-01-01T00:00:00Z", "2026-01-01T03:00:00Z")
     assert asked() == [("valid_readings", *whole), ("sensor_averages", *whole)]
@@ -303,7 +320,7 @@ def test_the_schedule_asks_for_what_is_not_certified(own, spark):
 
 
 def test_the_job_records_its_verdict_on_the_check(own, spark, instance):
-    config = {"ops": {"reconcile_range": {"config": {"table": "sensor_averages"}}}}
+    config = {"ops": {"reconcile_ranges": {"config": {"ranges": [{"table": "sensor_averages"}]}}}}
     job = definitions.build(own).resolve_job_def("reconcile")
     result = job.execute_in_process(config, instance=instance)
     (verdict,) = result.get_asset_check_evaluations()
@@ -317,6 +334,8 @@ def test_the_job_records_its_verdict_on_the_check(own, spark, instance):
     assert not verdict.passed
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_a_failed_proof_blocks_what_is_downstream_until_the_table_is_repaired(own, spark, instance):
     built = definitions.build(own)
 
@@ -335,7 +354,7 @@ def test_a_failed_proof_blocks_what_is_downstream_until_the_table_is_repaired(ow
         return found.get_requested_partitions(report.key)
 
     def proves() -> bool:
-        config = {"ops": {"reconcile_range": {"config": {"table": "sensor_averages"}}}}
+        config = {"ops": {"reconcile_ranges": {"config": {"ranges": [{"table": "sensor_averages"}]}}}}
         return built.resolve_job_def("reconcile").execute_in_process(config, instance=instance, raise_on_error=False).success
 
     assert requested() == set()
@@ -363,6 +382,37 @@ def test_a_failed_proof_blocks_what_is_downstream_until_the_table_is_repaired(ow
     assert requested() == {HOURS[1], HOURS[2]}
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_what_differs_is_repaired_as_far_as_it_is_allowed_and_the_coverage_is_observed(own, spark, instance, monkeypatch):
+    averages, loaded = table_of(own, "sensor_averages"), catalog.load(own)
+    DeltaTable(str(table_path(own, averages))).delete(f"_partition = '{HOURS[1]}'")
+    config = {"ops": {"reconcile_ranges": {"config": {"ranges": [{"table": "sensor_averages"}]}}}}
+    job = definitions.build(own).resolve_job_def("reconcile")
+    assert not job.execute_in_process(config, instance=instance, raise_on_error=False).success
+    observed = instance.fetch_observations(dg.AssetKey(averages.name), limit=1).records[0].asset_observation.metadata
+    assert observed["proven_share"].value == pytest.approx(2 / 3, abs=1e-4) and observed["partitions_different"].value == 1
+    assert observed["proof_seconds_within_a_day"].value > 0
+
+    def asked(settings: Settings):
+        tick = dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC))
+        return proving.repair_different(settings, loaded).evaluate_tick(tick)
+
+    assert not asked(own).run_requests and "nothing that differs" in asked(own).skip_message
+    monkeypatch.setenv("LAKEHOUSE_REPAIR", "sensor_averages=partitions 1, rows 100000")  # a run reads it where it is
+    allowing = replace(own, repair=from_environment().repair)
+    (request,) = asked(allowing).run_requests
+    assert request.tags["partitions"] == HOURS[1]
+    job = definitions.build(allowing).resolve_job_def("repair")
+    result = job.execute_in_process(request.run_config, instance=instance)
+    (repaired,) = result.asset_materializations_for_node("repair_table")
+    assert (repaired.partition, repaired.metadata["verdict"].value) == (HOURS[1], "EQUAL")
+    assert repaired.metadata["cause"].value.startswith("rows changed by hand")
+    (verdict,) = result.get_asset_check_evaluations()
+    assert verdict.passed
+    assert not asked(allowing).run_requests
+
+
 def test_the_asset_of_the_docs_reads_a_closed_hour(settings):
     (text, *_) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "automation.md").read_text(), re.DOTALL)
     exec(text, shown := {})
@@ -374,6 +424,39 @@ def test_the_asset_of_the_docs_reads_a_closed_hour(settings):
 
 
 # ---- streaming jobs
+
+
+def test_the_upkeep_job_looks_after_every_table(own, instance):
+    result = upkeep.maintain.execute_in_process(instance=instance, resources={"lakehouse": Lakehouse.of(own)})
+    assert result.success and result.output_for_node("maintain_tables") == 9, "four tables, their quarantines, _commits"
+
+
+def test_old_runs_and_events_without_a_run_are_forgotten_and_partitions_stay():
+    @dg.op
+    def nothing(context: dg.OpExecutionContext) -> None:
+        context.log_event(dg.AssetCheckEvaluation(asset_key=dg.AssetKey("table"), check_name=context.job_name, passed=False))
+
+    with dg.DagsterInstance.local_temp() as instance:
+        for name in ("reconcile", "mine"):
+            assert dg.GraphDefinition(name, node_defs=[nothing]).to_job().execute_in_process(instance=instance).success
+        for _ in range(3):
+            for event in (dg.AssetObservation("job"), dg.AssetMaterialization("record")):
+                instance.report_runless_asset_event(event)
+        for partition in "ab":
+            instance.report_runless_asset_event(dg.AssetMaterialization("table", partition=partition))
+        before = datetime.now(UTC)
+        instance.report_runless_asset_event(dg.AssetObservation("job"))
+        upkeep.forget(instance, before)
+        (run,) = instance.get_runs()
+        assert run.job_name == "mine"
+        verdict = dg.AssetCheckKey(dg.AssetKey("table"), "reconcile")  # of a run that was forgotten
+        (found,) = instance.event_log_storage.get_latest_asset_check_execution_by_key([verdict]).values()
+        assert found.status.value == "FAILED"
+        assert len(instance.fetch_observations(dg.AssetKey("job"), limit=5).records) == 1
+        assert len(instance.fetch_materializations(dg.AssetKey("record"), limit=5).records) == 1, "the last"
+        assert instance.get_materialized_partitions(dg.AssetKey("table")) == {"a", "b"}
+        shards = {path.stem for path in Path(instance.event_log_storage.path_for_shard("x")).parent.glob("*-*.db")}
+        assert shards == {run.run_id}
 
 
 def test_stopping_a_job_that_never_ran_is_nothing(settings, instance):
@@ -414,6 +497,14 @@ def test_the_sensor_that_supervises_takes_less_than_a_second_and_starts_what_is_
     assert "none is running" in tick()
     supervisor.stop(own, "sensors", now=True)
     assert tick() == "sensors: nothing (it is stopped)"
+
+
+def test_a_job_that_has_read_nothing_yet_is_shown_all_the_same(own):
+    at, process = progress.now(), psutil.Process()
+    idle = (QueryStatus("sensor_readings", True, since=at), QueryStatus("valid_readings", True, since=at))
+    progress.write(own, JobStatus("sensors", process.pid, process.create_time(), 0, 0.0, "running", at, at, idle))
+    (told,) = sensors.streaming_job_states(own, catalog.load(own)).evaluate_tick(dg.build_sensor_context()).asset_events
+    assert (told.metadata["queries"].value, told.metadata["rows_per_second"].value) == (2, 0.0)
 
 
 def test_the_node_of_a_streaming_job_shows_how_each_query_does(own):

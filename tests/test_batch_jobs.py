@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from batch_jobs import backfill, commands, reconcile
 from batch_jobs.publisher import publishing
-from lakehouse import proof, sinks
+from lakehouse import bounded, proof, sinks
 from lakehouse.catalog import load
 from lakehouse.digest import digest
 from lakehouse.errors import JobError, LakehouseError
-from lakehouse.frontier import certificates
+from lakehouse.frontier import NOTHING, certificates
 from lakehouse.lake import Lake
 from lakehouse.settings import Settings
 
@@ -52,19 +52,48 @@ def versions(lake: Lake) -> list[int]:
     return [sinks.version(lake.path(table)) for table in lake.catalog]
 
 
-def test_a_backfill_gives_the_same_rows_and_says_that_it_wrote_them(lake):
+def remove(lake: Lake, name: str, predicate: str | None = None) -> None:
+    """By another hand: the table has fewer rows than it is to have."""
+    DeltaTable(str(lake.path(lake.catalog.table(name)))).delete(predicate)
+
+
+def origins(lake: Lake) -> set[tuple[str, str]]:
+    rows = stored(lake).select("_origin", "_partition").distinct().collect()
+    return {(r["_origin"], r["_partition"][-2:]) for r in rows}
+
+
+def test_a_backfill_rewrites_the_partitions_that_differ_and_leaves_the_others_to_the_stream(lake):
     before = digest(stored(lake))
-    commit = backfill.run(lake, AVERAGES, at(0), at(2))
-    assert (commit.role, commit.start, commit.end) == ("bounded", at(0), at(2))
-    assert (commit.arrived, commit.late, commit.written) == (19, 1, 18)
+    remove(lake, AVERAGES, "_partition = '2026-01-01-01' AND sensor_id = 'sensor-1'")
+    first, second = backfill.run(lake, AVERAGES, at(0), at(2))
+    assert (first.role, first.start, first.end, first.version) == ("bounded", at(0), at(1), NOTHING)
+    assert (second.start, second.end, second.version) == (at(1), at(2), sinks.version(lake.path(lake.catalog.table(AVERAGES))))
+    assert [(c.arrived, c.late, c.written) for c in (first, second)] == [(9, 0, 9), (10, 1, 9)]
     assert digest(stored(lake)) == before
-    origins = stored(lake).groupBy("_origin", "_partition").count().collect()
-    assert {tuple(row) for row in origins} == {
-        ("bounded", "2026-01-01-00", 9), ("bounded", "2026-01-01-01", 9), ("live", "2026-01-01-02", 9),
-    }  # fmt: skip
+    assert origins(lake) == {("live", "00"), ("bounded", "01"), ("live", "02")}
     certificate = reconcile.run(lake, AVERAGES, at(0), at(3))
-    assert (certificate.verdict, certificate.rows_live, certificate.rows_by_bounded_runs) == ("EQUAL", 27, 18)
+    assert (certificate.verdict, certificate.rows_live, certificate.rows_by_bounded_runs) == ("EQUAL", 27, 9)
     assert reconcile.exit_code(certificate) == 0
+    now = versions(lake)
+    assert {c.version for c in backfill.run(lake, AVERAGES, at(0), at(2))} == {NOTHING} and versions(lake) == now
+
+
+def test_all_or_nothing_is_one_commit(lake):
+    remove(lake, AVERAGES, "sensor_id = 'sensor-1'")
+    before = versions(lake)
+    [commit] = backfill.run(lake, AVERAGES, at(0), at(2), whole=True)
+    assert (commit.start, commit.end, commit.written) == (at(0), at(2), 18)
+    assert sum(versions(lake)) == sum(before) + 1
+    assert origins(lake) == {("bounded", "00"), ("bounded", "01"), ("live", "02")}
+
+
+def test_what_the_quarantine_lost_is_put_back_and_the_rows_stay(lake):
+    aside = lake.path(lake.catalog.table("valid_readings"), "quarantine")
+    whole = digest(lake.read(lake.catalog.table("valid_readings"), side="quarantine"))
+    DeltaTable(str(aside)).delete()
+    commits = list(backfill.run(lake, "valid_readings", at(0), at(3)))
+    assert {c.version for c in commits} == {NOTHING} and sum(c.quarantined for c in commits) == whole.rows > 0
+    assert digest(lake.read(lake.catalog.table("valid_readings"), side="quarantine")) == whole
 
 
 def test_a_preview_counts_and_changes_nothing(lake):
@@ -74,8 +103,12 @@ def test_a_preview_counts_and_changes_nothing(lake):
     found = json.loads(result.stdout)
     assert result.exit_code == 0
     assert found["partitions"] == ["2026-01-01-01", "2026-01-01-02"]
-    assert (found["rows_replaced"], found["input"], found["downstream"]) == (20, "sensor_readings", [AVERAGES, "sensor_trends"])
+    assert (found["rows_replaced"], found["input"], found["done"]) == (20, "sensor_readings", [])
+    assert found["estimated_seconds"] is None, "there was no bounded run before"
     assert 22 <= found["input_rows"] <= 36 and found["input_bytes"] > 0
+    reached = {d["table"]: (d["start"], d["end"]) for d in found["downstream"]}
+    hours = [f"2026-01-01T0{hour}:00:00Z" for hour in (1, 3, 4)]
+    assert reached == {AVERAGES: (hours[0], hours[1]), "sensor_trends": (hours[0], hours[2])}, "a sliding window straddles"
     assert sorted(path for path in lake.settings.root.rglob("*")) == before
 
 
@@ -102,7 +135,9 @@ def test_what_a_backfill_refuses(lake, table, start, end, said):
 def test_one_publisher_at_a_time(lake):
     table = lake.catalog.table(AVERAGES)
     with publishing(lake.settings, table), pytest.raises(JobError, match=f"pid={os.getpid()}"):
-        backfill.run(lake, AVERAGES, at(0), at(1))
+        list(backfill.run(lake, AVERAGES, at(0), at(1)))
+    with publishing(lake.settings, table):
+        assert f"pid {os.getpid()} is rewriting" in backfill.plan(lake, AVERAGES, at(0), at(1)).conflicts[0]
     with publishing(lake.settings, table):
         pass  # free again
 
@@ -117,7 +152,7 @@ def test_the_proof_finds_what_was_planted_deleted_and_altered(lake):
 
     shown = command(lake, "reconcile", AVERAGES)
     assert shown.exit_code == 1 and "1 missing, 1 extra, 1 changed" in shown.stdout
-    recorded = certificates(lake.settings, lake.catalog.table(AVERAGES))[-1]
+    recorded = proof.summed([c for c in certificates(lake.settings, lake.catalog.table(AVERAGES)) if c.verdict != "EQUAL"])
     assert (recorded.verdict, recorded.missing, recorded.extra, recorded.changed) == ("DIFFERENT", 1, 1, 1)
     examples = {example.partition(":")[0]: example for example in recorded.examples}
     assert "window=[2026-01-01T00:07:05Z, 2026-01-01T00:07:10Z), sensor_id=sensor-1" in examples["missing"]
@@ -133,7 +168,7 @@ def test_exit_codes_of_the_proof(lake):
     nothing = command(lake, "reconcile", AVERAGES, "--start", "2025-01-01", "--end", "2025-01-02")
     assert nothing.exit_code == 1 and "no row was compared" in nothing.stdout
     ahead = command(lake, "reconcile", AVERAGES, "--start", "2026-01-01", "--end", "2026-01-02")
-    assert ahead.exit_code == 2 and "crosses the frontier" in ahead.stderr
+    assert ahead.exit_code == 3 and "NOT_YET" in ahead.stdout and "ahead of the frontier 2026-01-01T03:09:55Z" in ahead.stdout
     equal = proof.reconcile(lake, lake.catalog.table(AVERAGES))
     codes = {v: reconcile.exit_code(replace(equal, verdict=v)) for v in ("DIFFERENT", "PENDING", "NOT_YET", "UNPROVABLE")}
     assert codes == {"DIFFERENT": 1, "PENDING": 3, "NOT_YET": 3, "UNPROVABLE": 3}
@@ -158,3 +193,35 @@ def test_a_crash_is_never_taken_for_a_verdict(tmp_path):
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     run = process("batch_jobs.reconcile", AVERAGES, LAKEHOUSE_TABLES="broken_tables", PYTHONPATH=path)
     assert run.returncode == 2 and "ZeroDivisionError" in run.stderr
+
+
+PRICES = """
+from lakehouse.table import files, table
+
+price_list = files("prices.csv", schema="item STRING, price INT")
+
+
+@table(layer="bronze", keys=["item"])
+def prices(price_list):
+    return price_list
+"""
+
+
+def test_a_snapshot_is_computed_again_when_something_changed_and_only_then(spark, tmp_path, monkeypatch):
+    (tmp_path / "price_tables.py").write_text(PRICES)
+    file = tmp_path / "prices.csv"
+    file.write_text("item,price\na,1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = Settings(root=tmp_path / "root", tables=("price_tables",))
+    lake = Lake(spark, settings, load(settings))
+    table = lake.catalog.table("prices")
+    assert bounded.refresh(lake, table).written == 1
+    assert bounded.refresh(replace(lake, spark=None), table) is None, "nothing is computed"
+    assert bounded.rebuild(lake, table) is None, "computed, and found to be the same"
+    file.write_text("item,price\na,1\nb,2\n")
+    assert bounded.refresh(lake, table).written == 2
+    write_deltalake(str(lake.path(table)), lake.read(table).toArrow(), mode="append")
+    assert bounded.refresh(lake, table).written == 2, "by another hand"
+    assert lake.read(table).count() == 2
+    shutil.rmtree(lake.path(table))
+    assert bounded.refresh(lake, table).written == 2, "removed, to be filled again"

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks import check, report
+from benchmarks import check, plot, report, soak
 from benchmarks.latency import Latency
 from benchmarks.measure import BenchmarkError, Cost
 from benchmarks.report import Series
@@ -33,7 +33,8 @@ def test_the_quick_run_counts_exactly_and_leaves_nothing_behind(tmp_path: Path) 
     assert all(len(s["rounds"]) == 1 for s in found["series"])
     assert [each["name"] for each in found["live"]] == ["ours"] and found["live"][0]["windows"]
     assert [each["name"] for each in found["state"]] == ["advancing", "growing"]
-    assert len(found["targets"]) == 13
+    assert [len(each["proving"]) for each in found["proofs"]] == [1]
+    assert len(found["targets"]) == 16
     assert not list(tmp_path.glob("lakehouse-bench-*")), "topics and tables are removed"
     assert not _processes_of(tmp_path)
 
@@ -77,3 +78,21 @@ def test_targets_are_judged_round_by_round() -> None:
     by_hand = Series("catch-up", "hand-written", 1_000_000, [Cost(3, 4), Cost(6, 8), Cost(1, 4)])
     goals = report.targets(report.Found([ours, by_hand], [Latency("ours", (1.0, 9.0, 2.0), 0.5)]))
     assert [(goal.value, goal.met) for goal in goals] == [(1.5, True), (1.0, False), (2.0, True)]
+
+
+def test_a_soak_finds_what_grows_after_its_warm_up():
+    minutes = range(121)
+    samples = {name: [5.0 * bound.scale] * 121 for name, bound in soak.BOUNDS.items()}
+    samples |= {"seconds": [30.0 * n for n in minutes], "batches": [100.0 * n for n in minutes]}
+    samples["JVM memory"] = [min(n, 20) * 40.0 * soak.MIB for n in minutes]  # warm after ten minutes
+    samples["Delta logs"] = [100 * n * 9.0 * soak.KIB for n in minutes]
+    found = {t.name: t for t in soak.trends(samples, 600)}
+    assert all(t.within for t in found.values())
+    assert found["Delta logs"].slope == pytest.approx(9) and found["JVM memory"].slope == pytest.approx(0)
+    samples["driver memory"] = [n * 2.0 * soak.MIB for n in minutes]
+    found = soak.trends(samples, 600)
+    assert [(t.name, round(t.slope)) for t in found if not t.within] == [("driver memory", 240)]
+    with pytest.raises(BenchmarkError, match="longer"):
+        soak.trends(samples, 3_500)
+    drawn = plot.svg(samples["seconds"], {"JVM & driver": samples["driver memory"]})
+    assert drawn.count("L") == 120 and "JVM &amp; driver" in drawn

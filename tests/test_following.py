@@ -1,4 +1,4 @@
-"""A live `dagster dev` on the definitions of the docs: hours close, the asset behind them runs, its daemon and hook tell."""
+"""A live `dagster dev` on the definitions of the docs: hours close while it is down; it follows, and its hook tells."""
 
 import json
 import os
@@ -7,9 +7,12 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import dagster as dg
+import psutil
 import pytest
 from test_ui import default_signals, end, until
 
@@ -17,12 +20,12 @@ from lakehouse.settings import Settings, from_environment, to_environment
 from streaming_jobs import desired, progress
 from streaming_jobs.desired import Event
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.parallel, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[1]
 HOURS = [f"2026-01-01-0{hour}:00" for hour in range(3)]
 
 
-def test_an_asset_runs_when_its_hours_have_closed_and_a_hook_is_told(filled, tmp_path):
+def test_an_asset_runs_when_its_hours_have_closed_though_dagster_was_killed_and_a_hook_is_told(filled, tmp_path):
     home, root, told = tmp_path / "home", tmp_path / "root", tmp_path / "told"
     home.mkdir()
     shutil.copytree(filled, root)
@@ -41,26 +44,36 @@ def test_an_asset_runs_when_its_hours_have_closed_and_a_hook_is_told(filled, tmp
     paths = os.pathsep.join([str(tmp_path), str(ROOT)])
     environment = os.environ | to_environment(settings) | {"DAGSTER_HOME": str(home), "PYTHONPATH": paths}
     log = tmp_path / "dagster.log"
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        with dagster_dev(environment, log) as process:
+            until(lambda: looked(instance, "automation"), "the conditions are evaluated", log)
+            (daemon,) = [p for p in psutil.Process(process.pid).children(recursive=True) if "_daemon" in " ".join(p.cmdline())]
+            daemon.kill()
+            process.wait(60)  # it leaves no UI without its daemon
+        journal.write_text(closed)  # while nothing of Dagster runs
+        with dagster_dev(environment, log):
+            asset = dg.AssetKey("hottest_sensors")
+            until(lambda: instance.get_materialized_partitions(asset) == set(HOURS), "the asset has run", log)
+            derived = {"sensor_averages", "valid_readings"}
+            until(lambda: fresh(instance) == derived, "the daemon judges what was told", log)
+    (document,) = [json.loads(line) for line in told.read_text().splitlines()]
+    assert (document["what"], document["why"]) == ("job_given_up", "given up, for it failed")
+
+
+@contextmanager
+def dagster_dev(environment: dict[str, str], log: Path) -> Iterator[subprocess.Popen]:
+    """The UI and the daemon on `my_definitions`, on a free port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with log.open("wb") as output:
+    with log.open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "dagster", "dev", "-m", "my_definitions", "-h", "127.0.0.1", "-p", str(port)],
-            env=environment, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+            env=environment, cwd=log.parent, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
             preexec_fn=default_signals,
         )  # fmt: skip
     try:
-        with dg.DagsterInstance.from_config(str(home)) as instance:
-            until(lambda: looked(instance, "automation"), "the conditions are evaluated", log)
-            journal.write_text(closed)
-            asset = dg.AssetKey("hottest_sensors")
-            until(lambda: instance.get_materialized_partitions(asset) == set(HOURS), "the asset has run", log)
-            until(
-                lambda: fresh(instance) == {"sensor_averages", "valid_readings"}, "the daemon judges what was told", log
-            )
-        (document,) = [json.loads(line) for line in told.read_text().splitlines()]
-        assert (document["what"], document["why"]) == ("job_given_up", "given up, for it failed")
+        yield process
     finally:
         end(process)
 

@@ -22,6 +22,7 @@ from lakehouse import broker, catalog, cli, jars, proof
 from lakehouse.cron import cron
 from lakehouse.digest import digest
 from lakehouse.errors import JobError, SettingsError
+from lakehouse.files import replace_file
 from lakehouse.freshness import freshness
 from lakehouse.frontier import Journal, frontier
 from lakehouse.lake import Lake
@@ -45,7 +46,7 @@ def spoken(settings: Settings, state: progress.State, pid: int, **given: object)
     born, at = psutil.Process(pid).create_time(), progress.now()
     known = {"started_at": at, "heartbeat": at, "freshness": NIGHTLY["sensors"]} | given
     status = JobStatus("sensors", pid, born, 0, 0.0, state, **known)
-    progress.replace_file(progress.job_folder(settings, "sensors") / "status.json", asdict(status))
+    replace_file(progress.job_folder(settings, "sensors") / "status.json", asdict(status))
 
 
 # ---- the setting
@@ -93,6 +94,11 @@ def test_dagster_ticks_at_the_minutes_that_are_told():
             later = (moment + timedelta(microseconds=1)).timestamp()
             ticks = list(islice(schedule_execution_time_iterator(later, text, "UTC"), 5))
             assert [cron(text).after(m) for m in (moment, *ticks)][:5] == ticks, text
+
+
+def test_the_longest_time_between_two_runs_is_known():
+    longest = {"*/10 9-17 * * 1-5": timedelta(hours=63, minutes=10), "0 3 1 * *": timedelta(days=31)}
+    assert {text: cron(text).longest for text in longest} == longest
 
 
 def test_only_the_head_of_a_pipeline_waits_for_the_interval():
@@ -173,7 +179,7 @@ def test_status_and_metrics_tell_of_the_last_run_and_of_the_next(settings):
     assert samples["lakehouse_job_next_run_timestamp_seconds"] == due.timestamp()
     assert "lakehouse_job_interval_seconds" not in samples, "no commit is expected of it"
     at = "2026-01-01T02:00:00+00:00"
-    progress.replace_file(progress.job_folder(settings, "sensors") / "desired.json",
+    replace_file(progress.job_folder(settings, "sensors") / "desired.json",
                           {"state": "running", "since": at, "by": "a test"})  # fmt: skip
     assert "next run 2026-01-01T03:00:00Z (is Dagster's daemon up?)" in told()
 
@@ -224,6 +230,7 @@ def test_a_run_that_fails_fails_in_dagster_with_its_error(settings, monkeypatch)
 
 
 @pytest.mark.slow
+@pytest.mark.parallel
 @pytest.mark.timeout(900)
 def test_the_tables_are_the_same_whatever_the_knob_says(tmp_path, spark, quick_jvm, monkeypatch):
     """One topic, two lakehouses: one takes it by one knob after the other, on the same checkpoints, the other continuously."""
@@ -232,7 +239,8 @@ def test_the_tables_are_the_same_whatever_the_knob_says(tmp_path, spark, quick_j
     # several micro-batches, for in one alone no window would close
     plain = replace(home, root=tmp_path / "plain", bootstrap_servers=address, max_offsets_per_trigger=6_000)
     turned = replace(home, root=tmp_path / "turned", bootstrap_servers=address)
-    every = replace(turned, freshness={"sensors": "every 10 minutes"})
+    # so long, for Spark counts intervals from the epoch: the end of a short one would come within the story, now and then
+    every = replace(turned, freshness={"sensors": "every 7 days"})
     try:
         sent = [produce(home, 0, 1)]
         supervisor.start(turned, "sensors", wait=180)
@@ -246,10 +254,10 @@ def test_the_tables_are_the_same_whatever_the_knob_says(tmp_path, spark, quick_j
                 done.set()
             sent += trickle.result()
 
-        supervisor.start(every, "sensors", wait=180)  # its first micro-batch comes at once, the next in ten minutes
+        supervisor.start(every, "sensors", wait=180)  # its first micro-batch comes at once, the next on a Thursday
         awaited(lambda: caught_up(every, sum(sent)), "what the scheduled run left")
         supervisor.start(plain, "sensors", wait=180)
-        awaited(lambda: caught_up(plain, sum(sent)), "all, continuously")
+        awaited(lambda: caught_up(plain, sum(sent)), "all, continuously", 300)
         supervisor.stop(plain, "sensors")
         produce(home, len(sent), len(sent) + 1)
         not_hung(every)

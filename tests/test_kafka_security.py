@@ -13,7 +13,7 @@ from lakehouse.jars import resolve
 from lakehouse.kafka_options import client_config, spark_options
 from lakehouse.settings import Settings, from_environment, java
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.parallel]
 
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="p\\"w\\\\d";'
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from deltalake import DeltaTable
 from test_equivalence import START, Event, reading
 
 from lakehouse.errors import SettingsError
@@ -95,12 +96,18 @@ def test_a_live_run_is_told_from_its_start_to_its_end(stage, collector):
     assert ended[0]["run"]["facets"]["errorMessage"]["message"] == "no more"
 
 
+def replaced(stage: Stage) -> None:
+    """The first hour of a table by a bounded run, after it was lost."""
+    DeltaTable(str(stage.lake.path(stage.lake.catalog.table("valid_readings")))).delete()
+    stage.backfill("valid_readings", Range(START, START + timedelta(hours=1)))
+
+
 def test_a_bounded_run_is_told_with_its_range_and_what_it_read(stage, tmp_path):
     file = tmp_path / "events.jsonl"
     lineage = Lineage(stage.lake.settings, stage.lake.catalog, client(str(file)))
     lineage.tell()
     known = len(file.read_text().splitlines()) if file.exists() else 0
-    stage.backfill("valid_readings", Range(START, START + timedelta(hours=1)))
+    replaced(stage)
     assert lineage.tell() == 2
     start, complete = [json.loads(line) for line in file.read_text().splitlines()[known:]]
     assert [start["eventType"], complete["eventType"]] == ["START", "COMPLETE"]
@@ -116,7 +123,7 @@ def test_a_bounded_run_is_told_with_its_range_and_what_it_read(stage, tmp_path):
 
 def test_what_cannot_be_sent_is_due_again(stage, collector):
     address, events = collector
-    stage.backfill("valid_readings", Range(START, START + timedelta(hours=1)))
+    replaced(stage)
     nowhere = client("http://127.0.0.1:9")  # the port of `discard`, which nobody serves
     nowhere.transport.config.retry = {}
     with pytest.raises(OSError):

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from lakehouse import catalog
@@ -34,12 +35,13 @@ def run(words: list[str], settings: Settings, seconds: float) -> subprocess.Comp
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.parallel
+@pytest.mark.timeout(900)
 def test_the_command_lines_of_the_readme_work_in_their_order(tmp_path, quick_jvm):
     given = commands("README.md", "lakehouse")
     assert [words[1] for words in given] == [
         "broker", "produce", "start", "status", "tables", "quarantine", "late", "update",
-        "lateness", "query", "reconcile", "stop", "broker",
+        "lateness", "query", "reconcile", "proof", "repair", "stop", "broker",
     ]  # fmt: skip
     settings = Settings(root=tmp_path, jars=from_environment().jars, spark_conf=quick_jvm)
     try:
@@ -53,19 +55,35 @@ def test_the_command_lines_of_the_readme_work_in_their_order(tmp_path, quick_jvm
             run([str(LAKEHOUSE), *left], settings, 120)
 
 
-def await_frontier(settings: Settings, table: str) -> None:
-    declared, deadline = catalog.load(settings).table(table), time.monotonic() + 180
+def await_frontier(settings: Settings, table: str, process: subprocess.Popen | None = None) -> None:
+    declared, deadline = catalog.load(settings).table(table), time.monotonic() + 240
     while (ahead := frontier(settings, declared)) is None or ahead.year < 2000:
-        assert time.monotonic() < deadline, "nothing was closed within 180 s"
+        assert time.monotonic() < deadline, "nothing was closed within 240 s"
+        assert process is None or process.poll() is None, "it ended before anything was closed"
         time.sleep(0.2)
+
+
+def environment(process: psutil.Process) -> list[str]:
+    """Its command line and variables."""
+    try:
+        return [*process.cmdline(), *process.environ().values()]
+    except psutil.Error:
+        return []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_demo_ends_with_its_proof_and_leaves_no_process(tmp_path, quick_jvm):
+def test_the_demo_is_killed_with_all_it_started_and_the_next_ends_with_its_proof_and_leaves_no_process(tmp_path, quick_jvm):
     settings = Settings(root=tmp_path, jars=from_environment().jars, spark_conf=quick_jvm)
-    command = [str(LAKEHOUSE), "demo", "--seconds", "60", "--history", "20 minutes", "--port", "3579"]
-    demo = run(command, settings, 800)
+    command = [str(LAKEHOUSE), "demo", "--history", "20 minutes", "--port", "3579"]
+    with subprocess.Popen(command, env=os.environ | to_environment(settings), stdout=subprocess.DEVNULL) as first:
+        for name in ("sensor_averages", "campaign_views"):
+            await_frontier(settings, name, first)
+        killed = [p for p in psutil.process_iter() if str(tmp_path) in " ".join(environment(p))]
+        assert len(killed) > 8, "the demo, a broker, two producers, two jobs with a JVM each, Dagster"
+        for process in killed:
+            process.kill()
+    demo = run([*command, "--seconds", "45"], settings, 800)
     assert demo.returncode == 0, demo.stdout + demo.stderr
     assert "proven: 4 of 4 tables" in demo.stdout and "DIFFERENT" not in demo.stdout
     left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout

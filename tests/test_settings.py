@@ -57,6 +57,9 @@ def test_each_field_is_read_from_its_variable(tmp_path):
         ("HOOK_COMMAND", "notify 'someone"),
         ("HOOK_COMMAND", " "),
         ("HOOK_URL", "file:///etc/hosts"),
+        ("HISTORY", "30 minutes"),
+        ("HISTORY", "some days"),
+        ("REPAIR", "sensor_averages=much"),
     ],
 )
 def test_a_value_that_cannot_be_used_stops_at_the_start_and_names_the_field(name, value):

@@ -21,9 +21,10 @@ from test_streaming_job import arrived, awaited, every_offset_once, produce, the
 from lakehouse import broker, catalog, jars, live, proof
 from lakehouse.errors import JobError
 from lakehouse.event_time import EPOCH
+from lakehouse.files import replace_file
 from lakehouse.kafka_options import client_config
 from lakehouse.lake import Lake
-from lakehouse.live import BatchLog
+from lakehouse.live_run import BatchLog, live_run
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.tables import sensors
 from lakehouse.testing import COMMIT_POINTS, Stage
@@ -97,7 +98,7 @@ def test_killed_stopped_and_overtaken_it_goes_on_and_every_row_is_there_once(set
         assert [first.epoch, second.epoch, third.epoch, fourth.epoch] == [1, 2, 3, 4]
         winner = lease.Holder(5, 1, 0.0, progress.now())  # as if it had slept while another took over, without any lock
         log = supervisor.log_path(settings, "sensors")
-        progress.replace_file(lease.path_of(settings, "sensors"), asdict(winner))
+        replace_file(lease.path_of(settings, "sensors"), asdict(winner))
         awaited(lambda: not progress.is_alive(fourth.pid, fourth.process_started), "the loser ends", 30)
         logs = [log, log.with_suffix(".log.1")]  # the next process may have begun its own
         assert any(
@@ -124,8 +125,8 @@ from streaming_jobs import driver
 
 checked, times = driver.Job._guard, count(1)
 
-def guard(job, head, point):
-    checked(job, head, point)
+def guard(job, ends, point):
+    checked(job, ends, point)
     if point == sys.argv[1] and next(times) == 3:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -291,7 +292,7 @@ def test_a_writer_that_sleeps_while_another_takes_over_writes_nothing_and_delta_
     records = spark.createDataFrame(pa.Table.from_pylist([dict(zip(columns.names, row, strict=True))], columns))
     log = BatchLog(EPOCH, datetime(2030, 1, 1, tzinfo=UTC), {"sensor-readings": {"0": 1}})
     with lease.held(stage.lake.settings, "sensors") as turn:
-        asleep = live.live_run(stage.lake, record, lambda point: turn.check() if point == "begin" else None)
+        asleep = live_run(stage.lake, record, lambda point: turn.check() if point == "begin" else None)
         lease.path_of(stage.lake.settings, "sensors").with_name("lease").unlink()  # a file system that does not lock
         with lease.held(stage.lake.settings, "sensors"):
             stage.feed("sensor_readings", [reading])

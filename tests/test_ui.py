@@ -24,11 +24,12 @@ from lakehouse.producers import producer
 from lakehouse.producers.commands import TOPIC
 from lakehouse.producers.sender import send
 from lakehouse.settings import Settings, from_environment, to_environment
-from streaming_jobs import supervisor
+from streaming_jobs import desired, supervisor
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[1]
-REPOSITORY = {"repositoryName": "__repository__", "repositoryLocationName": "lakehouse"}
+QUERIES = re.findall(r"```graphql\n(\w+ (\w+).*?)```", (ROOT / "docs" / "http.md").read_text(), re.DOTALL)
+DOCS = {name: query for query, name in QUERIES}
 HOURS = ["2026-01-01-00", "2026-01-01-01", "2026-01-01-02"]
 
 
@@ -147,10 +148,11 @@ def test_the_location_loads_without_error(ui):
     assert location["locationOrLoadError"]["__typename"] == "RepositoryLocation", location
     (repository,) = location["locationOrLoadError"]["repositories"]
     assert len(repository["assetNodes"]) == 12
-    assert {"start_sensors", "stop_sensors", "restart_sensors", "reconcile", "update"} <= {j["name"] for j in repository["jobs"]}
+    jobs = {job["name"] for job in repository["jobs"]}
+    assert {"start_sensors", "stop_sensors", "restart_sensors", "reconcile", "repair", "update", "maintain"} <= jobs
     schedules, sensors = repository["schedules"], repository["sensors"]
     assert {s["name"]: s["scheduleState"]["status"] for s in schedules} == dict.fromkeys(
-        ("reconcile_closed", "update_closed"), "RUNNING"
+        ("reconcile_closed", "repair_different", "update_closed", "maintain_hourly"), "RUNNING"
     )
     assert {s["name"]: s["sensorState"]["status"] for s in sensors} == dict.fromkeys(
         (
@@ -178,40 +180,27 @@ def test_the_browser_sees_the_partition_bar(filled_bar, page, tmp_path):
 
 def test_a_backfill_from_the_ui_is_a_bounded_run_in_a_process_of_its_own(filled_bar):
     """The process that Dagster makes for a run is not quite a usual one: it has no main file."""
-    table = {"path": ["sensor_averages"]}
-    names = ("stream_equals_batch", "expectations_hold")
-    checks = [{"assetKey": table, "name": name} for name in names]
-    span = {"dagster/asset_partition_range_start": HOURS[0], "dagster/asset_partition_range_end": HOURS[1]}
-    launched = filled_bar.ask(
-        """mutation($parameters: ExecutionParams!) { launchPipelineExecution(executionParams: $parameters) {
-             __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }""",
-        parameters={
-            "selector": REPOSITORY
-            | {"pipelineName": "__ASSET_JOB", "assetSelection": [table], "assetCheckSelection": checks},
-            "executionMetadata": {"tags": [{"key": k, "value": v} for k, v in span.items()]},
-            "mode": "default",
-        },
-    )["launchPipelineExecution"]
-    assert launched["__typename"] == "LaunchRunSuccess", launched
-    run = launched["run"]["runId"]
-
-    def state() -> str:
-        query = "query($run: ID!) { runOrError(runId: $run) { ... on Run { status } } }"
-        return filled_bar.ask(query, run=run)["runOrError"]["status"]
-
-    until(lambda: state() in ("SUCCESS", "FAILURE"), "the run ends")
-    assert state() == "SUCCESS"
-    told = filled_bar.ask(
-        """{ assetNodeOrError(assetKey: {path: ["sensor_averages"]}) { ... on AssetNode {
-             assetChecksOrError { ... on AssetChecks { checks { name executionForLatestMaterialization { status } } } }
-             assetMaterializations(limit: 2) { partition
-               metadataEntries { label ... on TextMetadataEntry { text } } } } } }"""
-    )["assetNodeOrError"]
+    launched = filled_bar.ask(DOCS["Backfill"], table="sensor_averages", start=HOURS[0], end=HOURS[1])["launchRun"]
+    assert ended(filled_bar, launched) == "SUCCESS"
+    told = filled_bar.ask(DOCS["Table"], table="sensor_averages")["assetNodeOrError"]
     assert {m["partition"] for m in told["assetMaterializations"]} == set(HOURS[:2])
     for event in told["assetMaterializations"]:
-        assert {"label": "origin", "text": "bounded"} in event["metadataEntries"]
-    outcomes = [(c["name"], c["executionForLatestMaterialization"]) for c in told["assetChecksOrError"]["checks"]]
-    assert {name: execution["status"] for name, execution in outcomes} == dict.fromkeys(names, "SUCCEEDED")
+        assert {"label": "outcome", "text": "unchanged"} in event["metadataEntries"]
+    outcomes = {c["name"]: c["executionForLatestMaterialization"] for c in told["assetChecksOrError"]["checks"]}
+    assert {name: execution["status"] for name, execution in outcomes.items()} == dict.fromkeys(
+        ("stream_equals_batch", "expectations_hold"), "SUCCEEDED"
+    )
+
+
+def ended(ui: UI, launched: dict) -> str:
+    """How the run ended."""
+    assert launched["__typename"] == "LaunchRunSuccess", launched
+
+    def status() -> str:
+        return ui.ask(DOCS["Run"], run=launched["run"]["runId"])["runOrError"]["status"]
+
+    until(lambda: status() in ("SUCCESS", "FAILURE"), "the run ends")
+    return status()
 
 
 def test_a_streaming_job_is_started_seen_killed_healed_and_stopped_from_the_ui(ui, page, tmp_path):
@@ -231,6 +220,8 @@ def test_a_streaming_job_is_started_seen_killed_healed_and_stopped_from_the_ui(u
         page.get_by_text("its process died").first.wait_for()
         page.screenshot(path=tmp_path / "healed.png")
 
+        assert ended(ui, ui.ask(DOCS["Launch"], job="restart_ads")["launchRun"]) == "SUCCESS"
+        assert at_work(settings) and any(e.why.startswith("restart asked for") for e in desired.history(settings, "ads"))
         launched(page, ui, "stop_ads")
         until(lambda: supervisor.status(settings, "ads").state == "stopped", "the job stops")
     finally:
@@ -247,9 +238,7 @@ def launched(page, ui: UI, job: str) -> None:
 
 def last_told(ui: UI) -> str:
     """What the node of the streaming job says of itself, as text."""
-    node = ui.ask("""{ assetNodeOrError(assetKey: {path: ["streaming_job", "ads"]}) { ... on AssetNode {
-        assetObservations(limit: 1) { metadataEntries { label ... on TextMetadataEntry { text } } } } } }""")
-    return json.dumps(node["assetNodeOrError"]["assetObservations"])
+    return json.dumps(ui.ask(DOCS["Job"], pipeline="ads")["assetNodeOrError"]["assetObservations"])
 
 
 def at_work(settings: Settings) -> bool:

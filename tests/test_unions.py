@@ -58,6 +58,8 @@ def late(stage: Stage) -> int:
     return sum(c.late for c in stage.lake.journal(stage.lake.catalog.table("purchase_counts")).live())
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_a_topic_that_is_read_more_slowly_holds_the_watermark_back(stage_of):
     stage = stage_of(HERE)
     stage.feed("purchases", till(0), source="till_topic")
@@ -139,6 +141,8 @@ def test_a_record_does_not_read_one_topic_twice_nor_files(spark, tmp_path):
         Stage(spark, tmp_path, module(united, first=kafka("one", schema=AT), second=files("x.csv", schema=AT)))
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_two_real_topics_fill_one_record_exactly_once(spark, tmp_path):
     settings = Settings(root=tmp_path, jars=from_environment().jars, tables=(__name__,))
     broker.start(settings, jars.resolve(settings.jars))

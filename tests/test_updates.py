@@ -168,6 +168,8 @@ def test_rows_of_a_row_table_are_put_in_and_what_reads_it_follows(late):
     assert certificate.rows_by_bounded_runs
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_a_session_that_goes_on_waits_and_is_rewritten_with_all_partitions_it_spans(spark, tmp_path):
     stage = Stage(spark, tmp_path, HERE)
     stage.feed("clicks", [at(n) for n in (3_570, *range(3_590, 7_200, 9))])
@@ -210,9 +212,11 @@ def test_the_policy_is_switched_with_the_checkpoint_kept(spark, tmp_path):
     assert batches == sorted(batches, reverse=True) and len(set(batches)) == len(batches), "the same checkpoint went on"
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_the_job_of_dagster_rewrites_all_that_waits(late):
     late.advance("clicks", at(14_500))
-    late.run("sliding_sums")
+    late.run("sliding_sums", "sessions")
     run = definitions.build(late.lake.settings).resolve_job_def("update").execute_in_process()
     told = {(e.asset_key.to_user_string(), e.partition) for e in run.asset_materializations_for_node("update_tables")}
     assert {("sliding_sums", "2026-01-01-00"), ("sliding_sums", "2026-01-01-03")} <= told

@@ -15,6 +15,7 @@ from test_equivalence import MANY, START, Event, assert_counts_add_up, play, sto
 from lakehouse import bounded, proof
 from lakehouse.errors import DeclarationError
 from lakehouse.event_time import Range
+from lakehouse.frontier import NOTHING
 from lakehouse.table import count, kafka, session, sliding, sql_table, table, tumbling
 from lakehouse.testing import Stage, assert_live_equals_bounded
 
@@ -140,17 +141,17 @@ def test_a_session_longer_than_any_context_is_whole_in_a_bounded_run(told):
     whole = held(told, "user_sessions", "long")  # three hours without a gap, and one click after
     assert [n for *_, n in whole] == [1136 - 48, 1]
     assert assert_live_equals_bounded(told, "user_sessions", hours(2, 4)).rows_bounded == 2
-    told.backfill("user_sessions", hours(2, 4))
+    assert told.backfill("user_sessions", hours(2, 4)).version == NOTHING, "it has these rows"
     assert held(told, "user_sessions", "long") == whole
 
 
 def test_a_session_that_goes_on_at_the_very_end_of_a_range_is_not_in_it(told):
-    told.backfill("user_sessions", hours(4, 5))
+    assert told.backfill("user_sessions", hours(4, 5)).version == NOTHING, "it has these rows"
     assert held(told, "user_sessions", "end") == [(17_000, 17_010, 1), (17_990, 18_010, 2)]
 
 
 def test_a_sliding_window_across_the_edge_of_a_range_is_whole_in_a_bounded_run(told):
-    told.backfill("sliding_sums", hours(4, 5))
+    assert told.backfill("sliding_sums", hours(4, 5)).version == NOTHING, "it has these rows"
     rows = told.rows("sliding_sums").where("user = 'edge'").collect()
     sums = {(r.window.start.astimezone(UTC) - START).total_seconds() - 14_400: r.value for r in rows}
     assert sums == {-25: 1, -20: 2, -15: 3, -10: 3, -5: 3, 0: 2, 5: 1, 10: 1}

@@ -1,0 +1,153 @@
+"""The jobs that prove ranges and repair what differs, and the schedules that have both done within the hour."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import dagster as dg
+from pydantic import Field
+
+from assets import checks
+from assets.metadata import of_coverage
+from assets.resources import BOUNDED, PROOF, Lakehouse, refusals
+from lakehouse import coverage
+from lakehouse.catalog import Catalog
+from lakehouse.event_time import parse_range, text
+from lakehouse.settings import Settings
+
+_PROVE, _REPAIR = "reconcile_ranges", "repair_table"
+
+
+class RangeOfTable(dg.Config):
+    """A range of event time of one derived table."""
+
+    table: str = Field(description="a derived table")
+    start: str = Field(default="", description="ISO 8601, UTC; both ends empty: all up to the frontier")
+    end: str = Field(default="", description="ISO 8601, UTC, exclusive")
+
+
+class Ranges(dg.Config):
+    """What to prove; ranges of one table follow each other."""
+
+    ranges: list[RangeOfTable]
+
+
+@dg.op(name=_PROVE, pool=PROOF)
+def reconcile_ranges(
+    config: Ranges, lakehouse: Lakehouse
+) -> Iterator[dg.AssetCheckEvaluation | dg.AssetObservation | dg.Output]:
+    """Recomputes ranges in batch, compares them with their tables and records the verdicts; changes nothing."""
+    told = []
+    for name, given in groupby(config.ranges, lambda each: each.table):
+        with refusals():
+            table = lakehouse.lake.catalog.table(name)
+            spans = [parse_range(each.start, each.end) if each.start or each.end else None for each in given]
+        outcome = checks.verdict(lakehouse.settings, checks.proven(lakehouse, table, *spans))
+        yield dg.AssetCheckEvaluation(dg.AssetKey(name), checks.STREAM_EQUALS_BATCH, **outcome)
+        found = coverage.coverage(lakehouse.settings, lakehouse.lake.catalog, table)
+        yield dg.AssetObservation(name, metadata=of_coverage(found))
+        told.append((outcome["passed"], f"{name} {outcome['description']}"))
+    if failed := [what for passed, what in told if not passed]:  # a run that found a difference is to be seen as failed
+        raise dg.Failure("\n".join(failed), allow_retries=False)
+    yield dg.Output("\n".join(what for _, what in told))
+
+
+@dg.job(description="Proves that stream and batch agree over ranges of tables.")
+def reconcile() -> None:
+    reconcile_ranges()
+
+
+def reconcile_closed(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
+    """Hourly, one run for all that is to be proven, if there is anything."""
+
+    @dg.schedule(
+        name="reconcile_closed",
+        cron_schedule="10 * * * *",  # the partition before has closed by then
+        execution_timezone="UTC",
+        job=reconcile,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Proves what has closed or was changed since, and one partition of each table again whose proof is old.",
+    )
+    def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        found = {t.name: coverage.due(settings, catalog, t) for t in catalog.derived}
+        ranges = [
+            RangeOfTable(table=name, start=text(span.start), end=text(span.end))
+            for name, dues in found.items()
+            for span in coverage.ranges(dues, catalog.table(name))
+        ]
+        if not ranges:
+            return dg.SkipReason("every closed partition is certified, and nothing was changed")
+        return dg.RunRequest(
+            run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M}",
+            run_config=dg.RunConfig(ops={_PROVE: Ranges(ranges=ranges)}),
+            tags={name: f"{len(dues)}: {_brief([d.why for d in dues])}" for name, dues in found.items() if dues},
+        )
+
+    return evaluate
+
+
+def _brief(whys: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(whys))[:200]
+
+
+@dg.op(name=_REPAIR, pool=BOUNDED)
+def repair_table(
+    config: RangeOfTable, lakehouse: Lakehouse
+) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.Output]:
+    """Rewrites the partitions of a table that are known to differ, and proves them again.
+
+    Without a range as far as LAKEHOUSE_REPAIR allows.
+    """
+    from batch_jobs import repair as job
+
+    with refusals():
+        table = lakehouse.lake.catalog.table(config.table)
+        span = parse_range(config.start, config.end) if config.start or config.end else None
+        done = []
+        for each in job.run(lakehouse.lake, table.name, span, unasked=span is None):
+            done.append(each)
+            told = {"origin": "bounded", "cause": each.cause, "delta_version": each.version, "verdict": each.verdict}
+            yield dg.AssetMaterialization(table.name, partition=each.partition, metadata=told)
+    known = coverage.latest(lakehouse.settings, table)
+    for each in done[-1:]:
+        outcome = checks.verdict(lakehouse.settings, known[each.partition])
+        yield dg.AssetCheckEvaluation(dg.AssetKey(table.name), checks.STREAM_EQUALS_BATCH, **outcome)
+    if done and done[-1].verdict == "DIFFERENT":
+        raise dg.Failure(f"{table.name} {done[-1].partition}: rewritten, and different still", allow_retries=False)
+    yield dg.Output(len(done))
+
+
+@dg.job(description="Rewrites what is known to differ, partition by partition, and proves it again.")
+def repair() -> None:
+    repair_table()
+
+
+def repair_different(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
+    """Hourly, a run for each table that has something to be repaired which LAKEHOUSE_REPAIR allows."""
+
+    @dg.schedule(
+        name="repair_different",
+        cron_schedule="25 * * * *",  # after the proof
+        execution_timezone="UTC",
+        job=repair,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Repairs what differs, of the tables and within the limits that LAKEHOUSE_REPAIR names.",
+    )
+    def evaluate(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
+        from batch_jobs import repair as job
+
+        requests = []
+        for table in catalog.derived:
+            if table.name not in settings.repair:
+                continue
+            found = job.plan(settings, catalog, table.name, unasked=True)
+            if allowed := [planned.partition for planned in found if not planned.refused]:
+                requests.append(
+                    dg.RunRequest(
+                        run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M} {table.name}",
+                        run_config=dg.RunConfig(ops={_REPAIR: RangeOfTable(table=table.name)}),
+                        tags={"table": table.name, "partitions": ", ".join(allowed)[:200]},
+                    )
+                )
+        return requests or dg.SkipReason("nothing that differs is to be repaired without being asked")
+
+    return evaluate

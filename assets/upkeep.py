@@ -1,0 +1,77 @@
+"""The job that looks after tables and after Dagster's own storage, and the schedule that has it done every hour."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import dagster as dg
+from dagster._core.instance import RUNLESS_RUN_ID
+from dagster._core.storage.dagster_run import FINISHED_STATUSES
+from dagster._core.storage.event_log import SqlEventLogStorage, SqliteEventLogStorage
+from dagster._core.storage.event_log.schema import SqlEventLogStorageTable as Events
+from sqlalchemy import func, select
+
+from assets.resources import BOUNDED, Lakehouse, refusals
+from lakehouse import catalog
+
+KEPT = timedelta(days=7)
+JOBS = ("reconcile", "repair", "update", "maintain")  # their runs go: what they did stands in partitions, checks and certificates
+
+
+@dg.op(pool=BOUNDED)  # no bounded run is to find its files gone
+def maintain_tables(context: dg.OpExecutionContext, lakehouse: Lakehouse) -> Iterator[dg.Output]:
+    """Compacts closed partitions, removes what nobody needs of the past: `lakehouse maintain`."""
+    from batch_jobs import maintain as job
+
+    settings = lakehouse.settings
+    with refusals():
+        done = list(job.run(settings, catalog.load(settings)))
+    metadata = {name: sum(getattr(each, name) for each in done) for name in ("files", "commits", "obsolete")}
+    held = "; ".join(f"{each.table} by {each.held_by}" for each in done if each.held_by)
+    yield dg.Output(len(done), metadata=metadata | ({"held": held} if held else {}))
+
+
+@dg.op
+def forget_events(context: dg.OpExecutionContext) -> None:
+    """Removes what Dagster keeps of the jobs' old runs, and old events of streaming jobs and records."""
+    forget(context.instance, datetime.now(UTC) - KEPT)
+
+
+@dg.job(description="Keeps tables in few files and the past bounded, that of Dagster too.")
+def maintain() -> None:
+    maintain_tables()
+    forget_events()
+
+
+maintain_hourly = dg.ScheduleDefinition(
+    name="maintain_hourly",
+    cron_schedule="40 * * * *",
+    execution_timezone="UTC",
+    job=maintain,
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+    description="Looks after tables and logs; materialisations of partitions are kept.",
+)
+
+
+def forget(instance: dg.DagsterInstance, before: datetime) -> None:
+    """Removes runs of `JOBS` that ended, with their logs, and runless events of no partition, all older than `before`.
+
+    Of the events of an asset the last stays.
+    Dagster has a function for runs but none for events without a run, of which the sensors store thousands a day.
+    """
+    storage = instance.event_log_storage
+    for name in JOBS:
+        filters = dg.RunsFilter(job_name=name, statuses=FINISHED_STATUSES, created_before=before)
+        for run_id in instance.get_run_ids(filters):
+            instance.delete_run(run_id)
+            instance.compute_log_manager.delete_logs(prefix=[run_id])
+            if isinstance(storage, SqliteEventLogStorage):  # a file of its own, which would stay, empty
+                Path(storage.path_for_shard(run_id)).unlink(missing_ok=True)
+    if isinstance(storage, SqlEventLogStorage):
+        runless = Events.c.run_id == RUNLESS_RUN_ID
+        last = select(func.max(Events.c.id)).where(runless).group_by(Events.c.asset_key, Events.c.dagster_event_type)
+        dated = (Events.c.partition.is_(None), Events.c.timestamp < before.replace(tzinfo=None))
+        old = Events.delete().where(runless, *dated, Events.c.id.not_in(last))
+        for connected in (storage.run_connection(RUNLESS_RUN_ID), storage.index_connection()):
+            with connected as connection:
+                connection.execute(old)

@@ -1,0 +1,123 @@
+"""The what-if: what another version of the code would make of a closed range. `python -m batch_jobs.diff TABLE --code ...`"""
+
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from batch_jobs import other_code, side
+from batch_jobs.side import ARRIVED, Side
+from lakehouse import bounded, session
+from lakehouse.catalog import Catalog
+from lakehouse.digest import EMPTY, NONE, Difference, Digest, differences, digest_by
+from lakehouse.event_time import PARTITION, WINDOW, Range
+from lakehouse.lake import Lake
+from lakehouse.settings import Settings
+from lakehouse.table import Table
+
+_EXAMPLES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One partition of the range, by the present code (before) and by the other (after)."""
+
+    partition: str
+    rows_before: int
+    rows_after: int
+    missing: int  # rows of the present code that the other does not give
+    extra: int  # rows that only the other gives
+    changed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """What becomes of a table's past with the other code; of pairs the first is the present code's."""
+
+    table: str
+    code: str
+    start: datetime
+    end: datetime
+    inputs: Mapping[str, Mapping[str, int]]  # versions, the same for both
+    declaration: Mapping[str, tuple[object, object]]  # what differs of it
+    columns: Mapping[str, tuple[str | None, str | None]]  # types of those that are not the same; the others are compared
+    upstream: tuple[str, ...]  # inputs that the other code computes otherwise as well: both sides read them as stored
+    quarantined: tuple[int, int]
+    partitions: tuple[Compared, ...]
+    examples: tuple[str, ...]
+    pending: tuple[str, ...]  # tables that a backfill by the other code would leave to follow
+
+    @property
+    def differs(self) -> bool:
+        return bool(self.columns) or any(p.missing or p.extra or p.changed for p in self.partitions)
+
+
+def run(settings: Settings, catalog: Catalog, table_name: str, span: Range, code: str) -> Diff:
+    """Computes `span` by the present code and by the one that `code` names, over the same input, and compares the rows.
+
+    Nothing in the lake is written. Raises UnknownTable, RangeError, DeclarationError, JobError.
+    """
+    table = catalog.table(table_name)
+    lake = Lake(None, settings, catalog)  # type: ignore[arg-type]
+    bounded.check_range(lake, table, span, whole_partitions=False)
+    with tempfile.TemporaryDirectory(prefix="lakehouse-diff-") as folder:
+        place = Path(folder)
+        after = other_code.compute(settings, table, span, code, place)  # before this process has a JVM as well
+        with session.opened(settings, f"diff {table.name}") as spark:
+            here = Lake(spark, settings, catalog)
+            before = side.compute(here, table.name, span, table.grain, place / "before", after.inputs)
+            return _diff(spark, catalog, table, span, code, (before, after), place)
+
+
+def _diff(
+    spark: SparkSession, catalog: Catalog, table: Table, span: Range, code: str, sides: tuple[Side, Side], place: Path
+) -> Diff:
+    before, after = sides
+    columns = _changed(before.columns, after.columns)
+    keys = [WINDOW, *table.keys] if table.window else [ARRIVED]
+    ours, theirs = (spark.read.parquet(str(place / each)) for each in ("before", "after"))
+    common = [name for name in ours.columns if name in theirs.columns and name not in columns]
+    found = list(_compared(ours.select(*common), theirs.select(*common), keys, table.tolerance))
+    differs = columns or any(difference.total for *_, difference in found)
+    return Diff(
+        table=table.name, code=code, start=span.start, end=span.end, inputs=before.inputs,
+        declaration=_changed(before.declared, after.declared), columns=columns, upstream=_upstream(catalog, table, sides),
+        quarantined=(before.quarantined, after.quarantined),
+        partitions=tuple(Compared(p, a.rows, b.rows, d.missing, d.extra, d.changed) for p, a, b, d in found),
+        examples=tuple(example for *_, d in found for example in d.examples)[:_EXAMPLES],
+        pending=catalog.downstream(table) if differs else (),
+    )  # fmt: skip
+
+
+def _changed(before: Mapping, after: Mapping) -> dict:
+    names = [*before, *(name for name in after if name not in before)]
+    return {name: (before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)}
+
+
+def _compared(
+    before: DataFrame, after: DataFrame, keys: Sequence[str], tolerance: float
+) -> Iterator[tuple[str, Digest, Digest, Difference]]:
+    """Of each partition the digests, and what differs where they do."""
+    ours, theirs = (digest_by(rows, F.col(PARTITION)) for rows in (before, after))
+    pairs = {key: (ours.get(key, EMPTY), theirs.get(key, EMPTY)) for key in sorted(ours | theirs)}
+    unequal = F.col(PARTITION).isin([key for key, (one, other) in pairs.items() if one != other])
+    names = ("before", "after")
+    found = differences(before.where(unequal), after.where(unequal), keys, PARTITION, tolerance, _EXAMPLES, names)
+    for key, pair in pairs.items():
+        yield key, *pair, found.get(key, NONE)
+
+
+def _upstream(catalog: Catalog, table: Table, sides: tuple[Side, Side]) -> tuple[str, ...]:
+    before, after = (each.fingerprints for each in sides)
+    return tuple(t.name for t in catalog if table.name in catalog.downstream(t) and before[t.name] != after.get(t.name))
+
+
+if __name__ == "__main__":
+    from batch_jobs.commands import main
+
+    main("diff", sys.argv[1:])

@@ -1,0 +1,196 @@
+"""What a backfill would do, by Delta's statistics and the journals: without a session, and without a change."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from pathlib import Path
+
+from batch_jobs.publisher import holder
+from lakehouse import bounded, event_time, updates
+from lakehouse.catalog import Catalog
+from lakehouse.errors import RangeError
+from lakehouse.event_time import PARTITION, Range, partition_range
+from lakehouse.lake import Lake
+from lakehouse.table import GRAINS, Table
+
+_STATISTICS = timedelta(milliseconds=1)  # Delta cuts the greatest timestamp of a file to milliseconds
+_ROWS, _PARTITIONS = 5_000_000, 24  # computed at once: kept in memory or on disk, and the streams wait for it to end
+_RUNS = 100  # the last ones tell how fast the next will be
+
+
+@dataclass(frozen=True, slots=True)
+class Downstream:
+    """A table that reads this one, and the range of it that a rewrite of all partitions would change."""
+
+    table: str
+    start: datetime
+    end: datetime
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """What a backfill would read, replace and leave behind.
+
+    The input is what the range's context touches, whole files of it: a bound for the rows that will be read.
+    """
+
+    table: str
+    start: datetime
+    end: datetime
+    frontier: datetime
+    partitions: tuple[str, ...]
+    run: int  # its number; 0: all partitions in one commit
+    done: tuple[str, ...]  # of the partitions, by this run before it was cut short
+    at_once: int  # partitions that are computed together
+    rows_replaced: int
+    input: str
+    context_start: datetime
+    context_end: datetime
+    input_rows: int
+    input_files: int
+    input_bytes: int
+    downstream: tuple[Downstream, ...]  # PENDING where rows change, until they follow
+    conflicts: tuple[str, ...]
+    estimated_seconds: float | None  # at the rate of earlier bounded runs
+
+    @property
+    def span(self) -> Range:
+        return Range(self.start, self.end)
+
+
+def plan(
+    lake: Lake, table_name: str, start: datetime | None = None, end: datetime | None = None, *, whole: bool = False
+) -> Backfill | None:
+    """What `backfill.run` would do, refusing what it would refuse. None for a snapshot, which has no range.
+
+    Raises RangeError, UnknownTable.
+    """
+    table, catalog = lake.catalog.table(table_name), lake.catalog
+    if not (start and end):
+        if start or end or catalog.kind(table) != "snapshot":
+            raise RangeError(f"table={table.name}: a backfill needs both ends of its range; give --start and --end")
+        return None
+    span = Range(start, end)
+    ahead = bounded.check_range(lake, table, span, whole_partitions=True)
+    driving = catalog.driving_input(table)
+    context = event_time.context(span, table.window, table.grain)
+    partitions = tuple(span.partitions(table.grain))
+    inputs, mine = _statistics(lake.path(driving)), set(partitions)
+    stored = [f for f in _statistics(lake.path(table)) if f[f"partition.{PARTITION}"] in mine]
+    _check_retained(catalog, table, inputs, stored)
+    files = [f for f in inputs if _may_hold(f, catalog.event_time(driving), context)]
+    rows = sum(f["num_records"] or 0 for f in files)
+    run, done = (0, set()) if whole else _begun(lake, table, span)
+    return Backfill(
+        table=table.name, start=span.start, end=span.end, frontier=ahead, partitions=partitions,
+        run=run, done=tuple(sorted(done)), at_once=min(_PARTITIONS, max(1, _ROWS * len(partitions) // max(rows, 1))),
+        rows_replaced=sum(f["num_records"] or 0 for f in stored), input=driving.name, context_start=context.start,
+        context_end=context.end, input_rows=rows, input_files=len(files), input_bytes=sum(f["size_bytes"] for f in files),
+        downstream=tuple(
+            Downstream(t.name, s.start, s.end, len(list(s.partitions(t.grain)))) for t, s in reading(catalog, table, span)
+        ),
+        conflicts=tuple(_conflicts(lake, table, mine, context)),
+        estimated_seconds=_estimated(lake, table, len(partitions) - len(done)),
+    )  # fmt: skip
+
+
+def reading(catalog: Catalog, table: Table, span: Range) -> list[tuple[Table, Range]]:
+    """The tables that are computed from this one, in order, with the whole partitions that a range of it reaches."""
+    found = {table.name: (table, span)}
+    for each in catalog:  # inputs come first
+        driving = catalog.driving_input(each)
+        if driving and driving.name in found:
+            grain = GRAINS[each.grain]
+            touched = event_time.reached(each, found[driving.name][1])
+            end = event_time.floor(touched.end + grain - timedelta(microseconds=1), grain)
+            found[each.name] = (each, Range(event_time.floor(touched.start, grain), end))
+    return list(found.values())[1:]
+
+
+def _begun(lake: Lake, table: Table, span: Range) -> tuple[int, set[str]]:
+    """The number of the run over `span` that was cut short, and what it has done; else the next number, and nothing.
+
+    What it did under another declaration or other snapshots is not done, nor what its input was changed for since. Other
+    versions of the input do not count: behind the frontier the stream adds to it only what is late.
+    """
+    lines = [c for c in lake.journal(table).rewriting() if c.role == "bounded" and c.generation]
+    last = lines[0] if lines else None
+    mine = [c for c in lines if c.generation == last.generation]
+    found = {p: c for c in mine for p in Range(c.start, c.end).partitions(table.grain)}
+    whole = len(list(span.partitions(table.grain)))
+    if not last or not last.batch or min(c.start for c in mine) != span.start or len(found) + last.batch != whole:
+        return (last.generation if last else 0) + 1, set()
+    now = (table.fingerprint, bounded.pinned(lake, table))
+    dirty = {d.partition for d in updates.dirty(lake.settings, lake.catalog, table)}
+    dirty |= set(updates.outdated(lake.settings, lake.catalog, table))
+    return last.generation, {
+        p for p, c in found.items() if p not in dirty and (c.fingerprint, c.inputs["snapshots"]) == now
+    }
+
+
+def _check_retained(catalog: Catalog, table: Table, inputs: list[dict], stored: list[dict]) -> None:
+    """Raises RangeError if the table has rows from before the first one that its input still has."""
+    driving = catalog.driving_input(table)
+    firsts = [f.get(f"min.{catalog.event_time(driving)}") for f in inputs if f["num_records"]]
+    if None in firsts:
+        return  # nothing is known of a file without statistics
+    column, before = f"min.{catalog.event_time(table)}", timedelta(0)
+    if table.window:
+        column, before = f"min.{event_time.WINDOW}.end", timedelta(microseconds=1)
+    first = min(firsts, default=None)
+    lost = sorted(
+        {
+            f[f"partition.{PARTITION}"]
+            for f in stored
+            if f["num_records"] and (first is None or (f.get(column) and f[column] - before < first))
+        }
+    )
+    if lost:
+        left = f"begins at {event_time.text(first)}" if first else "is empty"
+        raise RangeError(
+            f"table={table.name}, partitions={lost[0]} to {lost[-1]} ({len(lost)}): they hold rows of which the input is gone, "
+            f"for {driving.name} {left}; a backfill would replace them by fewer or none. Begin the range after them, or restore "
+            "the input"
+        )
+
+
+def _conflicts(lake: Lake, table: Table, partitions: set[str], context: Range) -> list[str]:
+    settings, catalog = lake.settings, lake.catalog
+    found = []
+    if pid := holder(settings, table):
+        found.append(f"pid {pid} is rewriting {table.name}: a backfill is refused until it has ended")
+    if waiting := [d.partition for d in updates.dirty(settings, catalog, table) if d.partition in partitions]:
+        found.append(f"an update waits for {_brief(waiting)}: this run shows their late rows, too")
+    driving = catalog.driving_input(table)
+    if catalog.kind(driving) != "record":
+        stale = [*updates.outdated(settings, catalog, driving), *(d.partition for d in updates.dirty(settings, catalog, driving))]
+        spans = {p: partition_range(p, driving.grain) for p in stale}
+        if waiting := sorted(p for p, s in spans.items() if s.overlaps(context)):
+            found.append(f"{driving.name} is to be rewritten in {_brief(waiting)}: {table.name} will be PENDING again then")
+    return found
+
+
+def _brief(partitions: list[str]) -> str:
+    return partitions[0] if len(partitions) == 1 else f"{partitions[0]} to {partitions[-1]} ({len(partitions)})"
+
+
+def _estimated(lake: Lake, table: Table, partitions: int) -> float | None:
+    lines = list(islice((c for c in lake.journal(table).rewriting() if c.role == "bounded" and c.arrived), _RUNS))
+    known = sum(len(list(Range(c.start, c.end).partitions(table.grain))) for c in lines)
+    return partitions * sum(c.seconds for c in lines) / known if known else None
+
+
+def _may_hold(file: dict, column: str, span: Range) -> bool:
+    """Whether the file's statistics do not rule out that it holds rows of `span`."""
+    least, greatest = file.get(f"min.{column}"), file.get(f"max.{column}")
+    return (least is None or least < span.end) and (greatest is None or greatest + _STATISTICS >= span.start)
+
+
+def _statistics(path: Path) -> list[dict]:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+    if not DeltaTable.is_deltatable(str(path)):  # removed, to be filled again
+        return []
+    return pa.table(DeltaTable(str(path)).get_add_actions(flatten=True)).to_pylist()

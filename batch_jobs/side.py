@@ -1,0 +1,95 @@
+"""One side of a comparison of code: a range, computed by the tables' code that this process imports. `python -m batch_jobs.side`
+
+`other_code` starts it as a process of its own, so that two versions of the same modules never meet.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pyspark.sql import Observation
+from pyspark.sql import functions as F
+
+from lakehouse import bounded, event_time, overview, plan, session
+from lakehouse.catalog import load
+from lakehouse.digest import proven_columns
+from lakehouse.errors import LakehouseError, UnknownTable
+from lakehouse.event_time import ARRIVAL, PARTITION, Range, parse_range
+from lakehouse.lake import Lake
+from lakehouse.settings import from_environment
+from lakehouse.table import Grain
+
+ARRIVED = "arrived as"  # topic, partition and offset of a row, by which those of row tables are paired
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What the rows of one side were computed by and from; all of it plain JSON."""
+
+    declared: Mapping[str, object]
+    columns: Mapping[str, str]  # column -> type
+    fingerprints: Mapping[str, str]  # of every table of that code
+    quarantined: int
+    inputs: Mapping[str, Mapping[str, int]]  # as `bounded.compute` names them
+
+
+def compute(
+    lake: Lake, name: str, span: Range, grain: Grain, place: Path, inputs: Mapping[str, Mapping[str, int]] | None = None
+) -> Side:
+    """Writes the rows of `span` as Parquet to `place`, with their partition by `grain`; `inputs`: the versions to read.
+
+    Raises UnknownTable, RangeError, DeclarationError.
+    """
+    table, catalog = lake.catalog.table(name), lake.catalog
+    bounded.check_range(lake, table, span, whole_partitions=False)
+    plan.check(lake, table)
+    driving = catalog.driving_input(table)
+    read = inputs or {"tables": {}, "snapshots": {}}
+    computed = bounded.compute(lake, table, span, read["tables"].get(driving.name), snapshots=read["snapshots"])
+    outcome = Observation()
+    rows = plan.good(computed.judged.observe(outcome, F.count(plan.REASON).alias("bad")))
+    columns = proven_columns(rows)
+    moment = event_time.instant_of(table.window, catalog.event_time(table))
+    position = (F.col(f"{ARRIVAL}.{name}") for name in ("topic", "partition", "offset"))
+    arrived = [F.concat_ws(":", *position).alias(ARRIVED)] if catalog.kind(table) == "row" else []
+    rows.select(*columns, *arrived, event_time.partition_of(moment, grain).alias(PARTITION)).write.parquet(str(place))
+    return Side(
+        declared=overview.declaration(catalog, table),
+        columns={name: rows.schema[name].dataType.simpleString() for name in columns},
+        fingerprints={each.name: each.fingerprint for each in catalog},
+        quarantined=outcome.get["bad"],
+        inputs=computed.inputs,  # type: ignore[arg-type]
+    )
+
+
+def _answered(asked: Mapping) -> Side:
+    settings = from_environment()
+    catalog = load(settings)
+    _check_origin(asked["modules"], Path(asked["folder"]))
+    catalog.table(asked["table"])  # refused before a JVM starts
+    with session.opened(settings, f"diff {asked['table']}") as spark:
+        span = parse_range(asked["start"], asked["end"])
+        return compute(Lake(spark, settings, catalog), asked["table"], span, asked["grain"], Path(asked["place"]))
+
+
+def _check_origin(modules: Sequence[str], folder: Path) -> None:
+    """A module that the other code does not have would be found where the present code lies, and be the same of course."""
+    for module in modules:
+        if not Path(sys.modules[module].__file__).resolve().is_relative_to(folder):
+            raise UnknownTable(f"module={module}: it is not there, so neither are its tables")
+
+
+def main() -> None:
+    """Answers what `other_code` asks: the Side, or why it is refused, as a file."""
+    asked = json.loads(sys.argv[1])
+    try:
+        answer = asdict(_answered(asked))
+    except LakehouseError as err:
+        answer = {"refused": str(err)}
+    Path(asked["answer"]).write_text(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Many commits: what the next micro-batch and a reader take when a table has ten thousand behind it, upkeep beside.
+
+    python -m benchmarks.commits COMMITS RESULT
+
+A record gets COMMITS micro-batches, one for every six seconds of arrival; each hour of them is compacted when it is over. Then
+it and a record of a hundred micro-batches take one in turn, in the same warm process, and are read in turn: what both
+have in common, noise and warm-up, is in both. RESULT: a JSON object, case -> seconds of each.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from deltalake import DeltaTable
+from pyspark.sql import functions as F
+
+from batch_jobs import maintain
+from benchmarks import keyed, measure
+from benchmarks.state_run import START, records
+from lakehouse import live, session
+from lakehouse.event_time import EPOCH
+from lakehouse.lake import Lake
+from lakehouse.live_run import BatchLog, LiveRun, live_run
+from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.testing import Stage
+
+FEW, MEASURED, ROWS = 100, 50, 100  # micro-batches, micro-batches, rows of each
+_STEP = timedelta(seconds=6)
+_AN_HOUR = timedelta(hours=1) // _STEP
+_LIMIT = 7_200.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Aged:
+    """Seconds of each micro-batch and of each read, behind few micro-batches and behind many."""
+
+    micro_batches: int
+    commits: tuple[tuple[float, ...], tuple[float, ...]]
+    reads: tuple[tuple[float, ...], tuple[float, ...]]
+
+    @property
+    def commit(self) -> float:
+        """How many times as long a micro-batch takes behind many: by medians."""
+        return _times(self.commits)
+
+    @property
+    def read(self) -> float:
+        return _times(self.reads)
+
+
+def _times(seconds: tuple[tuple[float, ...], tuple[float, ...]]) -> float:
+    few, many = seconds
+    return median(many) / median(few)
+
+
+def run(base: Settings, micro_batches: int) -> Aged:
+    """Raises BenchmarkError if a row is missing or there twice."""
+    settings = replace(base, root=base.root / "commits")
+    result = settings.root / "commits.json"
+    command = [sys.executable, "-m", "benchmarks.commits", str(micro_batches), str(result)]
+    measure.run(command, to_environment(settings), settings.root / "run.log", _LIMIT)
+    found = json.loads(result.read_text())
+    for rows, wanted in zip(found["rows"], (FEW, micro_batches), strict=True):
+        if rows != (wanted + MEASURED) * ROWS:
+            raise measure.BenchmarkError(f"commits: {rows:,} rows after {wanted + MEASURED:,} micro-batches of {ROWS}; void")
+    return Aged(micro_batches, *(tuple(tuple(each) for each in found[name]) for name in ("commits", "reads")))
+
+
+def _commit(lake: Lake, query: LiveRun, n: int) -> None:
+    at = START + _STEP * n
+    log = BatchLog(EPOCH, at, {"keys": {"0": (n + 1) * ROWS}})
+    batch = records(lake, range(n * ROWS, (n + 1) * ROWS), at, n * ROWS)
+    live.record_batch(query, query.plan.record({"key_topic": batch}), n, log)
+
+
+def _read(lake: Lake, n: int) -> None:
+    """Reads what the last hundred micro-batches wrote."""
+    since = (START + _STEP * (n - FEW)).isoformat()
+    lake.read(lake.catalog.table("arrivals")).where(F.col("at") > F.lit(since).cast("timestamp")).agg(F.max("id")).collect()
+
+
+def _timed(act: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    act()
+    return time.perf_counter() - began
+
+
+def main(micro_batches: int, result: Path) -> None:
+    settings = from_environment()
+    spark = session.create(settings, "commits")
+    lakes = [Stage(spark, settings.root / name, keyed).lake for name in ("few", "many")]
+    queries = [live_run(lake, lake.catalog.table("arrivals")) for lake in lakes]
+    filled = (FEW, micro_batches)
+    for lake, query, wanted in zip(lakes, queries, filled, strict=True):
+        for n in range(wanted):
+            _commit(lake, query, n)
+            if n % _AN_HOUR == _AN_HOUR - 1:
+                list(maintain.run(lake.settings, lake.catalog))
+    commits, reads = ([[], []] for _ in range(2))
+    for n in range(MEASURED):
+        for i, (lake, query, wanted) in enumerate(zip(lakes, queries, filled, strict=True)):
+            commits[i].append(_timed(partial(_commit, lake, query, wanted + n)))
+            reads[i].append(_timed(partial(_read, lake, wanted + n)))
+    rows = [DeltaTable(str(lake.path(lake.catalog.table("arrivals")))).count() for lake in lakes]
+    result.write_text(json.dumps({"commits": commits, "reads": reads, "rows": rows}))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))

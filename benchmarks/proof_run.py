@@ -1,0 +1,67 @@
+"""The proof of whole hours of campaign_views against computing them once, in turn in one warm process.
+
+    python -m benchmarks.proof_run HOURS TIMES RESULT
+
+RESULT: a JSON object, name -> seconds of each time: `computing` the hours into nothing, `proving` them, a `tick` of the
+schedule with nothing changed, a `digest` of all rows of the record; and how many `rows` that has.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+
+from benchmarks import repeated
+from benchmarks.measure import BenchmarkError
+from lakehouse import bounded, catalog, coverage, plan, proof, session
+from lakehouse.digest import digest
+from lakehouse.lake import Lake
+from lakehouse.settings import from_environment
+
+
+def main(hours: int, times: int, result: Path) -> None:
+    settings = from_environment()
+    lake = Lake(session.create(settings, "proof"), settings, catalog.load(settings))
+    table, record = lake.catalog.table("campaign_views"), lake.catalog.table("ad_events")
+    span = repeated.hours(hours)
+    rows = lake.read(record).select("user_id", "page_id", "ad_id", "ad_type", "event_type", "event_time", "ip_address")
+
+    def prove() -> None:
+        certificate = proof.reconcile(lake, table, span)
+        if certificate.verdict != "EQUAL" or not certificate.rows_bounded:
+            raise BenchmarkError(f"proof: {certificate.verdict} over {certificate.rows_bounded:,} rows; void")
+
+    def tick() -> None:
+        found = [r for r in coverage.ranges(coverage.due(settings, lake.catalog, table), table) if r.start < span.end]
+        if found:
+            raise BenchmarkError(f"proof: {found[0]} is asked for again though nothing was changed; void")
+
+    acts = {
+        "computing": lambda: _nowhere(plan.good(bounded.compute(lake, table, span).judged)),
+        "proving": prove,
+        "tick": tick,
+        "digest": lambda: digest(rows),
+    }
+    found = {name: [] for name in acts}
+    for _ in range(times):
+        for name, act in acts.items():
+            found[name].append(_timed(act))
+    result.write_text(json.dumps(found | {"rows": rows.count()}))
+    lake.spark.stop()
+
+
+def _nowhere(rows: DataFrame) -> None:
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def _timed(act: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    act()
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

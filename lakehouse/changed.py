@@ -1,0 +1,126 @@
+"""Which proven partitions were changed since: by the logs of a table and of its input, looked at from where it was left off.
+
+`_ledger/<table>.proof.json` keeps up to which version each log was looked at, and what was found and is not proven since.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import portalocker
+
+from lakehouse import delta_log, event_time
+from lakehouse.catalog import Catalog, table_path
+from lakehouse.delta_log import Change
+from lakehouse.event_time import partition_range
+from lakehouse.files import replace_file
+from lakehouse.frontier import LEDGER, Certificate
+from lakehouse.settings import Settings
+from lakehouse.table import Table
+
+
+def looked_at(settings: Settings, table: Table) -> dict[str, int]:
+    """Up to which version the log of `table` and that of its input were looked at."""
+    path = _path(settings, table)
+    return json.loads(path.read_text())["versions"] if path.exists() else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A partition was changed by a version of the table, or (else -1) of its input."""
+
+    version: int
+    input: int
+    why: str
+
+    def holds(self, last: Certificate, driving: Table) -> bool:
+        """Whether the certificate is older than the change."""
+        return last.version < self.version or version_of(last, driving) < self.input
+
+    def with_(self, other: "Mark | None") -> "Mark":
+        """Both changes, told as this one."""
+        return self if other is None else Mark(max(self.version, other.version), max(self.input, other.input), self.why)
+
+
+def look(
+    settings: Settings, catalog: Catalog, table: Table, known: Mapping[str, Certificate], closed: Iterable[str]
+) -> dict[str, Mark]:
+    """The partitions changed since they were proven, with what the logs say since the last look; kept for the next.
+
+    `known`: the last certificates. Of `closed` partitions without one a change is kept, too: a proof may be under way that has
+    not seen it.
+    """
+    driving, candidates = catalog.driving_input(table), known.keys() | set(closed)
+    with _alone(settings, table):
+        versions, marks = looked_at(settings, table), _marks(settings, table)
+        for each in (table, driving):
+            path, before = table_path(settings, each), versions.get(each.name)
+            now = delta_log.latest(path)
+            if before is None:  # the first look: from the oldest certificate on
+                seen = (c.version if each is table else version_of(c, driving) for c in known.values())
+                before = min(seen, default=now)
+            if now > before:
+                column = catalog.event_time(each) if catalog.kind(each) == "record" else ""
+                for key, mark in _marked(delta_log.changes(path, before, column), each, table, candidates, now).items():
+                    marks[key] = mark.with_(marks.get(key))
+            versions[each.name] = now
+        marks = {key: mark for key, mark in marks.items() if key not in known or mark.holds(known[key], driving)}
+        kept = {key: [mark.version, mark.input, mark.why] for key, mark in sorted(marks.items()) if key in candidates}
+        replace_file(_path(settings, table), {"versions": versions, "marks": kept})
+    return {key: mark for key, mark in marks.items() if key in known}
+
+
+def _marked(
+    found: list[Change] | None, changed: Table, table: Table, candidates: Set[str], now: int
+) -> dict[str, Mark]:
+    own = changed.name == table.name
+
+    def mark(version: int, why: str) -> Mark:
+        return Mark(version if own else -1, -1 if own else version, why)
+
+    if found is None:
+        why = f"the log of {changed.name} was cut before it was looked at: all may have changed"
+        return dict.fromkeys(candidates, mark(now, why))
+    marks: dict[str, Mark] = {}
+    for change in found:
+        if own:
+            touched: Iterable[str] = change.partitions & candidates
+        elif change.removes or not change.ours:
+            touched = [key for key in candidates if reaches(change, changed, table, key)]
+        else:
+            continue  # what a live run appends to its table is ahead of the frontier of each table that reads it, or late
+        marks |= dict.fromkeys(touched, mark(change.version, f"{changed.name} was changed by {change}"))
+    return marks
+
+
+def reaches(change: Change, changed: Table, table: Table, partition: str) -> bool:
+    """Whether rows of that partition of `table` may be computed from what was changed in its input."""
+    spans = change.spans or [partition_range(key, changed.grain) for key in change.partitions]
+    whole = partition_range(partition, table.grain)
+    return any(event_time.reached(table, span).overlaps(whole) for span in spans)
+
+
+def version_of(certificate: Certificate, driving: Table) -> int:
+    """The version of the table's input that was read for the certificate."""
+    return certificate.inputs.get("tables", {}).get(driving.name, -1)  # type: ignore[attr-defined]
+
+
+def _marks(settings: Settings, table: Table) -> dict[str, Mark]:
+    path = _path(settings, table)
+    kept = json.loads(path.read_text())["marks"] if path.exists() else {}
+    return {key: Mark(*values) for key, values in kept.items()}
+
+
+def _path(settings: Settings, table: Table) -> Path:
+    return settings.root / LEDGER / f"{table.name}.proof.json"
+
+
+@contextmanager
+def _alone(settings: Settings, table: Table) -> Iterator[None]:
+    path = _path(settings, table).with_suffix(".lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        portalocker.lock(file, portalocker.LOCK_EX)
+        yield

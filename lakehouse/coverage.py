@@ -1,0 +1,180 @@
+"""How much of a table's history is proven, and which partitions are to be proven next: by logs and certificates, without Spark.
+
+A partition is computed again only if that can tell something new.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from lakehouse.catalog import Catalog, table_path
+from lakehouse.changed import look
+from lakehouse.event_time import Range, floor, partition_range
+from lakehouse.frontier import Certificate, Verdict, certificates, frontier
+from lakehouse.settings import Settings
+from lakehouse.table import GRAINS, Table
+
+MOST = 200  # partitions of a table that are asked for at once
+_INSTANT = timedelta(microseconds=1)
+_SAMPLED_AFTER = timedelta(days=1)  # what is proven is proven again, one partition at a time, but not sooner
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the Delta log says of one partition: its rows, and whether a bounded run wrote any of them."""
+
+    rows: int = 0
+    by_bounded: bool = False
+
+    @property
+    def origin(self) -> str:
+        return "bounded" if self.by_bounded else "live"
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A closed partition that is to be proven, and why."""
+
+    partition: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of a table's closed history is proven."""
+
+    table: str
+    partitions: int  # closed ones, from the first row on
+    proven: int  # the last verdict is EQUAL, and nothing was changed since
+    proven_now: int  # under the present declaration; the others under the one that made them
+    oldest_unproven: datetime | None  # the end of the first partition that is not proven
+    different: tuple[Certificate, ...]  # the last verdict of these is DIFFERENT
+    pending: tuple[str, ...]
+    unprovable: tuple[str, ...]
+    changed: tuple[Due, ...]  # since they were proven
+    seconds: float  # that proving took within the last day
+
+    @property
+    def share(self) -> float:
+        return self.proven / self.partitions if self.partitions else 0.0
+
+
+def stored(settings: Settings, table: Table) -> tuple[int, dict[str, Stored]]:
+    """The table's Delta version and what each of its partitions holds; (-1, {}) if it is not there."""
+    import pyarrow
+    from deltalake import DeltaTable
+
+    path = table_path(settings, table)
+    if not DeltaTable.is_deltatable(str(path)):
+        return -1, {}
+    delta = DeltaTable(str(path))
+    found: dict[str, Stored] = {}
+    for file in pyarrow.table(delta.get_add_actions(flatten=True)).to_pylist():
+        before = found.get(file.get("partition._partition", ""), Stored())
+        bounded = before.by_bounded or file.get("min._origin") == "bounded"  # sorts before "live"
+        found[file.get("partition._partition", "")] = Stored(before.rows + (file["num_records"] or 0), bounded)
+    return delta.version(), found
+
+
+def closed(settings: Settings, table: Table, known: Iterable[str] = ()) -> Range | None:
+    """The whole partitions from the table's first row, or the first of those `known`, to its frontier; None if none.
+
+    Not before `settings.since`.
+    """
+    ahead = frontier(settings, table)
+    if ahead is None:
+        return None
+    grain, first = GRAINS[table.grain], _first_day(settings)
+    # Dagster does not know the partitions of the future, which a fast clock may close
+    end = floor(min(ahead, datetime.now(UTC)), grain)
+    if end <= first:
+        return None
+    _, found = stored(settings, table)
+    starts = [s for s in (partition_range(key, table.grain).start for key in {*found, *known}) if s >= first]
+    return Range(min(starts), end) if starts and min(starts) < end else None
+
+
+def latest(settings: Settings, table: Table, verdict: Verdict | None = None) -> dict[str, Certificate]:
+    """The last certificate of each whole partition, from `settings.since` on: whatever it says, or the last with that verdict.
+
+    NOT_YET is none: it says nothing of a partition.
+    """
+    found: dict[str, Certificate] = {}
+    grain, first = GRAINS[table.grain], _first_day(settings)
+    for certificate in certificates(settings, table):
+        start, end = floor(max(certificate.start, first) + grain - _INSTANT, grain), floor(certificate.end, grain)
+        if certificate.verdict == "NOT_YET" or verdict not in (None, certificate.verdict) or start >= end:
+            continue
+        found |= dict.fromkeys(Range(start, end).partitions(table.grain), certificate)
+    return found
+
+
+def due(settings: Settings, catalog: Catalog, table: Table) -> list[Due]:
+    """The closed partitions to prove now, in order, at most `MOST`; looks at what was changed since it was asked last.
+
+    New ones; those whose rows, or rows of their input, were changed since; those that are pending; those that were not
+    EQUAL under another declaration; and of the others the one whose proof is the oldest.
+    """
+    if not table.proof or (span := closed(settings, table, known := latest(settings, table))) is None:
+        return []
+    keys = list(span.partitions(table.grain))
+    marks = look(settings, catalog, table, known, keys)
+    found, settled = [], []
+    for key in keys:
+        last = known.get(key)
+        if last is None:
+            found.append(Due(key, "new"))
+        elif key in marks:
+            found.append(Due(key, marks[key].why))
+        elif last.verdict == "PENDING":
+            found.append(Due(key, "it was PENDING"))
+        elif last.verdict == "DIFFERENT" and last.fingerprint != table.fingerprint:
+            found.append(Due(key, "it was DIFFERENT under another declaration"))
+        elif last.verdict == "EQUAL" and last.fingerprint == table.fingerprint:
+            settled.append((last.at, key))
+    if len(found) < MOST and settled and (oldest := min(settled))[0] < datetime.now(UTC) - _SAMPLED_AFTER:
+        found.append(Due(oldest[1], f"a sample, proven at {oldest[0]:%Y-%m-%dT%H:%MZ}"))
+    return sorted(found[:MOST], key=lambda each: each.partition)
+
+
+def coverage(settings: Settings, catalog: Catalog, table: Table) -> Coverage:
+    """The share of history that is proven, what differs, and what the proof cost within the last day."""
+    known = latest(settings, table)
+    span = closed(settings, table, known)
+    keys = list(span.partitions(table.grain)) if span else []
+    marks = look(settings, catalog, table, known, keys)
+    by_verdict: dict[str, list[str]] = {}
+    for key in keys:
+        verdict = "" if key not in known or key in marks else known[key].verdict
+        by_verdict.setdefault(verdict, []).append(key)
+    equal = by_verdict.get("EQUAL", [])
+    unproven = next((key for key in keys if key not in set(equal)), None)
+    since = datetime.now(UTC) - timedelta(days=1)
+    return Coverage(
+        table=table.name, partitions=len(keys), proven=len(equal),
+        proven_now=sum(known[key].fingerprint == table.fingerprint for key in equal),
+        oldest_unproven=partition_range(unproven, table.grain).end if unproven else None,
+        different=tuple(known[key] for key in by_verdict.get("DIFFERENT", [])),
+        pending=tuple(by_verdict.get("PENDING", [])), unprovable=tuple(by_verdict.get("UNPROVABLE", [])),
+        changed=tuple(Due(key, marks[key].why) for key in sorted(marks)),
+        seconds=sum(c.seconds for c in certificates(settings, table) if c.at > since),
+    )  # fmt: skip
+
+
+def ranges(found: Iterable[Due], table: Table) -> Iterator[Range]:
+    """The partitions as ranges: neighbours are one."""
+    open_range: Range | None = None
+    for each in found:
+        whole = partition_range(each.partition, table.grain)
+        if open_range and open_range.end == whole.start:
+            open_range = Range(open_range.start, whole.end)
+            continue
+        if open_range:
+            yield open_range
+        open_range = whole
+    if open_range:
+        yield open_range
+
+
+def _first_day(settings: Settings) -> datetime:
+    return datetime.fromisoformat(settings.since).replace(tzinfo=UTC)

@@ -1,0 +1,105 @@
+"""What changed a Delta table since a version, by its log alone: commit by commit, no data file is read."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from lakehouse.event_time import EPOCH, PARTITION, Range
+
+_EVER = Range(EPOCH, datetime(9999, 1, 1, tzinfo=UTC))
+_CUT = timedelta(milliseconds=1, microseconds=1)  # Delta cuts the greatest timestamp of a file to milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One commit that added or removed rows; compaction and commits without files are none."""
+
+    version: int
+    at: datetime
+    operation: str  # as Delta names it: WRITE, DELETE, UPDATE, ...
+    app: str  # by the mark that every writer of ours leaves (`sinks`); empty: somebody else's
+    batch: int
+    partitions: frozenset[str]  # in which rows came or went
+    spans: tuple[Range, ...]  # of a record: the event time of what came or went, by the files' statistics
+    removes: bool
+    again: bool  # its batch had been written before
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is a write that a run of ours was to make."""
+        return bool(self.app) and not self.again
+
+    @property
+    def live(self) -> bool:
+        return ":live:" in self.app
+
+    def __str__(self) -> str:
+        return f"version {self.version} ({self.operation} at {self.at:%Y-%m-%dT%H:%M:%SZ})"
+
+
+def latest(path: Path) -> int:
+    """The last version of the table, -1 if there is none."""
+    return max(_versions(path), default=-1)
+
+
+def changes(path: Path, after: int, column: str = "") -> list[Change] | None:
+    """The changes later than version `after`, oldest first; None if the log does not go back that far any more.
+
+    With `column`, a timestamp, each tells the span of it that its files have.
+    """
+    versions = sorted(_versions(path))
+    if not versions or versions[-1] <= after:
+        return []
+    if versions[0] > after + 1:
+        return None
+    seen: set[tuple[str, int]] = set()
+    read = (_change(path / "_delta_log" / f"{v:020}.json", v, column, seen) for v in versions if v > after)
+    return [change for change in read if change]
+
+
+def oldest(path: Path) -> int:
+    """The first version that the log still has."""
+    return min(_versions(path), default=0)
+
+
+def _versions(path: Path) -> Iterator[int]:
+    return (int(p.stem) for p in (path / "_delta_log").glob("*.json") if p.stem.isdigit())
+
+
+def _change(commit: Path, version: int, column: str, seen: set[tuple[str, int]]) -> Change | None:
+    actions = [json.loads(line) for line in commit.read_text().splitlines() if line]
+    files = [(kind, action[kind]) for action in actions for kind in ("add", "remove") if kind in action]
+    moved = [(kind, file) for kind, file in files if file["dataChange"]]
+    if not moved:
+        return None
+    info = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    written = _mark(info.get("userMetadata"))
+    again, _ = written in seen, seen.add(written)
+    return Change(
+        version, datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC), info.get("operation", "unknown"), *written,
+        frozenset((file.get("partitionValues") or {}).get(PARTITION) or "" for _, file in moved),
+        tuple(_span(file, column) for _, file in moved) if column else (),
+        any(kind == "remove" for kind, _ in moved), bool(written[0]) and again,
+    )  # fmt: skip
+
+
+def _mark(metadata: str | None) -> tuple[str, int]:
+    """The writer and its batch; empty if it is not a mark of ours."""
+    try:
+        mark = json.loads(metadata or "{}")
+        return str(mark["app"]), int(mark["batch"])
+    except (ValueError, KeyError, TypeError):
+        return "", -1
+
+
+def _span(file: dict, column: str) -> Range:
+    """The span of the column that the file has; all time, if its statistics do not say (those of a removal need not)."""
+    stats = json.loads(file.get("stats") or "{}")
+    ends = [stats.get(name, {}).get(column) for name in ("minValues", "maxValues")]
+    if None in ends:
+        return _EVER
+    first, last = (datetime.fromisoformat(end) for end in ends)
+    first, last = (end.replace(tzinfo=UTC) if end.tzinfo is None else end for end in (first, last))
+    return Range(first, last + _CUT)

@@ -1,0 +1,127 @@
+"""One life of a table's live query, and how one micro-batch of it is written: exactly once, one journal line.
+
+Commit points of a micro-batch, in order; a crash between any two is resumed by running the batch again:
+`begin` - rows - `rows` - quarantine - `quarantine` - journal - `journal` - Spark's own commit file.
+"""
+
+import json
+import time
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F
+
+from lakehouse import plan, sinks
+from lakehouse.event_time import EPOCH
+from lakehouse.frontier import Commit
+from lakehouse.lake import Lake
+from lakehouse.plan import REASON, Plan
+from lakehouse.table import Table
+
+CHECKPOINTS = "_checkpoints"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLog:
+    """What Spark wrote down before it ran a micro-batch: the same when the batch is replayed."""
+
+    watermark: datetime
+    at: datetime
+    inputs: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """One life of a table's live query."""
+
+    lake: Lake
+    table: Table
+    plan: Plan
+    generation: int
+    checkpoint: Path
+    pinned: dict[str, int]  # snapshot inputs: the versions read
+    committed: int  # the last batch already in the table when this run began: at most that one is replayed
+    reached: Callable[[str], None]  # called at each commit point
+
+    def snapshots(self) -> dict[str, DataFrame]:
+        """The pinned snapshot inputs, kept in memory: else each micro-batch would look for their files anew."""
+        return {name: rows.persist() for name, rows in self.lake.snapshots(self.pinned).items()}
+
+    def log(self, batch: int) -> BatchLog:
+        """Reads the batch's line in the query's offset log."""
+        lines = (self.checkpoint / "offsets" / str(batch)).read_text().splitlines()
+        noted = json.loads(lines[1])
+        offsets = [json.loads(line) for line in lines[2:]]  # a line each source: of several topics, a topic each
+        return BatchLog(
+            _instant(noted["batchWatermarkMs"]), _instant(noted["batchTimestampMs"]), dict(ChainMap(*offsets))
+        )
+
+    def write(
+        self,
+        judged: DataFrame,
+        batch: int,
+        counts: Callable[[Mapping[str, object]], dict[str, object]],
+        observed: Sequence[Column] = (),
+        completed: Callable[[DataFrame], DataFrame] = lambda judged: judged,
+        **known: object,
+    ) -> None:
+        """Good rows to the table, bad ones to its quarantine, then the journal's line.
+
+        `counts` makes the rest of that line from what was `observed` of the judged rows: in one place with the counts of
+        good and bad, and before they are `completed`, since each such place may cost a copy of every row.
+        """
+        started = time.monotonic()
+        app = _app(self.table, self.generation)
+        metadata = {
+            "fingerprint": self.table.fingerprint,
+            "inputs": known["inputs"],
+            "watermark": known["watermark"],
+        }
+        path, aside = self.lake.path(self.table), self.lake.path(self.table, "quarantine")
+        self.reached("begin")
+        outcome = Observation()
+        reason = F.col(REASON)
+        good, bad = F.count(F.when(reason.isNull(), 1)).alias("good"), F.count(reason).alias("bad")
+        counted = completed(judged.observe(outcome, good, bad, *observed))
+        replayed = batch <= self.committed
+        version = sinks.append(plan.good(counted), path, app, batch, metadata, replayed=replayed)
+        self.reached("rows")
+        seen = outcome.get
+        # the second pass over the batch is paid for only when there is something to put aside
+        if seen["bad"] and not (replayed and batch <= sinks.committed(aside, app)):
+            sinks.append(plan.bad(completed(judged)), aside, app, batch, metadata)
+        self.reached("quarantine")
+        commit = Commit(
+            table=self.table.name, role="live", generation=self.generation, batch=batch, version=version,
+            at=datetime.now(UTC), fingerprint=self.table.fingerprint, quarantined=seen["bad"], written=seen["good"],
+            seconds=time.monotonic() - started, **{**known, **counts(seen)},
+        )  # fmt: skip
+        self.lake.journal(self.table).append(commit)
+        self.reached("journal")
+
+
+def live_run(lake: Lake, table: Table, reached: Callable[[str], None] = lambda point: None) -> LiveRun:
+    """The next run of a table's live query: its last generation, the snapshots pinned to their present versions."""
+    generation, checkpoint = _generation(lake, table)
+    pinned = {t.name: sinks.version(lake.path(t)) for t in lake.catalog.snapshot_inputs(table)}
+    committed = sinks.committed(lake.path(table), _app(table, generation))
+    return LiveRun(lake, table, plan.plan_of(lake, table), generation, checkpoint, pinned, committed, reached)
+
+
+def _app(table: Table, generation: int) -> str:
+    return f"{table.name}:live:{generation}"
+
+
+def _generation(lake: Lake, table: Table) -> tuple[int, Path]:
+    folder = lake.settings.root / CHECKPOINTS / table.name
+    lives = sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.exists() else []
+    generation = lives[-1] if lives else 1
+    return generation, folder / str(generation)
+
+
+def _instant(milliseconds: int) -> datetime:
+    return EPOCH + timedelta(milliseconds=milliseconds)

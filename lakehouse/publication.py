@@ -1,0 +1,145 @@
+"""How a bounded run gets into its table: a Delta commit and a line of the journal for each unit, whole partitions.
+
+Where the table has these rows already they stay: what the live run wrote goes on to prove something about the stream, and
+what reads the table has nothing to follow. The line then has the version NOTHING: the unit was looked at.
+"""
+
+import json
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse import plan, sinks
+from lakehouse.digest import digest_by
+from lakehouse.event_time import PARTITION, Range
+from lakehouse.files import replace_file
+from lakehouse.frontier import LEDGER, NOTHING, Commit, decoded, encoded
+from lakehouse.lake import Lake, Side
+from lakehouse.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """The judged rows of a range, not yet run, and what they are computed from."""
+
+    judged: DataFrame
+    counts: DataFrame  # `Plan.counts` of the input, by partition
+    inputs: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was computed, and in which partitions the table and its quarantine hold something else."""
+
+    rows: DataFrame
+    bad: DataFrame
+    counts: Mapping[str, Counter[str]]
+    differ: frozenset[str]
+    aside: frozenset[str]
+
+
+def publish(
+    lake: Lake,
+    table: Table,
+    computed: Computed,
+    units: Sequence[Range],
+    started: float,
+    *,
+    untouched: DataFrame | None = None,
+    run: int = 0,
+    left: int = 0,
+) -> Iterator[Commit]:
+    """Makes the table hold what was computed, unit after unit, and yields the lines that it adds to the journal.
+
+    `untouched`: rows of the table that stay beside what was computed. `run` numbers the runs of many units; each line says
+    how many are still to come, with the `left` that are not among these. Of the time since `started` the first line tells.
+    """
+    recover(lake, table)
+    judged = computed.judged.persist()
+    try:
+        keys = {unit: list(unit.partitions(table.grain)) for unit in units}
+        found = _found(lake, table, replace(computed, judged=judged), list(chain(*keys.values())), untouched)
+        for position, (unit, partitions) in enumerate(keys.items(), 1):
+            counts = sum((found.counts.get(p, Counter()) for p in partitions), Counter())
+            commit = Commit(
+                table=table.name, role="bounded", generation=run, batch=left + len(units) - position, version=NOTHING,
+                at=datetime.now(UTC), fingerprint=table.fingerprint, arrived=counts["arrived"], late=counts["late"],
+                quarantined=counts["bad"], written=counts["good"], inputs=computed.inputs, start=unit.start, end=unit.end,
+            )  # fmt: skip
+            if found.aside.intersection(partitions):
+                rows = found.bad.where(F.col(PARTITION).isin(partitions))
+                sinks.replace(rows, lake.path(table, "quarantine"), partitions, _metadata(commit))
+            if found.differ.intersection(partitions):
+                commit = _replaced(lake, table, found.rows.where(F.col(PARTITION).isin(partitions)), partitions, commit)
+            commit = replace(commit, at=datetime.now(UTC), seconds=time.monotonic() - started)
+            lake.journal(table).append(commit)
+            _intended(lake, table).unlink(missing_ok=True)
+            started = time.monotonic()
+            yield commit
+    finally:
+        judged.unpersist()
+
+
+def recover(lake: Lake, table: Table) -> None:
+    """Adds the line that a crash kept from the journal: of a unit whose Delta commit was made, but not told any more.
+
+    Without it what reads the table would never follow, for the next run finds the rows there.
+    """
+    intended = _intended(lake, table)
+    if not intended.exists():
+        return
+    noted = json.loads(intended.read_text())
+    version = sinks.replaced(lake.spark, lake.path(table), noted["run"], noted["before"])
+    if version is not None:
+        lake.journal(table).append(replace(decoded(noted["commit"]), version=version, at=datetime.now(UTC)))
+    intended.unlink()
+
+
+def _intended(lake: Lake, table: Table) -> Path:
+    return lake.settings.root / LEDGER / f"{table.name}.publishing.json"
+
+
+def _replaced(lake: Lake, table: Table, rows: DataFrame, partitions: list[str], commit: Commit) -> Commit:
+    path, metadata = lake.path(table), _metadata(commit)
+    intention = {"run": metadata["run"], "before": sinks.version(path), "commit": encoded(commit)}
+    replace_file(_intended(lake, table), intention)
+    return replace(commit, version=sinks.replace(rows, path, partitions, metadata))
+
+
+def _metadata(commit: Commit) -> dict[str, object]:
+    span = str(Range(commit.start, commit.end))
+    return {"run": uuid.uuid4().hex, "fingerprint": commit.fingerprint, "range": span, "inputs": commit.inputs}
+
+
+def _found(lake: Lake, table: Table, computed: Computed, partitions: list[str], untouched: DataFrame | None) -> _Found:
+    judged, by, reason = computed.judged, F.col(PARTITION), F.col(plan.REASON)
+    outcomes = judged.groupBy(by).agg(
+        F.count_if(reason.isNull()).alias("good"), F.count_if(reason.isNotNull()).alias("bad")
+    )
+    counts: dict[str, Counter[str]] = {}
+    for row in (*outcomes.collect(), *computed.counts.collect()):
+        known = {name: n for name, n in row.asDict().items() if name in ("good", "bad", "arrived", "late")}
+        counts.setdefault(row[PARTITION], Counter()).update(known)
+    rows, bad = plan.good(judged), plan.bad(judged)
+    if untouched is not None:
+        rows = rows.unionByName(untouched)
+    # two passes over bad rows are paid for only when there is something to put aside or to take away
+    some = any(each["bad"] for each in counts.values()) or sinks.holds(lake.path(table, "quarantine"), partitions)
+    aside = _differing(lake, table, "quarantine", bad, partitions) if some else frozenset()
+    return _Found(rows, bad, counts, _differing(lake, table, "", rows, partitions), aside)
+
+
+def _differing(lake: Lake, table: Table, side: Side, rows: DataFrame, partitions: list[str]) -> frozenset[str]:
+    """The partitions in which the table, or its quarantine, holds other rows than these."""
+    by = F.col(PARTITION)
+    stored = lake.read(table, sinks.version(lake.path(table, side)), side).where(by.isin(partitions))
+    wanted, there = digest_by(rows, by), digest_by(stored, by)
+    return frozenset(p for p in partitions if wanted.get(p) != there.get(p))

@@ -1,0 +1,252 @@
+"""Upkeep: closed partitions in few files, and no more of the past than someone needs. Beside the stream, without a JVM.
+
+Each Delta table has an oldest version: this one and all later ones can be read, and replayed by a stream. It lies
+`settings.history` back, or further where someone still needs more (`needed`). Older commits of the log go, and the files
+that they alone hold. What is compacted keeps its rows, their order and their technical columns; to a stream that reads
+the table it is no change.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from lakehouse.catalog import Catalog, table_path
+from lakehouse.durations import duration
+from lakehouse.errors import CommitError
+from lakehouse.event_time import EPOCH, PARTITION, partition_range
+from lakehouse.frontier import LEDGER, Journal, frontier
+from lakehouse.live_run import CHECKPOINTS
+from lakehouse.settings import Settings
+from lakehouse.table import Table
+
+_SMALL = 50 << 20  # bytes; Delta's target is twice that, so that two small files always make one
+_NUMBERED = re.compile(r"\.?(\d{20})\.")  # files of a log, with the checksums that Hadoop puts beside them
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One Delta table to look after: a table, its quarantine, or a ledger."""
+
+    name: str
+    path: Path
+    closed: Callable[[str], bool]  # whether a partition is complete, by its key ("" of a table without partitions)
+    needed: Mapping[str, int]  # who -> from which version on
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What is to be done at a place, or was done."""
+
+    table: str
+    partitions: tuple[str, ...]  # closed ones with more than one small file
+    files: int  # small ones in them
+    oldest: int  # this version and all later ones stay
+    held_by: str  # who needs versions older than the history; empty: nobody
+    commits: int  # of the log, older
+    obsolete: int  # files that no version kept has
+
+
+def places(settings: Settings, catalog: Catalog, table: Table) -> list[Place]:
+    """A table and its quarantine, as far as they are on disk. Of early results the streaming job takes care itself."""
+    kind = catalog.kind(table)
+    # the partitions of a record are hours of arrival
+    ahead = datetime.now(UTC) if kind == "record" else frontier(settings, table) or EPOCH
+
+    def closed(partition: str) -> bool:
+        return kind != "snapshot" and partition_range(partition, table.grain).end <= ahead
+
+    found = [Place(table.name, table_path(settings, table), closed, needed(settings, catalog, table))]
+    if kind != "snapshot":
+        found.append(Place(f"{table.name}__quarantine", table_path(settings, table, "quarantine"), closed, {}))
+    return [place for place in found if (place.path / "_delta_log").is_dir()]
+
+
+def ledgers(settings: Settings) -> list[Place]:
+    """The ledger tables, as far as they are on disk."""
+    paths = (settings.root / LEDGER / name for name in ("_commits", "_certificates"))
+    return [Place(path.name, path, lambda _: True, {}) for path in paths if (path / "_delta_log").is_dir()]
+
+
+def needed(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]:
+    """Who needs the table from which version on: streams that read it, tables that have it pinned, its own live run.
+
+    A stream is known by its checkpoint, also if its table is not declared any more.
+    """
+    from deltalake import DeltaTable
+
+    path, found = table_path(settings, table), {}
+    if not (path / "_delta_log").is_dir():
+        return found
+    identity = str(DeltaTable(str(path)).metadata().id)
+    for checkpoint in _checkpoints(settings.root / CHECKPOINTS):
+        if (version := _read_up_to(checkpoint, identity)) is not None:
+            found[checkpoint.parent.name] = version
+    for reader in catalog:
+        last = next(Journal(settings, reader).live(), None)
+        if last and reader.name == table.name:
+            found["its own query"] = last.version  # a batch that is replayed looks for its commit from there on
+        elif last and table.name in (pinned := last.inputs.get("snapshots", {})):
+            found[reader.name] = pinned[table.name]
+    return found
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """The last generation of each query; early results begin anew with each process."""
+    queries = [q for q in folder.iterdir() if not q.name.endswith("__early")] if folder.is_dir() else []
+    lives = ([life for life in query.iterdir() if life.name.isdigit()] for query in queries)
+    return [max(found, key=lambda life: int(life.name)) for found in lives if found]
+
+
+def _read_up_to(checkpoint: Path, identity: str) -> int | None:
+    """The version from which a query reads the table of that id when it is started again; None if it reads another.
+
+    Spark has its sources prepare the last committed batch once more then, from where the batch before it ended.
+    """
+    begun, done = (_numbers(checkpoint / name) for name in ("offsets", "commits"))
+    if not begun:
+        return None
+    before = _position(checkpoint, done[-1] - 1, identity) if done and done[-1] - 1 in begun else None
+    return None if _position(checkpoint, begun[-1], identity) is None else before or 0
+
+
+def _position(checkpoint: Path, batch: int, identity: str) -> int | None:
+    """The version of the table of that id up to which the batch reads; None if it reads another."""
+    lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()[2:]
+    found = (offset["reservoirVersion"] for offset in map(json.loads, lines) if offset.get("reservoirId") == identity)
+    return next(found, None)
+
+
+def _numbers(folder: Path) -> list[int]:
+    return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
+
+
+def plan(settings: Settings, place: Place) -> Upkeep:
+    """What there is to do; changes nothing."""
+    from deltalake import DeltaTable
+
+    partitions, files = _scattered(place)
+    oldest, held_by = _oldest(settings, place)
+    log = [v for p in (place.path / "_delta_log").glob("*.json") if p.stem.isdigit() and (v := int(p.stem)) < oldest]
+    gone = _vacuum(DeltaTable(str(place.path)), place, oldest, dry_run=True)
+    return Upkeep(place.name, partitions, files, oldest, held_by, len(log), len(gone))
+
+
+def maintain(settings: Settings, place: Place) -> Upkeep:
+    """Does it, and says what it did. Run again, it finds nothing to do.
+
+    Raises CommitError if another run rewrote the same partitions meanwhile; the table is as that run left it.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import CommitFailedError
+
+    found = plan(settings, place)
+    try:
+        if found.partitions:
+            _compact(DeltaTable(str(place.path)), found.partitions)
+    except CommitFailedError as err:
+        raise CommitError(
+            f"table={place.name}: another run rewrote what was being compacted ({err}); nothing was changed, run this again"
+        ) from err
+    if found.obsolete:
+        _vacuum(DeltaTable(str(place.path)), place, found.oldest, dry_run=False)
+    if found.commits:
+        _cut(place.path / "_delta_log", found.oldest)
+    return found
+
+
+def last_streamed(path: Path, partitions: Container[str]) -> int:
+    """The last version from which a stream reads rows of any of the partitions; -1 if none that is kept."""
+    for commit in sorted((p for p in (path / "_delta_log").glob("*.json") if p.stem.isdigit()), reverse=True):
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        changes = [(kind, a[kind]) for a in actions for kind in ("add", "remove") if a.get(kind, {}).get("dataChange")]
+        if any(kind == "remove" for kind, _ in changes):
+            continue  # a rewrite, over which streams pass
+        if any(each["partitionValues"].get(PARTITION) in partitions for _, each in changes):
+            return int(commit.stem)
+    return -1
+
+
+def forget(place: Place) -> None:
+    """Cuts the log down to the versions that someone needs, at least the present one: the others cannot be told any more."""
+    from deltalake import DeltaTable
+
+    log = place.path / "_delta_log"
+    first = min(int(p.stem) for p in log.glob("*.json") if p.stem.isdigit())
+    oldest = min([DeltaTable(str(place.path)).version(), *(v for v in place.needed.values() if v >= first)])
+    DeltaTable(str(place.path), version=oldest).create_checkpoint()
+    _cut(log, oldest)
+
+
+def _scattered(place: Place) -> tuple[tuple[str, ...], int]:
+    """The closed partitions that have more than one small file, and how many these are."""
+    import pyarrow
+    from deltalake import DeltaTable
+
+    counts: dict[str, int] = {}
+    for file in pyarrow.table(DeltaTable(str(place.path)).get_add_actions(flatten=True)).to_pylist():
+        if file["size_bytes"] < _SMALL:
+            partition = file.get(f"partition.{PARTITION}", "")
+            counts[partition] = counts.get(partition, 0) + 1
+    found = sorted(p for p, n in counts.items() if n > 1 and place.closed(p))
+    return tuple(found), sum(counts[p] for p in found)
+
+
+def _compact(table, partitions: tuple[str, ...]) -> None:
+    from deltalake import WriterProperties
+
+    chosen = [(PARTITION, "in", list(partitions))] if partitions != ("",) else None
+    # one core, for the stream goes on; the better compression costs nothing where it is done once
+    table.optimize.compact(
+        chosen, max_concurrent_tasks=1, writer_properties=WriterProperties(compression="ZSTD"),
+        post_commithook_properties=_no_hooks(),
+    )  # fmt: skip
+
+
+def _vacuum(table, place: Place, oldest: int, *, dry_run: bool) -> list[str]:
+    """Removes, or lists, the data files that no version from `oldest` on has, those of crashed writers among them."""
+    commit = place.path / "_delta_log" / f"{oldest:020}.json"
+    age = datetime.now(UTC) - _written(commit)
+    hours = math.ceil(age / timedelta(hours=1)) + 1  # one more, for a file is written before its commit
+    gone = table.vacuum(
+        hours, dry_run=dry_run, enforce_retention_duration=False, full=True, keep_versions=[oldest],
+        post_commithook_properties=_no_hooks(),
+    )  # fmt: skip
+    return [file for file in gone if not file.rpartition("/")[2].startswith(".")]  # Hadoop's checksums go along
+
+
+def _no_hooks():
+    """Checkpoints are for the table's own writer to make, and to clean up before them is what is done here."""
+    from deltalake import PostCommitHookProperties
+
+    return PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+def _oldest(settings: Settings, place: Place) -> tuple[int, str]:
+    """The oldest version to keep, that of a checkpoint; and who needs it, if it is older than the history asks for.
+
+    Who needs a version that is gone already has lost it, and holds nothing.
+    """
+    log = place.path / "_delta_log"
+    commits = sorted((p for p in log.glob("*.json") if p.stem.isdigit()), reverse=True)
+    since, first = datetime.now(UTC) - duration(settings.history), int(commits[-1].stem)
+    past = next((int(p.stem) for p in commits if _written(p) <= since), first)
+    wanted = {"": past} | {who: version for who, version in place.needed.items() if first <= version < past}
+    who = min(wanted, key=lambda each: wanted[each])
+    checkpoints = (int(p.name[:20]) for p in log.glob("*.checkpoint.parquet"))
+    return max((v for v in checkpoints if first <= v <= wanted[who]), default=first), who
+
+
+def _written(path: Path) -> datetime:
+    return datetime.fromtimestamp(path.stat().st_mtime, UTC)
+
+
+def _cut(log: Path, oldest: int) -> None:
+    """Removes what is older than the checkpoint `oldest`, oldest first: as Delta's protocol has it."""
+    numbered = [(int(found[1]), p) for p in log.iterdir() if (found := _NUMBERED.match(p.name))]
+    for version, path in sorted(numbered):
+        if version < oldest:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,18 @@
+"""A pipeline for `test_processes`: as much memory as a record asks for."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.table import kafka, table
+
+orders = kafka("orders", schema="at TIMESTAMP NOT NULL, size INT NOT NULL")
+
+
+@table(layer="bronze", event_time="at")
+def ordered(orders: DataFrame) -> DataFrame:
+    return orders
+
+
+@table(layer="silver")
+def eaten(ordered: DataFrame) -> DataFrame:
+    return ordered.withColumn("eaten", F.length(F.repeat(F.lit("x"), F.col("size"))))

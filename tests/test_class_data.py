@@ -1,0 +1,30 @@
+"""The archive of Spark's classes: a JVM that it does not fit goes on without, and half an archive is never used."""
+
+import subprocess
+
+import pytest
+
+from lakehouse import class_data
+from lakehouse.settings import java
+
+
+def started(options: str) -> subprocess.CompletedProcess:
+    return subprocess.run([java(), *options.split(), "-version"], capture_output=True, text=True, timeout=60)
+
+
+def test_a_java_that_the_archive_does_not_fit_goes_on_without_and_says_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(class_data, "archive", lambda: tmp_path / "spark.jsa")
+    assert class_data.options() == ""
+    (tmp_path / "spark.jsa").write_text("made by another java")
+    began = started(class_data.options())
+    assert began.returncode == 0 and "cds" not in began.stdout + began.stderr, began
+
+
+def test_half_an_archive_is_refused_before_it_is_used(tmp_path):
+    whole, half = tmp_path / "whole.jsa", tmp_path / "half.jsa"
+    made = started(f"-XX:ArchiveClassesAtExit={whole}")
+    assert made.returncode == 0 and whole.exists(), made
+    class_data.fits(whole)
+    half.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    with pytest.raises(subprocess.CalledProcessError):
+        class_data.fits(half)

@@ -1,0 +1,176 @@
+"""Rows erased from a record: gone from it, from what was computed, and from the disk; the streams go on and the proof holds."""
+
+import copy
+import json
+import shutil
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from typer.testing import CliRunner
+
+from batch_jobs import commands
+from lakehouse import early, erasing
+from lakehouse.table import expect, kafka, session, table, tumbling
+from lakehouse.testing import Stage, assert_live_equals_bounded
+
+HERE = sys.modules[__name__]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+WHO = "someone-to-forget"
+WHERE = f"user = '{WHO}'"
+
+click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def clicks(click_topic: DataFrame) -> DataFrame:
+    return click_topic
+
+
+@table(layer="silver", expectations=[expect.column_values_to_be_between("value", max_value=1000)])
+def valid_clicks(clicks: DataFrame) -> DataFrame:
+    return clicks.withColumn("twice", F.col("value") * 2)
+
+
+@table(layer="gold", window=tumbling("1 minute"), keys=["user"], late="update", early="1 second")
+def minutes(valid_clicks: DataFrame) -> DataFrame:
+    return valid_clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
+
+
+@table(layer="gold", window=session("10 minutes"), keys=["value"])
+def sessions(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window", "value").agg(F.max("user").alias("user"))
+
+
+@table(layer="gold", window=tumbling("1 hour"), keys=["user"])
+def hourly(valid_clicks: DataFrame) -> DataFrame:
+    return valid_clicks.groupBy("window", "user").agg(F.sum("twice").alias("twice"))
+
+
+RUNNING = ("valid_clicks", "minutes", "sessions")
+
+
+def at(seconds: float, user: str = "a", value: int = 1) -> dict:
+    return {"user": user, "at": (START + timedelta(seconds=seconds)).isoformat(), "value": value}
+
+
+@pytest.fixture(scope="module")
+def whole(spark, tmp_path_factory) -> Stage:
+    """Hours of clicks, of two users; the hour in which those of the first two arrived is over, and all streams have gone on."""
+    stage = Stage(spark, tmp_path_factory.mktemp("erase"), HERE)
+    stage._now = datetime(2026, 1, 2, tzinfo=UTC)
+    bad = [json.dumps(at(20, WHO) | {"value": "many"}), b"\xff" + WHO.encode()[:3], "no JSON"]
+    stage.feed("clicks", [at(10), at(20, WHO), at(3_500, WHO), at(3_700), at(3_800, "b"), at(30, WHO, 5_000), *bad])
+    stage.run(*RUNNING)
+    early.settle(stage.lake, stage.lake.catalog.table("minutes"))  # the last early results of a job that is killed then
+    for hour in range(4, 7):
+        stage.advance("clicks", at(hour * 3_600, "probe", hour))
+        stage.run(*RUNNING)
+        stage._now += timedelta(hours=1)
+    return stage
+
+
+@pytest.fixture
+def stage(whole, tmp_path) -> Stage:
+    """A copy of it, to be changed."""
+    stage = copy.deepcopy(whole, {id(whole.lake): whole.lake})
+    root = shutil.copytree(whole.lake.settings.root, tmp_path / "lake")
+    stage.lake = replace(whole.lake, settings=replace(whole.lake.settings, root=root))
+    return stage
+
+
+def erase(stage: Stage, *arguments: str):
+    environment = {"LAKEHOUSE_ROOT": str(stage.lake.settings.root), "LAKEHOUSE_TABLES": __name__}
+    result = CliRunner().invoke(commands.app, ["erase", *arguments], env=environment)
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def traces(stage: Stage) -> dict[str, int]:
+    """The files that tell of the user, of all that are there: by the folder of the table, or the file."""
+    found: dict[str, int] = {}
+    for path in stage.lake.settings.root.rglob("*"):
+        folder = path.relative_to(stage.lake.settings.root).parts[:2]
+        if not path.is_file() or folder[0] == "_checkpoints" or path.suffix == ".crc":
+            continue
+        told = str(pq.read_table(path).to_pylist()) if path.suffix == ".parquet" else path.read_text()
+        if WHO in told:
+            found[folder[-1]] = found.get(folder[-1], 0) + 1
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_rows_are_gone_for_good_and_everything_follows(stage):
+    assert set(traces(stage)) == {
+        "clicks", "clicks__quarantine", "valid_clicks", "valid_clicks__quarantine", "minutes", "minutes__early", "sessions",
+    }  # fmt: skip
+    planned = erase(stage, "clicks", "--where", WHERE, "--dry-run", "--json")
+    assert planned.exit_code == 0, planned.stderr
+    found = json.loads(planned.stdout)
+    assert (found["rows"], found["quarantined"], found["undecoded"]) == (3, 1, 2)
+    assert set(found["follow"]) == set(RUNNING), "hourly has never run"
+    assert traces(stage)["clicks"] == 1, "nothing was changed"
+
+    done = erase(stage, "clicks", "--where", WHERE)
+    assert done.exit_code == 0, done.stderr
+    assert traces(stage) == {}, "neither rows nor old versions, journals or logs"
+    assert stage.rows("clicks").where("user IN ('a', 'b')").count() == 3
+    assert stage.rows("clicks", "quarantine").count() == 2, "what no one can read stays"
+    for name in RUNNING:
+        assert assert_live_equals_bounded(stage, name).rows_live
+    assert json.loads(erase(stage, "clicks", "--where", WHERE, "--json").stdout)["follow"] == {}, "nothing is left to do"
+
+    stage.feed("clicks", [at(7 * 3_600 + 60, "c")])
+    stage.advance("clicks", at(9 * 3_600, "probe"))
+    stage.run(*RUNNING, "hourly")  # one that has never run begins with what is left
+    assert stage.rows("valid_clicks").where("user = 'c'").count() == 1
+    for name in RUNNING:
+        assert_live_equals_bounded(stage, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_what_is_open_or_not_read_yet_is_refused(stage):
+    stage.feed("clicks", [at(40, WHO)])  # late, by hours; no stream has read it
+    unread = erase(stage, "clicks", "--where", WHERE)
+    assert unread.exit_code == 2 and "minutes" not in unread.stderr, unread.stderr
+    assert "sessions, valid_clicks may still read these rows" in unread.stderr
+    chain = [at(second, WHO if second == 24_600 else "a", 77) for second in range(24_600, 32_400, 540)]
+    stage.feed("clicks", chain)
+    stage.feed("clicks", [at(32_220, "a", 77)])
+    stage.run(*RUNNING)
+    going_on = erase(stage, "clicks", "--where", f"{WHERE} AND value = 77")
+    assert going_on.exit_code == 2, going_on.stdout
+    assert "sessions has something of these rows in what closes at 2026-01-01T10:00:00Z" in going_on.stderr
+    assert traces(stage)["clicks"], "nothing was erased"
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_an_erasure_that_was_killed_is_taken_up_again(stage):
+    lake, record = stage.lake, stage.lake.catalog.table("clicks")
+    erasing._rewrite(lake, record, WHERE, erasing.planned(lake, record, WHERE))
+    assert "minutes" in traces(stage)
+    erasing.erase(lake, record, WHERE)
+    assert stage.rows("minutes").where(WHERE).count() == 0
+    assert_live_equals_bounded(stage, "minutes")
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_what_is_refused(stage):
+    before = {path: path.stat().st_mtime_ns for path in stage.lake.settings.root.rglob("*.json*")}
+    last = erase(stage, "clicks", "--where", "user = 'probe'")
+    assert last.exit_code == 2 and "its frontier is 2026-01-01T05:59:55Z" in last.stderr, last.stderr
+    derived = erase(stage, "minutes", "--where", WHERE)
+    assert derived.exit_code == 2 and "erase them in its record" in derived.stderr
+    wrong = erase(stage, "clicks", "--where", "person = 'x'")
+    assert wrong.exit_code == 2 and "a condition on the columns of clicks" in wrong.stderr
+    assert erase(stage, "clicks", "--where", "user = 'nobody'").exit_code == 0
+    assert {path: path.stat().st_mtime_ns for path in stage.lake.settings.root.rglob("*.json*")} == before

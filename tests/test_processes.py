@@ -1,0 +1,175 @@
+"""Which process runs which pipeline, and with what: own resources, several in one, one that dies of memory."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_streaming_job import BEGIN, MINUTE, WORKLOAD, arrived, awaited, every_offset_once, produce, the_oracle_agrees
+
+from lakehouse import broker, catalog, jars, proof
+from lakehouse.errors import JobError, SettingsError
+from lakehouse.kafka_options import client_config
+from lakehouse.lake import Lake
+from lakehouse.producers import ads, commands
+from lakehouse.producers.sender import send
+from lakehouse.producers.workload import Record
+from lakehouse.settings import Settings, from_environment, to_environment
+from streaming_jobs import desired, lease, reconciler, supervisor
+
+BOTH = ("lakehouse.tables.sensors", "lakehouse.tables.ads")
+TOGETHER = {"all": "sensors, ads"}
+
+
+@pytest.fixture
+def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
+    """A lakehouse of its own; what runs in it at the end is killed."""
+    settings = Settings(root=tmp_path / "root", jars=from_environment().jars, tables=BOTH, spark_conf=quick_jvm)
+    yield settings
+    for folder in (settings.root / "_jobs").glob("*"):
+        supervisor.stop(settings, folder.name, now=True)
+    broker.stop(settings)
+
+
+# ---- settings
+
+
+def test_a_pipeline_has_resources_of_its_own_and_the_others_those_of_all():
+    own = "ads=driver_memory 2g, spark_master local[4], state_memory_mb 64"
+    given = {"LAKEHOUSE_RESOURCES": own, "LAKEHOUSE_DRIVER_MEMORY": "3g"}
+    settings = from_environment(to_environment(from_environment(given)))
+    own, other = settings.for_pipeline("ads"), settings.for_pipeline("sensors")
+    assert (own.driver_memory, own.spark_master, own.state_memory_mb) == ("2g", "local[4]", 64)
+    assert (other.driver_memory, other.spark_master, other.state_memory_mb) == ("3g", "local[2]", 512)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("memory 2g", "'memory 2g': a setting and its value, of spark_master, driver_memory"),
+        ("driver_memory", "'driver_memory': a setting and its value"),
+        ("driver_memory 2 gigabytes", "a number and its unit"),
+        ("state_memory_mb 1", "at least 16"),
+        ("root /elsewhere", "a setting and its value"),
+    ],
+)
+def test_resources_that_cannot_be_are_refused_at_the_start(text, said):
+    with pytest.raises(SettingsError, match=f"resources of ads.*{said}"):
+        Settings(resources={"ads": text})
+
+
+def test_pipelines_that_share_a_process_are_one_by_its_name():
+    settings = from_environment({"LAKEHOUSE_TOGETHER": "all=sensors, ads"})
+    found, apart = catalog.load(settings), catalog.load(Settings())
+    assert found.pipelines() == ["all"] and apart.pipelines() == ["sensors", "ads"]
+    assert [t.name for t in found.of_pipeline("all")] == [t.name for t in apart]
+    assert [t.fingerprint for t in found] == [t.fingerprint for t in apart], "the same declarations, and the same checkpoints"
+    assert settings.members("all") == ("sensors", "ads") and settings.members("visits") == ("visits",)
+    assert catalog.load(Settings(together={"ads": "ads, sensors"}, resources={"ads": "driver_memory 2g"})).pipelines() == ["ads"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"together": {"all": "sensors, visits"}}, "together of all=.*'visits': no such pipeline"),
+        ({"together": {"ads": "sensors"}}, "together of ads=.*'ads': another pipeline's name"),
+        ({"together": {"a": "sensors", "b": "ads, sensors"}}, "'sensors': a pipeline runs in one process"),
+        ({"together": {"a": " , "}}, "together of a: the pipelines that share a process"),
+        ({"together": TOGETHER, "freshness": {"ads": "every 10 seconds"}}, "freshness of ads=.*no such pipeline.*one of all"),
+        ({"resources": {"visits": "driver_memory 2g"}}, "resources of visits=.*no such pipeline"),
+    ],
+)
+def test_what_cannot_be_together_is_refused_at_the_start(given, said):
+    with pytest.raises(SettingsError, match=said):
+        catalog.load(Settings(**given))
+
+
+def test_no_pipeline_of_a_shared_process_is_run_by_another(settings):
+    shared = replace(settings, together=TOGETHER)
+    with lease.held(shared, "all") as turn:
+        turn.check()
+        assert lease.others(settings, "ads") == {"all"} and lease.others(shared, "all") == set()
+        with pytest.raises(JobError, match=r"pipeline='ads'.*one process fills a table"), lease.held(settings, "ads"):
+            pass
+        lease.path_of(settings, "ads").with_name("lease").unlink()  # as on a file system that does not lock
+        with lease.held(settings, "ads"), pytest.raises(JobError, match="pipeline='ads', epoch=1: pid="):
+            turn.check()
+    with (
+        lease.held(settings, "sensors"),
+        pytest.raises(JobError, match=r"pipeline='sensors'.*one process fills a table"),
+        lease.held(shared, "all"),
+    ):
+        pass
+
+
+# ---- processes
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(600)
+def test_pipelines_are_put_into_one_process_and_apart_again_on_the_same_checkpoints(settings, spark):
+    broker.start(settings, jars.resolve(settings.jars))
+    sent, seen = produce(settings, 0, 10), views(settings, 0, 10)
+    shared = replace(settings, together=TOGETHER)
+    alone = supervisor.start(settings, "sensors", wait=240)
+    awaited(lambda: arrived(settings, "sensor_readings") == sent, "the first lot", 240)
+
+    both = supervisor.start(shared, "all", wait=240)
+    assert not supervisor.status(settings, "sensors").alive and both.pid != alone.pid
+    assert "in the process 'all'" in desired.history(settings, "sensors")[-1].why
+    assert {q.table for q in both.queries} >= {"sensor_averages", "campaign_views"}
+    sent, seen = sent + produce(settings, 10, 20), seen + views(settings, 10, 20)
+    awaited(lambda: (arrived(settings, "sensor_readings"), arrived(settings, "ad_events")) == (sent, seen), "all in one", 240)
+
+    assert reconciler.reconcile(settings, "sensors").action == "start", "it was wanted, and its process has ended"
+    awaited(lambda: supervisor.status(settings, "sensors").state == "running", "alone again", 240)
+    assert not supervisor.status(shared, "all").alive
+    sent += produce(settings, 20, 30)
+    awaited(lambda: arrived(settings, "sensor_readings") == sent, "the last lot", 240)
+    stopped = supervisor.stop(settings, "sensors")
+    assert {q.dropped_by_spark for q in stopped.queries} == {0}
+
+    lake = Lake(spark, settings, catalog.load(settings))
+    every_offset_once(lake, sent)
+    the_oracle_agrees(lake)
+    for name in ("sensor_averages", "campaign_views"):
+        certificate = proof.reconcile(lake, lake.catalog.table(name))
+        assert certificate.verdict == "EQUAL" and certificate.rows_live > 100, certificate
+
+
+def views(settings: Settings, start_minute: int, end_minute: int) -> int:
+    """Sends events of ads; how many."""
+    records = ads.records(WORKLOAD, BEGIN + start_minute * MINUTE, BEGIN + end_minute * MINUTE)
+    broker.ensure_topics(settings, {"ad-events": WORKLOAD.partitions}, commands.TOPIC)
+    return send(records, "ad-events", client_config(settings)).sent
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(600)
+def test_a_job_that_dies_of_memory_takes_no_other_with_it(settings, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
+    settings = replace(
+        settings, tables=("lakehouse.tables.sensors", "hungry"), restarts=1, resources={"hungry": "driver_memory 512m"}
+    )
+    broker.start(settings, jars.resolve(settings.jars))
+    broker.ensure_topics(settings, {"orders": 1}, commands.TOPIC)
+    sent = produce(settings, 0, 5)
+    well, hungry = (supervisor.start(settings, name, wait=240) for name in ("sensors", "hungry"))
+    order = json.dumps({"at": "2026-01-01T00:00:00Z", "size": 600_000_000}).encode()
+    send([Record(None, order, 0, BEGIN, BEGIN, "ordinary")], "orders", client_config(settings))
+
+    def given_up() -> bool:
+        reconciler.reconcile(settings, "hungry")
+        return supervisor.status(settings, "hungry").state == "broken"
+
+    awaited(given_up, "restarted once, then given up", 300)
+    assert "ended, killed or out of memory" in supervisor.status(settings, "hungry").error
+    assert supervisor.status(settings, "hungry").pid != hungry.pid, "it was tried again"
+    sent += produce(settings, 5, 10)
+    awaited(lambda: arrived(settings, "sensor_readings") == sent, "the other goes on", 240)
+    now = supervisor.status(settings, "sensors")
+    assert (now.pid, now.state, [q.restarts for q in now.queries if q.restarts]) == (well.pid, "running", [])

@@ -1,0 +1,102 @@
+"""Journals that are trimmed: what is asked of them stays, positions go on, logs of processes are bounded likewise."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakehouse import frontier, trimming, updates, upkeep
+from lakehouse.catalog import load
+from lakehouse.frontier import NOTHING, Commit, Journal, flush
+from lakehouse.query import run
+from lakehouse.settings import Settings
+from streaming_jobs import supervisor
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+CATALOG = load(Settings(tables=("lakehouse.tables.sensors",)))
+TABLE = replace(CATALOG.table("sensor_averages"), late="update")
+
+
+def live(batch: int, late: tuple[int, int] | None = None) -> Commit:
+    """A micro-batch that read version `batch` of the input; its late rows missed windows between two minutes."""
+    missed = {"late": 3, "late_from": _minute(late[0]), "late_to": _minute(sum(late))} if late else {}
+    offset = {"reservoirVersion": batch + 1, "index": -1}
+    return Commit(
+        "sensor_averages", "live", 1, batch, batch + 1, _minute(batch), "", arrived=7, watermark=_minute(batch),
+        frontier=_minute(batch), inputs={"tables": {"valid_readings": offset}}, **missed,
+    )  # fmt: skip
+
+
+def bounded(version: int, hour: int, nothing: bool) -> Commit:
+    start = _minute(60 * hour)
+    return Commit(
+        "sensor_averages", "bounded", 0, 0, NOTHING if nothing else version, _minute(version), "", start=start,
+        end=start + timedelta(hours=1), inputs={"tables": {"valid_readings": version}},
+    )  # fmt: skip
+
+
+def _minute(minutes: int) -> datetime:
+    return START + timedelta(minutes=minutes)
+
+
+lates = st.none() | st.tuples(st.integers(0, 300), st.integers(0, 90))
+steps = st.one_of(lates, st.tuples(st.integers(0, 5), st.booleans(), st.just("bounded")))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(steps, min_size=2, max_size=40))
+def test_what_late_rows_made_dirty_is_found_in_a_trimmed_journal(story):
+    commits = [bounded(n, s[0], s[1]) if s and len(s) == 3 else live(n, s) for n, s in enumerate(story)]
+    with TemporaryDirectory() as folder:
+        root = Settings(root=Path(folder), tables=("lakehouse.tables.sensors",))
+        journal = Journal(root, TABLE)
+        for commit in [*commits, live(len(commits))]:
+            journal.append(commit)
+        before, last = updates.dirty(root, CATALOG, TABLE), next(journal.live())
+        trimming.trim(journal, 0, 1)
+        after = updates.dirty(root, CATALOG, TABLE)
+        assert [(d.partition, d.closed) for d in after] == [(d.partition, d.closed) for d in before]
+        # more of a partition may be looked at again, never less
+        assert all(a.since <= b.since and a.until >= b.until for a, b in zip(after, before, strict=True))
+        assert next(journal.live()) == last and frontier.frontier(root, TABLE) == last.frontier
+
+
+def test_the_ledger_has_each_commit_once_however_often_journals_are_trimmed(tmp_path, monkeypatch):
+    monkeypatch.setattr(trimming, "trim", partial(trimming.trim, longest=4_000, recent=1_500))
+    root = Settings(root=tmp_path, tables=("lakehouse.tables.sensors",))
+    journal, longest, copied = Journal(root, TABLE), 0, 0
+    for batch in range(200):
+        journal.append(live(batch, (batch % 50, 0) if batch % 3 == 0 else None))
+        if batch % 7 == 0:
+            copied += flush(root, [TABLE])
+        longest = max(longest, journal.path.stat().st_size)
+    assert copied + flush(root, [TABLE]) == 200
+    (ledger,) = upkeep.ledgers(root)  # where journals are read up to outlives the commits that said so
+    stored = DeltaTable(str(ledger.path))
+    stored.create_checkpoint()
+    upkeep._cut(ledger.path / "_delta_log", stored.version())
+    assert flush(root, [TABLE]) == 0
+    batches = run(root, CATALOG, 'SELECT batch FROM _commits ORDER BY 1').rows
+    assert [batch for (batch,) in batches] == list(range(200))
+    assert longest < 10_000, "200 lines are ten times that"
+    assert sum(c.late for c in journal.rewriting()) == 67 * 3
+
+
+def test_the_log_of_a_running_process_is_put_aside_when_it_is_long(tmp_path):
+    root = Settings(root=tmp_path)
+    log = supervisor.log_path(root, "sensors")
+    log.parent.mkdir(parents=True)
+    with log.open("a") as output:  # as the process has it open
+        for n in range(6):
+            output.write(f"line {n}\n" * 100)
+            output.flush()
+            supervisor.shorten_log(root, "sensors", 500)
+        output.write("last\n")
+    assert log.read_text() == "last\n"
+    kept = {path.name: path.read_text()[:6] for path in log.parent.glob("driver.log.*")}
+    assert kept == {"driver.log.1": "line 5", "driver.log.2": "line 4", "driver.log.3": "line 3"}

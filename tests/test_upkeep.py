@@ -1,0 +1,285 @@
+"""Upkeep beside streams: the rows stay, a reader that lags finds what it has still to read, the past goes."""
+
+import json
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+from pyspark.errors import StreamingQueryException
+from typer.testing import CliRunner
+
+from batch_jobs import commands, maintain
+from lakehouse import live, sinks, upkeep
+from lakehouse.catalog import load, table_path
+from lakehouse.digest import digest
+from lakehouse.event_time import parse_range
+from lakehouse.frontier import Certificate, certificates, certify
+from lakehouse.settings import Settings
+from lakehouse.tables import sensors
+from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.upkeep import Place, Upkeep
+
+TABLES = ("sensor_readings", "valid_readings", "sensor_averages")
+DAY = 86_400
+
+
+@pytest.fixture
+def stage(spark, tmp_path) -> Stage:
+    """A table whose reader lags: `sensor_averages` has read one hour of three."""
+    stage = Stage(spark, tmp_path, sensors)
+    stage._now = stage._now.replace(year=2026, day=2)  # after the events, and the hours of arrival are over
+    for hour in range(3):
+        feed(stage, hour)
+        stage.run(*TABLES[1 : 2 if hour else 3])
+        if not hour:
+            checkpointed(stage)
+    return stage
+
+
+def feed(stage: Stage, hour: int) -> None:
+    for minute in (10, 40):
+        stage.feed("sensor_readings", [_reading(hour, minute, n) for n in range(6)])
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_table_is_kept_up_beside_its_streams(stage):
+    settings, catalog = stage.lake.settings, stage.lake.catalog
+    valid, before, files = stage.lake.path(catalog.table("valid_readings")), digests(stage), everything(settings.root)
+    hours = files_of(valid)
+    assert sorted(hours) == ["2026-01-01-00", "2026-01-01-01", "2026-01-01-02"] and min(hours.values()) > 1
+    planned = {u.table: u for u in maintain.planned(settings, catalog)}
+    assert planned["valid_readings"].partitions == ("2026-01-01-00", "2026-01-01-01"), "the third hour is open"
+    assert planned["sensor_readings"].partitions == ("2026-01-02-00",)
+    assert everything(settings.root) == files, "a plan changes nothing"
+
+    list(maintain.run(settings, catalog))
+    assert files_of(valid) == hours | {"2026-01-01-00": 1, "2026-01-01-01": 1} and digests(stage) == before
+    assert not any(u.partitions for u in maintain.planned(settings, catalog)), "nothing is left to do"
+
+    aged(settings.root, 3)
+    for minute in (10, 40):  # a query that starts again reads its last batch once more: what it read before that may go
+        stage.feed("sensor_readings", [_reading(3, minute, n) for n in range(6)])
+        stage.run("valid_readings")
+    checkpointed(stage)
+    aged(settings.root, 2)
+    before = digests(stage)
+    done = {u.table: u for u in maintain.run(settings, catalog)}
+    held, free = done["valid_readings"], done["sensor_readings"]
+    assert (held.held_by, held.oldest, held.obsolete) == ("sensor_averages", 1, 0)
+    assert free.oldest > 2 and free.commits == free.oldest and free.obsolete >= 6
+    assert digests(stage) == before
+    stage.run("sensor_averages")  # its commits were written long ago, and their files have been compacted since
+
+    stage.advance("sensor_readings", _reading(5, 0, 0))
+    stage.run("valid_readings", "sensor_averages")
+    (done,) = (u for u in maintain.run(settings, catalog, "valid_readings") if u.table == "valid_readings")
+    assert done.oldest > 1 and done.obsolete >= 4
+    for name in TABLES[1:]:
+        assert assert_live_equals_bounded(stage, name).rows_live >= 48
+
+    stage.run("sensor_trends")  # begins when the first commits of its input have gone
+    stage.backfill("sensor_trends", parse_range("2026-01-01T00:00", "2026-01-01T04:00"))
+    assert_live_equals_bounded(stage, "sensor_trends")
+
+
+def test_what_a_reader_has_still_to_read_stays_until_it_has_read_it(tmp_path):
+    settings = Settings(root=tmp_path, tables=(sensors.__name__,))
+    catalog = load(settings)
+    path, checkpoint = table_path(settings, catalog.table("valid_readings")), tmp_path / "_checkpoints" / "sensor_averages" / "1"
+
+    def append() -> None:
+        rows = pa.table({"x": [1], "_partition": ["2026-01-01-00"]})
+        write_deltalake(str(path), rows, mode="append", partition_by=["_partition"])
+
+    def read_up_to(version: int) -> None:
+        """Two micro-batches, the last of which Spark prepares once more: it began where the one before ended."""
+        for batch, end in enumerate((version, version + 1)):
+            offset = {"reservoirId": str(DeltaTable(str(path)).metadata().id), "reservoirVersion": end, "index": -1}
+            for name, text in (("offsets", f"v1\n{{}}\n{json.dumps(offset)}"), ("commits", "v1")):
+                (checkpoint / name).mkdir(parents=True, exist_ok=True)
+                (checkpoint / name / str(batch)).write_text(text)
+
+    def maintained() -> Upkeep:
+        (place,) = upkeep.places(settings, catalog, catalog.table("valid_readings"))
+        return upkeep.maintain(settings, replace(place, closed=lambda _: True))
+
+    for version in range(6):
+        append()
+        if version == 2:
+            DeltaTable(str(path)).create_checkpoint()
+    added = {v: set(DeltaTable(str(path), version=v).file_uris()) for v in range(6)}
+    read_up_to(4)
+    assert (maintained().files, len(DeltaTable(str(path)).file_uris())) == (6, 1)
+    aged(tmp_path, 3)
+    append()
+    DeltaTable(str(path)).create_checkpoint()
+    aged(tmp_path, 2)
+    held = maintained()
+    assert (held.held_by, held.oldest, held.commits, held.obsolete) == ("sensor_averages", 2, 2, 0)
+    assert all(Path(file).exists() for file in added[5]), "it goes on at version 4, and 2 can be read"
+    read_up_to(7)
+    free = maintained()
+    assert (free.held_by, free.oldest, free.commits, free.obsolete) == ("", 7, 5, 6)
+    assert not any(Path(file).exists() for file in added[5]) and DeltaTable(str(path)).count() == 7
+    assert sorted(p.name[:20] for p in (path / "_delta_log").glob("*.json"))[0] == f"{7:020}"
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_batch_that_crashed_finds_its_commit_when_the_past_has_gone(spark, tmp_path):
+    stage = Stage(spark, tmp_path, sensors)
+    settings, catalog = stage.lake.settings, stage.lake.catalog
+    table, path = catalog.table("valid_readings"), stage.lake.path(catalog.table("valid_readings"))
+    for minute in (10, 40):
+        stage.feed("sensor_readings", [_reading(0, minute, n) for n in range(3)])
+        query = live.start(stage.lake, table, available_now=True, reached=_crash_after_rows if minute == 40 else _go_on)
+        with pytest.raises(StreamingQueryException, match="ZeroDivisionError") if minute == 40 else nullcontext():
+            query.awaitTermination()
+    for _ in range(3):
+        write_deltalake(str(path), DeltaTable(str(path)).to_pyarrow_table().slice(0, 0), mode="append")
+    checkpointed(stage)
+    aged(settings.root, 3)
+    (done, _) = maintain.run(settings, catalog, "valid_readings")
+    assert (done.held_by, done.commits) == ("its own query", 0), "it will look for its commit"
+    stage.feed("sensor_readings", [_reading(1, 0, 0)])
+    stage.run("valid_readings")
+    assert stage.rows("valid_readings").count() == 7
+    checkpointed(stage)
+    aged(settings.root, 3)
+    (done, _) = maintain.run(settings, catalog, "valid_readings")
+    assert done.commits == done.oldest > 3, "once it is through, they go"
+
+
+def test_compacting_and_appending_do_not_disturb_each_other(spark, tmp_path):
+    path = tmp_path / "rows"
+    rows = spark.range(20).selectExpr("id", "'p' AS _partition").repartition(3)
+    rows.limit(0).write.format("delta").partitionBy("_partition").save(str(path))
+    for batch in range(2):
+        sinks.append(rows, path, "rows:live:1", batch, {})
+    place = Place("rows", path, lambda _: True, {})
+    sinks.append(rows, path, "rows:live:1", 2, {"inputs": Meanwhile(lambda: upkeep.maintain(Settings(), place))})
+    assert sinks.committed(path, "rows:live:1") == 2 and files_of(path) == {"p": 4}
+
+    early = DeltaTable(str(path))
+    sinks.append(rows, path, "rows:live:1", 3, {})
+    upkeep._compact(early, ("p",))
+    assert files_of(path) == {"p": 4} and spark.read.format("delta").load(str(path)).count() == 4 * 20
+
+
+class Meanwhile:
+    """Written down after the files of an append and before its commit; meanwhile something else is done."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.act = act
+
+    def __str__(self) -> str:
+        self.act()
+        return ""
+
+
+def test_what_another_run_rewrites_meanwhile_is_left_to_it(spark, tmp_path):
+    path = tmp_path / "rows"
+    rows = spark.range(20).selectExpr("id", "'p' AS _partition").repartition(3)
+    rows.write.format("delta").partitionBy("_partition").save(str(path))
+    early = DeltaTable(str(path))
+    sinks.replace(rows, path, ["p"], {"run": "1"})
+    with pytest.raises(CommitFailedError):
+        upkeep._compact(early, ("p",))
+    assert spark.read.format("delta").load(str(path)).count() == 20
+
+
+def test_ledgers_are_made_few_files_while_verdicts_come_in(tmp_path):
+    settings = Settings(root=tmp_path)
+    for minute in range(3):
+        certify(settings, [_certificate(minute)])
+    (place,) = upkeep.ledgers(settings)
+    early = DeltaTable(str(place.path))
+    certify(settings, [_certificate(3)])
+    upkeep._compact(early, ("",))
+    done = upkeep.maintain(settings, place)
+    assert (done.files, len(DeltaTable(str(place.path)).file_uris())) == (2, 1)
+    assert [c.at.minute for c in certificates(settings)] == [0, 1, 2, 3]
+
+
+def test_a_plan_on_the_command_line(filled, tmp_path):
+    root = shutil.copytree(filled, tmp_path / "root")
+    environment = {"LAKEHOUSE_ROOT": str(root), "LAKEHOUSE_TABLES": sensors.__name__}
+    before = everything(root)
+    result = CliRunner().invoke(commands.app, ["maintain", "--dry-run", "--json"], env=environment)
+    assert result.exit_code == 0, result.stderr
+    planned = {found["table"]: found for found in map(json.loads, result.stdout.splitlines())}
+    assert {*TABLES, "sensor_trends", "valid_readings__quarantine"} <= set(planned) and everything(root) == before
+    one = CliRunner().invoke(commands.app, ["maintain", "valid_readings"], env=environment)
+    assert one.exit_code == 0 and "valid_readings__quarantine" in one.stdout and "sensor_readings" not in one.stdout
+
+
+def digests(stage: Stage) -> dict[str, str]:
+    """Of all columns, technical ones too."""
+    return {name: str(digest(stage.rows(name).withColumnsRenamed(_SHOWN))) for name in TABLES}
+
+
+_SHOWN = {"_arrival": "arrival", "_origin": "origin", "_partition": "partition"}
+
+
+def everything(root: Path) -> list[Path]:
+    return sorted(root.rglob("*"))
+
+
+def files_of(path: Path) -> dict[str, int]:
+    added = pa.table(DeltaTable(str(path)).get_add_actions(flatten=True))
+    return dict(Counter(added.column("partition._partition").to_pylist()))
+
+
+def checkpointed(stage: Stage) -> None:
+    """As the writer does every 50 commits."""
+    for name in TABLES:
+        DeltaTable(str(stage.lake.path(stage.lake.catalog.table(name)))).create_checkpoint()
+
+
+def aged(root: Path, days: int) -> None:
+    """All that is on disk becomes so much older: by its time, and by what Delta's logs say of it."""
+    for path in root.rglob("*"):
+        if "_delta_log" in path.parts and path.suffix == ".json":
+            text = re.sub(r'(deletionTimestamp|modificationTime|timestamp)":(\d+)', _older(days), path.read_text())
+            written = path.stat().st_mtime
+            path.write_text(text)
+            os.utime(path, (written, written))
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        if path.is_file():
+            os.utime(path, (path.stat().st_mtime - days * DAY,) * 2)
+
+
+def _older(days: int) -> Callable[[re.Match], str]:
+    return lambda found: f'{found[1]}":{int(found[2]) - days * DAY * 1000}'
+
+
+def _go_on(point: str) -> None:
+    pass
+
+
+def _crash_after_rows(point: str) -> None:
+    if point == "rows":
+        1 / 0  # noqa: B018
+
+
+def _certificate(minute: int) -> Certificate:
+    at = datetime(2026, 1, 1, 0, minute, tzinfo=UTC)
+    return Certificate(
+        table="sensor_averages", start=at, end=at, verdict="EQUAL", rows_live=1, rows_bounded=1, rows_by_bounded_runs=0,
+        digest_live="", digest_bounded="", frontier=at, version=1, inputs={}, fingerprint="", at=at, seconds=0.0,
+    )  # fmt: skip
+
+
+def _reading(hour: int, minute: int, n: int) -> dict[str, str]:
+    return {"sensor_id": f"sensor-{n % 3}", "event_time": f"2026-01-01T{hour:02}:{minute + n:02}:00Z", "temperature_f": "50.00"}
