@@ -17,7 +17,7 @@ def build(settings: Settings) -> dg.Definitions:
     return dg.Definitions(
         assets=[*streams.specs(known), *tables.specs_and_assets(settings, known)],
         asset_checks=checks.checks(known),
-        jobs=[*streams.jobs(known), proving.reconcile, proving.repair, schedules.update, upkeep.maintain],
+        jobs=[*streams.jobs(known), proving.reconcile, proving.repair, schedules.update, schedules.seam, upkeep.maintain],
         schedules=[
             proving.reconcile_closed(settings, known),
             proving.repair_different(settings, known),

@@ -1,13 +1,15 @@
-"""The job that lets late rows in, and the schedule that has it done within minutes."""
+"""The jobs that let late rows in and give a new table its history; a schedule has the former done within minutes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import dagster as dg
+from pydantic import Field
 
 from assets.metadata import of_commit
 from assets.resources import BOUNDED, Lakehouse, refusals
 from lakehouse.catalog import Catalog
 from lakehouse.event_time import Range
+from lakehouse.frontier import Commit
 from lakehouse.settings import Settings
 
 
@@ -16,19 +18,43 @@ def update_tables(lakehouse: Lakehouse) -> Iterator[dg.AssetMaterialization | dg
     """Rewrites the closed partitions that late rows made dirty, table after table, inputs first."""
     from batch_jobs import update as job
 
-    rewritten = 0
     with refusals():
-        for commit in job.run(lakehouse.lake):
-            rewritten += 1
-            table = lakehouse.lake.catalog.table(commit.table)
-            for key in Range(commit.start, commit.end).partitions(table.grain):
-                yield dg.AssetMaterialization(table.name, partition=key, metadata=of_commit(commit))
-    yield dg.Output(rewritten)
+        yield from _told(lakehouse, job.run(lakehouse.lake))
+
+
+def _told(lakehouse: Lakehouse, commits: Iterable[Commit]) -> Iterator[dg.AssetMaterialization | dg.Output]:
+    """The partitions that bounded runs write, as they do; how many commits there were."""
+    made = 0
+    for commit in commits:
+        made += 1
+        table = lakehouse.lake.catalog.table(commit.table)
+        for key in Range(commit.start, commit.end).partitions(table.grain):
+            yield dg.AssetMaterialization(table.name, partition=key, metadata=of_commit(commit))
+    yield dg.Output(made)
 
 
 @dg.job(description='Lets late rows into the closed partitions of tables declared late="update".')
 def update() -> None:
     update_tables()
+
+
+class NewTable(dg.Config):
+    table: str = Field(description="a derived table whose live run has not begun, or has begun at a seam")
+
+
+@dg.op(pool=BOUNDED)
+def fill_history(config: NewTable, lakehouse: Lakehouse) -> Iterator[dg.AssetMaterialization | dg.Output]:
+    """Sets the table's seam, if it has none, and computes what lies behind it."""
+    from batch_jobs import seam as job
+
+    with refusals():
+        planned = job.plan(lakehouse.lake, config.table)
+        yield from _told(lakehouse, job.run(lakehouse.lake, planned) if planned else ())
+
+
+@dg.job(description="Begins a new table over history: a bounded run up to a frontier, the live run from exactly there.")
+def seam() -> None:
+    fill_history()
 
 
 def update_closed(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:

@@ -1,4 +1,4 @@
-"""The commands backfill, update, reconcile, proof, repair, diff, erase and maintain of the `lakehouse` command line."""
+"""The commands backfill, seam, update, reconcile, proof, repair, diff, erase and maintain of the `lakehouse` command line."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -65,6 +65,34 @@ def backfill(
                 commits.append(commit)
                 done(commit.written)
     views.show_backfill(table, planned, commits, job.pending(offline, planned) if planned else {}, as_json)
+
+
+@app.command()
+def seam(table: Name, as_json: AsJson = False) -> None:
+    """Begin a new table over existing history: a bounded run up to a frontier of its input, the live run from exactly there.
+
+    Before its streaming job runs with the table, or beside it if the input's log was cut, when that sets the seam itself.
+    Killed and run again, it goes on where it was. Exit code 0 when done, 2 when refused.
+    """
+    from batch_jobs import seam as job
+    from lakehouse import session
+    from lakehouse.frontier import seam_of
+    from lakehouse.lake import Lake
+
+    settings, catalog, _, _ = _asked(None, None)
+    catalog.check_derived(catalog.table(table))  # refused before a JVM starts
+    commits = []
+    with ExitStack() as opened:
+        with console.working("starting Spark") as now:
+            lake = Lake(opened.enter_context(session.opened(settings, f"seam {table}")), settings, catalog)
+            now(f"looking where {table} is to begin")
+            planned = job.plan(lake, table)
+        if planned:
+            with console.counting(f"history of {table}", len(planned.partitions) - len(planned.done)) as done:
+                for commit in job.run(lake, planned):
+                    commits.append(commit)
+                    done(commit.written)
+    views.show_seam(seam_of(settings, catalog.table(table)), planned, commits, as_json)
 
 
 @app.command()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lakehouse.coverage import Coverage
     from lakehouse.erasing import Erasure
     from lakehouse.event_time import Range
-    from lakehouse.frontier import Certificate, Commit
+    from lakehouse.frontier import Certificate, Commit, Seam
     from lakehouse.table import Grain
     from lakehouse.updates import Dirt
     from lakehouse.upkeep import Upkeep
@@ -70,6 +70,20 @@ def show_backfill(
     console.print_rows(names, rows)
     for name, partitions in pending.items():
         console.print_text(f"{name} is PENDING in {brief(partitions)}: `--cascade`, or a backfill of its own, has it follow")
+
+
+def show_seam(seam: "Seam", planned: "Backfill | None", commits: "Sequence[Commit]", as_json: bool) -> None:
+    """Where the live run begins, and what was computed behind that."""
+    if as_json:
+        console.print_json([asdict(seam)])
+    else:
+        console.print_facts({
+            "seam": seam.frontier,
+            "live from": f"version {seam.version} of {seam.input}, complete up to the seam at version {seam.until}",
+            "read by then": seam.inputs,
+        })  # fmt: skip
+    if planned:
+        show_backfill(planned.table, planned, commits, {}, as_json)
 
 
 def outcome(commit: "Commit") -> str:

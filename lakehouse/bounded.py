@@ -120,13 +120,13 @@ def _covered(touched: DataFrame, span: Range) -> Range:
 def _holding_whole_sessions(
     context: Range, gap: timedelta, first: DataFrame, computed: Callable[[Range], DataFrame]
 ) -> Range:
-    """The context widened, twice as far each time, until none of the sessions computed from it may begin before it."""
-    begins = first.head()[0]
+    """The context widened, by twice as much each time, until none of the sessions computed from it may begin before it."""
+    begins, more = first.head()[0], max(4 * gap, timedelta(hours=1))
     while begins and context.start > begins.astimezone(UTC):
         earliest = computed(context).agg(F.min(f"{event_time.WINDOW}.start")).head()[0]
         if earliest is None or earliest.astimezone(UTC) >= context.start + gap:
             break
-        context = Range(context.end - 2 * (context.end - context.start), context.end)
+        context, more = Range(context.start - more, context.end), 2 * more
     return context
 
 

@@ -83,6 +83,19 @@ class Certificate:
     cause: str = ""  # of a difference, as far as it can be known (`causes`)
 
 
+@dataclass(frozen=True, slots=True)
+class Seam:
+    """A bounded run computes the table behind the `frontier`, whole partitions; its live run all that lies ahead of it."""
+
+    frontier: datetime
+    input: str
+    version: int  # of the input: the first that the live run reads
+    until: int  # of the input: the one that was complete up to the frontier
+    inputs: Mapping[str, object]  # what the input had read by then: offsets of topics, versions of tables
+    fingerprint: str
+    at: datetime
+
+
 class Journal:
     """The journal of one table: `<root>/_ledger/<table>.jsonl`, one Commit a line, oldest first.
 
@@ -133,7 +146,23 @@ class Journal:
 
 def frontier(settings: Settings, table: Table) -> datetime | None:
     """How far the table is complete: no row behind it is still to come from the stream. None before the first commit."""
-    return next((c.frontier for c in Journal(settings, table).live() if c.frontier), None)
+    reached = next((c.frontier for c in Journal(settings, table).live() if c.frontier), None)
+    if reached is None and (begun := seam_of(settings, table)):
+        return begun.frontier
+    return reached
+
+
+def seam_of(settings: Settings, table: Table) -> Seam | None:
+    """Where the table's live run begins, if not with all that its input has (`lakehouse.seam`)."""
+    path = seam_path(settings, table)
+    if not path.exists():
+        return None
+    kept = json.loads(path.read_text())
+    return Seam(**kept | {name: datetime.fromisoformat(kept[name]) for name in ("frontier", "at")})
+
+
+def seam_path(settings: Settings, table: Table) -> Path:
+    return settings.root / LEDGER / f"{table.name}.seam.json"
 
 
 def note_dropped(settings: Settings, table: Table, rows: int) -> None:

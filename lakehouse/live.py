@@ -10,11 +10,11 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-from lakehouse import bounded, event_time, plan, sinks, sources
+from lakehouse import bounded, delta_log, event_time, plan, seam, sinks, sources
 from lakehouse.errors import DeclarationError
 from lakehouse.event_time import EPOCH, ORIGIN, Head, Range
 from lakehouse.lake import Lake
-from lakehouse.live_run import BatchLog, LiveRun, live_run
+from lakehouse.live_run import BatchLog, LiveRun, began, live_run
 from lakehouse.plan import REASON
 from lakehouse.table import Table
 
@@ -29,6 +29,8 @@ def start(
     reached: Callable[[str], None] = lambda point: None,
 ) -> StreamingQuery:
     """Starts the query that fills `table`; its tables must exist (`prepare`). `available_now` ends it at the present."""
+    if lake.catalog.is_derived(table) and not began(lake.settings, table) and _cut(lake, table):
+        seam.begin(lake, table)
     run = live_run(lake, table, reached)
     windows = _closing if plan.closes_ranges(lake, run.plan) else _window
     stream, batches = {"record": _record, "row": _row, "window": windows}[run.plan.kind](run)
@@ -36,6 +38,11 @@ def start(
     writer = stream.writeStream.queryName(table.name).option("checkpointLocation", str(run.checkpoint))
     trigger = {"availableNow": True} if available_now else {"processingTime": lake.pace(table)}
     return writer.foreachBatch(batches).trigger(**trigger).start()
+
+
+def _cut(lake: Lake, table: Table) -> bool:
+    """Whether a stream cannot read its input from the beginning any more."""
+    return delta_log.oldest(lake.path(lake.catalog.driving_input(table))) > 0
 
 
 def prepare(lake: Lake, tables: list[Table]) -> None:
@@ -96,10 +103,18 @@ def _key(topic: str, partition: str) -> str:
     return f"{topic}-{partition}"
 
 
+def _stream(run: LiveRun) -> DataFrame:
+    """The live rows of the driving input: from the seam on, if the table has one, from the beginning if not."""
+    lake, driving = run.lake, run.lake.catalog.table(run.plan.driving)
+    since = run.seam.version if run.seam else None
+    rows = sources.table_stream(lake.spark, lake.settings, str(lake.path(driving)), since)
+    return rows.where(f"{ORIGIN} = 'live'")
+
+
 def _row(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
     lake = run.lake
     driving = lake.catalog.table(run.plan.driving)
-    stream = sources.table_stream(lake.spark, lake.settings, str(lake.path(driving))).where(f"{ORIGIN} = 'live'")
+    stream = _stream(run)
     snapshots = run.snapshots()
 
     def batches(batch: DataFrame, batch_id: int) -> None:
@@ -108,7 +123,7 @@ def _row(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
         gate = Observation()
         others = _near(lake, run, batch) if run.table.deduplicate else None
         judged = run.plan.derived(batch, snapshots, "live", gate, others=others)
-        start = (before and before.frontier) or EPOCH
+        start = (before and before.frontier) or run.start
 
         def counts(_: Mapping[str, object]) -> dict[str, object]:
             passed = gate.get
@@ -144,7 +159,7 @@ def _near(lake: Lake, run: LiveRun, batch: DataFrame) -> DataFrame:
 def _window(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
     lake = run.lake
     driving = lake.catalog.table(run.plan.driving)
-    stream = sources.table_stream(lake.spark, lake.settings, str(lake.path(driving))).where(f"{ORIGIN} = 'live'")
+    stream = _stream(run)
     rows = event_time.driven_by_stored_watermark(stream, run.plan.event_time)
     judged = run.plan.derived(rows, run.snapshots(), "live", f"gate_{run.table.name}")
 
@@ -155,7 +170,8 @@ def _window(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
         batch = batch.observe(f"batch_{run.table.name}", F.count(F.lit(1)).alias("rows")).persist()
         try:
             run.write(
-                batch, batch_id, lambda _: _gate_counts(run), watermark=log.watermark, frontier=log.watermark,
+                batch, batch_id, lambda _: _gate_counts(run), watermark=log.watermark,
+                frontier=max(log.watermark, run.start),
                 inputs={"tables": {driving.name: log.inputs}, "snapshots": run.pinned},
             )  # fmt: skip
         finally:
@@ -171,13 +187,13 @@ def _closing(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]
     """
     lake, table, step = run.lake, run.table, run.plan
     driving = lake.catalog.table(step.driving)
-    stream = sources.table_stream(lake.spark, lake.settings, str(lake.path(driving))).where(f"{ORIGIN} = 'live'")
+    stream = _stream(run)
     snapshots = run.snapshots()
 
     def batches(batch: DataFrame, batch_id: int) -> None:
         log = run.log(batch_id)
         before = lake.journal(table).before(run.generation, batch_id)
-        start = (before and before.frontier) or EPOCH
+        start = (before and before.frontier) or run.start
         seen = step.counts(batch).head().asDict()
         ahead = max(start, _utc(seen.pop("watermark"))) if seen["arrived"] else start
         judged = bounded.closing(lake, step, Range(start, max(ahead, start + _INSTANT)), snapshots)

@@ -16,10 +16,11 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from lakehouse import plan, sinks
-from lakehouse.event_time import EPOCH
-from lakehouse.frontier import Commit
+from lakehouse.event_time import EPOCH, PARTITION, partition_format
+from lakehouse.frontier import Commit, Journal, Seam, seam_of
 from lakehouse.lake import Lake
 from lakehouse.plan import REASON, Plan
+from lakehouse.settings import Settings
 from lakehouse.table import Table
 
 CHECKPOINTS = "_checkpoints"
@@ -44,12 +45,18 @@ class LiveRun:
     generation: int
     checkpoint: Path
     pinned: dict[str, int]  # snapshot inputs: the versions read
+    seam: Seam | None  # where it begins, if not with all that its input has
     committed: int  # the last batch already in the table when this run began: at most that one is replayed
     reached: Callable[[str], None]  # called at each commit point
 
     def snapshots(self) -> dict[str, DataFrame]:
         """The pinned snapshot inputs, kept in memory: else each micro-batch would look for their files anew."""
         return {name: rows.persist() for name, rows in self.lake.snapshots(self.pinned).items()}
+
+    @property
+    def start(self) -> datetime:
+        """The frontier before the first micro-batch."""
+        return self.seam.frontier if self.seam else EPOCH
 
     def log(self, batch: int) -> BatchLog:
         """Reads the batch's line in the query's offset log."""
@@ -86,6 +93,9 @@ class LiveRun:
         outcome = Observation()
         reason = F.col(REASON)
         good, bad = F.count(F.when(reason.isNull(), 1)).alias("good"), F.count(reason).alias("bad")
+        if self.seam:  # what lies behind it is the bounded run's
+            first = self.seam.frontier.strftime(partition_format(self.table.grain))
+            judged = judged.where(F.coalesce(F.col(PARTITION) >= first, F.lit(True)))
         counted = completed(judged.observe(outcome, good, bad, *observed))
         replayed = batch <= self.committed
         version = sinks.append(plan.good(counted), path, app, batch, metadata, replayed=replayed)
@@ -109,7 +119,14 @@ def live_run(lake: Lake, table: Table, reached: Callable[[str], None] = lambda p
     generation, checkpoint = _generation(lake, table)
     pinned = {t.name: sinks.version(lake.path(t)) for t in lake.catalog.snapshot_inputs(table)}
     committed = sinks.committed(lake.path(table), _app(table, generation))
-    return LiveRun(lake, table, plan.plan_of(lake, table), generation, checkpoint, pinned, committed, reached)
+    seam = seam_of(lake.settings, table)
+    return LiveRun(lake, table, plan.plan_of(lake, table), generation, checkpoint, pinned, seam, committed, reached)
+
+
+def began(settings: Settings, table: Table) -> bool:
+    """Whether the table's live query was ever started, so that it goes on where its checkpoint is."""
+    started = any((settings.root / CHECKPOINTS / table.name).glob("*/offsets"))
+    return started or next(Journal(settings, table).live(), None) is not None
 
 
 def _app(table: Table, generation: int) -> str:

@@ -18,7 +18,7 @@ from lakehouse.catalog import Catalog, table_path
 from lakehouse.durations import duration
 from lakehouse.errors import CommitError
 from lakehouse.event_time import EPOCH, PARTITION, partition_range
-from lakehouse.frontier import LEDGER, Journal, frontier
+from lakehouse.frontier import LEDGER, Journal, frontier, seam_of
 from lakehouse.live_run import CHECKPOINTS
 from lakehouse.settings import Settings
 from lakehouse.table import Table
@@ -86,6 +86,9 @@ def needed(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]
         if (version := _read_up_to(checkpoint, identity)) is not None:
             found[checkpoint.parent.name] = version
     for reader in catalog:
+        begun = seam_of(settings, reader)
+        if begun and begun.input == table.name and reader.name not in found:  # its stream has not started yet
+            found[reader.name] = begun.version
         last = next(Journal(settings, reader).live(), None)
         if last and reader.name == table.name:
             found["its own query"] = last.version  # a batch that is replayed looks for its commit from there on

@@ -122,7 +122,7 @@ def test_derived_tables_have_the_partitions_of_delta(built):
 def test_jobs_and_checks(built):
     jobs = {j.name for j in built.resolve_all_job_defs() if not j.name.startswith("__")}
     streams = {f"{does}_{pipeline}" for does in ("start", "stop", "restart") for pipeline in ("sensors", "ads")}
-    assert jobs == streams | {"reconcile", "repair", "update", "maintain"}
+    assert jobs == streams | {"reconcile", "repair", "update", "seam", "maintain"}
     checks = {(k.asset_key.to_user_string(), k.name) for k in built.resolve_asset_graph().asset_check_keys}
     derived = ("valid_readings", "sensor_averages", "sensor_trends", "campaign_views")
     assert checks == {(t, c) for t in derived for c in ("stream_equals_batch", "expectations_hold")} | {

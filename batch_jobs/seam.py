@@ -1,0 +1,34 @@
+"""The beginning of a new table over history: a bounded run up to its seam. `python -m batch_jobs.seam TABLE`"""
+
+import sys
+from collections.abc import Iterator
+
+from batch_jobs import backfill
+from batch_jobs.planning import Backfill
+from lakehouse import seam, sinks
+from lakehouse.frontier import Commit
+from lakehouse.lake import Lake
+
+
+def plan(lake: Lake, table_name: str) -> Backfill | None:
+    """Sets the table's seam, if it has none, and says what `run` does; None if there is no history behind it.
+
+    Raises UnknownTable, RangeError, JobError.
+    """
+    table = lake.catalog.table(table_name)
+    lake.catalog.check_derived(table)
+    sinks.create(lake, table)
+    seam.begin(lake, table)
+    span = seam.history(lake, table)
+    return backfill.plan(lake, table_name, span.start, span.end) if span else None
+
+
+def run(lake: Lake, planned: Backfill) -> Iterator[Commit]:
+    """Computes the history of the table, partition by partition; one that was cut short goes on where it was."""
+    return backfill.run(lake, planned.table, planned.start, planned.end)
+
+
+if __name__ == "__main__":
+    from batch_jobs.commands import main
+
+    main("seam", sys.argv[1:])

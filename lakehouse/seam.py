@@ -1,0 +1,103 @@
+"""The seam: where a new table's bounded run over history ends and its live run begins, at a frontier of its input.
+
+Behind it no row is still to come that is not late, so a bounded run may compute all of history there. Ahead of it the
+live run computes every window, reading the input from the first version that holds a row of one. So nothing is left
+out and nothing is there twice, whenever either of them runs.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from pyspark.sql import functions as F
+
+from lakehouse import bounded, delta_log, event_time, plan
+from lakehouse.errors import JobError
+from lakehouse.event_time import EPOCH, WINDOW, Range, text
+from lakehouse.files import replace_file
+from lakehouse.frontier import Seam, seam_of, seam_path
+from lakehouse.lake import Lake
+from lakehouse.live_run import began
+from lakehouse.table import GRAINS, Table
+
+_END = datetime(9999, 1, 1, tzinfo=UTC)
+
+
+def begin(lake: Lake, table: Table) -> Seam:
+    """Sets the table's seam at the last full partition behind its input's frontier; the one that is set, if it is of use.
+
+    Raises RangeError for a record or a snapshot, JobError if the live run has begun without one, if the input has no
+    frontier yet, or if rows ahead of it are in versions of the input that a stream cannot read any more.
+    """
+    lake.catalog.check_derived(table)
+    started, known = began(lake.settings, table), seam_of(lake.settings, table)
+    if known and (started or delta_log.oldest(lake.path(lake.catalog.driving_input(table))) <= known.version):
+        return known
+    if started:
+        raise JobError(
+            f"table={table.name}: its live run has begun without a seam, and writes all that its input's log had then; "
+            "what lies before that a backfill computes"
+        )
+    driving = lake.catalog.driving_input(table)
+    last = next((c for c in lake.journal(driving).live() if c.frontier and c.frontier > EPOCH), None)
+    if last is None:
+        raise JobError(f"table={table.name}: its input {driving.name} has no frontier yet; start its job first")
+    ahead = event_time.floor(last.frontier, GRAINS[table.grain])
+    reads = _reads(lake, table, ahead)
+    before = seam_of(lake.settings, driving)
+    if before and reads < before.frontier:
+        raise JobError(
+            f"table={table.name}: windows ahead of {text(ahead)} read {driving.name} from {text(reads)} on, but its live run "
+            f"writes from {text(before.frontier)} on only; try again when its frontier is further"
+        )
+    seam = Seam(
+        frontier=ahead, input=driving.name, version=_first_version(lake, driving, reads), until=last.version,
+        inputs=last.inputs, fingerprint=table.fingerprint, at=datetime.now(UTC),
+    )  # fmt: skip
+    replace_file(seam_path(lake.settings, table), asdict(seam) | {"frontier": text(ahead), "at": text(seam.at)})
+    return seam
+
+
+def history(lake: Lake, table: Table) -> Range | None:
+    """The whole partitions from the input's first row up to the seam; None if there is no row behind it."""
+    driving, ahead = lake.catalog.driving_input(table), seam_of(lake.settings, table).frontier
+    first = lake.read(driving).agg(F.min(lake.catalog.event_time(driving))).head()[0]
+    start = event_time.floor(first.astimezone(UTC), GRAINS[table.grain]) if first else ahead
+    return Range(start, ahead) if start < ahead else None
+
+
+def _reads(lake: Lake, table: Table, ahead: datetime) -> datetime:
+    """The first event time of the input that windows ending after `ahead` hold."""
+    if table.window is None or table.window.within(GRAINS[table.grain]):
+        return ahead
+    if table.window.kind != "session":
+        return event_time.context(Range(ahead, _END), table.window, table.grain).start
+    # a session that is open there may have begun at any time before
+    snapshots = lake.snapshots(bounded.pinned(lake, table))
+    sessions = bounded.preview(lake, plan.plan_of(lake, table), Range(ahead, _END), snapshots)
+    first = sessions.agg(F.min(f"{WINDOW}.start")).head()[0]
+    return min(ahead, first.astimezone(UTC)) if first else ahead
+
+
+def _first_version(lake: Lake, driving: Table, reads: datetime) -> int:
+    """The first version of the input that may hold a row from the instant `reads` on, by the statistics of its files."""
+    path, column = lake.path(driving), lake.catalog.event_time(driving)
+    oldest = delta_log.oldest(path)
+    kept = delta_log.changes(path, oldest if oldest else -1, column)
+    if oldest and any(end > reads for end in _ends(lake, driving, oldest, column)):
+        raise JobError(
+            f"table={driving.name}: rows from {text(reads)} on are in versions before {oldest}, which its log does not keep any "
+            "more, so no stream can begin with them; try again when its frontier is further, or keep more (LAKEHOUSE_HISTORY)"
+        )
+    return next((c.version for c in kept if any(span.end > reads for span in c.spans)), delta_log.latest(path))
+
+
+def _ends(lake: Lake, table: Table, version: int, column: str) -> Iterable[datetime]:
+    """The greatest event time of each file of that version; the end of time, if its statistics do not say."""
+    import pyarrow
+    from deltalake import DeltaTable
+
+    files = pyarrow.table(DeltaTable(str(lake.path(table)), version=version).get_add_actions(flatten=True))
+    name = f"max.{column}"
+    greatest = files[name].to_pylist() if name in files.column_names else [None] * files.num_rows
+    return (_END if end is None else end.replace(tzinfo=end.tzinfo or UTC) for end in greatest)

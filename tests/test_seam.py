@@ -1,0 +1,152 @@
+"""A new table over history: a bounded run up to the seam, the live run from exactly there, over every kind of table."""
+
+import json
+import sys
+from datetime import UTC, datetime, timedelta
+
+import dagster as dg
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from typer.testing import CliRunner
+
+from assets import definitions
+from batch_jobs import commands
+from batch_jobs import seam as job
+from lakehouse import proof, upkeep
+from lakehouse import seam as seams
+from lakehouse.errors import JobError
+from lakehouse.event_time import Range
+from lakehouse.frontier import frontier, seam_of
+from lakehouse.table import kafka, session, sliding, table, tumbling
+from lakehouse.testing import Stage
+
+HERE = sys.modules[__name__]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+NEW = ("plain", "sums", "slid", "sessions", "best")
+
+visit_topic = kafka("visits", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def seen(visit_topic: DataFrame) -> DataFrame:
+    return visit_topic
+
+
+@table(layer="silver")
+def plain(seen: DataFrame) -> DataFrame:
+    return seen.where("value > 0")
+
+
+@table(layer="gold", window=tumbling("10 minutes"), keys=["user"], late="update")
+def sums(seen: DataFrame) -> DataFrame:
+    return seen.groupBy("window", "user").agg(F.sum("value").alias("value"))
+
+
+@table(layer="gold", window=sliding("30 minutes", "10 minutes"), keys=["user"])
+def slid(seen: DataFrame) -> DataFrame:
+    return seen.groupBy("window", "user").agg(F.sum("value").alias("value"))
+
+
+@table(layer="gold", window=session("20 minutes"), keys=["user"])
+def sessions(seen: DataFrame) -> DataFrame:
+    return seen.groupBy("window", "user").agg(F.count(F.lit(1)).alias("n"))
+
+
+@table(layer="gold", window=tumbling("10 minutes"), keys=["user"])
+def best(plain: DataFrame) -> DataFrame:
+    return plain.groupBy("window", "user").agg(F.countDistinct("value").alias("n"))
+
+
+def at(minutes: float, user: str = "a", value: int = 1) -> dict:
+    return {"user": user, "at": (START + timedelta(minutes=minutes)).isoformat(), "value": value}
+
+
+@pytest.fixture
+def stage(spark, tmp_path):
+    """Three hours of history in the record, some of it late, user `b` without a pause; nothing was computed from it yet."""
+    stage = Stage(spark, tmp_path / "root", HERE)
+    for hour in range(3):
+        minutes = range(60 * hour, 60 * hour + (40 if hour == 2 else 60), 6)
+        stage.feed("seen", [at(m, "a", m % 5) for m in minutes if m % 60 < 30] + [at(m + 1, "b", m % 7) for m in minutes])
+        stage.feed("seen", [at(60 * hour - 90, "late", 3)] if hour > 1 else [])
+    return stage
+
+
+def table_of(stage: Stage, name: str):
+    return stage.lake.catalog.table(name)
+
+
+def goes_on(stage: Stage, *tables: str) -> None:
+    """Two hours more, some of them late for what lies behind the seam."""
+    stage.run(*tables)
+    for minute in range(160, 280, 6):
+        stage.feed("seen", [at(minute, "a", minute % 5), at(minute + 1, "b", minute % 7), at(minute - 120, "late", 9)])
+    stage.advance("seen", at(5 * 60 + 1))
+    stage.run(*tables)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(900)
+def test_history_and_stream_meet_without_a_gap_and_without_a_duplicate(stage):
+    for name in NEW:
+        planned = job.plan(stage.lake, name)
+        assert (planned.start, planned.end) == (START, START + timedelta(hours=2)), name
+        assert sum(c.written for c in job.run(stage.lake, planned)) > 0
+        if name == "plain":
+            stage.run(name)  # what is behind a table with a seam begins where that one does, or later
+    goes_on(stage, *NEW)
+    whole = Range(START, START + timedelta(hours=5))
+    for name in NEW:
+        found = proof.prove(stage.lake, table_of(stage, name), whole)
+        verdicts = {(c.verdict, c.rows_by_bounded_runs > 0) for c in found if c.rows_live}
+        assert {verdict for verdict, _ in verdicts} == ({"EQUAL", "PENDING"} if name == "sums" else {"EQUAL"}), (name, found)
+        assert len(verdicts) > 1, f"{name}: some by a bounded run, some live"
+    stage.update("sums")
+    assert {c.verdict for c in proof.prove(stage.lake, table_of(stage, "sums"), whole)} == {"EQUAL"}
+    begun = seam_of(stage.lake.settings, table_of(stage, "slid"))
+    assert begun.inputs == {"visits": {"0": begun.inputs["visits"]["0"]}} and begun.version <= begun.until
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_table_whose_input_was_cut_begins_at_a_seam_by_itself(stage):
+    stage.run("plain")
+    with pytest.raises(JobError, match="has begun without a seam"):
+        seams.begin(stage.lake, table_of(stage, "plain"))
+    log = stage.lake.path(table_of(stage, "seen")) / "_delta_log"
+    DeltaTable(str(log.parent)).create_checkpoint()
+    versions = sorted(int(p.stem) for p in log.glob("*.json"))
+    for version in versions[:-1]:
+        (log / f"{version:020}.json").unlink()
+    with pytest.raises(JobError, match="which its log does not keep any more"):
+        seams.begin(stage.lake, table_of(stage, "slid"))
+    stage.feed("seen", [at(3 * 60 + 20), at(3 * 60 + 20, "b")])
+    stage.advance("seen", at(4 * 60 + 5))
+    stage.run("slid")
+    begun = seam_of(stage.lake.settings, table_of(stage, "slid"))
+    assert begun.frontier == START + timedelta(hours=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_the_command_tells_the_seam_and_upkeep_keeps_what_it_needs(stage):
+    settings, averages = stage.lake.settings, table_of(stage, "slid")
+    environment = {"LAKEHOUSE_ROOT": str(settings.root), "LAKEHOUSE_TABLES": __name__}
+    done = CliRunner().invoke(commands.app, ["seam", "slid", "--json"], env=environment)
+    assert done.exit_code == 0, done.output
+    first, *commits = map(json.loads, done.stdout.splitlines())
+    assert first["frontier"].startswith("2026-01-01T02:00") and first["input"] == "seen" and len(commits) == 2
+    assert frontier(settings, averages) == START + timedelta(hours=2)
+    assert upkeep.needed(settings, stage.lake.catalog, table_of(stage, "seen"))["slid"] == first["version"]
+    stage.run("slid")
+    assert upkeep.needed(settings, stage.lake.catalog, table_of(stage, "seen"))["slid"] > first["version"]
+    again = definitions.build(settings).resolve_job_def("seam")
+    with dg.DagsterInstance.ephemeral() as instance:
+        told = again.execute_in_process({"ops": {"fill_history": {"config": {"table": "slid"}}}}, instance=instance)
+    hours = ["2026-01-01-00", "2026-01-01-01"]
+    assert [e.partition for e in told.asset_materializations_for_node("fill_history")] == hours
+    refused = CliRunner().invoke(commands.app, ["seam", "seen"], env=environment)
+    assert refused.exit_code == 2 and "a record is written by the stream alone" in " ".join(refused.output.split())
