@@ -60,6 +60,9 @@ def arrived(settings: Settings, table: str) -> int:
     return sum(c.arrived for c in Journal(settings, catalog.load(settings).table(table)).live())
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(600)
 def test_a_job_killed_mid_stream_loses_and_doubles_nothing(settings, spark):
     sent = produce(settings, 0, 10)
     first = supervisor.start(settings, "sensors", wait=120)

@@ -74,6 +74,8 @@ def test_a_topic_that_is_read_more_slowly_holds_the_watermark_back(stage_of):
     assert_live_equals_bounded(stage, "purchase_counts")
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_a_topic_gone_quiet_holds_nothing_back_and_its_backlog_is_late(stage_of):
     stage = stage_of(HERE)
     stage.feed("purchases", till(0), source="till_topic")
