@@ -1,7 +1,8 @@
 """What Dagster is told of commits, partitions, certificates, streaming jobs. Numbers become plots: a name keeps its meaning."""
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from batch_jobs.planning import Backfill
 
 Metadata = dict[str, dg.MetadataValue]
+_REASONS = 20  # the most frequent of a partition
 _TECHNICAL = {
     ARRIVAL: "how the row arrived: watermark in force, topic, partition, offset, time",
     ORIGIN: "the run that wrote the row: live or bounded",
@@ -83,9 +85,11 @@ def of_outcome(commit: Commit | None) -> Metadata:
     }
 
 
-def of_partition(found: Stored) -> Metadata:
-    """What one partition holds, and who wrote it."""
-    return {"rows": dg.MetadataValue.int(found.rows), "origin": dg.MetadataValue.text(found.origin)}
+def of_partition(found: Stored, aside: Mapping[str, int]) -> Metadata:
+    """What one partition holds, who wrote it, and what it has put aside, by reason: a plot each over the partitions."""
+    kept = {f"put_aside: {reason}": rows for reason, rows in Counter(aside).most_common(_REASONS)}
+    counts = {"rows": found.rows, "rows_put_aside": sum(aside.values())} | kept
+    return {name: dg.MetadataValue.int(n) for name, n in counts.items()} | {"origin": dg.MetadataValue.text(found.origin)}
 
 
 def instant(name: str, moment: datetime | None) -> Metadata:

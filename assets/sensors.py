@@ -75,9 +75,10 @@ def _closings(
     shared = {"delta_version": version, "fingerprint": table.fingerprint, "offsets": dg.MetadataValue.json(offsets)}
     shared |= instant("frontier", ahead) | column_schema(settings, table)
     events = []
-    for key in islice(span.partitions(table.grain), most):
-        holds = found.get(key, coverage.Stored())
-        metadata = of_partition(holds) | shared
+    keys = list(islice(span.partitions(table.grain), most))
+    aside = coverage.put_aside(settings, table, keys)
+    for key in keys:
+        metadata = of_partition(found.get(key, coverage.Stored()), aside[key]) | shared
         events.append(dg.AssetMaterialization(table.name, partition=key, metadata=metadata))
     return events
 
@@ -143,8 +144,9 @@ def _replacements(
         keys = list(span.partitions(table.grain)) if span else [None]
         if _version_told(instance, table, keys[0]) == commit.version:
             continue
+        aside = coverage.put_aside(settings, table, [key or "" for key in keys])
         for key in keys:
-            rows = of_partition(found.get(key or "", coverage.Stored()))
+            rows = of_partition(found.get(key or "", coverage.Stored()), aside[key or ""])
             yield dg.AssetMaterialization(table.name, partition=key, metadata=rows | of_commit(commit))
 
 

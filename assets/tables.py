@@ -59,8 +59,9 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
                 outcomes[key] = commit
                 context.log.info(f"{key}: {of_outcome(commit)['outcome'].value}, {len(outcomes)} of {len(planned.partitions)}")
         _, found = coverage.stored(lakehouse.settings, table)
+        aside = coverage.put_aside(lakehouse.settings, table, context.partition_keys)
         for key in context.partition_keys:
-            held = of_partition(found.get(key, coverage.Stored())) | of_outcome(outcomes.get(key))
+            held = of_partition(found.get(key, coverage.Stored()), aside[key]) | of_outcome(outcomes.get(key))
             context.add_asset_metadata(held, partition_key=key)
         known = instant("frontier", frontier(lakehouse.settings, table)) | column_schema(lakehouse.settings, table)
         told = of_backfill(planned, list(outcomes.values()), job.pending(lakehouse.lake, planned))

@@ -1,4 +1,4 @@
-"""The commands backfill, seam, update, reconcile, proof, repair, diff, erase and maintain of the `lakehouse` command line."""
+"""The commands of bounded jobs in the `lakehouse` command line: backfill, seam, update, the proof, erase and others."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -237,6 +237,32 @@ def erase(
         now(f"looking for the rows in {table} and what was computed from them")
         found = job.planned(lake, table, where) if dry_run else job.run(lake, table, where)
     views.show_erasure(found, as_json)
+    if dry_run:
+        console.print_note("nothing was changed")
+
+
+@app.command()
+def reinject(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A record: a table read straight from a topic")],
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put in what a record has put aside and what is good by its present declaration; what reads it follows.
+
+    After a parser was mended, or an expectation changed. Rows keep their arrival, so they are as late as they were. Exit code
+    0 when done, 2 when refused.
+    """
+    from batch_jobs import reinject as job
+    from lakehouse import session
+    from lakehouse.lake import Lake
+
+    settings, catalog, _, _ = _asked(None, None)
+    catalog.table(table)  # an unknown name is refused before a JVM starts
+    with console.working("starting Spark") as now, session.opened(settings, f"reinject {table}") as spark:
+        lake = Lake(spark, settings, catalog)
+        now(f"judging again what {table} has put aside")
+        found = job.planned(lake, table) if dry_run else job.run(lake, table)
+    views.show_reinjection(found, as_json)
     if dry_run:
         console.print_note("nothing was changed")
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lakehouse.erasing import Erasure
     from lakehouse.event_time import Range
     from lakehouse.frontier import Certificate, Commit, Seam
+    from lakehouse.reinjecting import Reinjection
     from lakehouse.table import Grain
     from lakehouse.updates import Dirt
     from lakehouse.upkeep import Upkeep
@@ -227,7 +228,27 @@ def show_erasure(found: "Erasure", as_json: bool) -> None:
         "rows put aside": found.quarantined,
         "not decodable": f"{found.undecoded:,} rows put aside, which stay" if found.undecoded else None,
     })  # fmt: skip
-    ranges = [(name, range_of(span)) for name, spans in found.follow.items() for span in spans]
+    _show_followed(found.follow)
+
+
+def show_reinjection(found: "Reinjection", as_json: bool) -> None:
+    if as_json:
+        hours = {console.shown(hour): count for hour, count in found.hours.items()}
+        console.print_json([asdict(found) | {"rows": found.rows, "hours": hours}])
+        return
+    console.print_facts({
+        "table": found.table,
+        "rows put in": found.rows,
+        "hours of event time": len(found.hours),
+        "waiting": f"{found.waiting:,} rows, until what reads them has closed" if found.waiting else None,
+    })  # fmt: skip
+    if found.bad:
+        console.print_rows(("stays aside", "rows"), sorted(found.bad.items(), key=lambda each: -each[1]))
+    _show_followed(found.follow)
+
+
+def _show_followed(follow: "Mapping[str, Sequence[Range]]") -> None:
+    ranges = [(name, range_of(span)) for name, spans in follow.items() for span in spans]
     if ranges:
         console.print_rows(("computed again", "range"), ranges)
 

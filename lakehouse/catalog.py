@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -22,6 +22,7 @@ class Catalog:
 
     sources: dict[str, Source]
     tables: dict[str, Table]
+    schemas: dict[str, object] = field(init=False, default_factory=dict, repr=False, compare=False)  # `plan.stored_schema`'s own
 
     def __iter__(self) -> Iterator[Table]:
         return iter(self.tables.values())

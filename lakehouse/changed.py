@@ -87,7 +87,7 @@ def _marked(
     for change in found:
         if own:
             touched: Iterable[str] = change.partitions & candidates
-        elif change.removes or not change.ours:
+        elif change.removes or not (change.ours and change.live):
             touched = [key for key in candidates if reaches(change, changed, table, key)]
         else:
             continue  # what a live run appends to its table is ahead of the frontier of each table that reads it, or late

@@ -3,13 +3,14 @@
 A partition is computed again only if that can tell something new.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from lakehouse.catalog import Catalog, table_path
 from lakehouse.changed import look
-from lakehouse.event_time import Range, floor, partition_range
+from lakehouse.event_time import PARTITION, Range, floor, partition_range
 from lakehouse.frontier import Certificate, Verdict, certificates, frontier
 from lakehouse.settings import Settings
 from lakehouse.table import GRAINS, Table
@@ -74,6 +75,20 @@ def stored(settings: Settings, table: Table) -> tuple[int, dict[str, Stored]]:
         bounded = before.by_bounded or file.get("min._origin") == "bounded"  # sorts before "live"
         found[file.get("partition._partition", "")] = Stored(before.rows + (file["num_records"] or 0), bounded)
     return delta.version(), found
+
+
+def put_aside(settings: Settings, table: Table, partitions: Iterable[str]) -> dict[str, Counter[str]]:
+    """Of each of the partitions what the table has put aside: reason -> rows."""
+    import pyarrow.compute as pc
+    from deltalake import DeltaTable
+
+    path, found = table_path(settings, table, "quarantine"), {key: Counter() for key in partitions}
+    if found and DeltaTable.is_deltatable(str(path)):
+        here = pc.field(PARTITION).isin(list(found))
+        rows = DeltaTable(str(path)).to_pyarrow_dataset().to_table(["reason", PARTITION], filter=here)
+        for row in rows.group_by(["reason", PARTITION]).aggregate([([], "count_all")]).to_pylist():
+            found[row[PARTITION]][row["reason"]] += row["count_all"]
+    return found
 
 
 def closed(settings: Settings, table: Table, known: Iterable[str] = ()) -> Range | None:

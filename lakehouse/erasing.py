@@ -14,9 +14,10 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import bounded, early, event_time, plan, sinks, updates, upkeep
+from lakehouse import bounded, early, event_time, sinks, updates, upkeep
+from lakehouse.aside import put_aside
 from lakehouse.errors import JobError, RangeError
-from lakehouse.event_time import ARRIVAL, EPOCH, PARTITION, WINDOW, Range, partition_range, text
+from lakehouse.event_time import ARRIVAL, EPOCH, INGESTION, PARTITION, WINDOW, Range, partition_range, text
 from lakehouse.frontier import Commit, frontier
 from lakehouse.lake import Lake
 from lakehouse.table import Table
@@ -67,7 +68,7 @@ def planned(lake: Lake, record: Table, where: str) -> Erasure:
         hours[hour] = hours.get(hour, 0) + each["count"]
     held = [each[PARTITION] for each in aside.collect()]
     arrivals = sorted({each[PARTITION] for each in found} | set(held))
-    erasure = Erasure(record.name, hours, len(held), undecoded, tuple(arrivals), _following(lake, record, hours))
+    erasure = Erasure(record.name, hours, len(held), undecoded, tuple(arrivals), following(lake, record, hours))
     _check_closed(lake, record, erasure)
     _check_read(lake, record, erasure)
     return erasure
@@ -90,25 +91,14 @@ def erase(lake: Lake, record: Table, where: str) -> Erasure:
 
 def _put_aside(lake: Lake, record: Table, where: str) -> tuple[DataFrame, int]:
     """The rows put aside that meet the condition as far as their value can be decoded: partition and position of each."""
-    step, stored = plan.plan_of(lake, record, judged=False), lake.read(record, side="quarantine")
-    arrival = {name: F.col(f"{ARRIVAL}.{name}") for name in (*_POSITION, "time")}
-    raw = stored.select("key", "value", PARTITION, *(column.alias(name) for name, column in arrival.items()))
-    parts, undecoded = [], 0
-    for name, source in step.topics.items():
-        of_topic = raw.where(F.col("topic") == source.topic).withColumn("timestamp", F.col("time"))
-        others = {n: of_topic.limit(0) for n in step.topics}
-        judged = step.record(others | {name: of_topic})
-        known = [c for c in judged.columns if not c.startswith("_")]
-        undecoded += judged.where(F.coalesce(*(F.col(c).cast("string") for c in known)).isNull()).count()
-        positions = judged.where(where).select(*(F.col(f"_record_{n}").alias(n) for n in _POSITION[1:]))
-        parts.append(of_topic.join(F.broadcast(positions), list(_POSITION[1:]), "left_semi").select(PARTITION, *_POSITION))
-    found = parts[0]
-    for part in parts[1:]:
-        found = found.unionByName(part)
-    return found, undecoded
+    rows = put_aside(lake, record, judged=False)
+    known = [F.col(c).cast("string") for c in rows.columns if not c.startswith("_") and c != INGESTION]
+    undecoded = rows.where(F.coalesce(*known).isNull()).count()
+    position = (F.col(f"{ARRIVAL}.{name}").alias(name) for name in _POSITION)
+    return rows.where(where).select(PARTITION, *position), undecoded
 
 
-def _following(lake: Lake, record: Table, hours: Iterable[datetime]) -> dict[str, tuple[Range, ...]]:
+def following(lake: Lake, record: Table, hours: Iterable[datetime]) -> dict[str, tuple[Range, ...]]:
     """The ranges to compute again of each table, and what it has not followed of earlier rewrites and has closed since."""
     spans: dict[str, list[Range]] = {record.name: [Range(hour, hour + _HOUR) for hour in sorted(hours)]}
     for table in derived(lake, record):
@@ -116,9 +106,9 @@ def _following(lake: Lake, record: Table, hours: Iterable[datetime]) -> dict[str
         ahead = frontier(lake.settings, table) or EPOCH
         waiting = (partition_range(p, table.grain) for p in updates.outdated(lake.settings, lake.catalog, table))
         reached = [event_time.reached(table, span) for span in spans[driving.name]] + [w for w in waiting if w.end <= ahead]
-        touched = [_extended(lake, table, span) for span in _joined(sorted(reached, key=lambda span: span.start))]
+        touched = [_extended(lake, table, span) for span in joined(sorted(reached, key=lambda span: span.start))]
         partitions = {p for span in touched for p in span.partitions(table.grain)}
-        spans[table.name] = _joined(partition_range(p, table.grain) for p in sorted(partitions))
+        spans[table.name] = joined(partition_range(p, table.grain) for p in sorted(partitions))
     return {name: tuple(found) for name, found in spans.items() if found and name != record.name}
 
 
@@ -133,7 +123,7 @@ def _extended(lake: Lake, table: Table, span: Range) -> Range:
     return Range(span.start, max(span.end, latest.astimezone(UTC))) if latest else span
 
 
-def _joined(spans: Iterable[Range]) -> list[Range]:
+def joined(spans: Iterable[Range]) -> list[Range]:
     """Ranges given by their starts, those that touch as one: each is a commit."""
     found: list[Range] = []
     for span in spans:
@@ -196,7 +186,7 @@ def _rewrite(lake: Lake, record: Table, where: str, erasure: Erasure) -> None:
         return
     # noted before it is done: of a run that is killed in between the next finds no rows, but what was computed from them
     version = sinks.version(lake.path(record)) + 1
-    for span in _joined(Range(hour, hour + _HOUR) for hour in sorted(erasure.hours)):
+    for span in joined(Range(hour, hour + _HOUR) for hour in sorted(erasure.hours)):
         count = sum(n for hour, n in erasure.hours.items() if span.start <= hour < span.end)
         commit = Commit(
             table=record.name, role="bounded", generation=0, batch=0, version=version, at=datetime.now(UTC),

@@ -222,13 +222,18 @@ def plan_of(lake: Lake, table: Table, *, judged: bool = True) -> Plan:
     )
     if not judged or not table.expectations:
         return bare
-    rules = quality.row_rules(lake.spark, _columns(lake, bare), table.expectations)
-    return replace(bare, rules=rules)
+    return replace(bare, rules=quality.row_rules(lake.spark, stored_schema(lake, table), table.expectations))
 
 
 def stored_schema(lake: Lake, table: Table) -> StructType:
-    """The columns of the table on disk. Raises DeclarationError if its function does not keep what it must."""
-    return _columns(lake, plan_of(lake, table, judged=False))
+    """The columns of the table on disk. Raises DeclarationError if its function does not keep what it must.
+
+    Found once for each table of a catalog: it takes half a second, and all that reads the table asks for it.
+    """
+    known = lake.catalog.schemas if lake.catalog.tables.get(table.name) is table else {}
+    if table.name not in known:
+        known[table.name] = _columns(lake, plan_of(lake, table, judged=False))
+    return known[table.name]
 
 
 def check(lake: Lake, table: Table) -> None:

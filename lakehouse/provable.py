@@ -73,8 +73,7 @@ def needs_whole_windows(rows: DataFrame) -> bool:
     """
     nodes = [n for n in _nodes(rows._jdf.queryExecution().analyzed()) if n.nodeName() in _WHOLE and _has(n, WINDOW)]
     return [n.nodeName() for n in nodes] not in ([], ["Aggregate"]) or any(
-        expression.getClass().getSimpleName() == "AggregateExpression" and expression.isDistinct()
-        for node in nodes for expression, _ in _of(node)
+        kind == "AggregateExpression" and expression.isDistinct() for node in nodes for expression, kind, _ in _of(node)
     )  # fmt: skip
 
 
@@ -92,19 +91,24 @@ def _across_windows(plan) -> Iterator[tuple[str, str]]:
 
 
 def _found(plan, tolerance: float) -> Iterator[tuple[str, str]]:
-    for expression, parents in _expressions(plan):
-        kind = expression.getClass().getSimpleName()
-        shown = f"expression={expression.sql()}"
-        if kind in _CLOCK:
-            yield shown, "two runs have two clocks; use the event time, or _arrival.time for the time of arrival"
-        elif kind in _ORDER and not parents & _SORTED:
-            yield shown, "it depends on the order in which rows come; use min, max, min_by, max_by, or sort what is collected"
-        elif kind == "CollectSet" and not parents & _COUNTED:
-            yield shown, "its elements come in any order; put sort_array or size around it"
-        elif kind in _DOUBLES and not tolerance and _is_double(expression):
-            yield shown, "a sum of doubles depends on the order of adding; cast to decimal, or give a tolerance"
-        elif kind not in _ORDER | {"CollectSet"} and not expression.deterministic() and _all_deterministic(expression):
-            yield shown, "it is another value in each run; compute it from the row"
+    for expression, kind, parents in _expressions(plan):
+        rule = _rule(expression, kind, parents, tolerance)
+        if rule:
+            yield f"expression={expression.sql()}", rule
+
+
+def _rule(expression, kind: str, parents: frozenset[str], tolerance: float) -> str:
+    if kind in _CLOCK:
+        return "two runs have two clocks; use the event time, or _arrival.time for the time of arrival"
+    if kind in _ORDER and not parents & _SORTED:
+        return "it depends on the order in which rows come; use min, max, min_by, max_by, or sort what is collected"
+    if kind == "CollectSet" and not parents & _COUNTED:
+        return "its elements come in any order; put sort_array or size around it"
+    if kind in _DOUBLES and not tolerance and _is_double(expression):
+        return "a sum of doubles depends on the order of adding; cast to decimal, or give a tolerance"
+    if kind not in _ORDER | {"CollectSet"} and not expression.deterministic() and _all_deterministic(expression):
+        return "it is another value in each run; compute it from the row"
+    return ""
 
 
 def _is_double(expression) -> bool:
@@ -115,21 +119,23 @@ def _all_deterministic(expression) -> bool:
     return all(each.deterministic() for each in _seq(expression.children()))
 
 
-def _expressions(plan) -> Iterator[tuple[object, frozenset[str]]]:
-    """Every expression of a plan, with the kinds of those around it."""
+def _expressions(plan) -> Iterator[tuple[object, str, frozenset[str]]]:
+    """Every expression of a plan but columns and literals, its kind, and the kinds of those around it."""
     for node in _nodes(plan):
         if node.nodeName() == "CollectMetrics":
             continue
         yield from _of(node)
 
 
-def _of(node) -> Iterator[tuple[object, frozenset[str]]]:
+def _of(node) -> Iterator[tuple[object, str, frozenset[str]]]:
     todo = [(each, frozenset()) for each in _seq(node.expressions())]
     while todo:
         expression, around = todo.pop()
-        yield expression, around
-        inside = around | {expression.getClass().getSimpleName()}
-        todo += [(child, inside) for child in _seq(expression.children())]
+        kind = expression.getClass().getSimpleName()
+        if kind in ("AttributeReference", "Literal"):  # each question to the JVM takes its time, and these are most
+            continue
+        yield expression, kind, around
+        todo += [(child, around | {kind}) for child in _seq(expression.children())]
 
 
 def _on_rows(plan) -> set[str]:

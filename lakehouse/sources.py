@@ -97,7 +97,13 @@ def _problem(source: KafkaSource, schema: StructType, raw: Mapping[str, Column])
     rules += [
         (F.col(f.name).isNull(), f"missing field: {f.name}") for f in schema.fields if not f.nullable
     ]
-    problem = F.lit(None).cast("string")
+    problem = _undeclared(value, schema) if source.contract else F.lit(None).cast("string")
     for broken, reason in reversed(rules):
         problem = F.when(broken, F.lit(reason)).otherwise(problem)
     return problem
+
+
+def _undeclared(value: Column, schema: StructType) -> Column:
+    """Names the fields of the JSON object that the schema does not have; null if there is none."""
+    fields = F.array_sort(F.array_except(F.json_object_keys(value.cast("string")), F.lit(schema.fieldNames())))
+    return F.when(F.size(fields) > 0, F.concat(F.lit("fields not declared: "), F.array_join(fields, ", ")))

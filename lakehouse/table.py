@@ -55,6 +55,7 @@ class KafkaSource:
     schema: str
     format: ValueFormat = "json"
     require_key: bool = False
+    contract: bool = False
     max_bytes: int = 1 << 20
     max_ahead: timedelta = timedelta(minutes=5)
     not_before: datetime = datetime(2000, 1, 1, tzinfo=UTC)
@@ -68,6 +69,7 @@ def kafka(
     schema: str,
     format: ValueFormat = "json",
     require_key: bool = False,
+    contract: bool = False,
     max_bytes: int = 1 << 20,
     max_ahead: str | timedelta = "5 minutes",
     not_before: datetime = datetime(2000, 1, 1, tzinfo=UTC),
@@ -78,18 +80,21 @@ def kafka(
     `schema` is Spark DDL. Values are JSON objects of it or, with `format="text"`, text as it is: the one STRING column
     of the schema. A record goes to quarantine when its value is empty, larger than `max_bytes`, not UTF-8, not a JSON
     object of that schema, without its key if `require_key`, or when its event time is missing, before `not_before`, or
-    ahead of the record's own timestamp by more than `max_ahead`. A partition silent for `idle_after` while another is
-    not no longer holds back the watermark. Raises DeclarationError.
+    ahead of the record's own timestamp by more than `max_ahead`. With a `contract` also when it has fields that the schema
+    does not name: what a producer adds or renames is told, where else it would be null or not seen. A partition silent for
+    `idle_after` while another is not no longer holds back the watermark. Raises DeclarationError.
     """
     _one_of("format", format, ("json", "text"))
     if format == "text" and not _TEXT.fullmatch(schema):
         raise DeclarationError(
             f"schema={schema!r}, format='text': text is one column, a STRING; write for example 'line STRING NOT NULL'"
         )
+    if contract and format == "text":
+        raise DeclarationError("contract=True, format='text': text has no fields to agree on; leave the contract out")
     if not_before.tzinfo is None:
         raise DeclarationError(f"not_before={not_before}: an instant needs its time zone; add tzinfo=UTC")
     return KafkaSource(
-        topic, schema, format, require_key, max_bytes, duration(max_ahead, "max_ahead"), not_before,
+        topic, schema, format, require_key, contract, max_bytes, duration(max_ahead, "max_ahead"), not_before,
         duration(idle_after, "idle_after"),
     )  # fmt: skip
 

@@ -90,6 +90,28 @@ def test_a_row_that_breaks_an_expectation_is_put_aside_with_its_name_and_a_null_
     assert stage.rows("valid_readings").count() == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_contract_tells_what_a_producer_adds_or_renames(spark, tmp_path):
+    agreed = ModuleType("agreed")
+    agreed.topic = kafka("agreed", schema="at TIMESTAMP, note STRING", contract=True)
+
+    @table(layer="bronze", event_time="at")
+    def notes(topic):
+        return topic
+
+    notes.transformation.__module__ = "agreed"
+    agreed.notes = notes
+    stage = Stage(spark, tmp_path, agreed)
+    at = "2026-01-01T00:00:00Z"
+    sent = [{"at": at, "note": "a"}, {"at": at}, {"at": at, "Note ": "b", "by": "c"}, b"[1]"]
+    stage.feed("notes", sent, sent=instant(NOW))
+    aside = [r.reason for r in stage.rows("notes", "quarantine").orderBy("_arrival.offset").collect()]
+    assert aside == ["fields not declared: Note , by", "not a JSON object of the declared types"]
+    with pytest.raises(DeclarationError, match="text has no fields to agree on"):
+        kafka("agreed", schema="line STRING", format="text", contract=True)
+
+
 @pytest.mark.parametrize(
     "function, operator",
     [

@@ -1,0 +1,127 @@
+"""Re-injection: rows that a record put aside, judged again by its present declaration, and put in if they are good now.
+
+A parser was mended, or an expectation changed. The rows go through the same function as at their arrival, keep that
+arrival, so that they are as late as they were, and enter as a bounded run's: no stream takes them for new. What was
+computed from their hours is computed again, inputs first.
+"""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse import bounded, erasing, event_time, plan, sinks
+from lakehouse.aside import put_aside
+from lakehouse.errors import RangeError
+from lakehouse.event_time import ARRIVAL, EPOCH, ORIGIN, PARTITION, Range, text
+from lakehouse.frontier import Commit, frontier
+from lakehouse.lake import Lake
+from lakehouse.plan import REASON
+from lakehouse.table import Table
+
+_HOUR = timedelta(hours=1)
+_POSITION = ("topic", "partition", "offset")
+
+
+@dataclass(frozen=True, slots=True)
+class Reinjection:
+    """What is put in, or was: how many rows, what stays aside, and which ranges of which tables are computed again."""
+
+    table: str
+    hours: Mapping[datetime, int]  # of event time -> how many rows
+    waiting: int  # good now, but what reads them has not closed yet, or the hour of their arrival is not over
+    bad: Mapping[str, int]  # reason -> rows that stay aside
+    arrivals: tuple[str, ...]  # the record's partitions that they are put into
+    follow: Mapping[str, tuple[Range, ...]]
+
+    @property
+    def rows(self) -> int:
+        return sum(self.hours.values())
+
+
+def planned(lake: Lake, record: Table) -> Reinjection:
+    """What `reinject` would do; changes nothing. Raises RangeError."""
+    return _planned(lake, record, _judged(lake, record), _taken(lake, record))
+
+
+def reinject(lake: Lake, record: Table) -> Reinjection:
+    """Puts in what is good now. Run again, it does what is left, after a crash say: no row is put in twice."""
+    judged, taken = _judged(lake, record).persist(), _taken(lake, record)
+    try:
+        found = _planned(lake, record, judged, taken)
+        if found.rows:
+            _put_in(lake, record, judged.where(taken), found)
+    finally:
+        judged.unpersist()
+    tables = {table.name: table for table in erasing.derived(lake, record)}
+    for name, spans in found.follow.items():
+        for span in spans:
+            bounded.backfill(lake, tables[name], span)
+    return found
+
+
+def _judged(lake: Lake, record: Table) -> DataFrame:
+    if (kind := lake.catalog.kind(record)) != "record":
+        raise RangeError(
+            f"table={record.name}: what a {kind} table puts aside is computed from its input; a backfill judges it again"
+        )
+    return put_aside(lake, record).withColumn(ORIGIN, F.lit("bounded"))
+
+
+def _taken(lake: Lake, record: Table) -> Column:
+    """Whether a row is good, and all that is computed from its hour has closed; of what still arrives nothing is taken."""
+    derived = erasing.derived(lake, record)
+    closed = min((frontier(lake.settings, table) or EPOCH for table in derived), default=datetime.now(UTC))
+    reach = max((table.window.reach for table in derived if table.window and table.window.kind != "count"), default=timedelta(0))
+    over = event_time.floor(closed - reach, timedelta(days=1) if any(t.grain == "day" for t in derived) else _HOUR)
+    now = datetime.now(UTC).strftime(event_time.partition_format(record.grain))
+    return F.col(REASON).isNull() & (F.col(lake.catalog.event_time(record)) < F.lit(over)) & (F.col(PARTITION) < now)
+
+
+def _planned(lake: Lake, record: Table, judged: DataFrame, taken: Column) -> Reinjection:
+    hour = F.date_trunc("hour", lake.catalog.event_time(record))
+    found = judged.groupBy(
+        F.when(taken, hour).alias("hour"), F.when(taken, F.col(PARTITION)).alias("arrived"), F.col(REASON).alias("reason"),
+    ).count().collect()  # fmt: skip
+    hours: dict[datetime, int] = {}
+    for each in (each for each in found if each["hour"]):
+        at = each["hour"].astimezone(UTC)
+        hours[at] = hours.get(at, 0) + each["count"]
+    bad: dict[str, int] = {}
+    for each in (each for each in found if each["reason"]):
+        bad[each["reason"]] = bad.get(each["reason"], 0) + each["count"]
+    follow = erasing.following(lake, record, hours)
+    for name, spans in follow.items():
+        ahead = frontier(lake.settings, lake.catalog.table(name)) or EPOCH
+        if spans and spans[-1].end > ahead:  # a session may go on beyond the window's reach
+            raise RangeError(
+                f"table={record.name}: {name} has something of these rows in what closes at {text(spans[-1].end)}, and its "
+                f"frontier is {text(ahead)}; put them in then"
+            )
+    waiting = sum(each["count"] for each in found if not each["hour"] and not each["reason"])
+    arrivals = sorted({each["arrived"] for each in found if each["arrived"]})
+    return Reinjection(record.name, hours, waiting, bad, tuple(arrivals), follow)
+
+
+def _put_in(lake: Lake, record: Table, rows: DataFrame, found: Reinjection) -> None:
+    """Rows, then the journal's lines, then they are no longer put aside: what a crash leaves undone is done by the next run."""
+    arrivals, run = list(found.arrivals), uuid.uuid4().hex
+    metadata = {"run": run, "fingerprint": record.fingerprint, "put in": found.rows}
+    position = F.struct(*(F.col(f"{ARRIVAL}.{name}") for name in _POSITION)).alias("_position")
+    there = lake.read(record).where(F.col(PARTITION).isin(arrivals) & (F.col(ORIGIN) == "bounded")).select(position)
+    missing = plan.good(rows).withColumn("_position", position).join(there, "_position", "left_anti").drop("_position")
+    version = sinks.append(missing, lake.path(record), f"bounded:{run}", 0, metadata)
+    for span in erasing.joined(Range(hour, hour + _HOUR) for hour in sorted(found.hours)):
+        count = sum(n for hour, n in found.hours.items() if span.start <= hour < span.end)
+        commit = Commit(
+            table=record.name, role="bounded", generation=0, batch=0, version=version, at=datetime.now(UTC),
+            fingerprint=record.fingerprint, arrived=count, written=count, start=span.start, end=span.end,
+        )  # fmt: skip
+        lake.journal(record).append(commit)
+    aside = lake.read(record, side="quarantine").where(F.col(PARTITION).isin(arrivals))
+    good = rows.select(position)
+    kept = aside.withColumn("_position", position).join(good, "_position", "left_anti").drop("_position")
+    sinks.replace(kept, lake.path(record, "quarantine"), arrivals, metadata)

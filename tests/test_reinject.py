@@ -1,0 +1,146 @@
+"""Rows put aside, then put in: by a mended declaration, with the arrival they had, once, and what reads them follows."""
+
+import json
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from typer.testing import CliRunner
+
+from assets.metadata import of_partition
+from batch_jobs import commands, reinject
+from lakehouse import coverage, proof, reinjecting, sinks
+from lakehouse.errors import RangeError
+from lakehouse.event_time import Range
+from lakehouse.frontier import Journal
+from lakehouse.table import expect, kafka, session, table, tumbling
+from lakehouse.testing import Stage
+
+HERE = sys.modules[__name__]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+RUNNING = ("valid", "minutes", "sessions")
+
+reading_topic = kafka("readings", schema="sensor STRING NOT NULL, at TIMESTAMP NOT NULL, text STRING")
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds", expectations=[expect.column_values_to_not_be_null("value")])
+def readings(reading_topic: DataFrame) -> DataFrame:
+    return reading_topic.withColumn("value", F.expr("try_cast(text AS DOUBLE)"))
+
+
+def mended(reading_topic: DataFrame) -> DataFrame:
+    """Knows a comma, too."""
+    return reading_topic.withColumn("value", F.expr("try_cast(replace(text, ',', '.') AS DOUBLE)"))
+
+
+@table(layer="silver")
+def valid(readings: DataFrame) -> DataFrame:
+    return readings.where("value < 1000")
+
+
+@table(layer="gold", window=tumbling("10 minutes"), keys=["sensor"])
+def minutes(valid: DataFrame) -> DataFrame:
+    return valid.groupBy("window", "sensor").agg(F.sum("value").alias("value"), F.count(F.lit(1)).alias("n"))
+
+
+@table(layer="gold", window=session("15 minutes"), keys=["sensor"])
+def sessions(readings: DataFrame) -> DataFrame:
+    return readings.groupBy("window", "sensor").agg(F.count(F.lit(1)).alias("n"))
+
+
+def at(minute: float, text: str, sensor: str = "a") -> dict:
+    return {"sensor": sensor, "at": (START + timedelta(minutes=minute)).isoformat(), "text": text}
+
+
+@pytest.fixture
+def stage(spark, tmp_path) -> Stage:
+    """Four hours; in the first two a comma now and then, in the last one, too, which is still open."""
+    stage = Stage(spark, tmp_path / "root", HERE)
+    stage._now = datetime(2026, 1, 2, tzinfo=UTC)
+    stage.feed("readings", [at(m, "1,5" if m % 3 == 0 else "2.5") for m in range(0, 110, 5)] + [at(3, "?"), b"no JSON"])
+    stage.advance("readings", at(130, "1.0", "b"))
+    stage.feed("readings", [at(20, "7,5"), at(20, "8.5")])  # late, and late they stay
+    stage.advance("readings", at(190, "1.0", "b"))
+    stage.feed("readings", [at(200, "9,5")])
+    stage.run(*RUNNING)
+    stage._now += timedelta(hours=3)
+    return stage
+
+
+def declared(stage: Stage) -> None:
+    other = replace(stage.lake.catalog.table("readings"), transformation=mended)
+    tables = {t.name: other if t.name == "readings" else t for t in stage.lake.catalog}
+    stage.lake = replace(stage.lake, catalog=replace(stage.lake.catalog, tables=tables))
+
+
+def offsets(stage: Stage, side: str = "") -> list[int]:
+    return sorted(r[0] for r in stage.rows("readings", side).select("_arrival.offset").collect())
+
+
+def verdicts(stage: Stage) -> dict[str, set[str]]:
+    whole = Range(START, START + timedelta(hours=3))
+    return {n: {c.verdict for c in proof.prove(stage.lake, stage.lake.catalog.table(n), whole)} for n in RUNNING}
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(600)
+def test_what_is_good_now_is_put_in_once_and_everything_follows(stage, monkeypatch):
+    assert set().union(*verdicts(stage).values()) == {"EQUAL"}
+    before, aside = offsets(stage), offsets(stage, "quarantine")
+    assert reinject.planned(stage.lake, "readings").rows == 0, "nothing was mended yet"
+    declared(stage)
+    planned = reinject.planned(stage.lake, "readings")
+    assert {hour.hour: n for hour, n in planned.hours.items()} == {0: 5, 1: 4} and planned.waiting == 1
+    assert sorted(planned.bad) == sorted(["not a JSON object of the declared types", *[r for r in planned.bad if "value" in r]])
+    assert set(planned.follow) == set(RUNNING)
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(reinjecting.sinks, "replace", killed)
+        reinject.run(stage.lake, "readings")
+    assert len(offsets(stage)) == len(before) + 9 and offsets(stage, "quarantine") == aside, "killed in between"
+    done = reinject.run(stage.lake, "readings")
+    assert done.rows == 9
+    assert sorted(offsets(stage) + offsets(stage, "quarantine")) == sorted(before + aside), "each offset once"
+    assert len(offsets(stage, "quarantine")) == len(aside) - 9
+    assert set().union(*verdicts(stage).values()) == {"EQUAL"}
+    first = stage.rows("minutes").where("window.start = '2026-01-01 00:00:00'").head()
+    assert (first.value, first.n) == (4.0, 2)
+    late = stage.rows("valid").where("value IN (7.5, 8.5)")
+    assert late.isEmpty(), "what was late at its arrival is late"
+
+    written = {name: sinks.version(stage.lake.path(stage.lake.catalog.table(name))) for name in RUNNING}
+    stage.run(*RUNNING)
+    assert written == {name: sinks.version(stage.lake.path(stage.lake.catalog.table(name))) for name in RUNNING}
+    assert reinject.run(stage.lake, "readings").rows == 0
+    stage.advance("readings", at(260, "1.0", "b"))
+    stage.run(*RUNNING)
+    assert reinject.run(stage.lake, "readings").rows == 1, "its hour has closed"
+    due = {name: coverage.due(stage.lake.settings, stage.lake.catalog, stage.lake.catalog.table(name)) for name in RUNNING}
+    assert "2026-01-01-03" in {d.partition for d in due["minutes"]}
+    assert {c.verdict for c in proof.prove(stage.lake, stage.lake.catalog.table("minutes"))} == {"EQUAL"}
+    lines = [c for c in Journal(stage.lake.settings, stage.lake.catalog.table("readings")) if c.role == "bounded"]
+    assert sum(c.written for c in lines) == 9 + 9 + 1, "a line each time, also of the one that was killed"
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_the_command_tells_what_stays_aside_and_a_derived_table_is_refused(stage):
+    environment = {"LAKEHOUSE_ROOT": str(stage.lake.settings.root), "LAKEHOUSE_TABLES": __name__}
+    shown = CliRunner().invoke(commands.app, ["reinject", "readings", "--dry-run", "--json"], env=environment)
+    assert shown.exit_code == 0, shown.output
+    told = json.loads(shown.stdout)
+    aside = coverage.put_aside(stage.lake.settings, stage.lake.catalog.table("readings"), ["2026-01-02-00", "2026-01-03-00"])
+    assert aside == {"2026-01-02-00": told["bad"], "2026-01-03-00": {}}
+    shown = of_partition(coverage.Stored(7), aside["2026-01-02-00"])
+    assert shown["rows_put_aside"].value == sum(told["bad"].values())
+    assert shown["put_aside: not a JSON object of the declared types"].value == 1
+    assert told["rows"] == 0 and told["bad"]["not a JSON object of the declared types"] == 1
+    with pytest.raises(RangeError, match="a backfill judges it again"):
+        reinject.planned(stage.lake, "minutes")
