@@ -12,10 +12,13 @@ from lakehouse.settings import Settings, from_environment
 from lakehouse.tables import sensors
 from lakehouse.testing import Stage
 
+_LONG = ("assets", "updates", "equivalence", "batch_jobs", "bad_input", "windows", "visits", "backfill")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The file with the longest tests first: of two workers none is to be left alone with it at the end."""
-    items.sort(key=lambda item: item.path.name != "test_streaming_job.py")
+    """The files that take longest first: of two workers none is to be left alone with one at the end."""
+    places = {f"test_{name}.py": place for place, name in enumerate(_LONG)}
+    items.sort(key=lambda item: places.get(item.path.name, len(_LONG)))
 
 
 @pytest.fixture(scope="session")
