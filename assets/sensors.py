@@ -76,7 +76,7 @@ def _closings(
     shared |= instant("frontier", ahead) | column_schema(settings, table)
     events = []
     keys = list(islice(span.partitions(table.grain), most))
-    aside = coverage.put_aside(settings, table, keys)
+    aside = coverage.reasons(settings, table, keys)
     for key in keys:
         metadata = of_partition(found.get(key, coverage.Stored()), aside[key]) | shared
         events.append(dg.AssetMaterialization(table.name, partition=key, metadata=metadata))
@@ -99,12 +99,13 @@ def written_tables(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
         told: dict[str, str] = json.loads(context.cursor or "{}")
         events: list[dg.AssetMaterialization] = []
         for table in catalog:
-            last = next(iter(Journal(settings, table)), None)
+            record = catalog.kind(table) == "record"  # what was erased from it or put in again is no growth
+            last = next(Journal(settings, table).live() if record else iter(Journal(settings, table)), None)
             if last is None or told.get(table.name) == last.at.isoformat():
                 continue
             before = parse_instant(told[table.name]) if table.name in told else None
             told[table.name] = last.at.isoformat()
-            if catalog.kind(table) == "record":
+            if record:
                 events.append(_growth(settings, table, last, before))
             else:
                 events += _replacements(settings, table, before, context.instance)
@@ -115,7 +116,7 @@ def written_tables(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
 
 def _growth(settings: Settings, table: Table, last: Commit, before: datetime | None) -> dg.AssetMaterialization:
     since = max(last.at - _LOOK_BACK, before or EPOCH)
-    commits = list(takewhile(lambda c: c.at > since, Journal(settings, table)))
+    commits = list(takewhile(lambda c: c.at > since, Journal(settings, table).live()))
     seconds = (last.at - (since if before else commits[-1].at)).total_seconds()
     metadata = {
         "origin": "live",
@@ -144,7 +145,7 @@ def _replacements(
         keys = list(span.partitions(table.grain)) if span else [None]
         if _version_told(instance, table, keys[0]) == commit.version:
             continue
-        aside = coverage.put_aside(settings, table, [key or "" for key in keys])
+        aside = coverage.reasons(settings, table, [key or "" for key in keys])
         for key in keys:
             rows = of_partition(found.get(key or "", coverage.Stored()), aside[key or ""])
             yield dg.AssetMaterialization(table.name, partition=key, metadata=rows | of_commit(commit))

@@ -12,8 +12,8 @@ from pydantic import Field
 from assets.metadata import instant, of_job
 from assets.resources import Lakehouse, refusals
 from lakehouse.catalog import Catalog
+from lakehouse.inputs import KafkaSource
 from lakehouse.settings import Settings
-from lakehouse.table import KafkaSource
 from streaming_jobs import desired, scheduled, supervisor
 from streaming_jobs.progress import JobStatus
 

@@ -12,8 +12,9 @@ from lakehouse import coverage
 from lakehouse.catalog import Catalog, table_path
 from lakehouse.event_time import Range
 from lakehouse.frontier import Commit, frontier
+from lakehouse.inputs import KafkaSource, Source
 from lakehouse.settings import Settings
-from lakehouse.table import KafkaSource, Source, Table
+from lakehouse.table import Table
 
 
 def specs_and_assets(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec | dg.AssetsDefinition]:
@@ -59,7 +60,7 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
                 outcomes[key] = commit
                 context.log.info(f"{key}: {of_outcome(commit)['outcome'].value}, {len(outcomes)} of {len(planned.partitions)}")
         _, found = coverage.stored(lakehouse.settings, table)
-        aside = coverage.put_aside(lakehouse.settings, table, context.partition_keys)
+        aside = coverage.reasons(lakehouse.settings, table, context.partition_keys)
         for key in context.partition_keys:
             held = of_partition(found.get(key, coverage.Stored()), aside[key]) | of_outcome(outcomes.get(key))
             context.add_asset_metadata(held, partition_key=key)

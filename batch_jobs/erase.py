@@ -4,7 +4,7 @@ import sys
 from contextlib import ExitStack
 
 from batch_jobs.publisher import publishing
-from lakehouse import erasing
+from lakehouse import erasing, following
 from lakehouse.erasing import Erasure
 from lakehouse.lake import Lake
 
@@ -18,7 +18,7 @@ def run(lake: Lake, name: str, where: str) -> Erasure:
     """Erases the rows of that record which meet the condition. Raises UnknownTable, RangeError, JobError."""
     record = lake.catalog.table(name)
     with ExitStack() as held:
-        for table in (record, *erasing.derived(lake, record)):
+        for table in (record, *following.derived(lake, record)):
             held.enter_context(publishing(lake.settings, table))
         return erasing.erase(lake, record, where)
 

@@ -3,17 +3,15 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from pathlib import Path
 
 from batch_jobs.publisher import holder
-from lakehouse import bounded, event_time, updates
+from lakehouse import bounded, delta_log, event_time, updates
 from lakehouse.catalog import Catalog
 from lakehouse.errors import RangeError
 from lakehouse.event_time import PARTITION, Range, partition_range
 from lakehouse.lake import Lake
 from lakehouse.table import GRAINS, Table
 
-_STATISTICS = timedelta(milliseconds=1)  # Delta cuts the greatest timestamp of a file to milliseconds
 _ROWS, _PARTITIONS = 5_000_000, 24  # computed at once: kept in memory or on disk, and the streams wait for it to end
 _RUNS = 100  # the last ones tell how fast the next will be
 
@@ -76,8 +74,8 @@ def plan(
     driving = catalog.driving_input(table)
     context = event_time.context(span, table.window, table.grain)
     partitions = tuple(span.partitions(table.grain))
-    inputs, mine = _statistics(lake.path(driving)), set(partitions)
-    stored = [f for f in _statistics(lake.path(table)) if f[f"partition.{PARTITION}"] in mine]
+    inputs, mine = delta_log.files(lake.path(driving)), set(partitions)
+    stored = [f for f in delta_log.files(lake.path(table)) if f[f"partition.{PARTITION}"] in mine]
     _check_retained(catalog, table, inputs, stored)
     files = [f for f in inputs if _may_hold(f, catalog.event_time(driving), context)]
     rows = sum(f["num_records"] or 0 for f in files)
@@ -183,14 +181,5 @@ def _estimated(lake: Lake, table: Table, partitions: int) -> float | None:
 
 def _may_hold(file: dict, column: str, span: Range) -> bool:
     """Whether the file's statistics do not rule out that it holds rows of `span`."""
-    least, greatest = file.get(f"min.{column}"), file.get(f"max.{column}")
-    return (least is None or least < span.end) and (greatest is None or greatest + _STATISTICS >= span.start)
-
-
-def _statistics(path: Path) -> list[dict]:
-    import pyarrow as pa
-    from deltalake import DeltaTable
-
-    if not DeltaTable.is_deltatable(str(path)):  # removed, to be filled again
-        return []
-    return pa.table(DeltaTable(str(path)).get_add_actions(flatten=True)).to_pylist()
+    least = file.get(f"min.{column}")
+    return (least is None or least < span.end) and delta_log.may_reach(file, column, span.start)

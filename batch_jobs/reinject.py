@@ -4,7 +4,7 @@ import sys
 from contextlib import ExitStack
 
 from batch_jobs.publisher import publishing
-from lakehouse import erasing, reinjecting, sinks
+from lakehouse import following, reinjecting, sinks
 from lakehouse.lake import Lake
 from lakehouse.reinjecting import Reinjection
 
@@ -18,7 +18,7 @@ def run(lake: Lake, name: str) -> Reinjection:
     """Puts in what is good now, and has what reads it follow. Raises UnknownTable, RangeError, JobError, DeclarationError."""
     record = lake.catalog.table(name)
     with ExitStack() as held:
-        for table in (record, *erasing.derived(lake, record)):
+        for table in (record, *following.derived(lake, record)):
             held.enter_context(publishing(lake.settings, table))
         sinks.create(lake, record)  # refuses other columns than those on disk
         return reinjecting.reinject(lake, record)

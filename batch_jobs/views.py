@@ -218,8 +218,7 @@ def show_diff(found: "Diff", as_json: bool) -> None:
 
 def show_erasure(found: "Erasure", as_json: bool) -> None:
     if as_json:
-        hours = {console.shown(hour): count for hour, count in found.hours.items()}
-        console.print_json([asdict(found) | {"rows": found.rows, "hours": hours}])
+        _print_changed(found)
         return
     console.print_facts({
         "table": found.table,
@@ -233,8 +232,7 @@ def show_erasure(found: "Erasure", as_json: bool) -> None:
 
 def show_reinjection(found: "Reinjection", as_json: bool) -> None:
     if as_json:
-        hours = {console.shown(hour): count for hour, count in found.hours.items()}
-        console.print_json([asdict(found) | {"rows": found.rows, "hours": hours}])
+        _print_changed(found)
         return
     console.print_facts({
         "table": found.table,
@@ -245,6 +243,11 @@ def show_reinjection(found: "Reinjection", as_json: bool) -> None:
     if found.bad:
         console.print_rows(("stays aside", "rows"), sorted(found.bad.items(), key=lambda each: -each[1]))
     _show_followed(found.follow)
+
+
+def _print_changed(found: "Erasure | Reinjection") -> None:
+    hours = {console.shown(hour): count for hour, count in found.hours.items()}
+    console.print_json([asdict(found) | {"rows": found.rows, "hours": hours}])
 
 
 def _show_followed(follow: "Mapping[str, Sequence[Range]]") -> None:

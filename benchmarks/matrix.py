@@ -190,7 +190,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1, help="streams a cell")
     parser.add_argument("--write", type=Path, help="a page of the docs, whose matrix is replaced")
     given = parser.parse_args()
-    conf = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    conf = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"}
     settings = Settings(jars=from_environment().jars, spark_conf=conf, shuffle_partitions=1)
     spark = session.create(settings, "matrix")
     spark.sparkContext.setLogLevel("OFF")  # each crash asked for would print a page

@@ -17,10 +17,11 @@ from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.event_time import ORIGIN, PARTITION, Range
 from lakehouse.files import replace_file
 from lakehouse.frontier import LEDGER, NOTHING, Commit, frontier
+from lakehouse.inputs import FileSource
 from lakehouse.lake import Lake
 from lakehouse.plan import Origin, Plan
 from lakehouse.publication import Computed, publish
-from lakehouse.table import FileSource, Table
+from lakehouse.table import GRAINS, Table
 
 
 def closed_until(lake: Lake, table: Table) -> datetime:
@@ -30,6 +31,20 @@ def closed_until(lake: Lake, table: Table) -> datetime:
     if ahead is None:
         raise RangeError(f"table={table.name}: nothing is closed before the live run's first commit; start its job")
     return ahead
+
+
+def first(lake: Lake, table: Table) -> datetime | None:
+    """The first event time that the table's input has."""
+    driving = lake.catalog.driving_input(table)
+    found = lake.read(driving).agg(F.min(lake.catalog.event_time(driving))).head()[0]
+    return found and found.astimezone(UTC)
+
+
+def behind(lake: Lake, table: Table, ahead: datetime) -> Range | None:
+    """From the partition of the first row of the table's input up to an instant; None if that is no range."""
+    found = first(lake, table)
+    start = event_time.floor(found, GRAINS[table.grain]) if found else ahead
+    return Range(start, ahead) if start < ahead else None
 
 
 def check_range(lake: Lake, table: Table, span: Range, *, whole_partitions: bool) -> datetime:

@@ -10,8 +10,9 @@ from types import ModuleType
 from typing import Literal
 
 from lakehouse.errors import DeclarationError, RangeError, SettingsError, UnknownTable
+from lakehouse.inputs import FileSource, KafkaSource, Source
 from lakehouse.settings import SOONEST_STALE, Settings
-from lakehouse.table import FileSource, KafkaSource, Source, Table
+from lakehouse.table import Table
 
 Kind = Literal["record", "row", "window", "snapshot"]
 

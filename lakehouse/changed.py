@@ -4,18 +4,15 @@
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Set
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
-
-import portalocker
 
 from lakehouse import delta_log, event_time
 from lakehouse.catalog import Catalog, table_path
 from lakehouse.delta_log import Change
 from lakehouse.event_time import partition_range
-from lakehouse.files import replace_file
+from lakehouse.files import alone, replace_file
 from lakehouse.frontier import LEDGER, Certificate
 from lakehouse.settings import Settings
 from lakehouse.table import Table
@@ -53,7 +50,7 @@ def look(
     not seen it.
     """
     driving, candidates = catalog.driving_input(table), known.keys() | set(closed)
-    with _alone(settings, table):
+    with alone(_lock(settings, table)):
         versions, marks = looked_at(settings, table), _marks(settings, table)
         for each in (table, driving):
             path, before = table_path(settings, each), versions.get(each.name)
@@ -117,10 +114,5 @@ def _path(settings: Settings, table: Table) -> Path:
     return settings.root / LEDGER / f"{table.name}.proof.json"
 
 
-@contextmanager
-def _alone(settings: Settings, table: Table) -> Iterator[None]:
-    path = _path(settings, table).with_suffix(".lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        portalocker.lock(file, portalocker.LOCK_EX)
-        yield
+def _lock(settings: Settings, table: Table) -> Path:
+    return _path(settings, table).with_suffix(".lock")

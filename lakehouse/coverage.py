@@ -4,13 +4,14 @@ A partition is computed again only if that can tell something new.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from lakehouse import delta_log, event_time
 from lakehouse.catalog import Catalog, table_path
 from lakehouse.changed import look
-from lakehouse.event_time import PARTITION, Range, floor, partition_range
+from lakehouse.event_time import ORIGIN, PARTITION, Range, floor, partition_range
 from lakehouse.frontier import Certificate, Verdict, certificates, frontier
 from lakehouse.settings import Settings
 from lakehouse.table import GRAINS, Table
@@ -62,23 +63,18 @@ class Coverage:
 
 def stored(settings: Settings, table: Table) -> tuple[int, dict[str, Stored]]:
     """The table's Delta version and what each of its partitions holds; (-1, {}) if it is not there."""
-    import pyarrow
-    from deltalake import DeltaTable
-
-    path = table_path(settings, table)
-    if not DeltaTable.is_deltatable(str(path)):
-        return -1, {}
-    delta = DeltaTable(str(path))
+    version = delta_log.latest(table_path(settings, table))
     found: dict[str, Stored] = {}
-    for file in pyarrow.table(delta.get_add_actions(flatten=True)).to_pylist():
-        before = found.get(file.get("partition._partition", ""), Stored())
-        bounded = before.by_bounded or file.get("min._origin") == "bounded"  # sorts before "live"
-        found[file.get("partition._partition", "")] = Stored(before.rows + (file["num_records"] or 0), bounded)
-    return delta.version(), found
+    for file in delta_log.files(table_path(settings, table), version) if version >= 0 else ():
+        key = file.get(f"partition.{PARTITION}", "")
+        before = found.get(key, Stored())
+        bounded = before.by_bounded or file.get(f"min.{ORIGIN}") == "bounded"  # sorts before "live"
+        found[key] = Stored(before.rows + (file["num_records"] or 0), bounded)
+    return version, found
 
 
-def put_aside(settings: Settings, table: Table, partitions: Iterable[str]) -> dict[str, Counter[str]]:
-    """Of each of the partitions what the table has put aside: reason -> rows."""
+def reasons(settings: Settings, table: Table, partitions: Iterable[str]) -> dict[str, Counter[str]]:
+    """Why the table has put rows of each of the partitions aside: reason -> rows."""
     import pyarrow.compute as pc
     from deltalake import DeltaTable
 
@@ -176,19 +172,9 @@ def coverage(settings: Settings, catalog: Catalog, table: Table) -> Coverage:
     )  # fmt: skip
 
 
-def ranges(found: Iterable[Due], table: Table) -> Iterator[Range]:
+def ranges(found: Iterable[Due], table: Table) -> list[Range]:
     """The partitions as ranges: neighbours are one."""
-    open_range: Range | None = None
-    for each in found:
-        whole = partition_range(each.partition, table.grain)
-        if open_range and open_range.end == whole.start:
-            open_range = Range(open_range.start, whole.end)
-            continue
-        if open_range:
-            yield open_range
-        open_range = whole
-    if open_range:
-        yield open_range
+    return event_time.joined(partition_range(each.partition, table.grain) for each in found)
 
 
 def _first_day(settings: Settings) -> datetime:

@@ -1,4 +1,4 @@
-"""What changed a Delta table since a version, by its log alone: commit by commit, no data file is read."""
+"""What files a Delta table has, and what changed it since a version: by its log alone, no data file is read."""
 
 import json
 from collections.abc import Iterator
@@ -57,6 +57,25 @@ def changes(path: Path, after: int, column: str = "") -> list[Change] | None:
     seen: set[tuple[str, int]] = set()
     read = (_change(path / "_delta_log" / f"{v:020}.json", v, column, seen) for v in versions if v > after)
     return [change for change in read if change]
+
+
+def files(path: Path, version: int | None = None) -> list[dict]:
+    """The files of the table, now or at a version, with rows, bytes, partition and statistics; none if it is not there.
+
+    Keys are those of deltalake: `num_records`, `size_bytes`, `partition.<column>`, `min.<column>`, `max.<column>`.
+    """
+    import pyarrow
+    from deltalake import DeltaTable
+
+    if not DeltaTable.is_deltatable(str(path)):  # removed, to be filled again
+        return []
+    return pyarrow.table(DeltaTable(str(path), version=version).get_add_actions(flatten=True)).to_pylist()
+
+
+def may_reach(file: dict, column: str, instant: datetime) -> bool:
+    """Whether the file's statistics do not rule out that it holds a timestamp of `column` at that instant or later."""
+    greatest = file.get(f"max.{column}")
+    return greatest is None or greatest + _CUT > instant
 
 
 def oldest(path: Path) -> int:

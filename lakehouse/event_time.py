@@ -5,7 +5,7 @@ Every computation, live or bounded, compares with that stored instant and so mak
 is cut into micro-batches. The live query makes Spark close windows by the same instants (`driven_by_stored_watermark`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -123,6 +123,16 @@ def between(instant: Column, span: Range) -> Column:
 
 def widened(span: Range, by: timedelta) -> Range:
     return Range(span.start - by, span.end + by)
+
+
+def joined(spans: Iterable[Range]) -> list[Range]:
+    """Ranges in the order of their starts, those that touch as one."""
+    found: list[Range] = []
+    for span in spans:
+        if found and span.start <= found[-1].end:
+            span = Range(found[-1].start, max(found.pop().end, span.end))
+        found.append(span)
+    return found
 
 
 def context(span: Range, window: Window | None, grain: Grain) -> Range:

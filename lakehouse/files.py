@@ -3,7 +3,10 @@
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import portalocker
 
 
 def append_line(path: Path, text: str) -> None:
@@ -30,6 +33,15 @@ def lines_backwards(path: Path, block: int = 1 << 16) -> Iterator[str]:
             yield from (p.decode() for p in reversed(parts) if p.endswith(b"}"))
         if rest.endswith(b"}"):
             yield rest.decode()
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """One process at a time has the file, and with it what it stands for; the others wait."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        portalocker.lock(file, portalocker.LOCK_EX)
+        yield
 
 
 def replace_file(path: Path, value: object) -> None:

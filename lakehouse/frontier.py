@@ -13,9 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-import portalocker
-
-from lakehouse.files import append_line, lines_backwards
+from lakehouse.files import alone, append_line, lines_backwards
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 
@@ -113,9 +111,7 @@ class Journal:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """One writer at a time: who trims the journal replaces the file."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.with_suffix(".lock").open("a") as file:
-            portalocker.lock(file, portalocker.LOCK_EX)
+        with alone(self.path.with_suffix(".lock")):
             yield
 
     def __iter__(self) -> Iterator[Commit]:
@@ -191,8 +187,7 @@ def flush(settings: Settings, tables: Iterable[Table]) -> int:
     ledger, tables = settings.root / LEDGER, list(tables)
     if not ledger.is_dir():
         return 0
-    with (ledger / ".flush.lock").open("a") as file:  # two at once would both copy the lines behind one position
-        portalocker.lock(file, portalocker.LOCK_EX)
+    with alone(ledger / ".flush.lock"):  # two at once would both copy the lines behind one position
         copied = _flush(ledger / "_commits", settings, tables)
         for table in tables:
             trimming.trim(Journal(settings, table))

@@ -3,6 +3,7 @@
 How a micro-batch is written, `lakehouse.live_run` says.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
@@ -30,7 +31,12 @@ def start(
 ) -> StreamingQuery:
     """Starts the query that fills `table`; its tables must exist (`prepare`). `available_now` ends it at the present."""
     if lake.catalog.is_derived(table) and not began(lake.settings, table) and _cut(lake, table):
-        seam.begin(lake, table)
+        begun = seam.begin(lake, table)
+        told = (
+            f"table={table.name}: the log of {begun.input} does not go back to its beginning any more, so the live run begins at "
+            f"its seam {event_time.text(begun.frontier)}; what lies before that `lakehouse seam {table.name}` computes"
+        )
+        print(told, file=sys.stderr, flush=True)
     run = live_run(lake, table, reached)
     windows = _closing if plan.closes_ranges(lake, run.plan) else _window
     stream, batches = {"record": _record, "row": _row, "window": windows}[run.plan.kind](run)

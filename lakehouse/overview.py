@@ -8,8 +8,9 @@ from datetime import datetime
 from lakehouse import frontier, query
 from lakehouse.catalog import Catalog, Kind, table_path
 from lakehouse.event_time import EPOCH
+from lakehouse.inputs import FileSource, KafkaSource
 from lakehouse.settings import Settings
-from lakehouse.table import FileSource, KafkaSource, Layer, Table
+from lakehouse.table import Layer, Table
 
 _LATE = """SELECT "table", sum(late) FROM (
     SELECT "table", max(late) AS late FROM _commits WHERE role = 'live' GROUP BY "table", generation, batch

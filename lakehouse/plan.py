@@ -19,10 +19,11 @@ from lakehouse import event_time, provable, quality, sources
 from lakehouse.catalog import Kind
 from lakehouse.errors import DeclarationError
 from lakehouse.event_time import ARRIVAL, ARRIVAL_TYPE, ORIGIN, PARTITION
+from lakehouse.inputs import FileSource, KafkaSource
 from lakehouse.lake import Lake
 from lakehouse.quality import RowRule
 from lakehouse.sources import RECORD
-from lakehouse.table import FileSource, KafkaSource, Table
+from lakehouse.table import Table
 
 REASON = "_reason"
 QUARANTINE = f"reason STRING, value BINARY, key BINARY, {ARRIVAL} {ARRIVAL_TYPE}, {ORIGIN} STRING, {PARTITION} STRING"

@@ -9,15 +9,14 @@ from functools import partial, reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import causes, coverage, delta_log, event_time, plan, sinks, updates
-from lakehouse.bounded import closed_until, compute
+from lakehouse import bounded, causes, coverage, delta_log, event_time, plan, sinks, updates
 from lakehouse.digest import EMPTY, Difference, Digest, differences, digest_by
 from lakehouse.errors import RangeError
 from lakehouse.event_time import ARRIVAL, ORIGIN, PARTITION, Range, partition_range
 from lakehouse.frontier import Certificate, Verdict, certify
 from lakehouse.lake import Lake
 from lakehouse.makers import makers
-from lakehouse.table import GRAINS, Table
+from lakehouse.table import Table
 
 _GRAVEST: tuple[Verdict, ...] = ("DIFFERENT", "PENDING", "UNPROVABLE", "NOT_YET", "EQUAL")
 
@@ -54,7 +53,7 @@ def prove(lake: Lake, table: Table, span: Range | None = None) -> list[Certifica
     the verdicts are recorded in `_certificates`. Raises RangeError.
     """
     started = time.monotonic()
-    ahead = closed_until(lake, table)
+    ahead = bounded.closed_until(lake, table)
     span = span or _whole(lake, table, ahead)
     driving = lake.catalog.driving_input(table)
     blank = Certificate(
@@ -105,7 +104,7 @@ def _behind(lake: Lake, table: Table, span: Range, blank: Certificate) -> Iterat
             yield replace(blank, start=part.start, end=part.end, verdict="UNPROVABLE", detail=detail)
             continue
         sides = _computed(lake, table, part, snapshots, blank)
-        first = _first(lake, table) if sides.unequal else None  # of all that there is: not read without need
+        first = bounded.first(lake, table) if sides.unequal else None  # of all that there is: not read without need
         found = {key: c for key in sides.unequal if (c := _gone(table, key, sides, first, blank))}
         unequal = [key for key in sides.unequal if key not in found]
         if unequal:
@@ -122,7 +121,7 @@ def _behind(lake: Lake, table: Table, span: Range, blank: Certificate) -> Iterat
 
 
 def _computed(lake: Lake, table: Table, span: Range, snapshots: Mapping[str, int], blank: Certificate) -> _Sides:
-    computed = compute(lake, table, span, snapshots=snapshots)
+    computed = bounded.compute(lake, table, span, snapshots=snapshots)
     instant = event_time.instant_of(table.window, lake.catalog.event_time(table))
     actual, expected = lake.read(table, blank.version).where(event_time.between(instant, span)), plan.good(computed.judged)
     if lake.catalog.kind(table) == "row":
@@ -221,18 +220,9 @@ def _gone(table: Table, key: str, sides: _Sides, first: datetime | None, blank: 
     return _certificate(sides, span, key, blank, verdict="UNPROVABLE", detail=detail)
 
 
-def _first(lake: Lake, table: Table) -> datetime | None:
-    """The first event time that the table's input has."""
-    driving = lake.catalog.driving_input(table)
-    first = lake.read(driving).agg(F.min(lake.catalog.event_time(driving))).head()[0]
-    return first and first.astimezone(UTC)
-
-
 def _whole(lake: Lake, table: Table, ahead: datetime) -> Range:
-    first = _first(lake, table)
-    start = event_time.floor(first, GRAINS[table.grain]) if first else ahead
-    if start >= ahead:
+    if (span := bounded.behind(lake, table, ahead)) is None:
         raise RangeError(
             f"table={table.name}: its frontier {event_time.text(ahead)} is not past its first row yet; nothing to compare"
         )
-    return Range(start, ahead)
+    return span

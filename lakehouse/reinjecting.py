@@ -6,6 +6,7 @@ computed from their hours is computed again, inputs first.
 """
 
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,11 +14,11 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import bounded, erasing, event_time, plan, sinks
+from lakehouse import event_time, following, plan, sinks
 from lakehouse.aside import put_aside
 from lakehouse.errors import RangeError
-from lakehouse.event_time import ARRIVAL, EPOCH, ORIGIN, PARTITION, Range, text
-from lakehouse.frontier import Commit, frontier
+from lakehouse.event_time import ARRIVAL, EPOCH, ORIGIN, PARTITION, Range
+from lakehouse.frontier import frontier
 from lakehouse.lake import Lake
 from lakehouse.plan import REASON
 from lakehouse.table import Table
@@ -56,10 +57,7 @@ def reinject(lake: Lake, record: Table) -> Reinjection:
             _put_in(lake, record, judged.where(taken), found)
     finally:
         judged.unpersist()
-    tables = {table.name: table for table in erasing.derived(lake, record)}
-    for name, spans in found.follow.items():
-        for span in spans:
-            bounded.backfill(lake, tables[name], span)
+    following.follow(lake, found.follow)
     return found
 
 
@@ -73,7 +71,7 @@ def _judged(lake: Lake, record: Table) -> DataFrame:
 
 def _taken(lake: Lake, record: Table) -> Column:
     """Whether a row is good, and all that is computed from its hour has closed; of what still arrives nothing is taken."""
-    derived = erasing.derived(lake, record)
+    derived = following.derived(lake, record)
     closed = min((frontier(lake.settings, table) or EPOCH for table in derived), default=datetime.now(UTC))
     reach = max((table.window.reach for table in derived if table.window and table.window.kind != "count"), default=timedelta(0))
     over = event_time.floor(closed - reach, timedelta(days=1) if any(t.grain == "day" for t in derived) else _HOUR)
@@ -86,24 +84,16 @@ def _planned(lake: Lake, record: Table, judged: DataFrame, taken: Column) -> Rei
     found = judged.groupBy(
         F.when(taken, hour).alias("hour"), F.when(taken, F.col(PARTITION)).alias("arrived"), F.col(REASON).alias("reason"),
     ).count().collect()  # fmt: skip
-    hours: dict[datetime, int] = {}
-    for each in (each for each in found if each["hour"]):
-        at = each["hour"].astimezone(UTC)
-        hours[at] = hours.get(at, 0) + each["count"]
-    bad: dict[str, int] = {}
-    for each in (each for each in found if each["reason"]):
-        bad[each["reason"]] = bad.get(each["reason"], 0) + each["count"]
-    follow = erasing.following(lake, record, hours)
-    for name, spans in follow.items():
-        ahead = frontier(lake.settings, lake.catalog.table(name)) or EPOCH
-        if spans and spans[-1].end > ahead:  # a session may go on beyond the window's reach
-            raise RangeError(
-                f"table={record.name}: {name} has something of these rows in what closes at {text(spans[-1].end)}, and its "
-                f"frontier is {text(ahead)}; put them in then"
-            )
+    hours: Counter[datetime] = Counter()
+    bad: Counter[str] = Counter()
+    for each in found:
+        if each["hour"]:
+            hours[each["hour"].astimezone(UTC)] += each["count"]
+        if each["reason"]:
+            bad[each["reason"]] += each["count"]
     waiting = sum(each["count"] for each in found if not each["hour"] and not each["reason"])
     arrivals = sorted({each["arrived"] for each in found if each["arrived"]})
-    return Reinjection(record.name, hours, waiting, bad, tuple(arrivals), follow)
+    return Reinjection(record.name, hours, waiting, bad, tuple(arrivals), following.spans(lake, record, hours))
 
 
 def _put_in(lake: Lake, record: Table, rows: DataFrame, found: Reinjection) -> None:
@@ -114,13 +104,7 @@ def _put_in(lake: Lake, record: Table, rows: DataFrame, found: Reinjection) -> N
     there = lake.read(record).where(F.col(PARTITION).isin(arrivals) & (F.col(ORIGIN) == "bounded")).select(position)
     missing = plan.good(rows).withColumn("_position", position).join(there, "_position", "left_anti").drop("_position")
     version = sinks.append(missing, lake.path(record), f"bounded:{run}", 0, metadata)
-    for span in erasing.joined(Range(hour, hour + _HOUR) for hour in sorted(found.hours)):
-        count = sum(n for hour, n in found.hours.items() if span.start <= hour < span.end)
-        commit = Commit(
-            table=record.name, role="bounded", generation=0, batch=0, version=version, at=datetime.now(UTC),
-            fingerprint=record.fingerprint, arrived=count, written=count, start=span.start, end=span.end,
-        )  # fmt: skip
-        lake.journal(record).append(commit)
+    following.note(lake, record, version, found.hours, written=True)
     aside = lake.read(record, side="quarantine").where(F.col(PARTITION).isin(arrivals))
     good = rows.select(position)
     kept = aside.withColumn("_position", position).join(good, "_position", "left_anti").drop("_position")

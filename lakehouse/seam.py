@@ -5,7 +5,6 @@ live run computes every window, reading the input from the first version that ho
 out and nothing is there twice, whenever either of them runs.
 """
 
-from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
 
@@ -14,7 +13,7 @@ from pyspark.sql import functions as F
 from lakehouse import bounded, delta_log, event_time, plan
 from lakehouse.errors import JobError
 from lakehouse.event_time import EPOCH, WINDOW, Range, text
-from lakehouse.files import replace_file
+from lakehouse.files import alone, replace_file
 from lakehouse.frontier import Seam, seam_of, seam_path
 from lakehouse.lake import Lake
 from lakehouse.live_run import began
@@ -30,6 +29,11 @@ def begin(lake: Lake, table: Table) -> Seam:
     frontier yet, or if rows ahead of it are in versions of the input that a stream cannot read any more.
     """
     lake.catalog.check_derived(table)
+    with alone(seam_path(lake.settings, table).with_suffix(".lock")):  # of two at once the second finds what the first has set
+        return _begin(lake, table)
+
+
+def _begin(lake: Lake, table: Table) -> Seam:
     started, known = began(lake.settings, table), seam_of(lake.settings, table)
     if known and (started or delta_log.oldest(lake.path(lake.catalog.driving_input(table))) <= known.version):
         return known
@@ -60,10 +64,7 @@ def begin(lake: Lake, table: Table) -> Seam:
 
 def history(lake: Lake, table: Table) -> Range | None:
     """The whole partitions from the input's first row up to the seam; None if there is no row behind it."""
-    driving, ahead = lake.catalog.driving_input(table), seam_of(lake.settings, table).frontier
-    first = lake.read(driving).agg(F.min(lake.catalog.event_time(driving))).head()[0]
-    start = event_time.floor(first.astimezone(UTC), GRAINS[table.grain]) if first else ahead
-    return Range(start, ahead) if start < ahead else None
+    return bounded.behind(lake, table, seam_of(lake.settings, table).frontier)
 
 
 def _reads(lake: Lake, table: Table, ahead: datetime) -> datetime:
@@ -83,21 +84,11 @@ def _first_version(lake: Lake, driving: Table, reads: datetime) -> int:
     """The first version of the input that may hold a row from the instant `reads` on, by the statistics of its files."""
     path, column = lake.path(driving), lake.catalog.event_time(driving)
     oldest = delta_log.oldest(path)
-    kept = delta_log.changes(path, oldest if oldest else -1, column)
-    if oldest and any(end > reads for end in _ends(lake, driving, oldest, column)):
+    kept = delta_log.changes(path, oldest or -1, column)
+    before = delta_log.files(path, oldest) if oldest else []
+    if kept is None or any(delta_log.may_reach(file, column, reads) for file in before):
         raise JobError(
             f"table={driving.name}: rows from {text(reads)} on are in versions before {oldest}, which its log does not keep any "
             "more, so no stream can begin with them; try again when its frontier is further, or keep more (LAKEHOUSE_HISTORY)"
         )
     return next((c.version for c in kept if any(span.end > reads for span in c.spans)), delta_log.latest(path))
-
-
-def _ends(lake: Lake, table: Table, version: int, column: str) -> Iterable[datetime]:
-    """The greatest event time of each file of that version; the end of time, if its statistics do not say."""
-    import pyarrow
-    from deltalake import DeltaTable
-
-    files = pyarrow.table(DeltaTable(str(lake.path(table)), version=version).get_add_actions(flatten=True))
-    name = f"max.{column}"
-    greatest = files[name].to_pylist() if name in files.column_names else [None] * files.num_rows
-    return (_END if end is None else end.replace(tzinfo=end.tzinfo or UTC) for end in greatest)

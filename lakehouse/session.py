@@ -39,6 +39,11 @@ def create(settings: Settings, name: str, master: str | None = None) -> SparkSes
         # one budget for all state of the process; without it each partition of each query takes what it likes
         "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
         "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": settings.state_memory_mb,
+        # a process of six tables has more classes than the 100 that are kept by default, and would compile all in each batch
+        "spark.sql.codegen.cache.maxEntries": "1000",
+        # through FileContext, the default, each rename on a local disk forks two processes
+        "spark.sql.streaming.checkpointFileManagerClass":
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
         # a source is asked for news this often; 10 ms, the default, lists the Delta log without pause
         "spark.sql.streaming.pollingDelay": "100ms",
         "spark.sql.streaming.stopTimeout": "60s",

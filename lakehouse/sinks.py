@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from lakehouse import plan
+from lakehouse import delta_log, plan
 from lakehouse.errors import CommitError, DeclarationError
 from lakehouse.event_time import ORIGIN, PARTITION, WINDOW
 from lakehouse.lake import Lake
@@ -132,10 +132,7 @@ def replaced(spark: SparkSession, path: Path, run: str, after: int) -> int | Non
 
 def holds(path: Path, partitions: Sequence[str]) -> bool:
     """Whether any of the partitions has a file."""
-    import pyarrow
-
-    files = pyarrow.table(_delta(path).get_add_actions(flatten=True)).to_pylist()
-    return any(file[f"partition.{PARTITION}"] in partitions for file in files)
+    return any(file[f"partition.{PARTITION}"] in partitions for file in delta_log.files(path))
 
 
 def overwrite(rows: DataFrame, path: Path, metadata: Mapping[str, object]) -> int:

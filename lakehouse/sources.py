@@ -8,9 +8,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from lakehouse.inputs import FileSource, KafkaSource
 from lakehouse.kafka_options import spark_options
 from lakehouse.settings import Settings
-from lakehouse.table import FileSource, KafkaSource
 
 KAFKA_SCHEMA = "key BINARY, value BINARY, partition INT, offset BIGINT, timestamp TIMESTAMP"
 RAW = ("key", "value", "partition", "offset", "timestamp")

@@ -21,8 +21,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 from string import Formatter
 from types import FunctionType
 from typing import TYPE_CHECKING, Literal
@@ -31,6 +30,7 @@ from lakehouse import source_code
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 from lakehouse.expectations import Expectation, expect
+from lakehouse.inputs import files, kafka, one_of
 from lakehouse.windows import Duplicates, Window, count, duplicates, session, sliding, tumbling
 
 if TYPE_CHECKING:
@@ -41,82 +41,8 @@ __all__ = ["count", "duplicates", "expect", "files", "kafka", "session", "slidin
 Layer = Literal["bronze", "silver", "gold"]
 LatePolicy = Literal["drop", "redirect", "update"]
 Grain = Literal["hour", "day"]
-ValueFormat = Literal["json", "text"]
 GRAINS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
 _LABEL = re.compile("[a-zA-Z][a-zA-Z0-9_]*")
-_TEXT = re.compile(r"\s*\w+\s+STRING(\s+NOT\s+NULL)?\s*", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaSource:
-    """A topic of JSON objects or of text. Columns marked NOT NULL in `schema` are required, else: quarantine."""
-
-    topic: str
-    schema: str
-    format: ValueFormat = "json"
-    require_key: bool = False
-    contract: bool = False
-    max_bytes: int = 1 << 20
-    max_ahead: timedelta = timedelta(minutes=5)
-    not_before: datetime = datetime(2000, 1, 1, tzinfo=UTC)
-    idle_after: timedelta = timedelta(seconds=30)
-    name: str = ""
-
-
-def kafka(
-    topic: str,
-    *,
-    schema: str,
-    format: ValueFormat = "json",
-    require_key: bool = False,
-    contract: bool = False,
-    max_bytes: int = 1 << 20,
-    max_ahead: str | timedelta = "5 minutes",
-    not_before: datetime = datetime(2000, 1, 1, tzinfo=UTC),
-    idle_after: str | timedelta = "30 seconds",
-) -> KafkaSource:
-    """A topic, declared once.
-
-    `schema` is Spark DDL. Values are JSON objects of it or, with `format="text"`, text as it is: the one STRING column
-    of the schema. A record goes to quarantine when its value is empty, larger than `max_bytes`, not UTF-8, not a JSON
-    object of that schema, without its key if `require_key`, or when its event time is missing, before `not_before`, or
-    ahead of the record's own timestamp by more than `max_ahead`. With a `contract` also when it has fields that the schema
-    does not name: what a producer adds or renames is told, where else it would be null or not seen. A partition silent for
-    `idle_after` while another is not no longer holds back the watermark. Raises DeclarationError.
-    """
-    _one_of("format", format, ("json", "text"))
-    if format == "text" and not _TEXT.fullmatch(schema):
-        raise DeclarationError(
-            f"schema={schema!r}, format='text': text is one column, a STRING; write for example 'line STRING NOT NULL'"
-        )
-    if contract and format == "text":
-        raise DeclarationError("contract=True, format='text': text has no fields to agree on; leave the contract out")
-    if not_before.tzinfo is None:
-        raise DeclarationError(f"not_before={not_before}: an instant needs its time zone; add tzinfo=UTC")
-    return KafkaSource(
-        topic, schema, format, require_key, contract, max_bytes, duration(max_ahead, "max_ahead"), not_before,
-        duration(idle_after, "idle_after"),
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class FileSource:
-    """Files that change seldom: read whole, as a snapshot."""
-
-    path: str
-    schema: str
-    format: str = "csv"
-    name: str = ""
-
-
-def files(path: str, *, schema: str, format: str = "csv") -> FileSource:
-    """Files read whole; a relative `path` is relative to the module that declares them. CSV has a header line."""
-    module_file = inspect.stack()[1].frame.f_globals.get("__file__", "")
-    absolute = path if "://" in path or path.startswith("/") else str(Path(module_file).resolve().parent / path)
-    return FileSource(absolute, schema, format)
-
-
-Source = KafkaSource | FileSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +126,9 @@ def table(
     `stale_after` is this table's LAKEHOUSE_STALE_AFTER.
     Raises DeclarationError.
     """
-    _one_of("layer", layer, ("bronze", "silver", "gold"))
-    _one_of("late", late, ("drop", "redirect", "update"))
-    _one_of("grain", grain, tuple(GRAINS))
+    one_of("layer", layer, ("bronze", "silver", "gold"))
+    one_of("late", late, ("drop", "redirect", "update"))
+    one_of("grain", grain, tuple(GRAINS))
     _shown_as_metrics(metrics, window, keys)
 
     def declare(function: FunctionType) -> Table:
@@ -261,11 +187,6 @@ def sql_table(name: str, query: str, *, description: str = "", **declared: objec
     transformation.__name__, transformation.__doc__ = name, description
     transformation.__module__ = inspect.stack()[1].frame.f_globals["__name__"]
     return replace(table(**declared)(transformation), sql=query)  # type: ignore[arg-type]
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise DeclarationError(f"{name}={value!r}: one of {', '.join(allowed)}")
 
 
 def _shown_as_metrics(metrics: Sequence[str], window: Window | None, keys: Sequence[str]) -> None:

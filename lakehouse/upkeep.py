@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from lakehouse import delta_log
 from lakehouse.catalog import Catalog, table_path
 from lakehouse.durations import duration
 from lakehouse.errors import CommitError
@@ -186,11 +187,8 @@ def forget(place: Place) -> None:
 
 def _scattered(place: Place) -> tuple[tuple[str, ...], int]:
     """The closed partitions that have more than one small file, and how many these are."""
-    import pyarrow
-    from deltalake import DeltaTable
-
     counts: dict[str, int] = {}
-    for file in pyarrow.table(DeltaTable(str(place.path)).get_add_actions(flatten=True)).to_pylist():
+    for file in delta_log.files(place.path):
         if file["size_bytes"] < _SMALL:
             partition = file.get(f"partition.{PARTITION}", "")
             counts[partition] = counts.get(partition, 0) + 1

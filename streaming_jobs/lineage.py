@@ -23,9 +23,10 @@ from lakehouse.errors import BrokerError, SettingsError
 from lakehouse.event_time import EPOCH, parse_instant, text
 from lakehouse.files import replace_file
 from lakehouse.frontier import NOTHING, Commit, Journal
+from lakehouse.inputs import FileSource, KafkaSource
 from lakehouse.kafka_options import client_config
 from lakehouse.settings import Settings
-from lakehouse.table import FileSource, KafkaSource, Table
+from lakehouse.table import Table
 from streaming_jobs import progress
 from streaming_jobs.progress import AT_WORK, JobStatus
 

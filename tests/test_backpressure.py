@@ -16,7 +16,7 @@ from lakehouse.settings import Settings, from_environment
 from streaming_jobs import metrics, supervisor
 
 ALERTS = Path(__file__).parents[1] / "ops" / "prometheus" / "alerts.yml"
-STEP = 10_000  # records a micro-batch: some thousands a second, and the producer sends many times as many
+STEP = 20_000  # records a micro-batch: some thousands a second, and the producer sends many times as many
 
 
 @pytest.fixture

@@ -189,7 +189,7 @@ def test_whatever_happens_in_whatever_order_all_is_equal_in_the_end(spark):
     run_state_machine_as_test(
         Lakehouse,
         settings=hypothesis_settings(
-            max_examples=3, stateful_step_count=9, deadline=None, suppress_health_check=list(HealthCheck),
+            max_examples=1, stateful_step_count=9, deadline=None, suppress_health_check=list(HealthCheck),
             phases=[Phase.explicit, Phase.reuse, Phase.generate], print_blob=True,
         ),
     )  # fmt: skip

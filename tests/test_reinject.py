@@ -136,7 +136,7 @@ def test_the_command_tells_what_stays_aside_and_a_derived_table_is_refused(stage
     shown = CliRunner().invoke(commands.app, ["reinject", "readings", "--dry-run", "--json"], env=environment)
     assert shown.exit_code == 0, shown.output
     told = json.loads(shown.stdout)
-    aside = coverage.put_aside(stage.lake.settings, stage.lake.catalog.table("readings"), ["2026-01-02-00", "2026-01-03-00"])
+    aside = coverage.reasons(stage.lake.settings, stage.lake.catalog.table("readings"), ["2026-01-02-00", "2026-01-03-00"])
     assert aside == {"2026-01-02-00": told["bad"], "2026-01-03-00": {}}
     shown = of_partition(coverage.Stored(7), aside["2026-01-02-00"])
     assert shown["rows_put_aside"].value == sum(told["bad"].values())

@@ -59,6 +59,11 @@ def best(plain: DataFrame) -> DataFrame:
     return plain.groupBy("window", "user").agg(F.countDistinct("value").alias("n"))
 
 
+@table(layer="gold", window=sliding("30 minutes", "10 minutes"), keys=["user"])
+def wide(plain: DataFrame) -> DataFrame:
+    return plain.groupBy("window", "user").agg(F.sum("value").alias("value"))
+
+
 def at(minutes: float, user: str = "a", value: int = 1) -> dict:
     return {"user": user, "at": (START + timedelta(minutes=minutes)).isoformat(), "value": value}
 
@@ -76,6 +81,15 @@ def stage(spark, tmp_path):
 
 def table_of(stage: Stage, name: str):
     return stage.lake.catalog.table(name)
+
+
+def cut(stage: Stage, name: str) -> None:
+    """Leaves of the table's log what its last version is read with."""
+    log = stage.lake.path(table_of(stage, name)) / "_delta_log"
+    DeltaTable(str(log.parent)).create_checkpoint()
+    versions = sorted(int(p.stem) for p in log.glob("*.json"))
+    for version in versions[:-1]:
+        (log / f"{version:020}.json").unlink()
 
 
 def goes_on(stage: Stage, *tables: str) -> None:
@@ -112,22 +126,46 @@ def test_history_and_stream_meet_without_a_gap_and_without_a_duplicate(stage):
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_a_table_whose_input_was_cut_begins_at_a_seam_by_itself(stage):
+def test_a_table_whose_input_was_cut_begins_at_a_seam_by_itself(stage, capsys):
     stage.run("plain")
     with pytest.raises(JobError, match="has begun without a seam"):
         seams.begin(stage.lake, table_of(stage, "plain"))
-    log = stage.lake.path(table_of(stage, "seen")) / "_delta_log"
-    DeltaTable(str(log.parent)).create_checkpoint()
-    versions = sorted(int(p.stem) for p in log.glob("*.json"))
-    for version in versions[:-1]:
-        (log / f"{version:020}.json").unlink()
+    cut(stage, "seen")
     with pytest.raises(JobError, match="which its log does not keep any more"):
         seams.begin(stage.lake, table_of(stage, "slid"))
-    stage.feed("seen", [at(3 * 60 + 20), at(3 * 60 + 20, "b")])
-    stage.advance("seen", at(4 * 60 + 5))
+    stage.feed("seen", [at(4 * 60)])  # the very instant of the seam that is tried next
+    cut(stage, "seen")
+    stage.advance("seen", at(4 * 60 + 5.5))
+    with pytest.raises(JobError, match="rows from 2026-01-01T04:00:00Z on are in versions before"):
+        seams.begin(stage.lake, table_of(stage, "sums"))
+    stage.advance("seen", at(5 * 60 + 5))
     stage.run("slid")
     begun = seam_of(stage.lake.settings, table_of(stage, "slid"))
-    assert begun.frontier == START + timedelta(hours=4)
+    assert begun.frontier == START + timedelta(hours=5)
+    assert "begins at its seam 2026-01-01T05:00:00Z" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_behind_a_table_with_a_seam_a_window_does_not_reach_across_it(stage):
+    planned = job.plan(stage.lake, "plain")
+    assert planned and all(job.run(stage.lake, planned))
+    stage.run("plain")
+    with pytest.raises(JobError, match=r"windows ahead of 2026-01-01T02:00:00Z read plain from 2026-01-01T01:40:00Z on"):
+        seams.begin(stage.lake, table_of(stage, "wide"))
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_without_history_behind_it_there_is_nothing_to_compute(spark, tmp_path):
+    stage = Stage(spark, tmp_path / "root", HERE)
+    with pytest.raises(JobError, match="has no frontier yet"):
+        job.plan(stage.lake, "sums")
+    stage.feed("seen", [at(1)])
+    stage.advance("seen", at(30))
+    assert job.plan(stage.lake, "sums") is None
+    stage.run("sums")
+    assert [r.value for r in stage.rows("sums").collect()] == [1]
 
 
 @pytest.mark.slow

@@ -1,0 +1,27 @@
+"""What the commands of bounded jobs share: their arguments, and the lakehouse that they are asked about."""
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakehouse.settings import Settings, from_environment
+
+if TYPE_CHECKING:
+    from lakehouse.catalog import Catalog
+
+Name = Annotated[str, typer.Argument(metavar="TABLE", help="A derived table, as `lakehouse tables` lists it")]
+Start = Annotated[str | None, typer.Option(help="First instant, ISO 8601, UTC unless it says otherwise")]
+End = Annotated[str | None, typer.Option(help="End, not included; at or before the frontier")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be read and replaced; change nothing")]
+
+
+def asked(start: str | None, end: str | None) -> "tuple[Settings, Catalog, datetime | None, datetime | None]":
+    """The settings, their tables, and the two ends of a range. Raises RangeError for what is no instant."""
+    from lakehouse.catalog import load
+    from lakehouse.event_time import parse_instant
+
+    settings = from_environment()
+    first = parse_instant(start, "start") if start else None
+    last = parse_instant(end, "end") if end else None
+    return settings, load(settings), first, last

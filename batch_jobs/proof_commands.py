@@ -1,0 +1,102 @@
+"""The commands of the proof in the `lakehouse` command line: reconcile, proof, repair, diff."""
+
+from typing import Annotated
+
+import typer
+
+from batch_jobs import views
+from batch_jobs.arguments import DryRun, End, Name, Start, asked
+from lakehouse import console
+from lakehouse.console import AsJson, Commands
+
+app = typer.Typer(cls=Commands)
+
+
+@app.command()
+def reconcile(table: Name, start: Start = None, end: End = None, as_json: AsJson = False) -> None:
+    """Compare a table with its bounded run, behind the frontier; change nothing, record the verdict.
+
+    Exit code 0 EQUAL, 1 DIFFERENT or no row compared, 3 no verdict yet (PENDING, NOT_YET, UNPROVABLE), 2 refused.
+    """
+    from batch_jobs import reconcile as job
+    from lakehouse import session
+    from lakehouse.lake import Lake
+
+    settings, catalog, first, last = asked(start, end)
+    catalog.table(table)  # an unknown name is refused before a JVM starts
+    with console.working("starting Spark") as now, session.opened(settings, f"reconcile {table}") as spark:
+        now(f"computing and comparing {table}")
+        certificate = job.run(Lake(spark, settings, catalog), table, first, last)
+    views.show_certificate(certificate, as_json)
+    raise typer.Exit(job.exit_code(certificate))
+
+
+@app.command("proof")
+def show_proof(
+    table: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="One table; all that have ranges, if not given")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """How much of each table's closed history is proven, what differs and why, what is to be proven next. No JVM needed.
+
+    Exit code 1 if a partition is known to differ.
+    """
+    from lakehouse import coverage
+
+    settings, catalog, _, _ = asked(None, None)
+    chosen = [catalog.table(table)] if table else catalog.derived
+    for each in chosen:
+        catalog.check_derived(each)
+    found = [coverage.coverage(settings, catalog, each) for each in chosen]
+    views.show_coverage(found, {each.name: each.grain for each in chosen}, as_json)
+    raise typer.Exit(1 if any(each.different for each in found) else 0)
+
+
+@app.command()
+def repair(table: Name, start: Start = None, end: End = None, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Rewrite the partitions of a table that are known to differ, by their bounded runs, and prove each again.
+
+    With a range only those in it. It ends at one that differs still. Exit code 0 if all are EQUAL or PENDING, or there was
+    nothing to repair, 1 if one differs still, 2 when refused.
+    """
+    from batch_jobs import repair as job
+    from lakehouse import session
+    from lakehouse.event_time import optional_range
+    from lakehouse.lake import Lake
+
+    settings, catalog, first, last = asked(start, end)
+    span = optional_range(first, last)
+    planned = job.plan(settings, catalog, table, span)
+    if dry_run or not planned:
+        views.show_differing(planned, as_json)
+        return
+    done = []
+    with console.working("starting Spark") as now, session.opened(settings, f"repair {table}") as spark:
+        now(f"rewriting {len(planned)} partitions of {table}")
+        for each in job.run(Lake(spark, settings, catalog), table, span):
+            done.append(each)
+            now(f"rewrote {each.partition}: {each.verdict}")
+    views.show_repaired(done, as_json)
+    raise typer.Exit(1 if any(each.verdict == "DIFFERENT" for each in done) else 0)
+
+
+@app.command()
+def diff(
+    table: Name,
+    code: Annotated[str, typer.Option(help="A git ref of the repository that the tables' modules are in, or a folder like it")],
+    start: Annotated[str, typer.Option(help="First instant, ISO 8601, UTC unless it says otherwise")],
+    end: Annotated[str, typer.Option(help="End, not included; at or before the frontier")],
+    as_json: AsJson = False,
+) -> None:
+    """Say what another version of the code would make of a closed range: rows missing, extra, changed; change nothing.
+
+    Before is the present code, after is that of --code, both as bounded runs over the same input. Exit code 0 no row
+    differs, 1 rows or columns differ, 2 refused.
+    """
+    from batch_jobs import diff as job
+    from lakehouse.event_time import parse_range
+
+    settings, catalog, _, _ = asked(None, None)
+    with console.working(f"computing {table} by both"):
+        found = job.run(settings, catalog, table, parse_range(start, end), code)
+    views.show_diff(found, as_json)
+    raise typer.Exit(1 if found.differs else 0)

@@ -1,0 +1,81 @@
+"""Rows put in again and rows erased, of a record of several topics whose event time is that of arrival."""
+
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse import erasing, proof, reinjecting
+from lakehouse.errors import RangeError
+from lakehouse.event_time import Range
+from lakehouse.table import Table, expect, kafka, table, tumbling
+from lakehouse.testing import Stage
+
+HERE = sys.modules[__name__]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+letter_topic = kafka("letters", schema="text STRING NOT NULL")
+parcel_topic = kafka("parcels", schema="text STRING NOT NULL")
+
+
+@table(layer="bronze", event_time="ingestion_time", expectations=[expect.column_values_to_not_be_null("kilos")])
+def post(letter_topic: DataFrame, parcel_topic: DataFrame) -> DataFrame:
+    return letter_topic.unionByName(parcel_topic).withColumn("kilos", F.expr("try_cast(text AS INT)"))
+
+
+def mended(letter_topic: DataFrame, parcel_topic: DataFrame) -> DataFrame:
+    """Knows a unit, too."""
+    both = letter_topic.unionByName(parcel_topic)
+    return both.withColumn("kilos", F.expr("try_cast(replace(text, ' kg', '') AS INT)"))
+
+
+@table(layer="gold", window=tumbling("30 minutes"))
+def weighed(post: DataFrame) -> DataFrame:
+    return post.groupBy("window").agg(F.sum("kilos").alias("kilos"))
+
+
+@pytest.fixture
+def stage(spark, tmp_path) -> Stage:
+    """Two hours of arrivals from two topics with equal offsets, in each one whose unit is not understood."""
+    stage = Stage(spark, tmp_path, HERE)
+    for minute in (0, 40, 70):
+        stage._now = START + timedelta(minutes=minute)
+        for source in ("letter_topic", "parcel_topic"):
+            stage.feed("post", [{"text": "1"}, {"text": "2 kg"}, "no JSON"], source=source)
+    stage._now = START + timedelta(hours=3)
+    stage.feed("post", [{"text": "4"}], source="letter_topic")
+    stage.run("weighed")
+    return stage
+
+
+def of(stage: Stage, name: str) -> Table:
+    return stage.lake.catalog.table(name)
+
+
+def weights(stage: Stage) -> dict[int, int]:
+    rows = stage.rows("weighed").collect()
+    return {int((r.window.start.astimezone(UTC) - START).total_seconds() / 60): r.kilos for r in rows}
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_each_is_put_in_or_erased_at_the_hour_of_its_arrival_whatever_topic_it_came_from(stage):
+    assert weights(stage) == {0: 2, 30: 2, 60: 2}
+    other = replace(of(stage, "post"), transformation=mended)
+    tables = {t.name: other if t.name == "post" else t for t in stage.lake.catalog}
+    stage.lake = replace(stage.lake, catalog=replace(stage.lake.catalog, tables=tables))
+    done = reinjecting.reinject(stage.lake, of(stage, "post"))
+    assert {hour.hour: n for hour, n in done.hours.items()} == {0: 4, 1: 2} and sum(done.bad.values()) == 6
+    assert weights(stage) == {0: 6, 30: 6, 60: 6}
+    positions = stage.rows("post").select("_arrival.topic", "_arrival.offset")
+    assert positions.count() == positions.distinct().count() == 13
+    erased = erasing.erase(stage.lake, of(stage, "post"), "kilos = 2 AND _arrival.topic = 'parcels'")
+    assert {hour.hour: n for hour, n in erased.hours.items()} == {0: 2, 1: 1}
+    assert weights(stage) == {0: 4, 30: 4, 60: 4}
+    found = proof.prove(stage.lake, of(stage, "weighed"), Range(START, START + timedelta(hours=2)))
+    assert {c.verdict for c in found} == {"EQUAL"}
+    with pytest.raises(RangeError, match="its rows come back; erase them in its record"):
+        erasing.planned(stage.lake, of(stage, "weighed"), "kilos = 2")
