@@ -6,13 +6,12 @@ from typing import Annotated
 
 import typer
 
-from batch_jobs import proof_commands, views
+from batch_jobs import views
 from batch_jobs.arguments import DryRun, End, Name, Start, asked
+from batch_jobs.proof_commands import app  # these here are the rest of them
 from lakehouse import console
-from lakehouse.console import AsJson, Commands
+from lakehouse.console import AsJson
 
-app = typer.Typer(cls=Commands, no_args_is_help=True)
-app.add_typer(proof_commands.app)
 
 def main(command: str, arguments: Sequence[str]) -> None:
     """Runs one of the commands alone, for `python -m`."""

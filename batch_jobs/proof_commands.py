@@ -9,7 +9,7 @@ from batch_jobs.arguments import DryRun, End, Name, Start, asked
 from lakehouse import console
 from lakehouse.console import AsJson, Commands
 
-app = typer.Typer(cls=Commands)
+app = typer.Typer(cls=Commands, no_args_is_help=True)
 
 
 @app.command()

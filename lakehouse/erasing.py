@@ -59,7 +59,7 @@ def planned(lake: Lake, record: Table, where: str) -> Erasure:
         hours[each["hour"].astimezone(UTC)] += each["count"]
     held = [each[PARTITION] for each in aside.collect()]
     arrivals = sorted({each[PARTITION] for each in found} | set(held))
-    erasure = Erasure(record.name, hours, len(held), undecoded, tuple(arrivals), following.spans(lake, record, hours))
+    erasure = Erasure(record.name, dict(hours), len(held), undecoded, tuple(arrivals), following.spans(lake, record, hours))
     _check_over(record, erasure)
     _check_read(lake, record, erasure)
     return erasure

@@ -93,7 +93,7 @@ def _planned(lake: Lake, record: Table, judged: DataFrame, taken: Column) -> Rei
             bad[each["reason"]] += each["count"]
     waiting = sum(each["count"] for each in found if not each["hour"] and not each["reason"])
     arrivals = sorted({each["arrived"] for each in found if each["arrived"]})
-    return Reinjection(record.name, hours, waiting, bad, tuple(arrivals), following.spans(lake, record, hours))
+    return Reinjection(record.name, dict(hours), waiting, dict(bad), tuple(arrivals), following.spans(lake, record, hours))
 
 
 def _put_in(lake: Lake, record: Table, rows: DataFrame, found: Reinjection) -> None:
