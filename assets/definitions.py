@@ -15,9 +15,12 @@ def build(settings: Settings) -> dg.Definitions:
     warnings.simplefilter("ignore", dg.BetaWarning)  # of backfill policies; each load and run would print a page
     known = catalog.load(settings)
     return dg.Definitions(
-        assets=[*streams.specs(known), *tables.specs_and_assets(settings, known)],
+        assets=[*streams.specs(settings, known), *tables.specs_and_assets(settings, known)],
         asset_checks=checks.checks(known),
-        jobs=[*streams.jobs(known), proving.reconcile, proving.repair, schedules.update, schedules.seam, upkeep.maintain],
+        jobs=[
+            *streams.jobs(known), proving.reconcile, proving.repair, schedules.update, schedules.seam, schedules.reinject,
+            upkeep.maintain,
+        ],
         schedules=[
             proving.reconcile_closed(settings, known),
             proving.repair_different(settings, known),

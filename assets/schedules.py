@@ -1,4 +1,4 @@
-"""The jobs that let late rows in and give a new table its history; a schedule has the former done within minutes."""
+"""The jobs that let late rows in, give a new table its history, put in what was put aside; of the first a schedule."""
 
 from collections.abc import Iterable, Iterator
 
@@ -55,6 +55,27 @@ def fill_history(config: NewTable, lakehouse: Lakehouse) -> Iterator[dg.AssetMat
 @dg.job(description="Begins a new table over history: a bounded run up to a frontier, the live run from exactly there.")
 def seam() -> None:
     fill_history()
+
+
+class Record(dg.Config):
+    table: str = Field(description="a record: a table read straight from a topic")
+
+
+@dg.op(pool=BOUNDED)
+def put_in(config: Record, lakehouse: Lakehouse) -> dg.Output[int]:
+    """Judges again what the record has put aside, puts in what is good now, and has what reads it follow."""
+    from batch_jobs import reinject as job
+
+    with refusals():
+        done = job.run(lakehouse.lake, config.table)
+    follow = [f"{name} {span}" for name, spans in done.follow.items() for span in spans]
+    metadata = {"rows": done.rows, "waiting": done.waiting, "stay aside": dict(done.bad), "computed again": follow}
+    return dg.Output(done.rows, metadata=metadata)
+
+
+@dg.job(description="Puts in what a record has put aside and what is good by its present declaration.")
+def reinject() -> None:
+    put_in()
 
 
 def update_closed(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:

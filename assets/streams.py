@@ -13,7 +13,7 @@ from assets.metadata import instant, of_job
 from assets.resources import Lakehouse, refusals
 from lakehouse.catalog import Catalog
 from lakehouse.inputs import KafkaSource
-from lakehouse.settings import Settings
+from lakehouse.settings import RESOURCES, Settings
 from streaming_jobs import desired, scheduled, supervisor
 from streaming_jobs.progress import JobStatus
 
@@ -42,8 +42,8 @@ def job_key(pipeline: str) -> dg.AssetKey:
     return dg.AssetKey(["streaming_job", pipeline])
 
 
-def specs(catalog: Catalog) -> list[dg.AssetSpec]:
-    """One node a pipeline, behind the topics that it reads."""
+def specs(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec]:
+    """One node a pipeline, behind the topics that it reads, with what its process is given."""
     return [
         dg.AssetSpec(
             job_key(pipeline),
@@ -54,6 +54,7 @@ def specs(catalog: Catalog) -> list[dg.AssetSpec]:
             group_name="streaming_jobs",
             kinds={"spark", "kafka"} if _topics(catalog, pipeline) else {"spark"},
             tags={"pipeline": pipeline},
+            metadata={name: getattr(settings.for_pipeline(pipeline), name) for name in RESOURCES},
         )
         for pipeline in catalog.pipelines()
     ]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import commits, late_rows, latency, recovery, report, state, throughput, topic
+from benchmarks import beside, commits, late_rows, latency, recovery, report, state, throughput, topic
 from benchmarks.catch_up import CASES
 from benchmarks.latency import Latency
 from benchmarks.measure import BenchmarkError
@@ -24,7 +24,7 @@ from benchmarks.report import Found, Series
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, from_environment
 
-PARTS = ("catch-up", "bounded", "proof", "late", "state", "live", "visits", "recovery", "commits")
+PARTS = ("catch-up", "bounded", "proof", "late", "state", "live", "visits", "beside", "recovery", "commits")
 
 
 def main() -> int:
@@ -75,7 +75,8 @@ def _measured(base: Settings, given: argparse.Namespace, console: Console) -> Fo
     killed = replace(base, root=base.root / "recovery")
     recoveries = [recovery.run(killed, given.kills)] if "recovery" in given.only else []
     aged = [commits.run(base, given.micro_batches)] if "commits" in given.only else []
-    return Found(series, latencies, states, recoveries, aged, proofs)
+    besides = [beside.run(replace(base, root=base.root / "beside"), given.seconds)] if "beside" in given.only else []
+    return Found(series, latencies, states, recoveries, aged, proofs, besides)
 
 
 def _arguments() -> argparse.Namespace:
@@ -95,7 +96,7 @@ def _arguments() -> argparse.Namespace:
     if given.quick:
         given.events, given.batches, given.rounds, given.seconds, given.times = 100_000, 2, 1, 35, 2
         given.keys, given.advances, given.kills = 20_000, 20, 1
-        given.only = [part for part in given.only if part not in ("visits", "recovery", "commits")] or given.only
+        given.only = [part for part in given.only if part not in ("visits", "beside", "recovery", "commits")] or given.only
     return given
 
 

@@ -61,7 +61,7 @@ class Latency:
 def ours(settings: Settings, seconds: int) -> Latency:
     """The pipeline `ads` as `lakehouse start ads` runs it, without early results, which the script does not have."""
     bronze = catalog.table_path(settings, catalog.load(settings).table("ad_events"))
-    return _measured("ours", _our_job, check.ours, replace(settings, early=False), seconds, bronze)
+    return _measured("ours", our_job, check.ours, replace(settings, early=False), seconds, bronze)
 
 
 def by_hand(settings: Settings, seconds: int) -> Latency:
@@ -76,7 +76,7 @@ def visits(settings: Settings, seconds: int) -> Latency:
     known = catalog.load(settings)
     gold = catalog.table_path(settings, known.table("visitors_by_country"))
     record = catalog.table_path(settings, known.table("requests"))
-    start_ms, end_ms, cpu = _fed(lambda s: _our_job(s, "visits"), settings, "visits", workload, seconds, record)
+    start_ms, end_ms, cpu = _fed(lambda s: our_job(s, "visits"), settings, "visits", workload, seconds, record)
     ahead = frontier.frontier(settings, known.table("visitors_by_country"))
     _check_visitors(gold, ahead, producer_of_visits.expected_visitors(workload, start_ms, end_ms))
     warm_ms = start_ms + min(WARM_UP_MS, seconds * 500)
@@ -97,7 +97,7 @@ def _ms(instant: datetime) -> int:
 
 
 @contextmanager
-def _our_job(settings: Settings, pipeline: str = "ads") -> Iterator[Tree]:
+def our_job(settings: Settings, pipeline: str = "ads") -> Iterator[Tree]:
     job = supervisor.start(settings, pipeline, wait=_START)
     tree = Tree(psutil.Process(job.pid))
     tree.cpu()
@@ -151,11 +151,11 @@ def _fed(
             end_ms = start_ms + seconds * 1000
             summary = send(sent.records(workload, start_ms, end_ms), sent.topic, client_config(settings))
             cpu = (tree.cpu() - cpu) / seconds
-            _await_rows(bronze, summary.sent)
+            await_rows(bronze, summary.sent)
     return start_ms, end_ms, cpu
 
 
-def _await_rows(bronze: Path, rows: int) -> None:
+def await_rows(bronze: Path, rows: int) -> None:
     """Until the table holds so many; for a job that is told to end reads its topic no further."""
     deadline = time.monotonic() + _START
     while (found := check.rows(bronze)) < rows:
@@ -165,12 +165,12 @@ def _await_rows(bronze: Path, rows: int) -> None:
 
 
 def _delays(gold: Path, window_ms: int, delay: float, warm_ms: int) -> Iterator[float]:
-    for start, at in sorted(_readable(gold).items()):
+    for start, at in sorted(readable(gold).items()):
         if start + window_ms >= warm_ms:
             yield at - (start + window_ms) / 1000 - delay
 
 
-def _readable(gold: Path) -> dict[int, float]:
+def readable(gold: Path) -> dict[int, float]:
     """Start of the window in ms -> when the last of its rows could be read, in seconds since the epoch."""
     found: dict[int, float] = {}
     for commit in sorted(gold.glob("_delta_log/*.json")):

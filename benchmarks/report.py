@@ -7,6 +7,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.beside import Beside
 from benchmarks.commits import FEW, Aged
 from benchmarks.late_rows import UPDATED, WITHOUT
 from benchmarks.latency import Latency
@@ -86,6 +87,7 @@ class Found:
     recoveries: Sequence[Recovery] = ()
     aged: Sequence[Aged] = ()
     proofs: Sequence[Proving] = ()
+    besides: Sequence[Beside] = ()
 
 
 def targets(measured: Found) -> list[Target]:
@@ -119,6 +121,8 @@ def targets(measured: Found) -> list[Target]:
         found.append(Target("proof: seconds, proving / computing once", each.times, 1.3, at_least=False))
         found.append(Target("proof: seconds of a tick with nothing changed", median(each.tick), 5, at_least=False))
         found.append(Target("proof: millions of rows a second into a digest", each.rate / 1e6, 3))
+    for each in measured.besides:
+        found.append(Target("beside: median delay while a day is backfilled / before", each.times, 2, at_least=False))
     return found
 
 
@@ -139,6 +143,11 @@ def show(console: Console, measured: Found, goals: Sequence[Target]) -> None:
         console.print(_states(measured.states))
     if measured.recoveries:
         console.print(_recovered(measured.recoveries))
+    for each in measured.besides:
+        console.print(
+            f"beside: {median(each.alone):.2f} s of delay, {median(each.during):.2f} s (worst {max(each.during):.2f}) while "
+            f"24 hours were backfilled in {each.seconds:.0f} s", highlight=False,
+        )  # fmt: skip
     if measured.aged:
         console.print(_aged(measured.aged))
     for goal in goals:
@@ -199,6 +208,7 @@ def as_json(measured: Found, goals: Sequence[Target], about: dict) -> dict:
         "state": [asdict(each) for each in measured.states],
         "recovery": [asdict(each) for each in measured.recoveries],
         "commits": [asdict(each) for each in measured.aged],
+        "beside": [asdict(each) for each in measured.besides],
         "proofs": [asdict(each) for each in measured.proofs],
         "targets": [asdict(goal) | {"met": goal.met} for goal in goals],
     }

@@ -25,7 +25,7 @@ _BOUNDS = ("start_within", "heartbeat_within", "batch_within", "restarts_within"
 _HOOKS = ("hook_command", "hook_url")
 SOONEST_STALE = timedelta(minutes=5)  # Dagster is told of records once a minute
 _PAIRS = ("spark_conf", "freshness", "resources", "together", "repair")
-_RESOURCES = (
+RESOURCES = (
     "spark_master", "driver_memory", "state_memory_mb", "shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger",
 )  # fmt: skip
 _MEMORY = re.compile(r"\d+[kmgKMG]")
@@ -124,9 +124,9 @@ class Settings:
         own: dict[str, object] = {}
         for part in filter(None, map(str.strip, self.resources.get(pipeline, "").split(","))):
             name, _, value = part.partition(" ")
-            if name not in _RESOURCES or not value.strip():
+            if name not in RESOURCES or not value.strip():
                 raise SettingsError(
-                    f"resources of {pipeline}, {part!r}: a setting and its value, of {', '.join(_RESOURCES)}; write for example "
+                    f"resources of {pipeline}, {part!r}: a setting and its value, of {', '.join(RESOURCES)}; write for example "
                     f"LAKEHOUSE_RESOURCES='{pipeline}=driver_memory 2g, spark_master local[4]'"
                 )
             own[name] = _value(name, value.strip())

@@ -122,12 +122,19 @@ def test_derived_tables_have_the_partitions_of_delta(built):
 def test_jobs_and_checks(built):
     jobs = {j.name for j in built.resolve_all_job_defs() if not j.name.startswith("__")}
     streams = {f"{does}_{pipeline}" for does in ("start", "stop", "restart") for pipeline in ("sensors", "ads")}
-    assert jobs == streams | {"reconcile", "repair", "update", "seam", "maintain"}
+    assert jobs == streams | {"reconcile", "repair", "update", "seam", "reinject", "maintain"}
     checks = {(k.asset_key.to_user_string(), k.name) for k in built.resolve_asset_graph().asset_check_keys}
     derived = ("valid_readings", "sensor_averages", "sensor_trends", "campaign_views")
     assert checks == {(t, c) for t in derived for c in ("stream_equals_batch", "expectations_hold")} | {
         ("campaigns", "expectations_hold")
     }
+
+
+def test_a_streaming_job_shows_what_its_process_is_given():
+    given = Settings(resources={"ads": "driver_memory 3g"})
+    graph = definitions.build(given).resolve_asset_graph()
+    shown = {name: graph.get(job_key(name)).metadata["driver_memory"] for name in ("ads", "sensors")}
+    assert shown == {"ads": "3g", "sensors": given.driver_memory}
 
 
 def test_column_schemas_come_from_the_tables_on_disk(settings):

@@ -5,11 +5,13 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import dagster as dg
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
+from assets import definitions
 from assets.metadata import of_partition
 from batch_jobs import commands, reinject
 from lakehouse import coverage, proof, reinjecting
@@ -142,5 +144,11 @@ def test_the_command_tells_what_stays_aside_and_a_derived_table_is_refused(stage
     assert shown["rows_put_aside"].value == sum(told["bad"].values())
     assert shown["put_aside: not a JSON object of the declared types"].value == 1
     assert told["rows"] == 0 and told["bad"]["not a JSON object of the declared types"] == 1
+    job = definitions.build(stage.lake.settings).resolve_job_def("reinject")
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = job.execute_in_process({"ops": {"put_in": {"config": {"table": "readings"}}}}, instance=instance)
+    assert done.output_for_node("put_in") == 0
+    (output,) = [e.step_output_data for e in done.all_events if e.is_successful_output]
+    assert output.metadata["stay aside"].value == told["bad"] and output.metadata["waiting"].value == told["waiting"]
     with pytest.raises(RangeError, match="a backfill judges it again"):
         reinject.planned(stage.lake, "minutes")

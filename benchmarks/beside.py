@@ -1,0 +1,93 @@
+"""A backfill beside the live stream: how much later the stream's rows can be read while 24 hours are computed again.
+
+The real job at 5,000 events a second, after a day of history. The rows of that day are deleted by hand, so that the backfill
+computes, compares and replaces each of its partitions; in the end every window is the oracle's.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from statistics import median
+from threading import Event
+
+from deltalake import DeltaTable
+
+from benchmarks import check, latency, topic
+from benchmarks.measure import BenchmarkError
+from lakehouse import broker, catalog
+from lakehouse.event_time import PARTITION, Range, floor, text
+from lakehouse.kafka_options import client_config
+from lakehouse.producers import ads, producer
+from lakehouse.producers.ads import WINDOW_MS
+from lakehouse.producers.sender import send
+from lakehouse.settings import Settings, to_environment
+
+_DAY, _PAST_RATE = timedelta(hours=24), 20
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Seconds of delay, one per window: before the backfill, and while it ran; how long that took, Spark's start included."""
+
+    alone: tuple[float, ...]
+    during: tuple[float, ...]
+    seconds: float
+
+    @property
+    def times(self) -> float:
+        return median(self.during) / median(self.alone)
+
+
+def run(settings: Settings, seconds: int) -> Beside:
+    """The stream alone for `seconds`, of which the warm-up does not count, then beside the backfill. Raises BenchmarkError."""
+    settings = replace(settings, early=False, tables=("lakehouse.tables.ads",))
+    sent, known = producer("ads"), catalog.load(settings)
+    past = replace(sent.workload, rate=_PAST_RATE, late_share=0.0)
+    live = replace(past, rate=latency.RATE)
+    end = floor(datetime.now(UTC), timedelta(hours=1))
+    day = Range(end - _DAY, end)
+    start_ms, end_ms = (int(each.timestamp() * 1000) for each in (day.start, day.end))
+    bronze, gold = (catalog.table_path(settings, known.table(name)) for name in ("ad_events", "campaign_views"))
+    stop = Event()
+    with topic.brokers(settings) as servers, ThreadPoolExecutor() as beside:
+        settings = replace(settings, bootstrap_servers=servers)
+        broker.ensure_topics(settings, {sent.topic: live.partitions}, topic.TOPIC)
+        rows = send(sent.records(past, start_ms, end_ms), sent.topic, client_config(settings)).sent
+        with latency.our_job(settings):
+            latency.await_rows(bronze, rows)
+            live_ms = int(time.time() * 1000)
+            sending = beside.submit(send, sent.records(live, live_ms, None), sent.topic, client_config(settings), stop)
+            try:
+                time.sleep(seconds)
+                began, ended = _backfilled(settings, gold, day)
+            finally:
+                stop.set()
+            rows += sending.result().sent
+            latency.await_rows(bronze, rows)
+    until_ms = live_ms + sending.result().sent * 1000 // live.rate
+    expected = ads.expected_views(past, start_ms, end_ms) | ads.expected_views(live, live_ms, until_ms)
+    check.check("beside", check.ours(settings), rows, expected, until_ms - 2 * WINDOW_MS)
+    delay = known.table("ad_events").delay.total_seconds()
+    closed = {(start + WINDOW_MS) / 1000 + delay: at for start, at in latency.readable(gold).items()}
+    warm = live_ms / 1000 + min(latency.WARM_UP_MS / 1000, seconds / 2)
+    alone = tuple(at - due for due, at in closed.items() if warm <= due < began)
+    during = tuple(at - due for due, at in closed.items() if began <= due < ended)
+    return Beside(alone, during, ended - began)
+
+
+def _backfilled(settings: Settings, gold: Path, day: Range) -> tuple[float, float]:
+    """Deletes the rows of the day and has them computed again; from when to when, in seconds since the epoch."""
+    hours = ", ".join(f"'{hour}'" for hour in day.partitions("hour"))
+    DeltaTable(str(gold)).delete(f"{PARTITION} IN ({hours})")
+    span = ["--start", text(day.start), "--end", text(day.end)]
+    command = [sys.executable, "-m", "lakehouse", "backfill", "campaign_views", *span]
+    began = time.time()
+    done = subprocess.run(command, env=os.environ | to_environment(settings), capture_output=True, text=True)
+    if done.returncode:
+        raise BenchmarkError(f"beside: the backfill failed: {done.stdout}{done.stderr}")
+    return began, time.time()
