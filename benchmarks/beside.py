@@ -87,7 +87,8 @@ def _backfilled(settings: Settings, gold: Path, day: Range) -> tuple[float, floa
     span = ["--start", text(day.start), "--end", text(day.end)]
     command = [sys.executable, "-m", "lakehouse", "backfill", "campaign_views", *span]
     began = time.time()
-    done = subprocess.run(command, env=os.environ | to_environment(settings), capture_output=True, text=True)
+    environment = os.environ | to_environment(replace(settings, spark_master="local[1]"))  # as Dagster has it
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise BenchmarkError(f"beside: the backfill failed: {done.stdout}{done.stderr}")
     return began, time.time()
