@@ -272,11 +272,11 @@ def test_the_tables_are_the_same_whatever_the_knob_says(tmp_path, spark, quick_j
 
 
 def trickled(home: Settings, settings: Settings, first: int, done: threading.Event) -> list[int]:
-    """Sends a minute of event time each second, from the scheduled run's begin until `done`; how many records each."""
+    """Sends a minute of event time every four seconds, from the scheduled run's begin until `done`; how many records each."""
     of_run = NIGHTLY["sensors"]
     awaited(lambda: done.is_set() or supervisor.status(settings, "sensors").freshness == of_run, "the scheduled run")
     sent = [produce(home, first, first + 1)]
-    while not done.wait(1):
+    while not done.wait(4):
         sent.append(produce(home, first + len(sent), first + len(sent) + 1))
     return sent
 
