@@ -15,8 +15,8 @@ from assets.metadata import of_certificate
 from assets.resources import PROOF, Lakehouse, refusals
 from lakehouse import coverage
 from lakehouse.catalog import Catalog
-from lakehouse.event_time import Range, text
 from lakehouse.frontier import Certificate, frontier
+from lakehouse.ranges import Range, text
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 from lakehouse.verdicts import Verdicts

@@ -11,8 +11,9 @@ import dagster as dg
 
 from lakehouse.catalog import table_path
 from lakehouse.coverage import Coverage, Stored
-from lakehouse.event_time import ARRIVAL, EPOCH, ORIGIN, PARTITION, Range, parse_instant, text
+from lakehouse.event_time import ARRIVAL, ORIGIN, PARTITION
 from lakehouse.frontier import NOTHING, Certificate, Commit
+from lakehouse.ranges import EPOCH, Range, parse_instant, text
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 from streaming_jobs import desired

@@ -1,6 +1,6 @@
 """Partitions of derived tables as Dagster has them. Read without Spark.
 
-Dagster's partitions and the tables' own have the same keys (`event_time.partition_format`).
+Dagster's partitions and the tables' own have the same keys (`ranges.partition_format`).
 """
 
 from datetime import UTC, datetime
@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from lakehouse.catalog import Catalog
-from lakehouse.event_time import Range, partition_format
 from lakehouse.frontier import Journal
+from lakehouse.ranges import Range, partition_format
 from lakehouse.settings import Settings
 from lakehouse.table import GRAINS, Table
 

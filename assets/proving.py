@@ -11,7 +11,7 @@ from assets.metadata import of_coverage
 from assets.resources import BOUNDED, PROOF, Lakehouse, refusals
 from lakehouse import coverage
 from lakehouse.catalog import Catalog
-from lakehouse.event_time import parse_range, text
+from lakehouse.ranges import parse_range, text
 from lakehouse.settings import Settings
 
 _PROVE, _REPAIR = "reconcile_ranges", "repair_table"

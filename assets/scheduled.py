@@ -11,7 +11,7 @@ from assets.metadata import instant
 from assets.resources import Lakehouse, refusals
 from assets.streams import asked_by, observed
 from lakehouse.catalog import Catalog
-from lakehouse.event_time import parse_instant
+from lakehouse.ranges import parse_instant
 from lakehouse.settings import Settings
 from streaming_jobs import scheduled, supervisor
 from streaming_jobs.progress import JobStatus

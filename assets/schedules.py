@@ -8,8 +8,8 @@ from pydantic import Field
 from assets.metadata import of_commit
 from assets.resources import BOUNDED, Lakehouse, refusals
 from lakehouse.catalog import Catalog
-from lakehouse.event_time import Range
 from lakehouse.frontier import Commit
+from lakehouse.ranges import Range
 from lakehouse.settings import Settings
 
 

@@ -15,8 +15,8 @@ from assets.metadata import column_schema, instant, of_commit, of_partition
 from assets.streams import observed
 from lakehouse import coverage
 from lakehouse.catalog import Catalog
-from lakehouse.event_time import EPOCH, Range, parse_instant, partition_range
 from lakehouse.frontier import NOTHING, Commit, Journal, frontier
+from lakehouse.ranges import EPOCH, Range, parse_instant, partition_range
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 from streaming_jobs import desired, reconciler, supervisor

@@ -7,9 +7,9 @@ import dagster as dg
 
 from lakehouse.catalog import Catalog
 from lakehouse.durations import duration
-from lakehouse.event_time import text
 from lakehouse.frontier import frontier
 from lakehouse.hooks import Notice
+from lakehouse.ranges import text
 from lakehouse.settings import Settings
 from lakehouse.table import GRAINS, Table
 

@@ -10,9 +10,9 @@ from assets.resources import BOUNDED, Lakehouse, refusals
 from assets.streams import job_key
 from lakehouse import coverage
 from lakehouse.catalog import Catalog, table_path
-from lakehouse.event_time import Range
 from lakehouse.frontier import Commit, frontier
 from lakehouse.inputs import KafkaSource, Source
+from lakehouse.ranges import Range
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 

@@ -19,7 +19,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be read 
 def asked(start: str | None, end: str | None) -> "tuple[Settings, Catalog, datetime | None, datetime | None]":
     """The settings, their tables, and the two ends of a range. Raises RangeError for what is no instant."""
     from lakehouse.catalog import load
-    from lakehouse.event_time import parse_instant
+    from lakehouse.ranges import parse_instant
 
     settings = from_environment()
     first = parse_instant(start, "start") if start else None

@@ -13,11 +13,11 @@ from batch_jobs.planning import Backfill, plan, reading
 from batch_jobs.publisher import publishing
 from lakehouse import bounded, sinks, updates
 from lakehouse.durations import duration
-from lakehouse.event_time import EPOCH, Range, partition_range
 from lakehouse.frontier import Commit, frontier
 from lakehouse.lag import lag
 from lakehouse.lake import Lake
 from lakehouse.publication import publish
+from lakehouse.ranges import EPOCH, Range, partition_range
 from lakehouse.table import Table
 from lakehouse.updates import Dirt
 

@@ -15,8 +15,9 @@ from batch_jobs.side import ARRIVED, Side
 from lakehouse import bounded, session
 from lakehouse.catalog import Catalog
 from lakehouse.digest import EMPTY, NONE, Difference, Digest, differences, digest_by
-from lakehouse.event_time import PARTITION, WINDOW, Range
+from lakehouse.event_time import PARTITION, WINDOW
 from lakehouse.lake import Lake
+from lakehouse.ranges import Range
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 

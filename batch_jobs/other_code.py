@@ -12,7 +12,7 @@ from pathlib import Path
 
 from batch_jobs.side import Side
 from lakehouse.errors import JobError
-from lakehouse.event_time import Range, text
+from lakehouse.ranges import Range, text
 from lakehouse.settings import Settings, to_environment
 from lakehouse.table import Table
 

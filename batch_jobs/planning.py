@@ -5,11 +5,12 @@ from datetime import datetime, timedelta
 from itertools import islice
 
 from batch_jobs.publisher import holder
-from lakehouse import bounded, delta_log, event_time, updates
+from lakehouse import bounded, delta_log, event_time, ranges, updates
 from lakehouse.catalog import Catalog
 from lakehouse.errors import RangeError
-from lakehouse.event_time import PARTITION, Range, partition_range
+from lakehouse.event_time import PARTITION
 from lakehouse.lake import Lake
+from lakehouse.ranges import Range, partition_range
 from lakehouse.table import GRAINS, Table
 
 _ROWS, _PARTITIONS = 5_000_000, 24  # computed at once: kept in memory or on disk, and the streams wait for it to end
@@ -101,8 +102,8 @@ def reading(catalog: Catalog, table: Table, span: Range) -> list[tuple[Table, Ra
         if driving and driving.name in found:
             grain = GRAINS[each.grain]
             touched = event_time.reached(each, found[driving.name][1])
-            end = event_time.floor(touched.end + grain - timedelta(microseconds=1), grain)
-            found[each.name] = (each, Range(event_time.floor(touched.start, grain), end))
+            end = ranges.floor(touched.end + grain - timedelta(microseconds=1), grain)
+            found[each.name] = (each, Range(ranges.floor(touched.start, grain), end))
     return list(found.values())[1:]
 
 
@@ -145,7 +146,7 @@ def _check_retained(catalog: Catalog, table: Table, inputs: list[dict], stored: 
         }
     )
     if lost:
-        left = f"begins at {event_time.text(first)}" if first else "is empty"
+        left = f"begins at {ranges.text(first)}" if first else "is empty"
         raise RangeError(
             f"table={table.name}, partitions={lost[0]} to {lost[-1]} ({len(lost)}): they hold rows of which the input is gone, "
             f"for {driving.name} {left}; a backfill would replace them by fewer or none. Begin the range after them, or restore "

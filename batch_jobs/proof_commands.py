@@ -60,8 +60,8 @@ def repair(table: Name, start: Start = None, end: End = None, dry_run: DryRun = 
     """
     from batch_jobs import repair as job
     from lakehouse import session
-    from lakehouse.event_time import optional_range
     from lakehouse.lake import Lake
+    from lakehouse.ranges import optional_range
 
     settings, catalog, first, last = asked(start, end)
     span = optional_range(first, last)
@@ -93,7 +93,7 @@ def diff(
     differs, 1 rows or columns differ, 2 refused.
     """
     from batch_jobs import diff as job
-    from lakehouse.event_time import parse_range
+    from lakehouse.ranges import parse_range
 
     settings, catalog, _, _ = asked(None, None)
     with console.working(f"computing {table} by both"):

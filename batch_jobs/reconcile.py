@@ -4,9 +4,9 @@ import sys
 from datetime import datetime
 
 from lakehouse import proof
-from lakehouse.event_time import optional_range
 from lakehouse.frontier import Certificate
 from lakehouse.lake import Lake
+from lakehouse.ranges import optional_range
 
 
 def run(lake: Lake, table_name: str, start: datetime | None = None, end: datetime | None = None) -> Certificate:

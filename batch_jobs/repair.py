@@ -13,10 +13,10 @@ from pathlib import Path
 from batch_jobs.publisher import publishing
 from lakehouse import bounded, causes, coverage, proof
 from lakehouse.catalog import Catalog
-from lakehouse.event_time import Range, partition_range
 from lakehouse.files import append_line, lines_backwards
 from lakehouse.frontier import LEDGER, Certificate, Verdict
 from lakehouse.lake import Lake
+from lakehouse.ranges import Range, partition_range
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 

@@ -16,8 +16,9 @@ from lakehouse import bounded, event_time, overview, plan, session
 from lakehouse.catalog import load
 from lakehouse.digest import proven_columns
 from lakehouse.errors import LakehouseError, UnknownTable
-from lakehouse.event_time import ARRIVAL, PARTITION, Range, parse_range
+from lakehouse.event_time import ARRIVAL, PARTITION
 from lakehouse.lake import Lake
+from lakehouse.ranges import Range, parse_range
 from lakehouse.settings import from_environment
 from lakehouse.table import Grain
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from batch_jobs.repair import Planned, Repaired
     from lakehouse.coverage import Coverage
     from lakehouse.erasing import Erasure
-    from lakehouse.event_time import Range
     from lakehouse.frontier import Certificate, Commit, Seam
+    from lakehouse.ranges import Range
     from lakehouse.reinjecting import Reinjection
     from lakehouse.table import Grain
     from lakehouse.updates import Dirt

@@ -20,11 +20,12 @@ from deltalake import DeltaTable
 from benchmarks import check, latency, topic
 from benchmarks.measure import BenchmarkError
 from lakehouse import broker, catalog
-from lakehouse.event_time import PARTITION, Range, floor, text
+from lakehouse.event_time import PARTITION
 from lakehouse.kafka_options import client_config
 from lakehouse.producers import ads, producer
 from lakehouse.producers.ads import WINDOW_MS
 from lakehouse.producers.sender import send
+from lakehouse.ranges import Range, floor, text
 from lakehouse.settings import Settings, to_environment
 
 _DAY, _PAST_RATE = timedelta(hours=24), 20

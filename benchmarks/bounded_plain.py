@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from benchmarks import check, plain, repeated
 from lakehouse import session
-from lakehouse.event_time import Range
+from lakehouse.ranges import Range
 from lakehouse.settings import from_environment
 
 

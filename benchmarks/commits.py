@@ -24,9 +24,9 @@ from batch_jobs import maintain
 from benchmarks import keyed, measure
 from benchmarks.state_run import START, records
 from lakehouse import live, session
-from lakehouse.event_time import EPOCH
 from lakehouse.lake import Lake
 from lakehouse.live_run import BatchLog, LiveRun, live_run
+from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.testing import Stage
 

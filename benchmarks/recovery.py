@@ -21,11 +21,11 @@ from threading import Event, Thread
 from benchmarks import topic
 from benchmarks.measure import BenchmarkError
 from lakehouse import broker, catalog
-from lakehouse.event_time import parse_instant
 from lakehouse.frontier import Journal
 from lakehouse.kafka_options import client_config
 from lakehouse.producers import producer
 from lakehouse.producers.sender import send
+from lakehouse.ranges import parse_instant
 from lakehouse.settings import Settings, to_environment
 from streaming_jobs import desired, supervisor
 

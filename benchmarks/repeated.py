@@ -10,7 +10,7 @@ import psutil
 
 from benchmarks.measure import Tree
 from benchmarks.topic import START_MS
-from lakehouse.event_time import Range
+from lakehouse.ranges import Range
 
 
 def hours(n: int) -> Range:

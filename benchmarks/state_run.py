@@ -19,9 +19,9 @@ from pyspark.sql import functions as F
 
 from benchmarks import keyed
 from lakehouse import live, session
-from lakehouse.event_time import EPOCH
 from lakehouse.lake import Lake
 from lakehouse.live_run import BatchLog, live_run
+from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings, from_environment
 from lakehouse.testing import Stage
 

@@ -11,16 +11,17 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import event_time, plan, sinks, sources
+from lakehouse import event_time, plan, ranges, sinks, sources
 from lakehouse.digest import digest
 from lakehouse.errors import DeclarationError, RangeError
-from lakehouse.event_time import ORIGIN, PARTITION, Range
+from lakehouse.event_time import ORIGIN, PARTITION
 from lakehouse.files import replace_file
 from lakehouse.frontier import LEDGER, NOTHING, Commit, frontier
 from lakehouse.inputs import FileSource
 from lakehouse.lake import Lake
 from lakehouse.plan import Origin, Plan
 from lakehouse.publication import Computed, publish
+from lakehouse.ranges import Range
 from lakehouse.table import GRAINS, Table
 
 
@@ -43,7 +44,7 @@ def first(lake: Lake, table: Table) -> datetime | None:
 def behind(lake: Lake, table: Table, ahead: datetime) -> Range | None:
     """From the partition of the first row of the table's input up to an instant; None if that is no range."""
     found = first(lake, table)
-    start = event_time.floor(found, GRAINS[table.grain]) if found else ahead
+    start = ranges.floor(found, GRAINS[table.grain]) if found else ahead
     return Range(start, ahead) if start < ahead else None
 
 
@@ -52,7 +53,7 @@ def check_range(lake: Lake, table: Table, span: Range, *, whole_partitions: bool
     ahead = closed_until(lake, table)
     if span.end > ahead:
         raise RangeError(
-            f"table={table.name}, range end={event_time.text(span.end)}: it crosses the frontier {event_time.text(ahead)}; "
+            f"table={table.name}, range end={ranges.text(span.end)}: it crosses the frontier {ranges.text(ahead)}; "
             "rows ahead of the frontier belong to the live run; end the range at or before it"
         )
     if whole_partitions and not span.aligned(table.grain):
@@ -112,7 +113,7 @@ def _computed(
     def computed(context: Range) -> tuple[DataFrame, DataFrame]:
         others = None
         if table.deduplicate:
-            others = rows.where(event_time.between(moment, event_time.widened(context, table.deduplicate.within)))
+            others = rows.where(event_time.between(moment, ranges.widened(context, table.deduplicate.within)))
         taken = rows.where(event_time.between(moment, context))
         judged = step.derived(taken, snapshots, origin, None, touched, others, span.end)
         # the observation stands between the cut and the function: a filter must not move below a stateful operator

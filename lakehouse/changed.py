@@ -11,9 +11,9 @@ from pathlib import Path
 from lakehouse import delta_log, event_time
 from lakehouse.catalog import Catalog, table_path
 from lakehouse.delta_log import Change
-from lakehouse.event_time import partition_range
 from lakehouse.files import alone, replace_file
 from lakehouse.frontier import LEDGER, Certificate
+from lakehouse.ranges import partition_range
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 

@@ -62,7 +62,7 @@ def _record(to: Path) -> None:
     from pyspark import SparkContext
 
     from lakehouse import proof, session
-    from lakehouse.event_time import parse_range
+    from lakehouse.ranges import parse_range
     from lakehouse.tables import sensors
     from lakehouse.testing import Stage
 

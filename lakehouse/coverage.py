@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from lakehouse import delta_log, event_time
+from lakehouse import delta_log
 from lakehouse.catalog import Catalog, table_path
 from lakehouse.changed import look
-from lakehouse.event_time import ORIGIN, PARTITION, Range, floor, partition_range
+from lakehouse.event_time import ORIGIN, PARTITION
 from lakehouse.frontier import Certificate, Verdict, certificates, frontier
+from lakehouse.ranges import Range, floor, joined, partition_range
 from lakehouse.settings import Settings
 from lakehouse.table import GRAINS, Table
 
@@ -174,7 +175,7 @@ def coverage(settings: Settings, catalog: Catalog, table: Table) -> Coverage:
 
 def ranges(found: Iterable[Due], table: Table) -> list[Range]:
     """The partitions as ranges: neighbours are one."""
-    return event_time.joined(partition_range(each.partition, table.grain) for each in found)
+    return joined(partition_range(each.partition, table.grain) for each in found)
 
 
 def _first_day(settings: Settings) -> datetime:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from lakehouse.event_time import EPOCH, PARTITION, Range
+from lakehouse.event_time import PARTITION
+from lakehouse.ranges import EPOCH, Range
 
 _EVER = Range(EPOCH, datetime(9999, 1, 1, tzinfo=UTC))
 _CUT = timedelta(milliseconds=1, microseconds=1)  # Delta cuts the greatest timestamp of a file to milliseconds

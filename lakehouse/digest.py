@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StructType
 
-from lakehouse.event_time import text
+from lakehouse.ranges import text
 
 _SALTS = ("a", "b")
 

@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse import bounded, plan, sinks, sources
-from lakehouse.event_time import EPOCH, Range, text
 from lakehouse.frontier import frontier
 from lakehouse.lake import Lake
 from lakehouse.live_run import CHECKPOINTS, live_run
 from lakehouse.plan import Plan
+from lakehouse.ranges import EPOCH, Range, text
 from lakehouse.table import Table
 
 _END = datetime(9999, 1, 1, tzinfo=UTC)

@@ -18,8 +18,9 @@ from pyspark.sql import functions as F
 from lakehouse import early, following, sinks, upkeep
 from lakehouse.aside import put_aside
 from lakehouse.errors import JobError, RangeError
-from lakehouse.event_time import ARRIVAL, INGESTION, PARTITION, Range, partition_range, text
+from lakehouse.event_time import ARRIVAL, INGESTION, PARTITION
 from lakehouse.lake import Lake
+from lakehouse.ranges import Range, partition_range, text
 from lakehouse.table import Table
 from lakehouse.upkeep import Place
 

@@ -1,13 +1,13 @@
-"""Event time: ranges, partitions, arrival, watermark, windows, lateness. The only place where they are decided.
+"""Event time: arrival, watermark, windows, lateness. The only place where they are decided.
 
 Lateness is data: a record stores with each row, in the struct `_arrival`, the watermark in force when the row arrived.
 Every computation, live or bounded, compares with that stored instant and so makes the same decision however its input
 is cut into micro-batches. The live query makes Spark close windows by the same instants (`driven_by_stored_watermark`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import reduce
 from operator import and_
 
@@ -16,7 +16,7 @@ from pyspark.sql import Window as Sql
 from pyspark.sql import functions as F
 
 from lakehouse.durations import spark_interval
-from lakehouse.errors import RangeError
+from lakehouse.ranges import FORMATS, Range, floor, widened
 from lakehouse.table import GRAINS, Grain, Table
 from lakehouse.windows import Duplicates, Window
 
@@ -26,90 +26,14 @@ PARTITION = "_partition"
 ORIGIN = "_origin"
 WINDOW = "window"
 INGESTION = "ingestion_time"  # a record whose event time this is gets it as a column: the time of arrival
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # the watermark before any row arrived: nothing is late against it
 _SOURCE_ORDER = ("time", "topic", "partition", "offset")
 _LATE = "_late"
 _WATERMARK = "_watermark"  # `_arrival.watermark` as a column of its own, so that a query need not read the rest of the struct
 _WATERMARKED = {"spark.watermarkDelayMs": 0}  # by this internal key Spark finds the event-time column of an operator
-_FORMATS = {"hour": ("%Y-%m-%d-%H", "yyyy-MM-dd-HH"), "day": ("%Y-%m-%d", "yyyy-MM-dd")}
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """`[start, end)` of event time, UTC, half-open."""
-
-    start: datetime
-    end: datetime
-
-    def __post_init__(self) -> None:
-        if self.start.tzinfo is None or self.end.tzinfo is None:
-            raise RangeError(f"range={self}: both ends need a time zone; write for example 2026-01-01T00:00:00Z")
-        if self.end <= self.start:
-            raise RangeError(f"range={self}: the end lies after the start (half-open); nothing would be computed")
-
-    def __str__(self) -> str:
-        return f"[{text(self.start)}, {text(self.end)})"
-
-    def overlaps(self, other: "Range") -> bool:
-        return self.start < other.end and other.start < self.end
-
-    def aligned(self, grain: Grain) -> bool:
-        return floor(self.start, GRAINS[grain]) == self.start and floor(self.end, GRAINS[grain]) == self.end
-
-    def partitions(self, grain: Grain) -> Iterator[str]:
-        """The keys of the partitions that the range touches, in order."""
-        instant = floor(self.start, GRAINS[grain])
-        while instant < self.end:
-            yield instant.strftime(partition_format(grain))
-            instant += GRAINS[grain]
-
-
-def optional_range(start: datetime | None, end: datetime | None) -> Range | None:
-    """The range, None without both ends. Raises RangeError with one alone."""
-    if (start is None) != (end is None):
-        raise RangeError(f"start={start}, end={end}: a range has two ends; give both, or neither for all that there is")
-    return Range(start, end) if start and end else None
-
-
-def parse_range(start: str, end: str) -> Range:
-    """A range from two ISO 8601 instants; without a zone they are UTC. Raises RangeError."""
-    return Range(parse_instant(start, "start"), parse_instant(end, "end"))
-
-
-def parse_instant(value: str, field: str = "instant") -> datetime:
-    """An ISO 8601 instant as aware UTC; without a zone it is UTC. Raises RangeError."""
-    try:
-        instant = datetime.fromisoformat(value)
-    except ValueError as err:
-        raise RangeError(f"{field}={value!r}: an ISO 8601 instant; write for example 2026-01-01T00:00:00Z") from err
-    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
-
-
-def text(instant: datetime) -> str:
-    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
-def micros(value: int | None) -> datetime | None:
-    """An instant from microseconds since the epoch."""
-    return None if value is None else EPOCH + timedelta(microseconds=value)
-
-
-def floor(instant: datetime, span: timedelta) -> datetime:
-    return instant - (instant - EPOCH) % span
-
-
-def partition_format(grain: Grain) -> str:
-    """The strftime form of a partition's key; Dagster's partitions use the same."""
-    return _FORMATS[grain][0]
-
-
-def partition_range(partition: str, grain: Grain) -> Range:
-    start = datetime.strptime(partition, partition_format(grain)).replace(tzinfo=UTC)
-    return Range(start, start + GRAINS[grain])
 
 
 def partition_of(instant: Column, grain: Grain) -> Column:
-    return F.date_format(instant, _FORMATS[grain][1])
+    return F.date_format(instant, FORMATS[grain][1])
 
 
 def instant_of(window: Window | None, event_time: str) -> Column:
@@ -119,20 +43,6 @@ def instant_of(window: Window | None, event_time: str) -> Column:
 
 def between(instant: Column, span: Range) -> Column:
     return (instant >= F.lit(span.start)) & (instant < F.lit(span.end))
-
-
-def widened(span: Range, by: timedelta) -> Range:
-    return Range(span.start - by, span.end + by)
-
-
-def joined(spans: Iterable[Range]) -> list[Range]:
-    """Ranges in the order of their starts, those that touch as one."""
-    found: list[Range] = []
-    for span in spans:
-        if found and span.start <= found[-1].end:
-            span = Range(found[-1].start, max(found.pop().end, span.end))
-        found.append(span)
-    return found
 
 
 def context(span: Range, window: Window | None, grain: Grain) -> Range:

@@ -7,9 +7,10 @@ from pyspark.sql import functions as F
 
 from lakehouse import bounded, event_time, updates
 from lakehouse.errors import RangeError
-from lakehouse.event_time import EPOCH, WINDOW, Range, joined, partition_range, text
+from lakehouse.event_time import WINDOW
 from lakehouse.frontier import Commit, frontier
 from lakehouse.lake import Lake
+from lakehouse.ranges import EPOCH, Range, joined, partition_range, text
 from lakehouse.table import Table
 
 _HOUR = timedelta(hours=1)

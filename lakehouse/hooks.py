@@ -28,8 +28,8 @@ from typing import Literal
 
 import portalocker
 
-from lakehouse.event_time import text
 from lakehouse.files import replace_file
+from lakehouse.ranges import text
 from lakehouse.settings import Settings
 
 MOST = 5  # attempts

@@ -11,12 +11,13 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-from lakehouse import bounded, delta_log, event_time, plan, seam, sinks, sources
+from lakehouse import bounded, delta_log, event_time, plan, ranges, seam, sinks, sources
 from lakehouse.errors import DeclarationError
-from lakehouse.event_time import EPOCH, ORIGIN, Head, Range
+from lakehouse.event_time import ORIGIN, Head
 from lakehouse.lake import Lake
 from lakehouse.live_run import BatchLog, LiveRun, began, live_run
 from lakehouse.plan import REASON
+from lakehouse.ranges import EPOCH, Range
 from lakehouse.table import Table
 
 _INSTANT = timedelta(microseconds=1)
@@ -34,7 +35,7 @@ def start(
         begun = seam.begin(lake, table)
         told = (
             f"table={table.name}: the log of {begun.input} does not go back to its beginning any more, so the live run begins at "
-            f"its seam {event_time.text(begun.frontier)}; what lies before that `lakehouse seam {table.name}` computes"
+            f"its seam {ranges.text(begun.frontier)}; what lies before that `lakehouse seam {table.name}` computes"
         )
         print(told, file=sys.stderr, flush=True)
     run = live_run(lake, table, reached)
@@ -137,8 +138,8 @@ def _row(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
             return {
                 "arrived": passed["arrived"],
                 "late": passed["late"],
-                "late_from": event_time.micros(passed["late_from"]),
-                "late_to": event_time.micros(passed["late_to"]),
+                "late_from": ranges.micros(passed["late_from"]),
+                "late_to": ranges.micros(passed["late_to"]),
                 "frontier": max(start, _utc(furthest)) if furthest else start,
             }
 
@@ -158,7 +159,7 @@ def _near(lake: Lake, run: LiveRun, batch: DataFrame) -> DataFrame:
     moment = lake.catalog.event_time(lake.catalog.table(run.plan.driving))
     first, last = batch.agg(F.min(moment), F.max(moment)).head()
     span = Range(_utc(first), _utc(last) + _INSTANT) if first else Range(EPOCH, EPOCH + timedelta(1))
-    within = event_time.between(F.col(moment), event_time.widened(span, run.table.deduplicate.within))
+    within = event_time.between(F.col(moment), ranges.widened(span, run.table.deduplicate.within))
     return lake.read(lake.catalog.table(run.plan.driving)).where(within)
 
 
@@ -203,7 +204,7 @@ def _closing(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]
         seen = step.counts(batch).head().asDict()
         ahead = max(start, _utc(seen.pop("watermark"))) if seen["arrived"] else start
         judged = bounded.closing(lake, step, Range(start, max(ahead, start + _INSTANT)), snapshots)
-        seen |= {name: event_time.micros(seen[name]) for name in ("late_from", "late_to")}
+        seen |= {name: ranges.micros(seen[name]) for name in ("late_from", "late_to")}
         run.write(
             judged if ahead > start else judged.limit(0), batch_id, lambda _: seen, watermark=start, frontier=ahead,
             inputs={"tables": {driving.name: log.inputs}, "snapshots": run.pinned},
@@ -218,7 +219,7 @@ def _gate_counts(run: LiveRun) -> dict[str, object]:
     metrics = query._jsq.streamingQuery().lastExecution().observedMetrics()
     row = metrics.get(f"gate_{run.table.name}").get()
     seen = {name: row.getAs(name) for name in ("arrived", "late", "late_from", "late_to")}
-    return seen | {name: event_time.micros(seen[name]) for name in ("late_from", "late_to")}
+    return seen | {name: ranges.micros(seen[name]) for name in ("late_from", "late_to")}
 
 
 def _utc(moment: datetime) -> datetime:

@@ -16,10 +16,11 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from lakehouse import plan, sinks
-from lakehouse.event_time import EPOCH, PARTITION, partition_format
+from lakehouse.event_time import PARTITION
 from lakehouse.frontier import Commit, Journal, Seam, seam_of
 from lakehouse.lake import Lake
 from lakehouse.plan import REASON, Plan
+from lakehouse.ranges import EPOCH, partition_format
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 

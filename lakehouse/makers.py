@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lakehouse import frontier
-from lakehouse.event_time import partition_range
+from lakehouse.ranges import partition_range
 from lakehouse.settings import Settings
 from lakehouse.table import GRAINS, Table
 

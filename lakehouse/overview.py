@@ -7,8 +7,8 @@ from datetime import datetime
 
 from lakehouse import frontier, query
 from lakehouse.catalog import Catalog, Kind, table_path
-from lakehouse.event_time import EPOCH
 from lakehouse.inputs import FileSource, KafkaSource
+from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
 from lakehouse.table import Layer, Table
 

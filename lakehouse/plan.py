@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse import event_time, provable, quality, sources
+from lakehouse import event_time, provable, quality, ranges, sources
 from lakehouse.catalog import Kind
 from lakehouse.errors import DeclarationError
 from lakehouse.event_time import ARRIVAL, ARRIVAL_TYPE, ORIGIN, PARTITION
@@ -82,7 +82,7 @@ class Plan:
             here = topic == source.topic  # of one topic Spark knows this before it runs
             early, most = moment < F.lit(source.not_before), source.max_ahead // timedelta(microseconds=1)
             found += [
-                F.when(here & early, F.lit(f"event time before {event_time.text(source.not_before)}")),
+                F.when(here & early, F.lit(f"event time before {ranges.text(source.not_before)}")),
                 F.when(
                     here & (ahead > most), F.lit(f"event time more than {source.max_ahead} ahead of the record's timestamp")
                 ),
@@ -131,7 +131,7 @@ class Plan:
                     f"sees them, so keys are columns of {self.driving}; add them there"
                 )
             taken = event_time.counted(
-                taken, self.table.window, self.table.keys, self.event_time, self.table.grain, end or event_time.EPOCH
+                taken, self.table.window, self.table.keys, self.event_time, self.table.grain, end or ranges.EPOCH
             )
         if self.table.deduplicate:
             among = event_time.accepted(self._flagged(rows if others is None else others))
@@ -263,7 +263,7 @@ def _on_no_rows(lake: Lake, step: Plan) -> DataFrame:
 def _columns(lake: Lake, plan: Plan) -> StructType:
     empty = {name: _empty(lake, name) for name in plan.table.inputs}
     if plan.kind == "record":
-        return good(plan.arrived(plan.record(empty), event_time.EPOCH, event_time.EPOCH)).schema
+        return good(plan.arrived(plan.record(empty), ranges.EPOCH, ranges.EPOCH)).schema
     if plan.kind == "snapshot":
         return good(plan.snapshot(empty)).schema
     rows = empty.pop(plan.driving)

@@ -9,13 +9,14 @@ from functools import partial, reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import bounded, causes, coverage, delta_log, event_time, plan, sinks, updates
+from lakehouse import bounded, causes, coverage, delta_log, event_time, plan, ranges, sinks, updates
 from lakehouse.digest import EMPTY, Difference, Digest, differences, digest_by
 from lakehouse.errors import RangeError
-from lakehouse.event_time import ARRIVAL, ORIGIN, PARTITION, Range, partition_range
+from lakehouse.event_time import ARRIVAL, ORIGIN, PARTITION
 from lakehouse.frontier import Certificate, Verdict, certify
 from lakehouse.lake import Lake
 from lakehouse.makers import makers
+from lakehouse.ranges import Range, partition_range
 from lakehouse.table import Table
 
 _GRAVEST: tuple[Verdict, ...] = ("DIFFERENT", "PENDING", "UNPROVABLE", "NOT_YET", "EQUAL")
@@ -66,7 +67,7 @@ def prove(lake: Lake, table: Table, span: Range | None = None) -> list[Certifica
     if span.start < ahead:
         found += _behind(lake, table, Range(span.start, min(span.end, ahead)), blank)
     if span.end > ahead:
-        detail = f"ahead of the frontier {event_time.text(ahead)}, where the live run is still to write"
+        detail = f"ahead of the frontier {ranges.text(ahead)}, where the live run is still to write"
         found.append(replace(blank, start=max(span.start, ahead), verdict="NOT_YET", detail=detail))
     # the time it took is shared among them by their rows
     share = (time.monotonic() - started) / sum(1 + c.rows_live + c.rows_bounded for c in found)
@@ -216,13 +217,13 @@ def _gone(table: Table, key: str, sides: _Sides, first: datetime | None, blank: 
     span = _piece([key], table, sides.span)
     if key in sides.theirs or (first and event_time.context(span, table.window, table.grain).end > first):
         return None
-    detail = f"its input is not kept any more: its first row is of {event_time.text(first)}" if first else "its input is empty"
+    detail = f"its input is not kept any more: its first row is of {ranges.text(first)}" if first else "its input is empty"
     return _certificate(sides, span, key, blank, verdict="UNPROVABLE", detail=detail)
 
 
 def _whole(lake: Lake, table: Table, ahead: datetime) -> Range:
     if (span := bounded.behind(lake, table, ahead)) is None:
         raise RangeError(
-            f"table={table.name}: its frontier {event_time.text(ahead)} is not past its first row yet; nothing to compare"
+            f"table={table.name}: its frontier {ranges.text(ahead)} is not past its first row yet; nothing to compare"
         )
     return span

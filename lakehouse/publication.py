@@ -19,10 +19,11 @@ from pyspark.sql import functions as F
 
 from lakehouse import plan, sinks
 from lakehouse.digest import digest_by
-from lakehouse.event_time import PARTITION, Range
+from lakehouse.event_time import PARTITION
 from lakehouse.files import replace_file
 from lakehouse.frontier import LEDGER, NOTHING, Commit, decoded, encoded
 from lakehouse.lake import Lake, Side
+from lakehouse.ranges import Range
 from lakehouse.table import Table
 
 

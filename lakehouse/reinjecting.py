@@ -14,13 +14,14 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import event_time, following, plan, sinks
+from lakehouse import following, plan, ranges, sinks
 from lakehouse.aside import put_aside
 from lakehouse.errors import RangeError
-from lakehouse.event_time import ARRIVAL, EPOCH, ORIGIN, PARTITION, Range
+from lakehouse.event_time import ARRIVAL, ORIGIN, PARTITION
 from lakehouse.frontier import frontier
 from lakehouse.lake import Lake
 from lakehouse.plan import REASON
+from lakehouse.ranges import EPOCH, Range
 from lakehouse.table import Table
 
 _HOUR = timedelta(hours=1)
@@ -74,8 +75,8 @@ def _taken(lake: Lake, record: Table) -> Column:
     derived = following.derived(lake, record)
     closed = min((frontier(lake.settings, table) or EPOCH for table in derived), default=datetime.now(UTC))
     reach = max((table.window.reach for table in derived if table.window and table.window.kind != "count"), default=timedelta(0))
-    over = event_time.floor(closed - reach, timedelta(days=1) if any(t.grain == "day" for t in derived) else _HOUR)
-    now = datetime.now(UTC).strftime(event_time.partition_format(record.grain))
+    over = ranges.floor(closed - reach, timedelta(days=1) if any(t.grain == "day" for t in derived) else _HOUR)
+    now = datetime.now(UTC).strftime(ranges.partition_format(record.grain))
     return F.col(REASON).isNull() & (F.col(lake.catalog.event_time(record)) < F.lit(over)) & (F.col(PARTITION) < now)
 
 

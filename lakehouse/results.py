@@ -13,8 +13,9 @@ from urllib.parse import unquote
 
 from lakehouse.catalog import table_path
 from lakehouse.errors import DeclarationError
-from lakehouse.event_time import EPOCH, WINDOW
+from lakehouse.event_time import WINDOW
 from lakehouse.frontier import Commit, Journal
+from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 

@@ -10,13 +10,14 @@ from datetime import UTC, datetime
 
 from pyspark.sql import functions as F
 
-from lakehouse import bounded, delta_log, event_time, plan
+from lakehouse import bounded, delta_log, event_time, plan, ranges
 from lakehouse.errors import JobError
-from lakehouse.event_time import EPOCH, WINDOW, Range, text
+from lakehouse.event_time import WINDOW
 from lakehouse.files import alone, replace_file
 from lakehouse.frontier import Seam, seam_of, seam_path
 from lakehouse.lake import Lake
 from lakehouse.live_run import began
+from lakehouse.ranges import EPOCH, Range, text
 from lakehouse.table import GRAINS, Table
 
 _END = datetime(9999, 1, 1, tzinfo=UTC)
@@ -46,7 +47,7 @@ def _begin(lake: Lake, table: Table) -> Seam:
     last = next((c for c in lake.journal(driving).live() if c.frontier and c.frontier > EPOCH), None)
     if last is None:
         raise JobError(f"table={table.name}: its input {driving.name} has no frontier yet; start its job first")
-    ahead = event_time.floor(last.frontier, GRAINS[table.grain])
+    ahead = ranges.floor(last.frontier, GRAINS[table.grain])
     reads = _reads(lake, table, ahead)
     before = seam_of(lake.settings, driving)
     if before and reads < before.frontier:
@@ -88,7 +89,8 @@ def _first_version(lake: Lake, driving: Table, reads: datetime) -> int:
     before = delta_log.files(path, oldest) if oldest else []
     if kept is None or any(delta_log.may_reach(file, column, reads) for file in before):
         raise JobError(
-            f"table={driving.name}: rows from {text(reads)} on are in versions before {oldest}, which its log does not keep any "
-            "more, so no stream can begin with them; try again when its frontier is further, or keep more (LAKEHOUSE_HISTORY)"
+            f"table={driving.name}: rows from {text(reads)} on are in versions up to {oldest}, and its log does not keep those "
+            "before it any more, so no stream can begin with them; try again when its frontier is further, or keep more "
+            "(LAKEHOUSE_HISTORY)"
         )
     return next((c.version for c in kept if any(span.end > reads for span in c.spans)), delta_log.latest(path))

@@ -25,10 +25,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse import bounded, live, proof, updates
 from lakehouse.catalog import catalog_of
-from lakehouse.event_time import EPOCH, Range
 from lakehouse.frontier import Certificate, Commit, frontier
 from lakehouse.lake import Lake
 from lakehouse.live_run import BatchLog, live_run
+from lakehouse.ranges import EPOCH, Range
 from lakehouse.settings import Settings
 
 COMMIT_POINTS = ("begin", "rows", "quarantine", "journal")

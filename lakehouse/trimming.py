@@ -11,8 +11,8 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from lakehouse.event_time import floor
 from lakehouse.frontier import NOTHING, Commit, Journal, decoded, encoded
+from lakehouse.ranges import floor
 
 LONGEST = 16 << 20  # bytes of a journal, before it is trimmed
 _RECENT = 8 << 20  # bytes that stay as they are: more than an hour of two commits a second

@@ -12,13 +12,14 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import bounded, event_time, plan, sinks
+from lakehouse import bounded, event_time, plan, ranges, sinks
 from lakehouse.catalog import Catalog
-from lakehouse.event_time import EPOCH, GRAINS, ORIGIN, PARTITION, Range, partition_range
+from lakehouse.event_time import ORIGIN, PARTITION
 from lakehouse.frontier import NOTHING, Commit, Journal, frontier
 from lakehouse.lake import Lake
+from lakehouse.ranges import EPOCH, Range, partition_range
 from lakehouse.settings import Settings
-from lakehouse.table import Table
+from lakehouse.table import GRAINS, Table
 
 _INSTANT = timedelta(microseconds=1)
 _EVER = datetime(9999, 1, 1, tzinfo=UTC)
@@ -181,7 +182,7 @@ def session_spans(lake: Lake, table: Table, closed: list[Dirt]) -> Iterator[Rang
         joined = F.col(f"{event_time.WINDOW}.start") <= F.lit(dirt.until or span.end)
         following = bounded.compute(lake, table, Range(span.end, _EVER)).judged.where(joined)
         latest = following.agg(F.max(f"{event_time.WINDOW}.end")).head()[0]
-        end = event_time.floor(latest.astimezone(UTC) - _INSTANT, grain) + grain if latest else span.end
+        end = ranges.floor(latest.astimezone(UTC) - _INSTANT, grain) + grain if latest else span.end
         if end <= ahead:
             done = end
             yield Range(span.start, end)

@@ -18,9 +18,10 @@ from lakehouse import delta_log
 from lakehouse.catalog import Catalog, table_path
 from lakehouse.durations import duration
 from lakehouse.errors import CommitError
-from lakehouse.event_time import EPOCH, PARTITION, partition_range
+from lakehouse.event_time import PARTITION
 from lakehouse.frontier import LEDGER, Journal, frontier, seam_of
 from lakehouse.live_run import CHECKPOINTS
+from lakehouse.ranges import EPOCH, partition_range
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 

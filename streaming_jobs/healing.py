@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from lakehouse.durations import duration
-from lakehouse.event_time import text
 from lakehouse.freshness import CONTINUOUS, Freshness
+from lakehouse.ranges import text
 from lakehouse.settings import Settings
 from streaming_jobs.desired import Desired, Event, restarts
 from streaming_jobs.progress import AT_WORK, State

@@ -20,11 +20,11 @@ from openlineage.client.transport.http import HttpConfig, HttpTransport
 
 from lakehouse.catalog import Catalog, table_path
 from lakehouse.errors import BrokerError, SettingsError
-from lakehouse.event_time import EPOCH, parse_instant, text
 from lakehouse.files import replace_file
 from lakehouse.frontier import NOTHING, Commit, Journal
 from lakehouse.inputs import FileSource, KafkaSource
 from lakehouse.kafka_options import client_config
+from lakehouse.ranges import EPOCH, parse_instant, text
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 from streaming_jobs import progress

@@ -20,8 +20,8 @@ from prometheus_client.registry import Collector
 from lakehouse.catalog import Catalog
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, SettingsError
-from lakehouse.event_time import EPOCH, parse_instant
 from lakehouse.frontier import Journal
+from lakehouse.ranges import EPOCH, parse_instant
 from lakehouse.results import LastWindows
 from lakehouse.settings import Settings
 from lakehouse.table import Table

@@ -13,10 +13,10 @@ from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse import live
 from lakehouse.errors import JobError
-from lakehouse.event_time import text
 from lakehouse.frontier import note_dropped
 from lakehouse.lake import Lake
 from lakehouse.live_run import CHECKPOINTS
+from lakehouse.ranges import text
 from lakehouse.table import Table
 from streaming_jobs import healing, progress
 from streaming_jobs.healing import Failure

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import psutil
 
 from lakehouse.errors import JobError
-from lakehouse.event_time import text
+from lakehouse.ranges import text
 from lakehouse.settings import Settings
 from streaming_jobs import desired, progress, reconciler, supervisor
 from streaming_jobs.progress import JobStatus

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from lakehouse.event_time import EPOCH, parse_instant
+from lakehouse.ranges import EPOCH, parse_instant
 from lakehouse.settings import Settings
 from streaming_jobs import desired, scheduled, supervisor
 from streaming_jobs.progress import JobStatus, QueryStatus

@@ -23,10 +23,10 @@ from assets.testing import evaluate, materialize
 from lakehouse import catalog
 from lakehouse.bounded import backfill
 from lakehouse.catalog import table_path
-from lakehouse.event_time import parse_range
 from lakehouse.frontier import Journal
 from lakehouse.lake import Lake
 from lakehouse.proof import reconcile
+from lakehouse.ranges import parse_range
 from lakehouse.settings import Settings, from_environment
 from streaming_jobs import desired, progress, supervisor
 from streaming_jobs.desired import Event

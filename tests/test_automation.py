@@ -12,8 +12,8 @@ from assets import automation, definitions, sensors
 from assets.checks import STREAM_EQUALS_BATCH
 from lakehouse import catalog
 from lakehouse.catalog import table_path
-from lakehouse.event_time import EPOCH, partition_format
 from lakehouse.frontier import Commit, Journal
+from lakehouse.ranges import EPOCH, partition_format
 from lakehouse.settings import Settings
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)

@@ -25,10 +25,11 @@ from lakehouse import live, proof, sinks, updates
 from lakehouse.catalog import load
 from lakehouse.digest import digest
 from lakehouse.errors import DeclarationError, RangeError
-from lakehouse.event_time import ARRIVAL, Range
+from lakehouse.event_time import ARRIVAL
 from lakehouse.frontier import NOTHING, Commit
 from lakehouse.lag import lag
 from lakehouse.lake import Lake
+from lakehouse.ranges import Range
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.table import kafka, session, table
 from lakehouse.tables import sensors

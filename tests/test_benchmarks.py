@@ -1,4 +1,4 @@
-"""The benchmark runs end to end and counts exactly; how fast it is, is for `make bench` to say."""
+"""The benchmark runs end to end: the proof, and the live stream, whose counts are exact; how fast, is for `make bench` to say."""
 
 import json
 import os
@@ -20,7 +20,7 @@ VIEWS = {("a", 0): 3, ("b", 0): 1, ("a", 10_000): 2}
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(1500)
-def test_the_quick_run_counts_exactly_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_the_proof_is_timed_and_leaves_nothing_behind(tmp_path: Path) -> None:
     found = quick(tmp_path, "proof")
     assert [len(each["proving"]) for each in found["proofs"]] == [1]
     assert len(found["targets"]) == 3

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from lakehouse import erasing, proof, reinjecting
 from lakehouse.errors import RangeError
-from lakehouse.event_time import Range
+from lakehouse.ranges import Range
 from lakehouse.table import Table, expect, kafka, table, tumbling
 from lakehouse.testing import Stage
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from batch_jobs import commands, other_code, views
 from batch_jobs import diff as job
 from lakehouse.errors import JobError
-from lakehouse.event_time import parse_range
+from lakehouse.ranges import parse_range
 from lakehouse.testing import Stage
 
 SHOP = '''

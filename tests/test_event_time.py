@@ -6,17 +6,8 @@ import pytest
 
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, RangeError
-from lakehouse.event_time import (
-    EPOCH,
-    Head,
-    Range,
-    advanced,
-    context,
-    parse_instant,
-    parse_range,
-    partition_range,
-    watermark,
-)
+from lakehouse.event_time import Head, advanced, context, watermark
+from lakehouse.ranges import EPOCH, Range, parse_instant, parse_range, partition_range
 from lakehouse.windows import count, tumbling
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

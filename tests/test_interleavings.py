@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from batch_jobs import repair
 from lakehouse import coverage, proof, publication, updates
-from lakehouse.event_time import partition_range
+from lakehouse.ranges import partition_range
 from lakehouse.table import kafka, sliding, table, tumbling
 from lakehouse.testing import COMMIT_POINTS, Stage
 

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from test_equivalence import START, Event, reading
 
 from lakehouse.errors import SettingsError
-from lakehouse.event_time import Range
+from lakehouse.ranges import Range
 from lakehouse.tables import sensors
 from lakehouse.testing import Stage
 from streaming_jobs import progress

@@ -8,8 +8,8 @@ import pytest
 from deltalake import DeltaTable
 
 from lakehouse import bounded, causes, proof
-from lakehouse.event_time import Range
 from lakehouse.makers import Makers, makers
+from lakehouse.ranges import Range
 from lakehouse.testing import Stage
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -17,8 +17,8 @@ from batch_jobs import commands, repair
 from lakehouse import causes, coverage, proof, sinks
 from lakehouse.changed import looked_at
 from lakehouse.digest import Digest, digest
-from lakehouse.event_time import Range
 from lakehouse.frontier import certify, note_dropped
+from lakehouse.ranges import Range
 from lakehouse.table import kafka, table, tumbling
 from lakehouse.testing import Stage
 

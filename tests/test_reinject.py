@@ -16,8 +16,8 @@ from assets.metadata import of_partition
 from batch_jobs import commands, reinject
 from lakehouse import coverage, proof, reinjecting
 from lakehouse.errors import RangeError
-from lakehouse.event_time import Range
 from lakehouse.frontier import Journal
+from lakehouse.ranges import Range
 from lakehouse.table import expect, kafka, session, table, tumbling
 from lakehouse.testing import Stage
 

@@ -13,13 +13,13 @@ import pytest
 from pyspark.sql import functions as F
 
 from lakehouse import broker, catalog, jars, proof
-from lakehouse.event_time import EPOCH
 from lakehouse.frontier import Journal
 from lakehouse.kafka_options import client_config
 from lakehouse.lake import Lake
 from lakehouse.producers import commands, sensors
 from lakehouse.producers.sender import send
 from lakehouse.producers.workload import Workload
+from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings, from_environment, to_environment
 from streaming_jobs import progress, supervisor
 

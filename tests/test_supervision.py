@@ -20,11 +20,11 @@ from test_streaming_job import arrived, awaited, every_offset_once, produce, the
 
 from lakehouse import broker, catalog, jars, live, proof
 from lakehouse.errors import JobError
-from lakehouse.event_time import EPOCH
 from lakehouse.files import replace_file
 from lakehouse.kafka_options import client_config
 from lakehouse.lake import Lake
 from lakehouse.live_run import BatchLog, live_run
+from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.tables import sensors
 from lakehouse.testing import COMMIT_POINTS, Stage

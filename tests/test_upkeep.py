@@ -22,8 +22,8 @@ from batch_jobs import commands, maintain
 from lakehouse import live, sinks, upkeep
 from lakehouse.catalog import load, table_path
 from lakehouse.digest import digest
-from lakehouse.event_time import parse_range
 from lakehouse.frontier import Certificate, certificates, certify
+from lakehouse.ranges import parse_range
 from lakehouse.settings import Settings
 from lakehouse.tables import sensors
 from lakehouse.testing import Stage, assert_live_equals_bounded

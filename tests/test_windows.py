@@ -14,8 +14,8 @@ from test_equivalence import MANY, START, Event, assert_counts_add_up, play, sto
 
 from lakehouse import bounded, proof
 from lakehouse.errors import DeclarationError
-from lakehouse.event_time import Range
 from lakehouse.frontier import NOTHING
+from lakehouse.ranges import Range
 from lakehouse.table import count, kafka, session, sliding, sql_table, table, tumbling
 from lakehouse.testing import Stage, assert_live_equals_bounded
 

@@ -1,0 +1,99 @@
+"""Ranges of event time, and partitions as ranges: values alone, without Spark."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from lakehouse.errors import RangeError
+from lakehouse.table import GRAINS, Grain
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # also the watermark before any row arrived: nothing is late against it
+FORMATS = {"hour": ("%Y-%m-%d-%H", "yyyy-MM-dd-HH"), "day": ("%Y-%m-%d", "yyyy-MM-dd")}
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """`[start, end)` of event time, UTC, half-open."""
+
+    start: datetime
+    end: datetime
+
+    def __post_init__(self) -> None:
+        if self.start.tzinfo is None or self.end.tzinfo is None:
+            raise RangeError(f"range={self}: both ends need a time zone; write for example 2026-01-01T00:00:00Z")
+        if self.end <= self.start:
+            raise RangeError(f"range={self}: the end lies after the start (half-open); nothing would be computed")
+
+    def __str__(self) -> str:
+        return f"[{text(self.start)}, {text(self.end)})"
+
+    def overlaps(self, other: "Range") -> bool:
+        return self.start < other.end and other.start < self.end
+
+    def aligned(self, grain: Grain) -> bool:
+        return floor(self.start, GRAINS[grain]) == self.start and floor(self.end, GRAINS[grain]) == self.end
+
+    def partitions(self, grain: Grain) -> Iterator[str]:
+        """The keys of the partitions that the range touches, in order."""
+        instant = floor(self.start, GRAINS[grain])
+        while instant < self.end:
+            yield instant.strftime(partition_format(grain))
+            instant += GRAINS[grain]
+
+
+def optional_range(start: datetime | None, end: datetime | None) -> Range | None:
+    """The range, None without both ends. Raises RangeError with one alone."""
+    if (start is None) != (end is None):
+        raise RangeError(f"start={start}, end={end}: a range has two ends; give both, or neither for all that there is")
+    return Range(start, end) if start and end else None
+
+
+def parse_range(start: str, end: str) -> Range:
+    """A range from two ISO 8601 instants; without a zone they are UTC. Raises RangeError."""
+    return Range(parse_instant(start, "start"), parse_instant(end, "end"))
+
+
+def parse_instant(value: str, field: str = "instant") -> datetime:
+    """An ISO 8601 instant as aware UTC; without a zone it is UTC. Raises RangeError."""
+    try:
+        instant = datetime.fromisoformat(value)
+    except ValueError as err:
+        raise RangeError(f"{field}={value!r}: an ISO 8601 instant; write for example 2026-01-01T00:00:00Z") from err
+    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+
+
+def text(instant: datetime) -> str:
+    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def micros(value: int | None) -> datetime | None:
+    """An instant from microseconds since the epoch."""
+    return None if value is None else EPOCH + timedelta(microseconds=value)
+
+
+def floor(instant: datetime, span: timedelta) -> datetime:
+    return instant - (instant - EPOCH) % span
+
+
+def partition_format(grain: Grain) -> str:
+    """The strftime form of a partition's key; Dagster's partitions use the same."""
+    return FORMATS[grain][0]
+
+
+def partition_range(partition: str, grain: Grain) -> Range:
+    start = datetime.strptime(partition, partition_format(grain)).replace(tzinfo=UTC)
+    return Range(start, start + GRAINS[grain])
+
+
+def widened(span: Range, by: timedelta) -> Range:
+    return Range(span.start - by, span.end + by)
+
+
+def joined(spans: Iterable[Range]) -> list[Range]:
+    """Ranges in the order of their starts, those that touch as one."""
+    found: list[Range] = []
+    for span in spans:
+        if found and span.start <= found[-1].end:
+            span = Range(found[-1].start, max(found.pop().end, span.end))
+        found.append(span)
+    return found
