@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -28,7 +29,7 @@ from lakehouse.producers.sender import send
 from lakehouse.ranges import Range, floor, text
 from lakehouse.settings import Settings, to_environment
 
-_DAY, _PAST_RATE = timedelta(hours=24), 20
+_DAY = timedelta(hours=24)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,16 @@ class Beside:
         return median(self.during) / median(self.alone)
 
 
-def run(settings: Settings, seconds: int) -> Beside:
-    """The stream alone for `seconds`, of which the warm-up does not count, then beside the backfill. Raises BenchmarkError."""
+def run(
+    settings: Settings, seconds: int, recompute: Callable[[Settings, Range], None] | None = None, past_rate: int = 20
+) -> Beside:
+    """The stream alone for `seconds`, of which the warm-up does not count, then beside the backfill. Raises BenchmarkError.
+
+    `recompute`: what has the day of `campaign_views` computed again, by default the command.
+    """
     settings = replace(settings, early=False, tables=("lakehouse.tables.ads",))
     sent, known = producer("ads"), catalog.load(settings)
-    past = replace(sent.workload, rate=_PAST_RATE, late_share=0.0)
+    past = replace(sent.workload, rate=past_rate, late_share=0.0)
     live = replace(past, rate=latency.RATE)
     end = floor(datetime.now(UTC), timedelta(hours=1))
     day = Range(end - _DAY, end)
@@ -65,7 +71,10 @@ def run(settings: Settings, seconds: int) -> Beside:
             sending = beside.submit(send, sent.records(live, live_ms, None), sent.topic, client_config(settings), stop)
             try:
                 time.sleep(seconds)
-                began, ended = _backfilled(settings, gold, day)
+                _deleted(gold, day)
+                began = time.time()
+                (recompute or by_command)(settings, day)
+                ended = time.time()
             finally:
                 stop.set()
             rows += sending.result().sent
@@ -81,15 +90,15 @@ def run(settings: Settings, seconds: int) -> Beside:
     return Beside(alone, during, ended - began)
 
 
-def _backfilled(settings: Settings, gold: Path, day: Range) -> tuple[float, float]:
-    """Deletes the rows of the day and has them computed again; from when to when, in seconds since the epoch."""
+def _deleted(gold: Path, day: Range) -> None:
     hours = ", ".join(f"'{hour}'" for hour in day.partitions("hour"))
     DeltaTable(str(gold)).delete(f"{PARTITION} IN ({hours})")
+
+
+def by_command(settings: Settings, day: Range) -> None:
     span = ["--start", text(day.start), "--end", text(day.end)]
     command = [sys.executable, "-m", "lakehouse", "backfill", "campaign_views", *span]
-    began = time.time()
     environment = os.environ | to_environment(replace(settings, spark_master="local[1]"))  # as Dagster has it
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise BenchmarkError(f"beside: the backfill failed: {done.stdout}{done.stderr}")
-    return began, time.time()

@@ -12,17 +12,21 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 
-from lakehouse import broker, jars
+from benchmarks import beside
+from lakehouse import broker, catalog, jars
+from lakehouse.frontier import NOTHING, Journal
 from lakehouse.kafka_options import client_config
 from lakehouse.producers import producer
 from lakehouse.producers.commands import TOPIC
 from lakehouse.producers.sender import send
+from lakehouse.ranges import Range, partition_range
 from lakehouse.settings import Settings, from_environment, to_environment
 from streaming_jobs import desired, supervisor
 
@@ -49,26 +53,31 @@ class UI:
 
 @pytest.fixture(scope="module")
 def ui(filled, tmp_path_factory, quick_jvm) -> Iterator[UI]:
-    """The UI and the daemon as a user starts them, on a free port, in a session of their own."""
-    folder = tmp_path_factory.mktemp("ui")
-    home, root = folder / "home", folder / "root"
-    home.mkdir()
+    root = tmp_path_factory.mktemp("ui") / "root"
     shutil.copytree(filled, root)
-    shutil.copy(ROOT / "assets" / "dagster.yaml", home)
     tables = ("lakehouse.tables.sensors", "lakehouse.tables.ads")
-    settings = Settings(root=root, tables=tables, jars=from_environment().jars, spark_conf=quick_jvm)
+    with dagster_dev(Settings(root=root, tables=tables, jars=from_environment().jars, spark_conf=quick_jvm)) as live:
+        yield live
+
+
+@contextmanager
+def dagster_dev(settings: Settings) -> Iterator[UI]:
+    """The UI and the daemon as a user starts them, on a free port, in a session of their own."""
+    home, log = settings.root.parent / "home", settings.root.parent / "dagster.log"
+    home.mkdir()
+    shutil.copy(ROOT / "assets" / "dagster.yaml", home)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with (folder / "dagster.log").open("wb") as log:
+    with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "dagster", "dev", "-w", "workspace.yaml", "-h", "127.0.0.1", "-p", str(port)],
             cwd=ROOT, env=os.environ | to_environment(settings) | {"DAGSTER_HOME": str(home)},
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, preexec_fn=default_signals,
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, preexec_fn=default_signals,
         )  # fmt: skip
     try:
         live = UI(f"http://127.0.0.1:{port}", settings)
-        until(lambda: answers(live, process), "dagster dev answers", folder / "dagster.log")
+        until(lambda: answers(live, process), "dagster dev answers", log)
         yield live
     finally:
         end(process)
@@ -201,6 +210,44 @@ def ended(ui: UI, launched: dict) -> str:
 
     until(lambda: status() in ("SUCCESS", "FAILURE"), "the run ends")
     return status()
+
+
+@pytest.mark.timeout(1200)
+def test_a_day_is_backfilled_from_the_browser_beside_a_live_stream_that_never_stops(page, tmp_path, quick_jvm):
+    """24 hours whose rows somebody deleted, at 5,000 events a second; in the end each window is the oracle's."""
+    settings = Settings(root=tmp_path / "root", jars=from_environment().jars, spark_conf=quick_jvm)
+
+    def from_the_browser(settings: Settings, day: Range) -> None:
+        first, hours = supervisor.status(settings, "ads").pid, list(day.partitions("hour"))
+        with dagster_dev(settings) as ui:
+            page.goto(f"{ui.address}/assets/campaign_views?view=partitions")
+            page.get_by_role("button", name="Materialize").first.click()
+            dialog = page.get_by_role("dialog")
+            dialog.get_by_placeholder("No matching partitions").fill(f"[{hours[0]}...{hours[-1]}]")
+            page.keyboard.press("Enter")
+            dialog.get_by_text("24 partitions", exact=True).wait_for()
+            page.screenshot(path=tmp_path / "backfill.png")
+            dialog.get_by_role("button", name="Launch backfill").click()
+            query = "{ partitionBackfillsOrError { ... on PartitionBackfills { results { status numPartitions } } } }"
+            launched: list[dict] = []
+
+            def over() -> bool:
+                launched[:] = ui.ask(query)["partitionBackfillsOrError"]["results"]
+                return bool(launched) and launched[0]["status"] not in ("REQUESTED", "CANCELING")
+
+            until(over, "the backfill ends", settings.root.parent / "dagster.log", 600)
+            assert launched == [{"status": "COMPLETED_SUCCESS", "numPartitions": 24}]
+            page.goto(f"{ui.address}/assets/campaign_views?view=partitions")
+            page.get_by_text("Materialized").first.wait_for()
+            page.screenshot(path=tmp_path / "backfilled.png")
+        status = supervisor.status(settings, "ads")
+        assert (status.pid, status.state) == (first, "running")
+        journal = Journal(settings, catalog.load(settings).table("campaign_views")).rewriting()
+        rewritten = [c.start for c in journal if c.role == "bounded" and c.version != NOTHING]
+        assert sorted(rewritten) == [partition_range(hour, "hour").start for hour in hours], "each once"
+
+    found = beside.run(settings, 30, from_the_browser, past_rate=2)
+    assert found.during, "windows closed while it ran"
 
 
 def test_a_streaming_job_is_started_seen_killed_healed_and_stopped_from_the_ui(ui, page, tmp_path):
