@@ -23,6 +23,9 @@ def definition(settings: Settings, table: Table) -> dg.TimeWindowPartitionsDefin
 def mapping(table: Table) -> dg.TimeWindowPartitionMapping | None:
     """The input's partitions that a partition of `table` reads: its own (None), or more if windows straddle."""
     grain = GRAINS[table.grain]
+    if table.join:
+        back, on = -(-table.join.before // grain), -(-table.join.after // grain)
+        return dg.TimeWindowPartitionMapping(start_offset=-back, end_offset=on, allow_nonexistent_upstream_partitions=True)
     if table.window is None or table.window.within(grain):
         return None
     back = -(-table.window.reach // grain)

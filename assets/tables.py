@@ -102,6 +102,7 @@ def _shown(settings: Settings, catalog: Catalog, table: Table) -> dict[str, obje
         "kind": catalog.kind(table),
         "delay": str(table.delay) if table.delay else "",
         "window": str(table.window or ""),
+        "join": str(table.join or ""),
         "keys": ", ".join(table.keys),
         "location": dg.MetadataValue.path(str(table_path(settings, table))),
         "declaration": dg.MetadataValue.md(f"```{'sql' if table.sql else 'python'}\n{table.code}\n```"),

@@ -73,7 +73,7 @@ def plan(
     span = Range(start, end)
     ahead = bounded.check_range(lake, table, span, whole_partitions=True)
     driving = catalog.driving_input(table)
-    context = event_time.context(span, table.window, table.grain)
+    context = event_time.context(span, table)
     partitions = tuple(span.partitions(table.grain))
     inputs, mine = delta_log.files(lake.path(driving)), set(partitions)
     stored = [f for f in delta_log.files(lake.path(table)) if f[f"partition.{PARTITION}"] in mine]

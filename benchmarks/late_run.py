@@ -31,15 +31,14 @@ from benchmarks.topic import HOUR_MS, Load
 from lakehouse import bounded, catalog, event_time, live, session
 from lakehouse.lake import Lake
 from lakehouse.settings import Settings, from_environment
-from lakehouse.table import Grain
-from lakehouse.windows import Window
+from lakehouse.table import Table
 
 
-def flagged(rows: DataFrame, window: Window | None, moment: str, grain: Grain) -> DataFrame:
-    return rows if window is None else rows.withColumn(event_time.WINDOW, event_time._assigned(window, moment))
+def flagged(rows: DataFrame, table: Table, moment: str) -> DataFrame:
+    return rows if table.window is None else rows.withColumn(event_time.WINDOW, event_time._assigned(table.window, moment))
 
 
-def counts(window: Window | None, moment: str) -> list[Column]:
+def counts(table: Table, moment: str) -> list[Column]:
     nothing = F.max(F.lit(None).cast("bigint"))
     arrived, late = F.count(F.lit(1)).alias("arrived"), F.count(F.lit(None)).alias("late")
     return [arrived, late, *(nothing.alias(name) for name in ("watermark", "late_from", "late_to"))]

@@ -145,7 +145,7 @@ def _naive(stage: Stage, table: Table, files: int) -> bool | None:
     reader = spark.readStream.format("delta").option("maxFilesPerTrigger", min(files, 2))  # commit by commit
 
     def computed(rows: DataFrame) -> DataFrame:
-        flagged = event_time.flagged(rows, table.window, "at", table.grain)
+        flagged = event_time.flagged(rows, table, "at")
         return table(clicks=event_time.accepted(flagged, late_too=True).drop(event_time.ARRIVAL))
 
     found: list[DataFrame] = []

@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse.table import count, duplicates, kafka, session, sliding, sql_table, table, tumbling
+from lakehouse.table import count, duplicates, interval, kafka, session, sliding, sql_table, table, tumbling
 
 click_topic = kafka("clicks", schema="id BIGINT NOT NULL, user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
 
@@ -21,6 +21,21 @@ def row_table(clicks: DataFrame) -> DataFrame:
 @table(layer="silver", deduplicate=duplicates("user", "value", within="20 seconds"))
 def deduplicated(clicks: DataFrame) -> DataFrame:
     return clicks
+
+
+@table(layer="silver", join=interval(before="4 seconds", after="6 seconds"))
+def interval_joins(clicks: DataFrame) -> DataFrame:
+    renamed = {"user": "other", "at": "then", "id": "with"}
+    others = clicks.where("value <= 50").select(*(F.col(name).alias(other) for name, other in renamed.items()))
+    near = F.expr("other = user AND then BETWEEN at - interval 4 seconds AND at + interval 6 seconds")
+    return clicks.where("value > 50").join(others, near, "left").drop("other")
+
+
+@table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
+def window_joins(clicks: DataFrame) -> DataFrame:
+    others = clicks.where("value <= 50").select("window", "user", F.col("id").alias("with"))
+    both = clicks.where("value > 50").join(others, ["window", "user"], "full")
+    return both.groupBy("window", "user").agg(F.count("id").alias("clicks"), F.count("with").alias("others"))
 
 
 @table(layer="gold", window=tumbling("10 seconds"), keys=["rank"])

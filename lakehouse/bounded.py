@@ -118,10 +118,10 @@ def _computed(
         judged = step.derived(taken, snapshots, origin, None, touched, others, span.end)
         # the observation stands between the cut and the function: a filter must not move below a stateful operator
         judged = judged.observe(f"whole_{table.name}", F.count(F.lit(1)).alias("rows")).where(within)
-        missed = event_time.missed_instant(table.window, step.event_time)
+        missed = event_time.missed_instant(table, step.event_time)
         return judged, step.counts(taken, event_time.partition_of(missed, table.grain).alias(PARTITION))
 
-    context = event_time.context(span, table.window, table.grain) if touched is None else _covered(touched, span)
+    context = event_time.context(span, table) if touched is None else _covered(touched, span)
     if table.window and table.window.kind == "session":
         context = _holding_whole_sessions(context, table.window.size, rows.agg(F.min(moment)), lambda c: computed(c)[0])
     return computed(context)
@@ -261,4 +261,4 @@ def late_rows(lake: Lake, table: Table) -> DataFrame:
         raise RangeError(f"table={table.name}: only tables behind a record have late rows; a record keeps every row")
     driving = lake.catalog.driving_input(table)
     rows = lake.read(driving).where(f"{ORIGIN} = 'live'")
-    return event_time.late(event_time.flagged(rows, table.window, lake.catalog.event_time(driving), table.grain))
+    return event_time.late(event_time.flagged(rows, table, lake.catalog.event_time(driving)))

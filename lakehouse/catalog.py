@@ -234,6 +234,11 @@ def _check(catalog: Catalog, table: Table) -> None:
             f"{where}, deduplicate, late='update': a late row let in afterwards could be the first of rows that are already "
             "in the table; use late='redirect' or 'drop'"
         )
+    if table.join and (kind != "row" or table.deduplicate):
+        raise DeclarationError(
+            f"{where}, join={table.join}: it is for row tables, and for rows without duplicates; join within a window by the "
+            "column window, and deduplicate in a table that this one reads"
+        )
     if table.early and table.window is None:
         raise DeclarationError(f"{where}, early={table.early}: rows without a window are final at once; remove it")
     if table.window is not None and not driving:

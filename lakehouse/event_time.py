@@ -45,12 +45,15 @@ def between(instant: Column, span: Range) -> Column:
     return (instant >= F.lit(span.start)) & (instant < F.lit(span.end))
 
 
-def context(span: Range, window: Window | None, grain: Grain) -> Range:
+def context(span: Range, table: Table) -> Range:
     """The range of input event time that a range of output is computed from; for sessions, where to start looking."""
+    window = table.window
+    if table.join:
+        return Range(span.start - table.join.before, span.end + table.join.after)
     if window is None:
         return span
     if window.kind == "count":
-        return Range(floor(span.start, GRAINS[grain]), span.end)
+        return Range(floor(span.start, GRAINS[table.grain]), span.end)
     # a row at the very end joins a session that ends there, so that it does not end there
     after = timedelta(microseconds=1) if window.kind == "session" else timedelta(0)
     return Range(span.start - window.reach, span.end + after)
@@ -60,31 +63,35 @@ def reached(table: Table, span: Range) -> Range:
     """What a range of its input may change in `table`; how far a session goes on is found when it is computed."""
     if table.deduplicate:
         return widened(span, table.deduplicate.within)
+    if table.join:
+        return Range(span.start - table.join.after, span.end + table.join.before)
     if table.window is None or table.window.within(GRAINS[table.grain]):
         return span
     before = table.window.size if table.window.kind == "session" else timedelta(0)  # it may have ended before, and does not now
     return Range(span.start - before, span.end + table.window.reach)
 
 
-def flagged(rows: DataFrame, window: Window | None, event_time: str, grain: Grain) -> DataFrame:
+def flagged(rows: DataFrame, table: Table, event_time: str) -> DataFrame:
     """`rows` (with `event_time` and `_arrival`) with the column `window`, if declared, and `_late`.
 
-    Late are rows whose window (of a row table: whose partition) had ended when they arrived; rows that enter a session,
-    whose end is not known yet, if they are not after the watermark: the very comparisons that Spark makes.
+    Late are rows whose window (of a row table: whose partition) had ended when they arrived; rows that are computed with
+    their neighbours, as in a session, whose end is not known yet, if they are not after the watermark: the very comparisons
+    that Spark makes.
     """
+    window = table.window
     if _WATERMARK not in rows.columns:
         rows = rows.withColumn(_WATERMARK, F.col(f"{ARRIVAL}.watermark"))
     watermark = F.col(_WATERMARK)
-    if window is not None and window.kind == "count":  # which window it missed is known only among the rows of its partition
+    if table.join or (window is not None and window.kind == "count"):  # its window is known among the rows of its partition only
         return rows.withColumn(_LATE, F.col(event_time) <= watermark)
     if window is None:
-        return rows.withColumn(_LATE, _end_of(GRAINS[grain], event_time) <= watermark)  # partitions are UTC
+        return rows.withColumn(_LATE, _end_of(GRAINS[table.grain], event_time) <= watermark)  # partitions are UTC
     rows = rows.withColumn(WINDOW, _assigned(window, event_time))
     if window.kind == "tumbling" and window.zone == "UTC":
         return rows.withColumn(_LATE, _end_of(window.size, event_time, window.offset) <= watermark)
     if window.zone != "UTC":
         rows = rows.withMetadata(WINDOW, _WATERMARKED)  # Spark does not see that it comes from the event time
-    closes = F.col(event_time) if window.kind == "session" else F.col(f"{WINDOW}.end")
+    closes = F.col(event_time) if table.by_neighbours else F.col(f"{WINDOW}.end")
     return rows.withColumn(_LATE, closes <= watermark)
 
 
@@ -109,13 +116,13 @@ def _assigned(window: Window, event_time: str) -> Column:
     return F.struct(*(end.alias(name) for name, end in zip(("start", "end"), ends, strict=True)))
 
 
-def counts(window: Window | None, event_time: str) -> list[Column]:
+def counts(table: Table, event_time: str) -> list[Column]:
     """What to observe of `flagged` rows: how many arrived, how many of them late, the watermark they bring.
 
     `late_from` and `late_to`: the least and greatest instant, in microseconds, of what the late ones missed: of their
     window, or of themselves where no window is known yet.
     """
-    missed = F.when(F.col(_LATE), F.unix_micros(missed_instant(window, event_time)))
+    missed = F.when(F.col(_LATE), F.unix_micros(missed_instant(table, event_time)))
     return [
         F.count(F.lit(1)).alias("arrived"),
         F.count(missed).alias("late"),
@@ -125,9 +132,9 @@ def counts(window: Window | None, event_time: str) -> list[Column]:
     ]
 
 
-def missed_instant(window: Window | None, event_time: str) -> Column:
-    """The instant that places what a late row missed; of a session or a count window, not known yet, the row itself."""
-    return F.col(event_time) if window and window.kind in ("session", "count") else instant_of(window, event_time)
+def missed_instant(table: Table, event_time: str) -> Column:
+    """The instant that places what a late row missed; where its neighbours decide that, the row itself."""
+    return F.col(event_time) if table.by_neighbours else instant_of(table.window, event_time)
 
 
 def accepted(rows: DataFrame, *, late_too: bool = False) -> DataFrame:

@@ -39,8 +39,8 @@ def start(
         )
         print(told, file=sys.stderr, flush=True)
     run = live_run(lake, table, reached)
-    windows = _closing if plan.closes_ranges(lake, run.plan) else _window
-    stream, batches = {"record": _record, "row": _row, "window": windows}[run.plan.kind](run)
+    closing = run.plan.kind != "record" and plan.closes_ranges(lake, run.plan)
+    stream, batches = (_closing if closing else {"record": _record, "row": _row, "window": _window}[run.plan.kind])(run)
     lake.spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.name)
     writer = stream.writeStream.queryName(table.name).option("checkpointLocation", str(run.checkpoint))
     trigger = {"availableNow": True} if available_now else {"processingTime": lake.pace(table)}
@@ -188,7 +188,7 @@ def _window(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
 
 
 def _closing(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
-    """Where Spark has no streaming operator: at each micro-batch the bounded function, on the range that it closes.
+    """Where Spark has no streaming operator, or no exact one: at each micro-batch the bounded function, on the range it closes.
 
     The range is complete: of the rows still to come those that fall into it are late.
     """
@@ -202,7 +202,7 @@ def _closing(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]
         before = lake.journal(table).before(run.generation, batch_id)
         start = (before and before.frontier) or run.start
         seen = step.counts(batch).head().asDict()
-        ahead = max(start, _utc(seen.pop("watermark"))) if seen["arrived"] else start
+        ahead = max(start, _utc(seen.pop("watermark")) - table.after) if seen["arrived"] else start
         judged = bounded.closing(lake, step, Range(start, max(ahead, start + _INSTANT)), snapshots)
         seen |= {name: ranges.micros(seen[name]) for name in ("late_from", "late_to")}
         run.write(

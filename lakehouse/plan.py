@@ -120,7 +120,7 @@ class Plan:
         """
         flagged = self._flagged(rows)
         if observed is not None:
-            flagged = flagged.observe(observed, *event_time.counts(self.table.window, self.event_time))
+            flagged = flagged.observe(observed, *event_time.counts(self.table, self.event_time))
         taken = event_time.accepted(flagged, late_too=origin == "bounded" and self.table.late == "update")
         if touched is not None:
             taken = taken.join(F.broadcast(touched.select(self.unit)), self.unit, "left_semi")
@@ -148,10 +148,10 @@ class Plan:
 
     def counts(self, rows: DataFrame, *by: Column) -> DataFrame:
         """How many rows of the driving input arrived, how many of them late (`event_time.counts`): one row, or one a `by`."""
-        return self._flagged(rows).groupBy(*by).agg(*event_time.counts(self.table.window, self.event_time))
+        return self._flagged(rows).groupBy(*by).agg(*event_time.counts(self.table, self.event_time))
 
     def _flagged(self, rows: DataFrame) -> DataFrame:
-        return event_time.flagged(rows.drop(PARTITION, ORIGIN), self.table.window, self.event_time, self.table.grain)
+        return event_time.flagged(rows.drop(PARTITION, ORIGIN), self.table, self.event_time)
 
     def snapshot(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
         """A table without event time, computed whole; rows that break an expectation are judged bad."""
@@ -245,9 +245,10 @@ def check(lake: Lake, table: Table) -> None:
 
 
 def closes_ranges(lake: Lake, step: Plan) -> bool:
-    """Whether Spark has what the table does with its windows in batch only, so that live each range is computed as it closes."""
+    """Whether Spark has what the table does in batch only, or not exactly, so that live each range is computed as it closes."""
     window = step.table.window
-    return window is not None and (window.kind == "count" or provable.needs_whole_windows(_on_no_rows(lake, step)))
+    counted = window is not None and window.kind == "count"
+    return bool(step.table.join or counted or (window and provable.needs_whole_windows(_on_no_rows(lake, step))))
 
 
 def _on_no_rows(lake: Lake, step: Plan) -> DataFrame:

@@ -25,10 +25,10 @@ def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
     """
     where = f"table={table.name}"
     plan = rows._jdf.queryExecution().analyzed()
-    if row_preserving and (found := sorted(_on_rows(plan) & _WHOLE)):
+    if row_preserving and (found := sorted(_on_rows(plan, table))):
         raise DeclarationError(
             f"{where}, operators={', '.join(found)}: a row table is computed row by row, and live a micro-batch is not all rows; "
-            "declare a window, or deduplicate=duplicates(...)"
+            "declare a window, deduplicate=duplicates(...), or join=interval(...); what is grouped by _arrival is of one row"
         )
     if not row_preserving:
         for shown, rule in _across_windows(plan):
@@ -69,9 +69,12 @@ def check_sessions(where: str, rows: DataFrame) -> None:
 def needs_whole_windows(rows: DataFrame) -> bool:
     """Whether a window table's function does what Spark's streams do not, or do a micro-batch late: more than one aggregation.
 
-    Ranks within a window, duplicates taken out, distinct values counted, an aggregation of an aggregation.
+    Ranks within a window, duplicates taken out, distinct values counted, an aggregation of an aggregation, a join of its rows.
     """
-    nodes = [n for n in _nodes(rows._jdf.queryExecution().analyzed()) if n.nodeName() in _WHOLE and _has(n, WINDOW)]
+    every = list(_nodes(rows._jdf.queryExecution().analyzed()))
+    nodes = [n for n in every if n.nodeName() in _WHOLE and _has(n, WINDOW)]
+    if any(_of_itself(node) for node in every):
+        return True
     return [n.nodeName() for n in nodes] not in ([], ["Aggregate"]) or any(
         kind == "AggregateExpression" and expression.isDistinct() for node in nodes for expression, kind, _ in _of(node)
     )  # fmt: skip
@@ -84,6 +87,8 @@ def _across_windows(plan) -> Iterator[tuple[str, str]]:
         kind = node.nodeName()
         if kind in ("GlobalLimit", "LocalLimit", "Offset", "Tail", "Sample") and _has(node, WINDOW):
             yield f"operators={kind}", f"{rule}; rank the rows of each, partitioned by window"
+        elif kind == "Join" and _of_itself(node) and len(_named(WINDOW, _option(node.condition()))) < 2:
+            yield "operators=Join", "it joins its input with itself across windows; add window to what it is joined by"
         elif kind == "Window":
             parts = {a.name() for each in _seq(node.partitionSpec()) for a in _seq(each.references().toSeq())}
             if WINDOW not in parts:
@@ -138,9 +143,35 @@ def _of(node) -> Iterator[tuple[object, str, frozenset[str]]]:
         todo += [(child, around | {kind}) for child in _seq(expression.children())]
 
 
-def _on_rows(plan) -> set[str]:
-    """The operators through which the rows of the driving input pass, known by their arrival."""
-    return {node.nodeName() for node in _nodes(plan) if _has(node, ARRIVAL)}
+def _on_rows(plan, table: Table) -> set[str]:
+    """The operators that take rows of the driving input, known by their arrival, together."""
+    found = {node.nodeName() for node in _nodes(plan) if node.nodeName() in _WHOLE and _reads(node) and not _one_by_one(node)}
+    return found if table.join else found | {"Join" for node in _nodes(plan) if _of_itself(node)}
+
+
+def _one_by_one(node) -> bool:
+    """Whether it groups by arrival, so that each group is of one row."""
+    return node.nodeName() == "Aggregate" and bool(_named(ARRIVAL, _seq(node.groupingExpressions())))
+
+
+def _of_itself(node) -> bool:
+    """Whether it joins the driving input with itself."""
+    return node.nodeName() == "Join" and all(_reads(side) for side in _seq(node.children()))
+
+
+def _reads(node) -> bool:
+    """Whether it has rows of the driving input."""
+    return any(a.name() == ARRIVAL for leaf in _seq(node.collectLeaves()) for a in _seq(leaf.output()))
+
+
+def _named(column: str, expressions: list) -> set[int]:
+    """The columns of that name that the expressions refer to, by id."""
+    found = (a for each in expressions for a in _seq(each.references().toSeq()))
+    return {a.exprId().id() for a in found if a.name() == column}
+
+
+def _option(value) -> list:
+    return [value.get()] if value.isDefined() else []
 
 
 def _has(node, column: str) -> bool:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import following, plan, ranges, sinks
+from lakehouse import event_time, following, plan, ranges, sinks
 from lakehouse.aside import put_aside
 from lakehouse.errors import RangeError
 from lakehouse.event_time import ARRIVAL, ORIGIN, PARTITION
@@ -74,7 +74,8 @@ def _taken(lake: Lake, record: Table) -> Column:
     """Whether a row is good, and all that is computed from its hour has closed; of what still arrives nothing is taken."""
     derived = following.derived(lake, record)
     closed = min((frontier(lake.settings, table) or EPOCH for table in derived), default=datetime.now(UTC))
-    reach = max((table.window.reach for table in derived if table.window and table.window.kind != "count"), default=timedelta(0))
+    hour = Range(EPOCH, EPOCH + _HOUR)
+    reach = max((event_time.reached(table, hour).end - hour.end for table in derived), default=timedelta(0))
     over = ranges.floor(closed - reach, timedelta(days=1) if any(t.grain == "day" for t in derived) else _HOUR)
     now = datetime.now(UTC).strftime(ranges.partition_format(record.grain))
     return F.col(REASON).isNull() & (F.col(lake.catalog.event_time(record)) < F.lit(over)) & (F.col(PARTITION) < now)

@@ -47,7 +47,7 @@ def _begin(lake: Lake, table: Table) -> Seam:
     last = next((c for c in lake.journal(driving).live() if c.frontier and c.frontier > EPOCH), None)
     if last is None:
         raise JobError(f"table={table.name}: its input {driving.name} has no frontier yet; start its job first")
-    ahead = ranges.floor(last.frontier, GRAINS[table.grain])
+    ahead = ranges.floor(last.frontier - table.after, GRAINS[table.grain])
     reads = _reads(lake, table, ahead)
     before = seam_of(lake.settings, driving)
     if before and reads < before.frontier:
@@ -69,11 +69,10 @@ def history(lake: Lake, table: Table) -> Range | None:
 
 
 def _reads(lake: Lake, table: Table, ahead: datetime) -> datetime:
-    """The first event time of the input that windows ending after `ahead` hold."""
-    if table.window is None or table.window.within(GRAINS[table.grain]):
-        return ahead
-    if table.window.kind != "session":
-        return event_time.context(Range(ahead, _END), table.window, table.grain).start
+    """The first event time of the input that what lies after `ahead` is computed from."""
+    if table.window is None or table.window.kind != "session":
+        whole = table.window and table.window.within(GRAINS[table.grain])
+        return ahead if whole else event_time.context(Range(ahead, _END), table).start
     # a session that is open there may have begun at any time before
     snapshots = lake.snapshots(bounded.pinned(lake, table))
     sessions = bounded.preview(lake, plan.plan_of(lake, table), Range(ahead, _END), snapshots)

@@ -31,12 +31,12 @@ from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 from lakehouse.expectations import Expectation, expect
 from lakehouse.inputs import files, kafka, one_of
-from lakehouse.windows import Duplicates, Window, count, duplicates, session, sliding, tumbling
+from lakehouse.windows import Duplicates, Interval, Window, count, duplicates, interval, session, sliding, tumbling
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["count", "duplicates", "expect", "files", "kafka", "session", "sliding", "sql_table", "table", "tumbling"]
+__all__ = ["count", "duplicates", "expect", "files", "interval", "kafka", "session", "sliding", "sql_table", "table", "tumbling"]
 
 Layer = Literal["bronze", "silver", "gold"]
 LatePolicy = Literal["drop", "redirect", "update"]
@@ -69,6 +69,7 @@ class Table:
     metrics: tuple[str, ...] = ()
     stale_after: timedelta = timedelta(0)  # zero: the settings' bound
     sql: str = ""  # the query, if the transformation was declared as one
+    join: Interval | None = None
 
     def __call__(self, *inputs: "DataFrame", **named: "DataFrame") -> "DataFrame":
         return self.transformation(*inputs, **named)
@@ -83,6 +84,16 @@ class Table:
         return self.sql or inspect.getsource(self.transformation)
 
     @property
+    def by_neighbours(self) -> bool:
+        """Whether other rows decide what a row is computed with: then it is late by its own event time."""
+        return self.join is not None or (self.window is not None and self.window.kind in ("session", "count"))
+
+    @property
+    def after(self) -> timedelta:
+        """How far its frontier stays behind the watermark."""
+        return self.join.after if self.join else timedelta(0)
+
+    @property
     def fingerprint(self) -> str:
         """Names the declaration: the code it runs (comments and docstrings apart) and every setting that decides rows.
 
@@ -90,7 +101,7 @@ class Table:
         """
         parts = [" ".join(self.sql.split())] if self.sql else [ast.dump(tree) for tree in source_code.trees(self.transformation)]
         decided = (self.event_time, self.delay, self.window, self.keys, self.late, self.grain, self.expectations)
-        decided += (self.deduplicate,) if self.deduplicate else ()
+        decided += tuple(each for each in (self.deduplicate, self.join) if each)
         return hashlib.sha256(repr((parts, decided)).encode()).hexdigest()[:16]
 
 
@@ -111,13 +122,15 @@ def table(
     proof: bool = True,
     metrics: Sequence[str] = (),
     stale_after: str | timedelta = "0 seconds",
+    join: Interval | None = None,
 ) -> Callable[[FunctionType], Table]:
     """Declares the table that a pure `DataFrame -> DataFrame` function computes.
 
     A record (a table read straight from a topic) names its `event_time` column and the `delay` by which its watermark
     follows the latest event time; with event_time="ingestion_time" that is the time of arrival, as it was recorded.
     A `window` table groups by the column `window` and lists its other `keys`. `early` keeps `<table>__early`: what open
-    windows hold so far, refreshed that often. `deduplicate` takes `duplicates(...)` out of a row table's input.
+    windows hold so far, refreshed that often. `deduplicate` takes `duplicates(...)` out of a row table's input. `join`
+    lets a row table join its input with itself within an `interval(...)`.
     `late` says what happens to rows that miss their window: `redirect` keeps them in view as `<table>__late`, `drop`
     counts them only, `update` has bounded runs compute what they missed again, once its partition has closed.
     `tolerance` is the relative difference of doubles that still counts as equal. proof=False allows what two runs may
@@ -151,6 +164,7 @@ def table(
             proof=proof,
             metrics=tuple(metrics),
             stale_after=duration(stale_after, "stale_after"),
+            join=join,
         )
 
     return declare

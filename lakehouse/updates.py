@@ -51,7 +51,7 @@ def dirty(settings: Settings, catalog: Catalog, table: Table) -> list[Dirt]:
     ahead = frontier(settings, table) or EPOCH
     found: dict[str, Dirt] = {}
     for commit in (c for c in journal if c.role == "live" and c.late_from and c.late_to):
-        span = Range(commit.late_from, _until(table, commit.late_to))
+        span = _missing(table, commit)
         for partition in _uncovered(span, table, covered, version_read(commit, driving)):
             known = found.get(partition) or Dirt(partition, False, commit.watermark, commit.late_to)
             since, until = min(known.since, commit.watermark), max(known.until, commit.late_to)
@@ -80,9 +80,11 @@ def _covered(table: Table, driving: Table, journal: Iterable[Commit]) -> dict[st
     return covered
 
 
-def _until(table: Table, latest: datetime) -> datetime:
-    """The end of what rows up to the instant `latest` may change; how far a session goes on is found when it is computed."""
-    return latest + (table.window.size if table.window and table.window.kind == "session" else _INSTANT)
+def _missing(table: Table, commit: Commit) -> Range:
+    """What the commit's late rows may change; how far a session goes on is found when it is computed."""
+    session = table.window and table.window.kind == "session"
+    span = Range(commit.late_from, commit.late_to + (table.window.size if session else _INSTANT))
+    return event_time.reached(table, span) if table.join else span
 
 
 def _uncovered(span: Range, table: Table, covered: dict[str, int], version: int) -> Iterator[str]:
@@ -103,8 +105,9 @@ def update(lake: Lake, table: Table) -> list[Commit]:
     closed = [d for d in dirty(lake.settings, lake.catalog, table) if d.closed]
     if not closed:
         return []
-    if table.window and table.window.kind in ("session", "count"):  # of a count window a row more moves all that follow it
-        spans = session_spans(lake, table, closed) if table.window.kind == "session" else _whole(table, closed)
+    if table.by_neighbours:  # of a count window a row more moves all that follow it
+        session = table.window and table.window.kind == "session"
+        spans = session_spans(lake, table, closed) if session else _whole(table, closed)
         return [c for span in spans if (c := bounded.backfill(lake, table, span)).version != NOTHING]
     version = sinks.version(lake.path(lake.catalog.driving_input(table)))
     whole = _whole(table, closed)
@@ -139,10 +142,10 @@ def missed(lake: Lake, table: Table, span: Range, since: datetime, version: int)
     moment, window = F.col(step.event_time), event_time.WINDOW
     rows = lake.read(driving, version).where(
         (F.col(ORIGIN) == "live")
-        & event_time.between(moment, event_time.context(span, table.window, table.grain))
+        & event_time.between(moment, event_time.context(span, table))
         & (F.col(f"{event_time.ARRIVAL}.watermark") >= F.lit(since))
     )
-    flagged = event_time.flagged(rows.drop(PARTITION), table.window, step.event_time, table.grain)
+    flagged = event_time.flagged(rows.drop(PARTITION), table, step.event_time)
     place = event_time.instant_of(table.window, step.event_time)
     covers = (moment, moment + F.expr("interval 1 microsecond"))
     if table.window:
@@ -154,11 +157,10 @@ def missed(lake: Lake, table: Table, span: Range, since: datetime, version: int)
 
 def settled(lake: Lake, table: Table, span: Range, waiting: list[Dirt]) -> Callable[[DataFrame], DataFrame]:
     """Leaves out of the table's rows, computed or stored, what waits for an update, or for the live run to read it."""
-    kind = table.window.kind if table.window else ""
-    whole = [d.partition for d in waiting if d.since is None or kind in ("session", "count")]
-    if kind == "session":  # joined by a late row, it may end in any later partition
+    whole = [d.partition for d in waiting if d.since is None or table.by_neighbours]
+    if table.window and table.window.kind == "session":  # joined by a late row, it may end in any later partition
         return lambda rows: rows.where(F.col(PARTITION) < min(whole, default="~"))
-    if kind == "count":
+    if table.by_neighbours:
         return lambda rows: rows.where(~F.col(PARTITION).isin(whole))
     last = next(lake.journal(table).live())
     since = min([d.since for d in waiting if d.since] + [last.watermark])

@@ -1,4 +1,4 @@
-"""Windows of event time, and the horizon of duplicates, as values: what a table declares. `event_time` applies them."""
+"""Windows of event time, intervals of joins, the horizon of duplicates: what a table declares. `event_time` applies them."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -103,6 +103,28 @@ def _offset(offset: timedelta, step: timedelta) -> timedelta:
     if offset >= step:
         raise DeclarationError(f"offset={offset}: it lies below {step}, after which windows repeat; subtract that")
     return offset
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """From `before` a row's event time to `after` it, both ends included."""
+
+    before: timedelta
+    after: timedelta
+
+    def __str__(self) -> str:
+        return f"{self.before} before to {self.after} after"
+
+
+def interval(*, before: str | timedelta = "0 seconds", after: str | timedelta = "0 seconds") -> Interval:
+    """Which rows of its input a row of the result may be computed from: those so near its event time. Raises DeclarationError.
+
+    The result is final once the watermark is `after` past it.
+    """
+    found = Interval(duration(before, "interval before"), duration(after, "interval after"))
+    if not found.before + found.after:
+        raise DeclarationError("interval(): it reaches nowhere; write for example interval(after='10 minutes')")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
