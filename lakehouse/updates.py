@@ -136,7 +136,7 @@ def missed(lake: Lake, table: Table, span: Range, since: datetime, version: int)
     """What rows missed that were late at the watermark `since` or after, by the input at `version`, each once.
 
     Columns: `_partition`, the unit (`Plan.unit`), and `_from`, `_to`, the event time it covers. All that lies in `span`, and
-    maybe more. Not for sessions, whose windows are not known before they are computed.
+    maybe more. Not for tables whose rows are computed with their neighbours (`Table.by_neighbours`).
     """
     step, driving = plan.plan_of(lake, table, judged=False), lake.catalog.driving_input(table)
     moment, window = F.col(step.event_time), event_time.WINDOW

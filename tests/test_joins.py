@@ -11,9 +11,12 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from assets import partitions
+from lakehouse import event_time
 from lakehouse.errors import DeclarationError
 from lakehouse.producers import producer
 from lakehouse.producers.ads import ad_campaigns
+from lakehouse.ranges import Range
 from lakehouse.table import duplicates, interval, kafka, table, tumbling
 from lakehouse.tables import ads, clicks
 from lakehouse.testing import Stage, assert_live_equals_bounded
@@ -215,6 +218,16 @@ def expected_rates(events: list[dict]) -> dict[str, tuple[int, int]]:
             views[campaign] += 1
             clicked[campaign] += any(at <= then <= at + 10_000 for then in clicked_at[event["user_id"], event["ad_id"]])
     return {campaign: (views[campaign], clicked[campaign]) for campaign in views}
+
+
+def test_a_range_reads_and_reaches_as_far_as_the_interval():
+    hour, minute = timedelta(hours=1), timedelta(minutes=1)
+    span = Range(START, START + hour)
+    wide = replace(clicked, join=interval(before="90 minutes", after="1 minute"))
+    assert event_time.context(span, wide) == Range(START - 90 * minute, START + hour + minute)
+    assert event_time.reached(wide, span) == Range(START - minute, START + hour + 90 * minute)
+    mapped = partitions.mapping(wide)
+    assert (mapped.start_offset, mapped.end_offset) == (-2, 1), "the hours of its input that Dagster shows an hour to read"
 
 
 def test_an_interval_reaches_somewhere():

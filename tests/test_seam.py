@@ -19,12 +19,12 @@ from lakehouse import seam as seams
 from lakehouse.errors import JobError
 from lakehouse.frontier import frontier, seam_of
 from lakehouse.ranges import Range
-from lakehouse.table import kafka, session, sliding, table, tumbling
+from lakehouse.table import interval, kafka, session, sliding, table, tumbling
 from lakehouse.testing import Stage
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
-NEW = ("plain", "sums", "slid", "sessions", "best")
+NEW = ("plain", "sums", "slid", "sessions", "best", "pairs")
 
 visit_topic = kafka("visits", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
 
@@ -52,6 +52,13 @@ def slid(seen: DataFrame) -> DataFrame:
 @table(layer="gold", window=session("20 minutes"), keys=["user"])
 def sessions(seen: DataFrame) -> DataFrame:
     return seen.groupBy("window", "user").agg(F.count(F.lit(1)).alias("n"))
+
+
+@table(layer="silver", join=interval(before="20 minutes", after="10 minutes"))
+def pairs(seen: DataFrame) -> DataFrame:
+    others = seen.where("user = 'b'").select(F.col("at").alias("then"), F.col("value").alias("other"))
+    near = F.expr("then BETWEEN at - interval 20 minutes AND at + interval 10 minutes")
+    return seen.where("user = 'a'").join(others, near, "left")
 
 
 @table(layer="gold", window=tumbling("10 minutes"), keys=["user"])

@@ -1,12 +1,10 @@
-"""Click-through rates of the ad events: an interval join of views and clicks, counted per campaign and minute."""
+"""Click-through rates of the ad events: views joined with the clicks that followed. Beside `lakehouse.tables.ads`."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.table import expect, interval, table, tumbling
-from lakehouse.tables.ads import ad_events, campaigns
 
-__all__ = ["ad_events", "campaigns", "click_rates", "views_with_clicks"]
 _NEAR = "clicker = user_id AND clicked = ad_id AND clicked_at BETWEEN event_time AND event_time + interval 10 seconds"
 
 
