@@ -129,15 +129,13 @@ def table(
     A record (a table read straight from a topic) names its `event_time` column and the `delay` by which its watermark
     follows the latest event time; with event_time="ingestion_time" that is the time of arrival, as it was recorded.
     A `window` table groups by the column `window` and lists its other `keys`. `early` keeps `<table>__early`: what open
-    windows hold so far, refreshed that often. `deduplicate` takes `duplicates(...)` out of a row table's input. `join`
-    lets a row table join its input with itself within an `interval(...)`.
-    `late` says what happens to rows that miss their window: `redirect` keeps them in view as `<table>__late`, `drop`
-    counts them only, `update` has bounded runs compute what they missed again, once its partition has closed.
-    `tolerance` is the relative difference of doubles that still counts as equal. proof=False allows what two runs may
-    differ by (clocks, random numbers, the order of rows), which is refused otherwise; such ranges stay UNPROVABLE.
-    `metrics` are columns of numbers that `lakehouse metrics` shows of the window that closed last, a series for each key.
-    `stale_after` is this table's LAKEHOUSE_STALE_AFTER.
-    Raises DeclarationError.
+    windows hold so far, refreshed that often. `deduplicate` takes `duplicates(...)` out of a row table's input, `join` lets
+    it join that with itself within an `interval(...)`. `late` says what happens to rows that miss their window: `redirect`
+    keeps them in view as `<table>__late`, `drop` counts them only, `update` has bounded runs compute what they missed again,
+    once its partition has closed. `tolerance` is the relative difference of doubles that still counts as equal. proof=False
+    allows what two runs may differ by (clocks, random numbers, the order of rows), which is refused otherwise; such ranges
+    stay UNPROVABLE. `metrics` are columns of numbers that `lakehouse metrics` shows of the window that closed last, a series
+    for each key. `stale_after` is this table's LAKEHOUSE_STALE_AFTER. Raises DeclarationError.
     """
     one_of("layer", layer, ("bronze", "silver", "gold"))
     one_of("late", late, ("drop", "redirect", "update"))

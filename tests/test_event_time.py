@@ -8,10 +8,18 @@ from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.event_time import Head, advanced, context, watermark
 from lakehouse.ranges import EPOCH, Range, parse_instant, parse_range, partition_range
-from lakehouse.windows import count, tumbling
+from lakehouse.table import Table, table
+from lakehouse.windows import Window, count, tumbling
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
+
+
+def declared(window: Window | None) -> Table:
+    def computed(rows):
+        return rows
+
+    return table(layer="gold", window=window)(computed)
 
 
 @pytest.mark.parametrize("start, end", [("2026-01-01T01:00Z", "2026-01-01T01:00Z"), ("2026-01-02", "2026-01-01")])
@@ -37,10 +45,10 @@ def test_a_range_knows_the_partitions_that_it_touches():
 
 def test_the_context_of_a_window_reaches_one_window_back():
     span = Range(NOON, NOON + timedelta(hours=1))
-    assert context(span, None, "hour") == span
-    assert context(span, tumbling("10 seconds"), "hour") == Range(NOON - 10 * SECOND, span.end)
+    assert context(span, declared(None)) == span
+    assert context(span, declared(tumbling("10 seconds"))) == Range(NOON - 10 * SECOND, span.end)
     within = Range(NOON + 60 * SECOND, span.end)
-    assert context(within, count(3), "hour") == span, "count windows are counted from the start of the partition"
+    assert context(within, declared(count(3))) == span, "count windows are counted from the start of the partition"
 
 
 def test_the_watermark_is_the_least_head_less_the_delay():
