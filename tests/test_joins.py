@@ -220,6 +220,7 @@ def expected_rates(events: list[dict]) -> dict[str, tuple[int, int]]:
     return {campaign: (views[campaign], clicked[campaign]) for campaign in views}
 
 
+@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 def test_a_range_reads_and_reaches_as_far_as_the_interval():
     hour, minute = timedelta(hours=1), timedelta(minutes=1)
     span = Range(START, START + hour)
