@@ -212,42 +212,38 @@ def ended(ui: UI, launched: dict) -> str:
     return status()
 
 
-@pytest.mark.timeout(1200)
-def test_a_day_is_backfilled_from_the_browser_beside_a_live_stream_that_never_stops(page, tmp_path, quick_jvm):
+@pytest.mark.timeout(900)
+def test_a_day_is_backfilled_from_the_browser_beside_a_live_stream_that_never_stops(ui, page, tmp_path):
     """24 hours whose rows somebody deleted, at 5,000 events a second; in the end each window is the oracle's."""
-    settings = Settings(root=tmp_path / "root", jars=from_environment().jars, spark_conf=quick_jvm)
 
     def from_the_browser(settings: Settings, day: Range) -> None:
         first, hours = supervisor.status(settings, "ads").pid, list(day.partitions("hour"))
-        with dagster_dev(settings) as ui:
-            page.goto(f"{ui.address}/assets/campaign_views?view=partitions")
-            page.get_by_role("button", name="Materialize").first.click()
-            dialog = page.get_by_role("dialog")
-            dialog.get_by_placeholder("No matching partitions").fill(f"[{hours[0]}...{hours[-1]}]")
-            page.keyboard.press("Enter")
-            dialog.get_by_text("24 partitions", exact=True).wait_for()
-            page.screenshot(path=tmp_path / "backfill.png")
-            dialog.get_by_role("button", name="Launch backfill").click()
-            query = "{ partitionBackfillsOrError { ... on PartitionBackfills { results { status numPartitions } } } }"
-            launched: list[dict] = []
-
-            def over() -> bool:
-                launched[:] = ui.ask(query)["partitionBackfillsOrError"]["results"]
-                return bool(launched) and launched[0]["status"] not in ("REQUESTED", "CANCELING")
-
-            until(over, "the backfill ends", settings.root.parent / "dagster.log", 600)
-            assert launched == [{"status": "COMPLETED_SUCCESS", "numPartitions": 24}]
-            page.goto(f"{ui.address}/assets/campaign_views?view=partitions")
-            page.get_by_text("Materialized").first.wait_for()
-            page.screenshot(path=tmp_path / "backfilled.png")
+        page.goto(f"{ui.address}/assets/campaign_views?view=partitions")
+        page.get_by_role("button", name="Materialize").first.click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_placeholder("No matching partitions").fill(f"[{hours[0]}...{hours[-1]}]")
+        page.keyboard.press("Enter")
+        dialog.get_by_text("24 partitions", exact=True).wait_for()
+        page.screenshot(path=tmp_path / "backfill.png")
+        dialog.get_by_role("button", name="Launch backfill").click()
+        until(lambda: backfills(ui) and backfills(ui)[0]["status"] != "REQUESTED", "the backfill ends", seconds=600)
+        assert backfills(ui) == [{"status": "COMPLETED_SUCCESS", "numPartitions": 24}]
+        page.goto(f"{ui.address}/assets/campaign_views?view=partitions")
+        page.get_by_text("Materialized").first.wait_for()
+        page.screenshot(path=tmp_path / "backfilled.png")
         status = supervisor.status(settings, "ads")
         assert (status.pid, status.state) == (first, "running")
         journal = Journal(settings, catalog.load(settings).table("campaign_views")).rewriting()
         rewritten = [c.start for c in journal if c.role == "bounded" and c.version != NOTHING]
         assert sorted(rewritten) == [partition_range(hour, "hour").start for hour in hours], "each once"
 
-    found = beside.run(settings, 30, from_the_browser, past_rate=2)
+    found = beside.run(ui.settings, 10, from_the_browser, past_rate=2)
     assert found.during, "windows closed while it ran"
+
+
+def backfills(ui: UI) -> list[dict]:
+    query = "{ partitionBackfillsOrError { ... on PartitionBackfills { results { status numPartitions } } } }"
+    return ui.ask(query)["partitionBackfillsOrError"]["results"]
 
 
 def test_a_streaming_job_is_started_seen_killed_healed_and_stopped_from_the_ui(ui, page, tmp_path):
