@@ -74,6 +74,8 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, object]:
         "event time": catalog.event_time(table),
         "delay": str(table.delay) if table.delay else "",
         "window": str(table.window or ""),
+        "join": str(table.join or ""),
+        "duplicates": str(table.deduplicate or ""),
         "keys": list(table.keys),
         "late": table.late if catalog.is_derived(table) else "",
         "partitions": table.grain if catalog.kind(table) != "snapshot" else "",

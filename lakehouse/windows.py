@@ -134,6 +134,9 @@ class Duplicates:
     keys: tuple[str, ...]
     within: timedelta
 
+    def __str__(self) -> str:
+        return f"{', '.join(self.keys)} within {self.within}"
+
 
 def duplicates(*keys: str, within: str | timedelta) -> Duplicates:
     """What counts as the same row sent again: equal `keys`, at most `within` apart in event time.

@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from assets import partitions
-from lakehouse import event_time
+from lakehouse import event_time, overview
+from lakehouse.catalog import catalog_of
 from lakehouse.errors import DeclarationError
 from lakehouse.producers import producer
 from lakehouse.producers.ads import ad_campaigns
@@ -234,4 +235,5 @@ def test_a_range_reads_and_reaches_as_far_as_the_interval():
 def test_an_interval_reaches_somewhere():
     with pytest.raises(DeclarationError, match="it reaches nowhere"):
         interval()
-    assert str(interval(before="1 minute", after="10 seconds")) == "0:01:00 before to 0:00:10 after"
+    declared = catalog_of([HERE]).table("either")
+    assert overview.declaration(catalog_of([HERE]), declared)["join"] == "0:00:10 before to 0:00:10 after"
