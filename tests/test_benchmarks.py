@@ -1,12 +1,5 @@
-"""The benchmark runs end to end; how fast, is for `make bench` to say. The live stream beside a backfill is in `test_ui`."""
+"""What makes a benchmark void, and what is drawn of its numbers. Its parts run by `make bench`; one of them in `test_ui`, too."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-import psutil
 import pytest
 
 from benchmarks import check, plot, report, soak
@@ -15,38 +8,6 @@ from benchmarks.measure import BenchmarkError, Cost
 from benchmarks.report import Series
 
 VIEWS = {("a", 0): 3, ("b", 0): 1, ("a", 10_000): 2}
-
-
-@pytest.mark.slow
-@pytest.mark.parallel
-@pytest.mark.timeout(1500)
-def test_the_proof_is_timed_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    found = quick(tmp_path, "proof")
-    assert [len(each["proving"]) for each in found["proofs"]] == [1]
-    assert len(found["targets"]) == 3
-
-
-def quick(folder: Path, *parts: str) -> dict:
-    """The numbers of a quick run, which has removed its topics and tables and ended its processes."""
-    result = folder / "numbers.json"
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", *parts, "--json", str(result), "--work", str(folder)]
-    run = subprocess.run(command, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert not list(folder.glob("lakehouse-bench-*")) and not _processes_of(folder)
-    return json.loads(result.read_text())
-
-
-def _processes_of(folder: Path) -> list[str]:
-    """Processes that were started with or work in `folder`."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            words = [*process.cmdline(), process.cwd(), process.environ().get("LAKEHOUSE_ROOT", "")]
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-        if process.pid != os.getpid() and any(str(folder) in word for word in words):
-            found.append(" ".join(words))
-    return found
 
 
 @pytest.mark.parametrize(
