@@ -22,14 +22,17 @@ from benchmarks import check, latency, topic
 from benchmarks.measure import BenchmarkError
 from lakehouse import broker, catalog
 from lakehouse.event_time import PARTITION
+from lakehouse.frontier import frontier
 from lakehouse.kafka_options import client_config
 from lakehouse.producers import ads, producer
 from lakehouse.producers.ads import WINDOW_MS
 from lakehouse.producers.sender import send
 from lakehouse.ranges import Range, floor, text
 from lakehouse.settings import Settings, to_environment
+from lakehouse.table import Table
 
 _DAY = timedelta(hours=24)
+_CLOSED = 120.0  # seconds for the stream to have filled the day
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ def run(
             sending = beside.submit(send, sent.records(live, live_ms, None), sent.topic, client_config(settings), stop)
             try:
                 time.sleep(seconds)
+                _await_closed(settings, known.table("campaign_views"), day)
                 _deleted(gold, day)
                 began = time.time()
                 (recompute or by_command)(settings, day)
@@ -88,6 +92,14 @@ def run(
     alone = tuple(at - due for due, at in closed.items() if warm <= due < began)
     during = tuple(at - due for due, at in closed.items() if began <= due < ended)
     return Beside(alone, during, ended - began)
+
+
+def _await_closed(settings: Settings, table: Table, day: Range) -> None:
+    deadline = time.monotonic() + _CLOSED
+    while (ahead := frontier(settings, table)) is None or ahead < day.end:
+        if time.monotonic() > deadline:
+            raise BenchmarkError(f"beside: the frontier is {ahead}, and not past the day, after {_CLOSED:.0f} s; the run is void")
+        time.sleep(0.2)
 
 
 def _deleted(gold: Path, day: Range) -> None:

@@ -218,10 +218,11 @@ def test_a_day_is_backfilled_from_the_browser_beside_a_live_stream_that_never_st
 
     def from_the_browser(settings: Settings, day: Range) -> None:
         first, hours = supervisor.status(settings, "ads").pid, list(day.partitions("hour"))
+        until(lambda: told_of_the_day(ui), "Dagster is told what the stream has filled")  # until then it warns before it launches
         page.goto(f"{ui.address}/assets/campaign_views?view=partitions")
         page.get_by_role("button", name="Materialize").first.click()
         dialog = page.get_by_role("dialog")
-        dialog.get_by_placeholder("No matching partitions").fill(f"[{hours[0]}...{hours[-1]}]")
+        dialog.get_by_role("textbox").first.fill(f"[{hours[0]}...{hours[-1]}]")
         page.keyboard.press("Enter")
         dialog.get_by_text("24 partitions", exact=True).wait_for()
         page.screenshot(path=tmp_path / "backfill.png")
@@ -239,6 +240,16 @@ def test_a_day_is_backfilled_from_the_browser_beside_a_live_stream_that_never_st
 
     found = beside.run(ui.settings, 10, from_the_browser, past_rate=2)
     assert found.during, "windows closed while it ran"
+
+
+def told_of_the_day(ui: UI) -> bool:
+    found = ui.ask(
+        """{ views: assetNodeOrError(assetKey: {path: ["campaign_views"]}) {
+               ... on AssetNode { partitionStats { numMaterialized } } }
+             campaigns: assetNodeOrError(assetKey: {path: ["campaigns"]}) {
+               ... on AssetNode { assetMaterializations(limit: 1) { timestamp } } } }"""
+    )
+    return found["views"]["partitionStats"]["numMaterialized"] >= 24 and bool(found["campaigns"]["assetMaterializations"])
 
 
 def backfills(ui: UI) -> list[dict]:
