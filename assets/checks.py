@@ -35,10 +35,10 @@ class Closed(dg.Config):
 
 
 def checks(catalog: Catalog) -> list[dg.AssetChecksDefinition]:
-    """`stream_equals_batch` of derived tables; `expectations_hold` of all but records that have expectations."""
-    derived = catalog.derived
+    """`stream_equals_batch` of what is computed; `expectations_hold` of all but records that have expectations."""
+    derived, proven = catalog.derived, [*catalog.derived, *catalog.keyed]
     expecting = [t for t in catalog if t.expectations and catalog.kind(t) != "record"]
-    return [_stream_equals_batch(t) for t in derived] + [_expectations_hold(t, t in derived) for t in expecting]
+    return [_stream_equals_batch(t) for t in proven] + [_expectations_hold(t, t in derived) for t in expecting]
 
 
 def _stream_equals_batch(table: Table) -> dg.AssetChecksDefinition:
@@ -50,7 +50,7 @@ def _stream_equals_batch(table: Table) -> dg.AssetChecksDefinition:
         pool=PROOF,
     )
     def check(config: Closed, lakehouse: Lakehouse) -> dg.AssetCheckResult:
-        span = closed(lakehouse.settings, table, config.partitions)
+        span = None if table.keeps else closed(lakehouse.settings, table, config.partitions)
         return dg.AssetCheckResult(**verdict(lakehouse.settings, proven(lakehouse, table, span)))
 
     return check

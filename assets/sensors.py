@@ -99,7 +99,7 @@ def written_tables(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
         told: dict[str, str] = json.loads(context.cursor or "{}")
         events: list[dg.AssetMaterialization] = []
         for table in catalog:
-            record = catalog.kind(table) == "record"  # what was erased from it or put in again is no growth
+            record = catalog.kind(table) == "record" or table.keeps  # what was erased from it or put in again is no growth
             last = next(Journal(settings, table).live() if record else iter(Journal(settings, table)), None)
             if last is None or told.get(table.name) == last.at.isoformat():
                 continue

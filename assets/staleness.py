@@ -15,7 +15,7 @@ from lakehouse.table import GRAINS, Table
 
 
 def policy(settings: Settings, catalog: Catalog, table: Table) -> dg.FreshnessPolicy | None:
-    """Fails when the table is stale, warns half of its `stale_after` before; None for snapshots, which may stay as they are."""
+    """Fails when the table is stale, warns half of its `stale_after` before; None for what may stay as it is."""
     most = bound(settings, catalog, table)
     if most is None:
         return None
@@ -28,7 +28,7 @@ def bound(settings: Settings, catalog: Catalog, table: Table) -> timedelta | Non
     Of a pipeline that does not run all the time each may take the time between two runs longer.
     """
     kind, knob = catalog.kind(table), settings.freshness_of(table.pipeline)
-    if kind == "snapshot":
+    if kind in ("snapshot", "state", "history"):
         return None
     most = _within(settings, table) + (knob.cron.longest if knob.cron else knob.interval or timedelta(0))
     return most + (timedelta(0) if kind == "record" else GRAINS[table.grain])

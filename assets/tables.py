@@ -20,7 +20,7 @@ from lakehouse.table import Table
 def specs_and_assets(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec | dg.AssetsDefinition]:
     """Every source and table: sources and records as the outside fills them, the others with their bounded runs."""
     sources = [_source(s) for s in catalog.sources.values()]
-    make = {"record": _record, "row": _derived, "window": _derived, "snapshot": _snapshot}
+    make = {"record": _record, "state": _record, "history": _record, "row": _derived, "window": _derived, "snapshot": _snapshot}
     return sources + [make[catalog.kind(t)](settings, catalog, t) for t in catalog]
 
 
@@ -36,7 +36,8 @@ def _source(source: Source) -> dg.AssetSpec:
 
 def _record(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetSpec:
     """Written by its streaming job alone: nothing to materialise, nothing to backfill."""
-    return dg.AssetSpec(table.name, deps=[job_key(table.pipeline)], **_shown(settings, catalog, table))
+    deps = [job_key(table.pipeline)] + [dg.AssetDep(name) for name in table.inputs if table.keeps]
+    return dg.AssetSpec(table.name, deps=deps, **_shown(settings, catalog, table))
 
 
 def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDefinition:

@@ -61,13 +61,13 @@ class Backfill:
 def plan(
     lake: Lake, table_name: str, start: datetime | None = None, end: datetime | None = None, *, whole: bool = False
 ) -> Backfill | None:
-    """What `backfill.run` would do, refusing what it would refuse. None for a snapshot, which has no range.
+    """What `backfill.run` would do, refusing what it would refuse. None for a snapshot, a state or a history, which has no range.
 
     Raises RangeError, UnknownTable.
     """
     table, catalog = lake.catalog.table(table_name), lake.catalog
     if not (start and end):
-        if start or end or catalog.kind(table) != "snapshot":
+        if start or end or (catalog.kind(table) != "snapshot" and not table.keeps):
             raise RangeError(f"table={table.name}: a backfill needs both ends of its range; give --start and --end")
         return None
     span = Range(start, end)

@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import event_time, plan, ranges, sinks, sources
+from lakehouse import event_time, live_run, plan, ranges, sinks, sources
 from lakehouse.digest import digest
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.event_time import ORIGIN, PARTITION
@@ -81,10 +81,12 @@ def compute(
     driving = lake.catalog.driving_input(table)
     version = sinks.version(lake.path(driving)) if version is None else version
     versions = pinned(lake, table) | dict(snapshots or {})
-    judged, counts = _computed(
-        lake, plan.plan_of(lake, table), span, lake.read(driving, version), lake.snapshots(versions), "bounded", touched
-    )
-    return Computed(judged, counts, {"tables": {driving.name: version}, "snapshots": versions})
+    # what was valid behind the frontier no later version of a history tells otherwise
+    kept = {history.name: sinks.version(lake.path(history)) for history in lake.catalog.histories(table)}
+    others = lake.snapshots(versions | kept)
+    judged, counts = _computed(lake, plan.plan_of(lake, table), span, lake.read(driving, version), others, "bounded", touched)
+    inputs = {"tables": {driving.name: version}, "snapshots": versions} | ({"histories": kept} if kept else {})
+    return Computed(judged, counts, inputs)
 
 
 def preview(lake: Lake, step: Plan, span: Range, snapshots: Mapping[str, DataFrame]) -> DataFrame:
@@ -197,7 +199,13 @@ def refresh(lake: Lake, table: Table) -> Commit | None:
 
 
 def rebuild(lake: Lake, table: Table) -> Commit | None:
-    """Computes a snapshot table whole and replaces it; None if its rows are already these. Raises DeclarationError."""
+    """Computes a snapshot table whole and replaces it; None if its rows are already these. Raises DeclarationError.
+
+    A state or history its own job computes anew, when it is started the next time.
+    """
+    if table.keeps:
+        live_run.renew(lake, table)
+        return None
     if lake.catalog.kind(table) != "snapshot":
         raise RangeError(f"table={table.name}: it has event time; give a range (start and end)")
     sinks.create(lake, table)

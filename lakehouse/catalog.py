@@ -14,7 +14,7 @@ from lakehouse.inputs import FileSource, KafkaSource, Source
 from lakehouse.settings import SOONEST_STALE, Settings
 from lakehouse.table import Table
 
-Kind = Literal["record", "row", "window", "snapshot"]
+Kind = Literal["record", "row", "window", "snapshot", "state", "history"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,11 @@ class Catalog:
         return self.tables[name]
 
     def kind(self, table: Table) -> Kind:
-        """`record` (reads a topic), `window`, `row` (row-preserving) or `snapshot` (no event time)."""
+        """`record` (reads a topic), `window`, `row` (row-preserving), `state`, `history` or `snapshot` (no event time)."""
         if self.topics_of(table):
             return "record"
+        if table.keeps:
+            return table.keeps
         if table.window is not None:
             return "window"
         return "row" if self.driving_input(table) else "snapshot"
@@ -51,11 +53,15 @@ class Catalog:
     def driving_input(self, table: Table) -> Table | None:
         """The one input table with event time, which the live query follows; None for records and snapshots."""
         inputs = [self.tables[name] for name in table.inputs if name in self.tables]
-        return next((t for t in inputs if self.kind(t) != "snapshot"), None)
+        return next((t for t in inputs if self.kind(t) in ("record", "row", "window")), None)
 
     def is_derived(self, table: Table) -> bool:
         """Whether it has ranges of event time that bounded runs may compute: windows or rows, no record or snapshot."""
         return self.kind(table) in ("row", "window")
+
+    def puts_aside(self, table: Table) -> bool:
+        """Whether it has partitions, and a quarantine beside it; snapshots, states and histories have neither."""
+        return self.kind(table) in ("record", "row", "window")
 
     @property
     def derived(self) -> list[Table]:
@@ -71,6 +77,11 @@ class Catalog:
             )
         if kind == "snapshot":
             raise RangeError(f"table={table.name}: it has no event time, so no ranges; it is rebuilt whole")
+        if kind in ("state", "history"):
+            raise RangeError(
+                f"table={table.name}: a {kind} of the whole record has no ranges; `lakehouse backfill {table.name}` has its job "
+                "compute it anew"
+            )
 
     def downstream(self, table: Table) -> tuple[str, ...]:
         """The tables that are computed from `table`, directly or through others, inputs first."""
@@ -87,7 +98,21 @@ class Catalog:
 
     def snapshot_inputs(self, table: Table) -> list[Table]:
         """The inputs without event time: each pinned to a version that the commit records."""
-        return [t for t in (self.tables.get(name) for name in table.inputs) if t and self.kind(t) == "snapshot"]
+        return [t for t in (self.tables.get(name) for name in table.inputs) if t and self.kind(t) in ("snapshot", "state")]
+
+    def histories(self, table: Table) -> list[Table]:
+        """The histories that a table reads: its rows find in them what was valid at their event time."""
+        return [t for t in (self.tables.get(name) for name in table.inputs) if t and t.keeps == "history"]
+
+    def record_of(self, table: Table) -> Table | None:
+        """The record that a table is computed from, through its driving inputs; itself, if it is one. None for a snapshot."""
+        driving = self.driving_input(table)
+        return table if self.topics_of(table) else driving and self.record_of(driving)
+
+    @property
+    def keyed(self) -> list[Table]:
+        """The states and histories: of the whole record, without ranges."""
+        return [t for t in self if t.keeps]
 
     def event_time(self, table: Table) -> str:
         """The event-time column of a record or row table; a row table has its input's unless it names one."""
@@ -191,7 +216,8 @@ def _in_order(sources: dict[str, Source], tables: dict[str, Table]) -> dict[str,
                 )
     try:
         order = TopologicalSorter({n: [i for i in t.inputs if i in tables] for n, t in tables.items()}).static_order()
-        return {name: tables[name] for name in order}
+        kept = {name for name, t in tables.items() if t.keeps == "history"}
+        return {name: replace(tables[name], as_of=not kept.isdisjoint(tables[name].inputs)) for name in order}
     except CycleError as err:
         raise DeclarationError(f"tables={' -> '.join(err.args[1])}: a table cannot be computed from itself") from err
 
@@ -199,7 +225,11 @@ def _in_order(sources: dict[str, Source], tables: dict[str, Table]) -> dict[str,
 def _check(catalog: Catalog, table: Table) -> None:
     kind, where = catalog.kind(table), f"table={table.name}"
     topics = catalog.topics_of(table)
-    driving = [n for n in table.inputs if n in catalog.tables and catalog.kind(catalog.tables[n]) != "snapshot"]
+    driving = [n for n in table.inputs if n in catalog.tables and catalog.kind(catalog.tables[n]) in ("record", "row", "window")]
+    if table.keeps:
+        _check_keyed(catalog, table, driving)
+    if table.as_of:
+        _check_as_of(catalog, table, where)
     read_files = [n for n in table.inputs if isinstance(catalog.sources.get(n), FileSource)]
     if topics and len(topics) < len(table.inputs):
         raise DeclarationError(
@@ -243,15 +273,45 @@ def _check(catalog: Catalog, table: Table) -> None:
         raise DeclarationError(f"{where}, early={table.early}: rows without a window are final at once; remove it")
     if table.window is not None and not driving:
         raise DeclarationError(f"{where}: a window needs an input with event time; {table.inputs} has none")
-    if table.stale_after and (kind == "snapshot" or table.stale_after < SOONEST_STALE):
+    if table.stale_after and (not catalog.puts_aside(table) or table.stale_after < SOONEST_STALE):
         raise DeclarationError(
-            f"{where}, stale_after={table.stale_after}: at least {SOONEST_STALE}, and not of a snapshot, which may stay as "
+            f"{where}, stale_after={table.stale_after}: at least {SOONEST_STALE}, and not of a {kind}, which may stay as "
             "it is; wait longer or remove it"
         )
     if kind == "snapshot" and (table.event_time or table.delay):
         raise DeclarationError(
             f"{where}: it has no input with event time, so event_time and delay mean nothing; remove them"
         )
+
+
+def _check_keyed(catalog: Catalog, table: Table, driving: Sequence[str]) -> None:
+    where = f"table={table.name}, keeps={table.keeps!r}"
+    if not table.keys:
+        raise DeclarationError(f"{where}: of what? Name the columns that tell one from another: keys=[...]")
+    if len(driving) != 1 or catalog.kind(catalog.tables[driving[0]]) != "record":
+        raise DeclarationError(
+            f"{where}, inputs={table.inputs}: it is computed from every row of one record, late ones too; read the record, and "
+            "leave out in the function what does not count"
+        )
+    unused = {name: getattr(table, name) for name in ("window", "join", "deduplicate", "early", "delay", "metrics")}
+    if given := [name for name, value in unused.items() if value]:
+        raise DeclarationError(f"{where}, {given[0]}={unused[given[0]]}: it has no ranges of event time; remove it")
+    if table.late != "redirect":
+        raise DeclarationError(f"{where}, late={table.late!r}: no row is late for it; remove it")
+
+
+def _check_as_of(catalog: Catalog, table: Table, where: str) -> None:
+    if catalog.kind(table) != "row" or table.join or table.deduplicate:
+        raise DeclarationError(
+            f"{where}, inputs={table.inputs}: a history is read row by row, as of each row's event time; do that in a row table "
+            "without join= and deduplicate=, and read that"
+        )
+    for history in catalog.histories(table):
+        if catalog.record_of(history) != catalog.record_of(table):
+            raise DeclarationError(
+                f"{where}, input={history.name}: it is of another record, and nothing tells how far it is complete when a row is "
+                "joined; unite their topics in one record"
+            )
 
 
 def table_path(settings: Settings, table: Table, side: Literal["", "quarantine", "early"] = "") -> Path:

@@ -81,15 +81,15 @@ def quarantine(
     from lakehouse import query as engine
 
     settings, catalog = _lakehouse()
-    if catalog.kind(catalog.table(table)) == "snapshot":
-        raise RangeError(f"table={table}: a snapshot is replaced whole or not at all, so it puts no rows aside")
+    if not catalog.puts_aside(chosen := catalog.table(table)):
+        raise RangeError(f"table={table}: a {catalog.kind(chosen)} is whole or not at all, so it puts no rows aside")
     text = reason.replace("'", "''")
-    chosen = f"FROM {table}__quarantine WHERE strpos(reason, '{text}') > 0"
+    found = f"FROM {table}__quarantine WHERE strpos(reason, '{text}') > 0"
     if not as_json:
-        counts = engine.run(settings, catalog, f"SELECT count(*) AS rows, reason {chosen} GROUP BY 2 ORDER BY 1 DESC")
+        counts = engine.run(settings, catalog, f"SELECT count(*) AS rows, reason {found} GROUP BY 2 ORDER BY 1 DESC")
         console.print_rows(counts.columns, counts.rows)
     position = "_arrival['partition'] AS partition, _arrival['offset'] AS offset, _arrival['time'] AS arrived"
-    newest = f"SELECT reason, {position}, value {chosen} ORDER BY arrived DESC, partition, offset DESC"
+    newest = f"SELECT reason, {position}, value {found} ORDER BY arrived DESC, partition, offset DESC"
     _print(engine.run(settings, catalog, newest, limit or None), as_json)
 
 

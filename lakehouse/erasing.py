@@ -48,6 +48,11 @@ def planned(lake: Lake, record: Table, where: str) -> Erasure:
     kind = lake.catalog.kind(record)
     if kind != "record":
         raise RangeError(f"table={record.name}: it is computed ({kind} table), so its rows come back; erase them in its record")
+    if kept := [t.name for t in lake.catalog.keyed if t.name in lake.catalog.downstream(record)]:
+        raise RangeError(
+            f"table={record.name}: {', '.join(kept)} keep what its rows added up to, and what was joined with it may be of any "
+            "later time; erasing does not reach these yet, so nothing was erased"
+        )
     try:
         matched, (aside, undecoded) = lake.read(record).where(where), _put_aside(lake, record, where)
     except (AnalysisException, ParseException) as err:

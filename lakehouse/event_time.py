@@ -26,7 +26,7 @@ PARTITION = "_partition"
 ORIGIN = "_origin"
 WINDOW = "window"
 INGESTION = "ingestion_time"  # a record whose event time this is gets it as a column: the time of arrival
-_SOURCE_ORDER = ("time", "topic", "partition", "offset")
+SOURCE_ORDER = ("time", "topic", "partition", "offset")
 _LATE = "_late"
 _WATERMARK = "_watermark"  # `_arrival.watermark` as a column of its own, so that a query need not read the rest of the struct
 _WATERMARKED = {"spark.watermarkDelayMs": 0}  # by this internal key Spark finds the event-time column of an operator
@@ -82,7 +82,10 @@ def flagged(rows: DataFrame, table: Table, event_time: str) -> DataFrame:
     if _WATERMARK not in rows.columns:
         rows = rows.withColumn(_WATERMARK, F.col(f"{ARRIVAL}.watermark"))
     watermark = F.col(_WATERMARK)
-    if table.join or (window is not None and window.kind == "count"):  # its window is known among the rows of its partition only
+    if table.keeps == "state":
+        return rows.withColumn(_LATE, F.lit(False))
+    # the window of a counted row is known among the rows of its partition only
+    if table.keeps or table.join or table.as_of or (window is not None and window.kind == "count"):
         return rows.withColumn(_LATE, F.col(event_time) <= watermark)
     if window is None:
         return rows.withColumn(_LATE, _end_of(GRAINS[table.grain], event_time) <= watermark)  # partitions are UTC
@@ -148,7 +151,7 @@ def counted(rows: DataFrame, window: Window, keys: Sequence[str], event_time: st
     Of a partition that has closed by `end` the last window is complete however few rows it holds.
     """
     closes = _end_of(GRAINS[grain], event_time)
-    order = [F.col(event_time), *(F.col(f"{ARRIVAL}.{name}") for name in _SOURCE_ORDER)]
+    order = [F.col(event_time), *(F.col(f"{ARRIVAL}.{name}") for name in SOURCE_ORDER)]
     of_key = Sql.partitionBy(*keys, closes)
     group = F.floor((F.row_number().over(of_key.orderBy(*order)) - 1) / window.rows)
     of_group = Sql.partitionBy(*keys, closes, "_group")
@@ -165,7 +168,7 @@ def firsts(rows: DataFrame, others: DataFrame, duplicates: Duplicates, event_tim
     Source order is (time of arrival, topic, partition, offset); a record's batches never go back in it. So what is kept is
     decided when a row arrives, and no row that comes later changes it.
     """
-    order = F.struct(*(F.col(f"{ARRIVAL}.{name}") for name in _SOURCE_ORDER))
+    order = F.struct(*(F.col(f"{ARRIVAL}.{name}") for name in SOURCE_ORDER))
     keys = [F.col(key).alias(f"_key_{key}") for key in duplicates.keys]
     before = others.select(*keys, F.col(event_time).alias("_then"), order.alias("_before"))
     apart = F.abs(F.unix_micros(event_time) - F.unix_micros("_then")) <= duplicates.within // timedelta(microseconds=1)

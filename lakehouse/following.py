@@ -20,7 +20,7 @@ _EVER = datetime(9999, 1, 1, tzinfo=UTC)
 def derived(lake: Lake, record: Table) -> list[Table]:
     """The tables that hold something computed from the record, inputs first."""
     tables = (lake.catalog.table(name) for name in lake.catalog.downstream(record))
-    return [table for table in tables if next(lake.journal(table).live(), None)]
+    return [table for table in tables if lake.catalog.is_derived(table) and next(lake.journal(table).live(), None)]
 
 
 def spans(lake: Lake, record: Table, hours: Iterable[datetime]) -> dict[str, tuple[Range, ...]]:

@@ -27,6 +27,7 @@ class KafkaSource:
     max_ahead: timedelta = timedelta(minutes=5)
     not_before: datetime = datetime(2000, 1, 1, tzinfo=UTC)
     idle_after: timedelta = timedelta(seconds=30)
+    key: str = ""
     name: str = ""
 
 
@@ -41,6 +42,7 @@ def kafka(
     max_ahead: str | timedelta = "5 minutes",
     not_before: datetime = datetime(2000, 1, 1, tzinfo=UTC),
     idle_after: str | timedelta = "30 seconds",
+    key: str = "",
 ) -> KafkaSource:
     """A topic, declared once.
 
@@ -49,7 +51,11 @@ def kafka(
     object of that schema, without its key if `require_key`, or when its event time is missing, before `not_before`, or
     ahead of the record's own timestamp by more than `max_ahead`. With a `contract` also when it has fields that the schema
     does not name: what a producer adds or renames is told, where else it would be null or not seen. A partition silent for
-    `idle_after` while another is not no longer holds back the watermark. Raises DeclarationError.
+    `idle_after` while another is not no longer holds back the watermark.
+
+    `key` is for a compacted topic: it names the STRING column that is the record's key. A record without a value then deletes
+    that key: a row of the key and nulls. Two columns are added: `deleted`, and `sent`, the record's own timestamp, which is
+    the only time that a deletion has. Raises DeclarationError.
     """
     one_of("format", format, ("json", "text"))
     if format == "text" and not _TEXT.fullmatch(schema):
@@ -58,11 +64,13 @@ def kafka(
         )
     if contract and format == "text":
         raise DeclarationError("contract=True, format='text': text has no fields to agree on; leave the contract out")
+    if key and (format != "json" or not re.search(rf"(^|,)\s*{re.escape(key)}\s+STRING\b", schema, re.IGNORECASE)):
+        raise DeclarationError(f"key={key!r}, schema={schema!r}: the key is text; name a STRING column of a JSON schema")
     if not_before.tzinfo is None:
         raise DeclarationError(f"not_before={not_before}: an instant needs its time zone; add tzinfo=UTC")
     return KafkaSource(
         topic, schema, format, require_key, contract, max_bytes, duration(max_ahead, "max_ahead"), not_before,
-        duration(idle_after, "idle_after"),
+        duration(idle_after, "idle_after"), key,
     )  # fmt: skip
 
 

@@ -5,15 +5,16 @@ How a micro-batch is written, `lakehouse.live_run` says.
 
 import sys
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-from lakehouse import bounded, delta_log, event_time, plan, ranges, seam, sinks, sources
+from lakehouse import bounded, delta_log, event_time, keyed, plan, ranges, seam, sinks, sources
 from lakehouse.errors import DeclarationError
-from lakehouse.event_time import ORIGIN, Head
+from lakehouse.event_time import Head
+from lakehouse.frontier import frontier
 from lakehouse.lake import Lake
 from lakehouse.live_run import BatchLog, LiveRun, began, live_run
 from lakehouse.plan import REASON
@@ -39,12 +40,14 @@ def start(
         )
         print(told, file=sys.stderr, flush=True)
     run = live_run(lake, table, reached)
-    closing = run.plan.kind != "record" and plan.closes_ranges(lake, run.plan)
-    stream, batches = (_closing if closing else {"record": _record, "row": _row, "window": _window}[run.plan.kind])(run)
+    closing = run.plan.kind in ("row", "window") and plan.closes_ranges(lake, run.plan)
+    kinds = {"record": _record, "row": _row, "window": _window, "state": keyed.state, "history": keyed.history}
+    stream, batches = (_closing if closing else kinds[run.plan.kind])(run)
     lake.spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.name)
     writer = stream.writeStream.queryName(table.name).option("checkpointLocation", str(run.checkpoint))
     trigger = {"availableNow": True} if available_now else {"processingTime": lake.pace(table)}
-    return writer.foreachBatch(batches).trigger(**trigger).start()
+    mode = "update" if table.keeps == "state" else "append"
+    return writer.outputMode(mode).foreachBatch(batches).trigger(**trigger).start()
 
 
 def _cut(lake: Lake, table: Table) -> bool:
@@ -90,7 +93,7 @@ def record_batch(run: LiveRun, batch: DataFrame, batch_id: int, log: BatchLog) -
     maxima = [F.max(F.when(run.plan.of_partition(*where), good)).alias(key) for key, where in partitions.items()]
 
     def counts(seen: Mapping[str, object]) -> dict[str, object]:
-        latest = {key: _utc(seen[key]) for key in partitions if seen[key] is not None}
+        latest = {key: plan.utc(seen[key]) for key in partitions if seen[key] is not None}
         if run.plan.by_ingestion and latest:
             latest = dict.fromkeys(partitions, at)  # time goes on for a partition without records, too
         now = event_time.advanced(heads, latest, at)
@@ -110,18 +113,10 @@ def _key(topic: str, partition: str) -> str:
     return f"{topic}-{partition}"
 
 
-def _stream(run: LiveRun) -> DataFrame:
-    """The live rows of the driving input: from the seam on, if the table has one, from the beginning if not."""
-    lake, driving = run.lake, run.lake.catalog.table(run.plan.driving)
-    since = run.seam.version if run.seam else None
-    rows = sources.table_stream(lake.spark, lake.settings, str(lake.path(driving)), since)
-    return rows.where(f"{ORIGIN} = 'live'")
-
-
 def _row(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
     lake = run.lake
     driving = lake.catalog.table(run.plan.driving)
-    stream = _stream(run)
+    stream = run.stream()
     snapshots = run.snapshots()
 
     def batches(batch: DataFrame, batch_id: int) -> None:
@@ -140,7 +135,7 @@ def _row(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
                 "late": passed["late"],
                 "late_from": ranges.micros(passed["late_from"]),
                 "late_to": ranges.micros(passed["late_to"]),
-                "frontier": max(start, _utc(furthest)) if furthest else start,
+                "frontier": max(start, plan.utc(furthest)) if furthest else start,
             }
 
         run.write(
@@ -158,7 +153,7 @@ def _near(lake: Lake, run: LiveRun, batch: DataFrame) -> DataFrame:
     """The input's rows among which duplicates of the batch's rows may be; what arrived after the batch does not count."""
     moment = lake.catalog.event_time(lake.catalog.table(run.plan.driving))
     first, last = batch.agg(F.min(moment), F.max(moment)).head()
-    span = Range(_utc(first), _utc(last) + _INSTANT) if first else Range(EPOCH, EPOCH + timedelta(1))
+    span = Range(plan.utc(first), plan.utc(last) + _INSTANT) if first else Range(EPOCH, EPOCH + timedelta(1))
     within = event_time.between(F.col(moment), ranges.widened(span, run.table.deduplicate.within))
     return lake.read(lake.catalog.table(run.plan.driving)).where(within)
 
@@ -166,7 +161,7 @@ def _near(lake: Lake, run: LiveRun, batch: DataFrame) -> DataFrame:
 def _window(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
     lake = run.lake
     driving = lake.catalog.table(run.plan.driving)
-    stream = _stream(run)
+    stream = run.stream()
     rows = event_time.driven_by_stored_watermark(stream, run.plan.event_time)
     judged = run.plan.derived(rows, run.snapshots(), "live", f"gate_{run.table.name}")
 
@@ -177,7 +172,7 @@ def _window(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
         batch = batch.observe(f"batch_{run.table.name}", F.count(F.lit(1)).alias("rows")).persist()
         try:
             run.write(
-                batch, batch_id, lambda _: _gate_counts(run), watermark=log.watermark,
+                batch, batch_id, lambda _: _of_gate(run), watermark=log.watermark,
                 frontier=max(log.watermark, run.start),
                 inputs={"tables": {driving.name: log.inputs}, "snapshots": run.pinned},
             )  # fmt: skip
@@ -194,34 +189,30 @@ def _closing(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]
     """
     lake, table, step = run.lake, run.table, run.plan
     driving = lake.catalog.table(step.driving)
-    stream = _stream(run)
-    snapshots = run.snapshots()
+    stream = run.stream()
+    snapshots, histories = run.snapshots(), lake.catalog.histories(table)
 
     def batches(batch: DataFrame, batch_id: int) -> None:
         log = run.log(batch_id)
         before = lake.journal(table).before(run.generation, batch_id)
         start = (before and before.frontier) or run.start
         seen = step.counts(batch).head().asDict()
-        ahead = max(start, _utc(seen.pop("watermark")) - table.after) if seen["arrived"] else start
-        judged = bounded.closing(lake, step, Range(start, max(ahead, start + _INSTANT)), snapshots)
+        ahead = max(start, plan.utc(seen.pop("watermark")) - table.after) if seen["arrived"] else start
+        for history in histories:  # a row finds what was valid only once its history is as far; looked at before it is read
+            ahead = max(start, min(ahead, frontier(lake.settings, history) or start))
+        read = {history.name: sinks.version(lake.path(history)) for history in histories}
+        others = snapshots | lake.snapshots(read)
+        judged = bounded.closing(lake, step, Range(start, max(ahead, start + _INSTANT)), others)
         seen |= {name: ranges.micros(seen[name]) for name in ("late_from", "late_to")}
         run.write(
             judged if ahead > start else judged.limit(0), batch_id, lambda _: seen, watermark=start, frontier=ahead,
-            inputs={"tables": {driving.name: log.inputs}, "snapshots": run.pinned},
+            inputs={"tables": {driving.name: log.inputs}, "snapshots": run.pinned} | ({"histories": read} if read else {}),
         )  # fmt: skip
 
     return stream, batches
 
 
-def _gate_counts(run: LiveRun) -> dict[str, object]:
-    """What the gate counted of the batch just run, from the metrics of the query's own execution."""
-    query = next(q for q in run.lake.spark.streams.active if q.name == run.table.name)
-    metrics = query._jsq.streamingQuery().lastExecution().observedMetrics()
-    row = metrics.get(f"gate_{run.table.name}").get()
-    seen = {name: row.getAs(name) for name in ("arrived", "late", "late_from", "late_to")}
-    return seen | {name: ranges.micros(seen[name]) for name in ("late_from", "late_to")}
-
-
-def _utc(moment: datetime) -> datetime:
-    """PySpark hands out timestamps as naive local time."""
-    return moment.astimezone(UTC)
+def _of_gate(run: LiveRun) -> dict[str, object]:
+    seen = run.gate_counts()
+    del seen["watermark"]  # the query's own is in force
+    return seen

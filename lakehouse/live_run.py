@@ -15,12 +15,12 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from lakehouse import plan, sinks
-from lakehouse.event_time import PARTITION
+from lakehouse import plan, sinks, sources
+from lakehouse.event_time import ORIGIN, PARTITION
 from lakehouse.frontier import Commit, Journal, Seam, seam_of
 from lakehouse.lake import Lake
 from lakehouse.plan import REASON, Plan
-from lakehouse.ranges import EPOCH, partition_format
+from lakehouse.ranges import EPOCH, micros, partition_format
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 
@@ -53,6 +53,30 @@ class LiveRun:
     def snapshots(self) -> dict[str, DataFrame]:
         """The pinned snapshot inputs, kept in memory: else each micro-batch would look for their files anew."""
         return {name: rows.persist() for name, rows in self.lake.snapshots(self.pinned).items()}
+
+    def stream(self) -> DataFrame:
+        """The rows of the driving input: from the seam on, if the table has one, from the beginning if not.
+
+        Those that a bounded run wrote are left out: they replace what already went downstream. A state or history reads all of
+        its record, first as it stands.
+        """
+        lake, path = self.lake, str(self.lake.path(self.lake.catalog.table(self.plan.driving)))
+        if self.table.keeps:
+            return sources.whole_table_stream(lake.spark, path)
+        since = self.seam.version if self.seam else None
+        return sources.table_stream(lake.spark, lake.settings, path, since).where(f"{ORIGIN} = 'live'")
+
+    def gate_counts(self) -> dict[str, object]:
+        """What the gate counted of the batch just run, from the metrics of the query's own execution."""
+        query = next(q for q in self.lake.spark.streams.active if q.name == self.table.name)
+        metrics = query._jsq.streamingQuery().lastExecution().observedMetrics()
+        row = metrics.get(f"gate_{self.table.name}").get()
+        seen = {name: row.getAs(name) for name in ("arrived", "late", "late_from", "late_to", "watermark")}
+        seen |= {name: micros(seen[name]) for name in ("late_from", "late_to")}
+        if instant := seen["watermark"]:  # a java.sql.Timestamp
+            whole, rest = timedelta(seconds=instant.getTime() // 1000), timedelta(microseconds=instant.getNanos() // 1000)
+            seen["watermark"] = EPOCH + whole + rest
+        return seen
 
     @property
     def start(self) -> datetime:
@@ -113,6 +137,33 @@ class LiveRun:
         )  # fmt: skip
         self.lake.journal(self.table).append(commit)
         self.reached("journal")
+
+
+    def keep(self, rows: DataFrame, batch: int, **known: object) -> None:
+        """All rows of a state or history, as they are after this batch, then the journal's line; `written`: how many are new."""
+        started = time.monotonic()
+        app, path = _app(self.table, self.generation), self.lake.path(self.table)
+        metadata = {"fingerprint": self.table.fingerprint, "inputs": known["inputs"]}
+        self.reached("begin")
+        if known["written"] or batch == 0:
+            version = sinks.swap(rows, path, app, batch, metadata, replayed=batch <= self.committed)
+        else:
+            version = sinks.version(path)
+        self.reached("rows")
+        self.reached("quarantine")
+        commit = Commit(
+            table=self.table.name, role="live", generation=self.generation, batch=batch, version=version,
+            at=datetime.now(UTC), fingerprint=self.table.fingerprint, seconds=time.monotonic() - started, **known,
+        )  # fmt: skip
+        self.lake.journal(self.table).append(commit)
+        self.reached("journal")
+
+
+def renew(lake: Lake, table: Table) -> None:
+    """Begins the next generation of a state or history: when its job is started the next time, it computes it anew."""
+    generation, checkpoint = _generation(lake, table)
+    if (checkpoint / "offsets").exists():
+        checkpoint.with_name(str(generation + 1)).mkdir()
 
 
 def live_run(lake: Lake, table: Table, reached: Callable[[str], None] = lambda point: None) -> LiveRun:

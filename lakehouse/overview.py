@@ -78,7 +78,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, object]:
         "duplicates": str(table.deduplicate or ""),
         "keys": list(table.keys),
         "late": table.late if catalog.is_derived(table) else "",
-        "partitions": table.grain if catalog.kind(table) != "snapshot" else "",
+        "partitions": table.grain if catalog.puts_aside(table) else "",
         "tolerance": table.tolerance or "",
         "metrics": list(table.metrics),
         "expectations": [str(e) for e in table.expectations],

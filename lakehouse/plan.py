@@ -8,14 +8,14 @@ A judged row carries `_reason` (null for a good row), `_origin` and `_partition`
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse import event_time, provable, quality, ranges, sources
+from lakehouse import event_time, histories, provable, quality, ranges, sources
 from lakehouse.catalog import Kind
 from lakehouse.errors import DeclarationError
 from lakehouse.event_time import ARRIVAL, ARRIVAL_TYPE, ORIGIN, PARTITION
@@ -136,15 +136,30 @@ class Plan:
         if self.table.deduplicate:
             among = event_time.accepted(self._flagged(rows if others is None else others))
             taken = event_time.firsts(taken, among, self.table.deduplicate, self.event_time)
-        inputs = {self.driving: taken} | {
-            n: s.drop(PARTITION, ORIGIN) for n, s in snapshots.items()
-        }
+        inputs = {self.driving: taken} | {name: _plain(each) for name, each in snapshots.items()}
         moment = event_time.instant_of(self.table.window, self.event_time)
         reason = F.coalesce(
             F.when(moment.isNull(), F.lit(f"event time missing: {self.event_time}")), quality.first_broken(self.rules)
         )
         rows = self._called(inputs, {ARRIVAL} if self.kind == "row" else set())
         return self._placed(rows.withColumn(REASON, reason), moment, origin)
+
+    def kept(
+        self, rows: DataFrame, snapshots: Mapping[str, DataFrame], observed: Observation | str | None = None
+    ) -> DataFrame:
+        """Rows of the record through the function: the state of each key among them, or the changes of a history.
+
+        No row is left out: late ones count, too. What breaks an expectation is not put aside, for a state without one of its
+        keys would be wrong: the check on the table tells it.
+        """
+        flagged = self._flagged(rows)
+        if observed is not None:
+            flagged = flagged.observe(observed, *event_time.counts(self.table, self.event_time))
+        inputs = {self.driving: event_time.accepted(flagged, late_too=True)}
+        inputs |= {name: _plain(each) for name, each in snapshots.items()}
+        if self.kind == "state":
+            return self._called(inputs, set())
+        return histories.changes(self._called(inputs, {ARRIVAL}), self.event_time)
 
     def counts(self, rows: DataFrame, *by: Column) -> DataFrame:
         """How many rows of the driving input arrived, how many of them late (`event_time.counts`): one row, or one a `by`."""
@@ -175,7 +190,7 @@ class Plan:
             provable.check_keeps_all(where, rows, inputs)
         if self.table.window and self.table.window.kind == "session":
             provable.check_sessions(where, rows)
-        wanted = {self.event_time} if self.kind in ("record", "row") and not self.by_ingestion else set()
+        wanted = {self.event_time} if self.kind in ("record", "row", "history") and not self.by_ingestion else set()
         wanted |= {event_time.WINDOW, *self.table.keys} if self.kind == "window" else set(self.table.keys)
         if missing := wanted - set(rows.columns):
             raise DeclarationError(
@@ -186,6 +201,16 @@ class Plan:
         if unknown := [c for c in rows.columns if c.startswith("_") and c not in kept]:
             raise DeclarationError(f"{where}: a leading '_' marks technical columns; rename {', '.join(unknown)}")
         return rows
+
+
+def _plain(rows: DataFrame) -> DataFrame:
+    """An input as functions see it: without technical columns."""
+    return rows.drop(*(name for name in rows.columns if name.startswith("_")))
+
+
+def utc(moment: datetime) -> datetime:
+    """PySpark hands out timestamps as naive local time."""
+    return moment.astimezone(UTC)
 
 
 def good(judged: DataFrame) -> DataFrame:
@@ -242,22 +267,25 @@ def check(lake: Lake, table: Table) -> None:
     step = plan_of(lake, table, judged=False)
     if step.kind in ("row", "window"):
         provable.check(table, _on_no_rows(lake, step), row_preserving=step.kind == "row")
+    if step.table.keeps:
+        provable.check_keyed(table, _on_no_rows(lake, step))
 
 
 def closes_ranges(lake: Lake, step: Plan) -> bool:
     """Whether Spark has what the table does in batch only, or not exactly, so that live each range is computed as it closes."""
     window = step.table.window
     counted = window is not None and window.kind == "count"
-    return bool(step.table.join or counted or (window and provable.needs_whole_windows(_on_no_rows(lake, step))))
+    whole = step.table.join or step.table.as_of or counted
+    return bool(whole or (window and provable.needs_whole_windows(_on_no_rows(lake, step))))
 
 
 def _on_no_rows(lake: Lake, step: Plan) -> DataFrame:
-    """What the function of a row or window table makes of empty inputs."""
+    """What the function of a table with a driving input makes of empty inputs."""
     inputs = {name: _empty(lake, name) for name in step.table.inputs}
     rows = event_time.accepted(step._flagged(inputs[step.driving]))
     if step.kind == "window" and event_time.WINDOW not in rows.columns:  # of a count window: assigned later
         rows = rows.withColumn(event_time.WINDOW, F.lit(None).cast("struct<start:timestamp,end:timestamp>"))
-    inputs = {name: each.drop(PARTITION, ORIGIN) for name, each in inputs.items()} | {step.driving: rows}
+    inputs = {name: _plain(each) for name, each in inputs.items()} | {step.driving: rows}
     return step.table(**inputs)
 
 
@@ -268,6 +296,9 @@ def _columns(lake: Lake, plan: Plan) -> StructType:
     if plan.kind == "snapshot":
         return good(plan.snapshot(empty)).schema
     rows = empty.pop(plan.driving)
+    if plan.table.keeps:
+        kept = plan.kept(rows, empty)
+        return (histories.versions(kept, plan.table.keys) if plan.kind == "history" else kept).schema
     return good(plan.derived(rows, empty, "live", "schema")).schema
 
 

@@ -9,11 +9,12 @@ from functools import partial, reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import bounded, causes, coverage, delta_log, event_time, plan, ranges, sinks, updates
-from lakehouse.digest import EMPTY, Difference, Digest, differences, digest_by
+from lakehouse import bounded, causes, coverage, delta_log, event_time, keyed, plan, ranges, sinks, updates
+from lakehouse.digest import EMPTY, Difference, Digest, differences, digest, digest_by
 from lakehouse.errors import RangeError
 from lakehouse.event_time import ARRIVAL, ORIGIN, PARTITION
 from lakehouse.frontier import Certificate, Verdict, certify
+from lakehouse.histories import VALID
 from lakehouse.lake import Lake
 from lakehouse.makers import makers
 from lakehouse.ranges import Range, partition_range
@@ -51,9 +52,14 @@ def prove(lake: Lake, table: Table, span: Range | None = None) -> list[Certifica
     A certificate for each partition, in order; neighbours without a row on either side share one. What lies ahead of the
     frontier is NOT_YET; of a row table's open partition only rows whose arrival the frontier has passed are compared, the
     same on both sides. The input is read as it is now, snapshots as the writers of the rows read them. Nothing is changed;
-    the verdicts are recorded in `_certificates`. Raises RangeError.
+    the verdicts are recorded in `_certificates`. A state or history has no ranges: it is recomputed whole, from the record at the
+    version that its last commit had read. Raises RangeError.
     """
     started = time.monotonic()
+    if table.keeps:
+        found = [_kept(lake, table, span, started)]
+        certify(lake.settings, found)
+        return found
     ahead = bounded.closed_until(lake, table)
     span = span or _whole(lake, table, ahead)
     driving = lake.catalog.driving_input(table)
@@ -74,6 +80,36 @@ def prove(lake: Lake, table: Table, span: Range | None = None) -> list[Certifica
     found = [replace(c, seconds=share * (1 + c.rows_live + c.rows_bounded)) for c in found]
     certify(lake.settings, found)
     return found
+
+
+def _kept(lake: Lake, table: Table, span: Range | None, started: float) -> Certificate:
+    if span is not None:
+        lake.catalog.check_derived(table)  # raises
+    last = next(lake.journal(table).live(), None)
+    if last is None or last.frontier is None:
+        raise RangeError(f"table={table.name}: nothing is computed before the live run's first commit; start its job")
+    record = lake.catalog.driving_input(table)
+    read = updates.version_read(last, record)
+    rows = lake.read(record, read)
+    actual = lake.read(table, last.version)
+    expected = keyed.recomputed(lake, table, rows, dict(last.inputs["snapshots"]))
+    ours, theirs = digest(actual), digest(expected)
+    first = bounded.first(lake, table) or last.frontier
+    found = Certificate(
+        table=table.name, start=min(first, last.frontier), end=last.frontier, verdict="EQUAL", rows_live=ours.rows,
+        rows_bounded=theirs.rows, rows_by_bounded_runs=0, digest_live=str(ours), digest_bounded=str(theirs),
+        frontier=last.frontier, version=last.version, fingerprint=table.fingerprint, at=datetime.now(UTC),
+        inputs={"tables": {record.name: read}, "snapshots": last.inputs["snapshots"]}, seconds=time.monotonic() - started,
+    )  # fmt: skip
+    if ours == theirs:
+        return found
+    keys = (*table.keys, *(VALID[:1] if table.keeps == "history" else ()))
+    everywhere = (each.withColumn("_all", F.lit(1)) for each in (expected, actual))
+    difference = differences(*everywhere, keys, "_all", table.tolerance).get(1)
+    if difference is None or not table.proof:
+        return found if table.proof else replace(found, verdict="UNPROVABLE", detail="declared with proof=False")
+    why = f"`lakehouse backfill {table.name}` has its job compute it anew, when it is started the next time"
+    return replace(found, verdict="DIFFERENT", detail=why, **_shown(difference))
 
 
 def summed(found: Sequence[Certificate]) -> Certificate:
@@ -129,10 +165,10 @@ def _computed(lake: Lake, table: Table, span: Range, snapshots: Mapping[str, int
         settled = F.col(f"{ARRIVAL}.watermark") < F.lit(blank.frontier)
         expected, actual = expected.where(settled), actual.where(settled)
     ours, by_bounded = {}, {}
-    for (key, origin), digest in digest_by(actual, F.struct(PARTITION, ORIGIN)).items():
-        ours[key] = ours.get(key, EMPTY) + digest
+    for (key, origin), part in digest_by(actual, F.struct(PARTITION, ORIGIN)).items():
+        ours[key] = ours.get(key, EMPTY) + part
         if origin == "bounded":
-            by_bounded[key] = digest.rows
+            by_bounded[key] = part.rows
     return _Sides(span, actual, expected, computed.inputs, ours, digest_by(expected, F.col(PARTITION)), by_bounded)
 
 

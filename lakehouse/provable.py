@@ -39,6 +39,29 @@ def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
         raise DeclarationError(f"{where}, {name}: {rule}; or declare proof=False, and its ranges stay unproven")
 
 
+def check_keyed(table: Table, rows: DataFrame) -> None:
+    """As `check`, of a state or a history; raises DeclarationError also where Spark could not keep a state up to date."""
+    check(table, rows, row_preserving=table.keeps == "history")
+    if table.keeps == "history":
+        return
+    where, node = f"table={table.name}, keeps='state'", rows._jdf.queryExecution().analyzed()
+    found = sorted(n.nodeName() for n in _nodes(node) if n.nodeName() in _WHOLE and _reads(n))
+    if found != ["Aggregate"] or any(_of_itself(n) for n in _nodes(node)):
+        raise DeclarationError(
+            f"{where}, operators={', '.join(found) or 'none'}: a state is one aggregation of the record's rows by its keys; "
+            "write groupBy(...).agg(...) once (the latest row of a key is max_by(..., event time))"
+        )
+    if any(kind == "AggregateExpression" and e.isDistinct() for n in _nodes(node) for e, kind, _ in _of(n)):
+        raise DeclarationError(f"{where}: distinct values are not counted in a state; keep them as keys of their own")
+    while node.nodeName() != "Aggregate":
+        if node.nodeName() == "Filter":
+            raise DeclarationError(
+                f"{where}: it filters after it has aggregated, and a key that does not pass any more would stay as it was; "
+                "filter rows before, or the state where it is read"
+            )
+        node = node.children().apply(0)
+
+
 def check_keeps_all(where: str, rows: DataFrame, inputs: Mapping[str, DataFrame]) -> None:
     """Raises DeclarationError unless each row of each input of a record is in `rows`, its function's result, once."""
     read = sum((_operators(each) for each in inputs.values()), Counter())

@@ -14,7 +14,7 @@ from lakehouse import bounded, delta_log, event_time, plan, ranges
 from lakehouse.errors import JobError
 from lakehouse.event_time import WINDOW
 from lakehouse.files import alone, replace_file
-from lakehouse.frontier import Seam, seam_of, seam_path
+from lakehouse.frontier import Seam, frontier, seam_of, seam_path
 from lakehouse.lake import Lake
 from lakehouse.live_run import began
 from lakehouse.ranges import EPOCH, Range, text
@@ -47,7 +47,8 @@ def _begin(lake: Lake, table: Table) -> Seam:
     last = next((c for c in lake.journal(driving).live() if c.frontier and c.frontier > EPOCH), None)
     if last is None:
         raise JobError(f"table={table.name}: its input {driving.name} has no frontier yet; start its job first")
-    ahead = ranges.floor(last.frontier - table.after, GRAINS[table.grain])
+    histories = [frontier(lake.settings, history) or EPOCH for history in lake.catalog.histories(table)]
+    ahead = ranges.floor(min([last.frontier - table.after, *histories]), GRAINS[table.grain])
     reads = _reads(lake, table, ahead)
     before = seam_of(lake.settings, driving)
     if before and reads < before.frontier:

@@ -29,7 +29,7 @@ def create(lake: Lake, table: Table) -> None:
     """
     declared = plan.stored_schema(lake, table)
     plan.check(lake, table)
-    partitioned = lake.catalog.kind(table) != "snapshot"
+    partitioned = lake.catalog.puts_aside(table)
     _create(lake.path(table), declared, partitioned, _searched(lake, table))
     if partitioned:
         _create(lake.path(table, "quarantine"), StructType.fromDDL(plan.QUARANTINE), True, "reason")
@@ -47,7 +47,7 @@ def create(lake: Lake, table: Table) -> None:
 def _searched(lake: Lake, table: Table) -> str:
     """The columns whose least and greatest value each file records; each costs CPU for every row."""
     kind = lake.catalog.kind(table)
-    if kind == "snapshot":
+    if not lake.catalog.puts_aside(table):
         return ""
     # by the origin Dagster tells who wrote a partition; a record has one writer only
     instant = WINDOW if kind == "window" else lake.catalog.event_time(table)
@@ -83,17 +83,35 @@ def append(
     by reading the state of the whole table: two thirds of the time of a small commit, for what the caller knows.
     Two writers of one `app` still exclude each other: the one that commits second fails.
     """
-    spark = rows.sparkSession
     if replayed:
         rows.write.format("noop").mode("overwrite").save()
-        return _version_of(spark, path, app, batch)
+        return _version_of(rows.sparkSession, path, app, batch)
+    return _committed(rows, path, app, batch, metadata)
+
+
+def swap(rows: DataFrame, path: Path, app: str, batch: int, metadata: Mapping[str, object], *, replayed: bool = False) -> int:
+    """As `append`, but in place of all rows that the table has: readers see the one or the other."""
+    if replayed:
+        return _version_of(rows.sparkSession, path, app, batch)
+    return _committed(rows, path, app, batch, metadata, instead=True)
+
+
+def _committed(
+    rows: DataFrame, path: Path, app: str, batch: int, metadata: Mapping[str, object], *, instead: bool = False
+) -> int:
+    spark = rows.sparkSession
     jvm = spark._jvm
     delta, some = jvm.org.apache.spark.sql.delta, jvm.scala.Some
     transaction = delta.DeltaLog.forTable(spark._jsparkSession, str(path)).startTransaction()
     transaction.readTxn().addOne(app)
     files = transaction.writeFiles(rows._jdf)
+    if instead:
+        there, now = transaction.filterFiles(), jvm.java.lang.System.currentTimeMillis()
+        for i in range(there.size()):
+            files = files.appended(there.apply(i).removeWithTimestamp(now, True))
     last = delta.actions.SetTransaction(app, batch, some(jvm.java.lang.System.currentTimeMillis()))
-    mode = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+    output = jvm.org.apache.spark.sql.streaming.OutputMode
+    mode = output.Complete() if instead else output.Append()
     update = getattr(delta, "DeltaOperations$StreamingUpdate")(mode, app, batch, some(_text(app, batch, metadata)))
     return transaction.commit(files.appended(last), update)
 

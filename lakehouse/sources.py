@@ -34,12 +34,16 @@ def topic_stream(
     )
 
 
+def whole_table_stream(spark: SparkSession, path: str) -> DataFrame:
+    """All rows of a Delta table in one micro-batch, then those that are added to it. What is removed from it is not told."""
+    options = {"skipChangeCommits": "true", "maxFilesPerTrigger": 2**31 - 1}
+    return spark.readStream.format("delta").options(**options).load(path)
+
+
 def table_stream(spark: SparkSession, settings: Settings, path: str, since: int | str | None = None) -> DataFrame:
-    """The live rows of a Delta table, commit by commit, so that stored watermarks come in order.
+    """The rows added to a Delta table, commit by commit, so that stored watermarks come in order.
 
     From the first commit that is kept (`upkeep`), or `since` a version or "latest"; a checkpoint goes on where it is.
-
-    Rows that a bounded run wrote are left out: they replace what already went downstream.
     """
     return (
         spark.readStream.format("delta")
@@ -78,24 +82,30 @@ def decoded(records: DataFrame, source: KafkaSource) -> DataFrame:
     event = F.inline(F.array(parsed[source.format]))
     raw = {name: F.col(f"_{name}") for name in RAW}
     rows = records.select(*(F.col(name).alias(f"_{name}") for name in RAW), event)
+    added: tuple[str, ...] = ()
+    if source.key:
+        gone, added = raw["value"].isNull(), ("deleted", "sent")
+        named = F.when(gone, raw["key"].cast("string")).otherwise(F.col(source.key))
+        rows = rows.withColumns({source.key: named, "deleted": gone, "sent": raw["timestamp"]})
     known = {"topic": F.lit(source.topic)} | raw | {"problem": _problem(source, schema, raw)}
     record = F.struct(*(column.alias(name) for name, column in known.items()))
-    return rows.select(*schema.fieldNames(), record.alias(RECORD))
+    return rows.select(*schema.fieldNames(), *added, record.alias(RECORD))
 
 
 def _problem(source: KafkaSource, schema: StructType, raw: Mapping[str, Column]) -> Column:
     """Why a record is not a row of the source, the first reason found; null if it is one."""
     value = raw["value"]
+    there = value.isNotNull() if source.key else F.lit(True)
     rules = [
-        (value.isNull() | (F.length(value) == 0), "empty value (tombstone)"),
+        ((value.isNull() & F.lit(not source.key)) | (F.length(value) == 0), "empty value (tombstone)"),
         (F.length(value) > source.max_bytes, f"larger than max_bytes={source.max_bytes}"),
         (~F.is_valid_utf8(value.cast("string")), "not UTF-8"),
         (F.col(_CORRUPT).isNotNull(), "not a JSON object of the declared types"),
     ]
-    if source.require_key:
+    if source.require_key or source.key:
         rules.append((raw["key"].isNull(), "no key"))
     rules += [
-        (F.col(f.name).isNull(), f"missing field: {f.name}") for f in schema.fields if not f.nullable
+        (F.col(f.name).isNull() & there, f"missing field: {f.name}") for f in schema.fields if not f.nullable
     ]
     problem = _undeclared(value, schema) if source.contract else F.lit(None).cast("string")
     for broken, reason in reversed(rules):

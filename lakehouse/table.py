@@ -41,6 +41,7 @@ __all__ = ["count", "duplicates", "expect", "files", "interval", "kafka", "sessi
 Layer = Literal["bronze", "silver", "gold"]
 LatePolicy = Literal["drop", "redirect", "update"]
 Grain = Literal["hour", "day"]
+Keeps = Literal["", "state", "history"]
 GRAINS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
 _LABEL = re.compile("[a-zA-Z][a-zA-Z0-9_]*")
 
@@ -70,6 +71,8 @@ class Table:
     stale_after: timedelta = timedelta(0)  # zero: the settings' bound
     sql: str = ""  # the query, if the transformation was declared as one
     join: Interval | None = None
+    keeps: Keeps = ""
+    as_of: bool = False  # completed by the catalog: whether it reads a history
 
     def __call__(self, *inputs: "DataFrame", **named: "DataFrame") -> "DataFrame":
         return self.transformation(*inputs, **named)
@@ -86,7 +89,8 @@ class Table:
     @property
     def by_neighbours(self) -> bool:
         """Whether other rows decide what a row is computed with: then it is late by its own event time."""
-        return self.join is not None or (self.window is not None and self.window.kind in ("session", "count"))
+        windowed = self.window is not None and self.window.kind in ("session", "count")
+        return windowed or self.as_of or self.join is not None
 
     @property
     def after(self) -> timedelta:
@@ -101,7 +105,7 @@ class Table:
         """
         parts = [" ".join(self.sql.split())] if self.sql else [ast.dump(tree) for tree in source_code.trees(self.transformation)]
         decided = (self.event_time, self.delay, self.window, self.keys, self.late, self.grain, self.expectations)
-        decided += tuple(each for each in (self.deduplicate, self.join) if each)
+        decided += tuple(each for each in (self.deduplicate, self.join, self.keeps) if each)
         return hashlib.sha256(repr((parts, decided)).encode()).hexdigest()[:16]
 
 
@@ -123,6 +127,7 @@ def table(
     metrics: Sequence[str] = (),
     stale_after: str | timedelta = "0 seconds",
     join: Interval | None = None,
+    keeps: Keeps = "",
 ) -> Callable[[FunctionType], Table]:
     """Declares the table that a pure `DataFrame -> DataFrame` function computes.
 
@@ -130,40 +135,28 @@ def table(
     follows the latest event time; with event_time="ingestion_time" that is the time of arrival, as it was recorded.
     A `window` table groups by the column `window` and lists its other `keys`. `early` keeps `<table>__early`: what open
     windows hold so far, refreshed that often. `deduplicate` takes `duplicates(...)` out of a row table's input, `join` lets
-    it join that with itself within an `interval(...)`. `late` says what happens to rows that miss their window: `redirect`
-    keeps them in view as `<table>__late`, `drop` counts them only, `update` has bounded runs compute what they missed again,
-    once its partition has closed. `tolerance` is the relative difference of doubles that still counts as equal. proof=False
-    allows what two runs may differ by (clocks, random numbers, the order of rows), which is refused otherwise; such ranges
-    stay UNPROVABLE. `metrics` are columns of numbers that `lakehouse metrics` shows of the window that closed last, a series
-    for each key. `stale_after` is this table's LAKEHOUSE_STALE_AFTER. Raises DeclarationError.
+    it join that with itself within an `interval(...)`. `keeps` makes of a record a table with one row for each of the `keys`
+    ("state": the function groups by them) or for each version of one ("history": valid_from, valid_to). `late` says what
+    happens to rows that miss their window: `redirect` keeps them in view as `<table>__late`, `drop` counts them only, `update`
+    has bounded runs compute what they missed again, once its partition has closed. `tolerance` is the relative difference of
+    doubles that still counts as equal. proof=False allows what two runs may differ by (clocks, random numbers, the order of
+    rows), which is refused otherwise; such ranges stay UNPROVABLE. `metrics` are columns of numbers that `lakehouse metrics`
+    shows of the window that closed last, a series for each key. `stale_after` is this table's LAKEHOUSE_STALE_AFTER. Raises
+    DeclarationError.
     """
     one_of("layer", layer, ("bronze", "silver", "gold"))
     one_of("late", late, ("drop", "redirect", "update"))
     one_of("grain", grain, tuple(GRAINS))
+    one_of("keeps", keeps, ("", "state", "history"))
     _shown_as_metrics(metrics, window, keys)
 
     def declare(function: FunctionType) -> Table:
         return Table(
-            name=_named(function.__name__),
-            layer=layer,
-            transformation=function,
-            inputs=_inputs(function),
-            event_time=event_time,
-            delay=duration(delay, "delay"),
-            window=window,
-            keys=tuple(keys),
-            late=late,
-            expectations=tuple(expectations),
-            grain=grain,
-            owner=owner,
-            tolerance=tolerance,
-            early=duration(early, "early"),
-            deduplicate=deduplicate,
-            proof=proof,
-            metrics=tuple(metrics),
-            stale_after=duration(stale_after, "stale_after"),
-            join=join,
-        )
+            name=_named(function.__name__), layer=layer, transformation=function, inputs=_inputs(function), event_time=event_time,
+            delay=duration(delay, "delay"), window=window, keys=tuple(keys), late=late, expectations=tuple(expectations),
+            grain=grain, owner=owner, tolerance=tolerance, early=duration(early, "early"), deduplicate=deduplicate, proof=proof,
+            metrics=tuple(metrics), stale_after=duration(stale_after, "stale_after"), join=join, keeps=keeps,
+        )  # fmt: skip
 
     return declare
 

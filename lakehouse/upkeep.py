@@ -59,10 +59,10 @@ def places(settings: Settings, catalog: Catalog, table: Table) -> list[Place]:
     ahead = datetime.now(UTC) if kind == "record" else frontier(settings, table) or EPOCH
 
     def closed(partition: str) -> bool:
-        return kind != "snapshot" and partition_range(partition, table.grain).end <= ahead
+        return catalog.puts_aside(table) and partition_range(partition, table.grain).end <= ahead
 
     found = [Place(table.name, table_path(settings, table), closed, needed(settings, catalog, table))]
-    if kind != "snapshot":
+    if catalog.puts_aside(table):
         found.append(Place(f"{table.name}__quarantine", table_path(settings, table, "quarantine"), closed, {}))
     return [place for place in found if (place.path / "_delta_log").is_dir()]
 

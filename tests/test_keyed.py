@@ -1,0 +1,212 @@
+"""States and histories of a record: one row for each key, or for each version of it; and joins with what was valid then."""
+
+import sys
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from types import ModuleType
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.catalog import catalog_of
+from lakehouse.errors import DeclarationError
+from lakehouse.histories import as_of
+from lakehouse.table import kafka, table, tumbling
+from lakehouse.testing import COMMIT_POINTS, Stage, assert_live_equals_bounded
+
+HERE = sys.modules[__name__]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+payment_topic = kafka(
+    "payments", schema="payer STRING NOT NULL, payee STRING NOT NULL, amount DECIMAL(9,2) NOT NULL, at TIMESTAMP NOT NULL"
+)  # fmt: skip
+person_topic = kafka("people", schema="person STRING NOT NULL, city STRING NOT NULL, at TIMESTAMP NOT NULL", key="person")
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def happened(payment_topic: DataFrame, person_topic: DataFrame) -> DataFrame:
+    people = person_topic.withColumn("at", F.coalesce("at", "sent")).drop("sent").withColumn("kind", F.lit("person"))
+    return payment_topic.withColumn("kind", F.lit("payment")).unionByName(people, allowMissingColumns=True)
+
+
+@table(layer="gold", keeps="state", keys=["person"])
+def balances(happened: DataFrame) -> DataFrame:
+    legs = F.explode(F.array(
+        F.struct(F.col("payer").alias("person"), (-F.col("amount")).alias("amount")),
+        F.struct(F.col("payee").alias("person"), F.col("amount")),
+    ))  # fmt: skip
+    paid = happened.where("kind = 'payment'").select(legs.alias("leg")).select("leg.*")
+    return paid.groupBy("person").agg(F.sum("amount").alias("balance"), F.count("*").alias("payments"))
+
+
+@table(layer="silver", keeps="history", keys=["person"])
+def cities(happened: DataFrame) -> DataFrame:
+    return happened.where("kind = 'person'").select("person", "city", "deleted", "at", "_arrival")
+
+
+@table(layer="silver")
+def payments_with_city(happened: DataFrame, cities: DataFrame) -> DataFrame:
+    payments = happened.where("kind = 'payment'").select("payer", "amount", "at", "_arrival")
+    return as_of(payments, cities, on={"payer": "person"}, at="at", take=["city"])
+
+
+def at(second: float) -> datetime:
+    return START + timedelta(seconds=second)
+
+
+def paid(second: float, payer: str = "a", payee: str = "b", amount: str = "1.00") -> dict:
+    return {"payer": payer, "payee": payee, "amount": amount, "at": at(second).isoformat()}
+
+
+def moved(second: float, person: str, city: str) -> dict:
+    return {"person": person, "city": city, "at": at(second).isoformat()}
+
+
+def pay(stage: Stage, *rows: dict, **given) -> None:
+    stage.feed("happened", rows, source="payment_topic", **given)
+
+
+def move(stage: Stage, *rows: dict | None, key: str = "a", **given) -> None:
+    stage.feed("happened", rows, source="person_topic", key=key.encode(), **given)
+
+
+def advance(stage: Stage, second: float) -> None:
+    """Moves the watermark of both topics to that second."""
+    for _ in range(2):
+        pay(stage, paid(second + 5, "x", "y"))
+        move(stage, moved(second + 5, "z", "Z"), key="z")
+
+
+def balances_of(stage: Stage) -> dict[str, tuple[Decimal, int]]:
+    return {r.person: (r.balance, r.payments) for r in stage.rows("balances").collect() if r.person in "abc"}
+
+
+def versions_of(stage: Stage, person: str = "a") -> list[tuple]:
+    rows = stage.rows("cities").where(F.col("person") == person).orderBy("valid_from").collect()
+    found = ((r.city, r.valid_from, r.valid_to) for r in rows)
+    return [(city, *((t.astimezone(UTC) - START).total_seconds() if t else None for t in span)) for city, *span in found]
+
+
+def test_a_state_has_a_row_for_each_key_and_sums_to_zero_at_each_version(stage_of):
+    stage = stage_of(HERE)
+    for n in range(3):
+        pay(stage, paid(n, "a", "b", "2.50"), paid(n, "b", "c", "1.00"))
+        stage.run("balances")
+    assert balances_of(stage) == {"a": (Decimal("-7.50"), 3), "b": (Decimal("4.50"), 6), "c": (Decimal("3.00"), 3)}
+    table = stage.lake.catalog.table("balances")
+    sums = [stage.lake.read(table, version).agg(F.sum("balance")).head()[0] for version in range(1, 4)]
+    assert sums == [0, 0, 0]
+    found = assert_live_equals_bounded(stage, "balances")
+    assert (found.rows_live, found.rows_by_bounded_runs) == (3, 0)
+
+
+def test_a_history_has_versions_and_a_row_finds_the_one_valid_then(stage_of):
+    stage = stage_of(HERE)
+    pay(stage, paid(-10, "x", "y"))  # a topic that has said nothing yet holds no watermark back
+    move(stage, moved(0, "a", "Oslo"), moved(20, "a", "Bergen"))
+    pay(stage, *(paid(n) for n in (5, 19.5, 20, 25)))
+    stage.run("cities", "payments_with_city")
+    move(stage, None, sent=at(30))
+    pay(stage, paid(31))
+    advance(stage, 100)
+    stage.run("cities", "payments_with_city")
+    assert versions_of(stage) == [("Oslo", 0, 20), ("Bergen", 20, 30), (None, 30, None)]
+    rows = stage.rows("payments_with_city").where("payer = 'a'").orderBy("at").collect()
+    assert [r.city for r in rows] == ["Oslo", "Oslo", "Bergen", "Bergen", None]
+    for name in ("cities", "payments_with_city"):
+        assert_live_equals_bounded(stage, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_change_that_comes_late_changes_nothing_behind_the_border(stage_of):
+    stage = stage_of(HERE)
+    pay(stage, paid(-10, "x", "y"))  # a topic that has said nothing yet holds no watermark back
+    move(stage, moved(0, "a", "Oslo"), moved(60, "a", "Bergen"))
+    pay(stage, paid(10), paid(40))
+    advance(stage, 30)
+    stage.run("cities", "payments_with_city")
+    move(stage, moved(5, "a", "Paris"))  # late: it counts from the border on
+    move(stage, moved(2, "a", "Rome"))  # and this one never, for Paris, which is later, is known by then
+    pay(stage, paid(36))
+    advance(stage, 100)
+    stage.run("cities", "payments_with_city")
+    assert versions_of(stage) == [("Oslo", 0, 35.000001), ("Paris", 35.000001, 60), ("Bergen", 60, None)]
+    rows = stage.rows("payments_with_city").where("payer = 'a'").orderBy("at").collect()
+    assert [r.city for r in rows] == ["Oslo", "Paris", "Paris"]
+    for name in ("cities", "payments_with_city"):
+        assert_live_equals_bounded(stage, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_killed_at_each_commit_point_every_row_counts_once(stage_of):
+    stage = stage_of(HERE)
+    pay(stage, paid(-10, "x", "y"))
+    for n, point in enumerate(COMMIT_POINTS):
+        move(stage, moved(n, "a", f"city {n}"))
+        pay(stage, paid(n, "a", "b", "2.50"))
+        stage.run("balances", "cities", "payments_with_city", abort_at=point)
+    advance(stage, 100)
+    stage.run("balances", "cities", "payments_with_city")
+    assert balances_of(stage) == {"a": (Decimal("-10.00"), 4), "b": (Decimal("10.00"), 4)}
+    assert versions_of(stage) == [(f"city {n}", n, n + 1 if n < 3 else None) for n in range(4)]
+    for name in ("balances", "cities", "payments_with_city"):
+        assert_live_equals_bounded(stage, name)
+
+
+def test_what_a_state_or_history_cannot_be_is_refused(spark, tmp_path):
+    def declared(function, **given) -> ModuleType:
+        made = ModuleType("made")
+        function.__module__ = "made"
+        made.happened, made.payment_topic, made.person_topic = happened, payment_topic, person_topic
+        made.cities, made.kept = cities, table(layer="gold", **given)(function)
+        return made
+
+    def kept(happened):
+        return happened.groupBy("kind").agg(F.count("*").alias("n")).where("n > 1")
+
+    with pytest.raises(DeclarationError, match="keeps='state': of what\\? Name the columns"):
+        catalog_of([declared(kept, keeps="state")])
+    with pytest.raises(DeclarationError, match="late='update': no row is late for it"):
+        catalog_of([declared(kept, keeps="state", keys=["kind"], late="update")])
+    with pytest.raises(DeclarationError, match="it filters after it has aggregated"):
+        Stage(spark, tmp_path, declared(kept, keeps="state", keys=["kind"]))
+
+    def kept(happened):
+        return happened.groupBy("kind", "person").count().groupBy("kind").count()
+
+    with pytest.raises(DeclarationError, match="operators=Aggregate, Aggregate: a state is one aggregation"):
+        Stage(spark, tmp_path, declared(kept, keeps="state", keys=["kind"]))
+
+    def kept(cities):
+        return cities.groupBy("city").count()
+
+    with pytest.raises(DeclarationError, match="it is computed from every row of one record"):
+        catalog_of([declared(kept, keeps="state", keys=["city"])])
+
+    def kept(happened, cities):
+        return happened.join(cities, "person").groupBy("window").count()
+
+    with pytest.raises(DeclarationError, match="a history is read row by row"):
+        catalog_of([declared(kept, window=tumbling("1 minute"))])
+
+    def kept(payments, cities):
+        return payments
+
+    other = declared(kept)
+    other.topic = kafka("other", schema="at TIMESTAMP NOT NULL")
+
+    def payments(topic):
+        return topic
+
+    payments.__module__ = "made"
+    other.payments = table(layer="bronze", event_time="at")(payments)
+    with pytest.raises(DeclarationError, match="input=cities: it is of another record"):
+        catalog_of([other])
+
+
+def test_the_key_of_a_compacted_topic_is_text():
+    with pytest.raises(DeclarationError, match="the key is text; name a STRING column"):
+        kafka("people", schema="person BIGINT", key="person")
