@@ -169,7 +169,8 @@ def _of(node) -> Iterator[tuple[object, str, frozenset[str]]]:
 def _on_rows(plan, table: Table) -> set[str]:
     """The operators that take rows of the driving input, known by their arrival, together."""
     found = {node.nodeName() for node in _nodes(plan) if node.nodeName() in _WHOLE and _reads(node) and not _one_by_one(node)}
-    return found if table.join else found | {"Join" for node in _nodes(plan) if _of_itself(node)}
+    # with an interval a frame of it (rangeBetween) sees all its rows
+    return found - {"Window"} if table.join else found | {"Join" for node in _nodes(plan) if _of_itself(node)}
 
 
 def _one_by_one(node) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from lakehouse.errors import SettingsError
-from lakehouse.producers import ads, sensors, visits
+from lakehouse.producers import ads, bank, sensors, visits
 from lakehouse.producers.workload import Record, Workload
 
 
@@ -17,6 +17,7 @@ class Producer:
     records: Callable[[Workload, int, int | None], Iterator[Record]]  # pure; start and end in ms, end open or None
     malformed: Callable[[str, int], Record]  # one bad record, by kind and time in ms
     lines: Callable[[Iterable[bytes], int], Iterator[Record]] | None = None  # of lines there are, over n partitions
+    compacted: tuple[str, ...] = ()  # topics of one partition beside it, of which Kafka keeps the last record of each key
 
 
 def producer(pipeline: str) -> Producer:
@@ -32,6 +33,11 @@ def producer(pipeline: str) -> Producer:
     if pipeline == "visits":
         workload = Workload(rate=50, disorder_ms=2_000, late_share=0.001, malformed_share=0.001, partitions=3)
         return Producer("access-log", workload, visits.records, visits.malformed, visits.of_lines)
+    if pipeline == "bank":
+        workload = Workload(rate=50, disorder_ms=2_000, late_share=0.001, malformed_share=0.001, partitions=5)
+        return Producer(
+            bank.TRANSACTIONS, workload, bank.records, bank.malformed, compacted=(bank.CUSTOMERS, bank.ACCOUNTS)
+        )
     raise SettingsError(
-        f"pipeline={pipeline!r}: there are producers for 'sensors', 'ads' and 'visits'; name one of them"
+        f"pipeline={pipeline!r}: there are producers for 'sensors', 'ads', 'visits' and 'bank'; name one of them"
     )

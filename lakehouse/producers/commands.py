@@ -22,7 +22,7 @@ from lakehouse.producers import Producer, producer
 from lakehouse.producers.files import lines
 from lakehouse.producers.sender import Summary, send
 from lakehouse.producers.workload import Record, Workload
-from lakehouse.settings import from_environment
+from lakehouse.settings import Settings, from_environment
 
 # a history carries old timestamps: with Kafka's seven days it would be deleted soon after it was sent
 TOPIC = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}
@@ -30,7 +30,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def produce(
-    pipeline: Annotated[str, typer.Argument(help="sensors, ads or visits")],
+    pipeline: Annotated[str, typer.Argument(help="sensors, ads, visits or bank")],
     history: Annotated[str | None, typer.Option(help="First the events of this long, at full speed: '2 hours'")] = None,
     live: Annotated[bool | None, typer.Option(help="Then the events of now; without --history the default")] = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="Live for so long; else until interrupted")] = None,
@@ -65,10 +65,16 @@ def produce(
     else:
         records, total = _made_up(chosen, workload, history, live, seconds)
     settings = from_environment()
-    broker.ensure_topics(settings, {chosen.topic: workload.partitions}, TOPIC)
+    ensure_topics(settings, chosen, workload.partitions)
     with _stopped_by_signals() as stop, _shown(total, hidden=as_json) as progress:
         summary = send(records, chosen.topic, client_config(settings), stop, progress)
     _report(summary, as_json)
+
+
+def ensure_topics(settings: Settings, chosen: Producer, partitions: int) -> tuple[str, ...]:
+    """Creates the topics of a shipped pipeline that are missing; their names. Raises BrokerError."""
+    compacted = broker.ensure_topics(settings, dict.fromkeys(chosen.compacted, 1), TOPIC | {"cleanup.policy": "compact"})
+    return broker.ensure_topics(settings, {chosen.topic: partitions}, TOPIC) + compacted
 
 
 def _made_up(

@@ -40,6 +40,7 @@ def send(
 ) -> Summary:
     """Send `records`, which are in the order of their instants, until they end or `stop` is set; then flush.
 
+    To the `topic`, but those that name one of their own.
     A record behind the clock goes out at once: so a history is sent at full speed, and a live stream that fell
     behind catches up. Raises BrokerError, with the number of records lost, as soon as one could not be delivered.
     """
@@ -102,10 +103,10 @@ def _wait(until_ms: int, stop: Event) -> int:
 
 
 def _queue(producer: kafka.Producer, topic: str, batch: list[Record]) -> None:
-    for key, value, partition, time_ms, _, _ in batch:
+    for key, value, partition, time_ms, _, _, own in batch:
         while True:
             try:
-                producer.produce(topic, value, key, partition, timestamp=time_ms)
+                producer.produce(own or topic, value, key, partition, timestamp=time_ms)
                 break
             except BufferError:  # the queue is full: the broker sets the pace
                 producer.poll(0.1)

@@ -57,6 +57,7 @@ class Record(NamedTuple):
     time_ms: int  # when it is sent, and the record's timestamp in Kafka (CreateTime)
     event_ms: int | None
     kind: str  # ORDINARY, LATE, DUPLICATE (the second of two) or MALFORMED
+    topic: str = ""  # if the pipeline has several
 
 
 class Moment(NamedTuple):

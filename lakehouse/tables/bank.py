@@ -1,0 +1,134 @@
+"""A bank: transfers between accounts, enriched with who owned them then, and balances that always add up to nothing."""
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from lakehouse.histories import as_of
+from lakehouse.table import expect, interval, kafka, session, table, tumbling
+
+_OWNER = "team:bank"
+_QUIET = "5 seconds"  # changes are few: a topic of them is silent most of the time, and holds nothing back
+
+transaction_topic = kafka(
+    "transactions",
+    schema="""
+        transaction_id STRING NOT NULL, from_account STRING NOT NULL, to_account STRING NOT NULL,
+        amount DECIMAL(18,2) NOT NULL, event_time TIMESTAMP NOT NULL
+    """,
+    require_key=True,
+)
+customer_topic = kafka(
+    "customers",
+    schema="customer_id STRING NOT NULL, country STRING NOT NULL, segment STRING NOT NULL, event_time TIMESTAMP NOT NULL",
+    key="customer_id",
+    idle_after=_QUIET,
+)
+account_topic = kafka(
+    "accounts",
+    schema="account_id STRING NOT NULL, customer_id STRING NOT NULL, event_time TIMESTAMP NOT NULL",
+    key="account_id",
+    idle_after=_QUIET,
+)
+
+
+@table(
+    layer="bronze",
+    event_time="event_time",
+    delay="5 seconds",
+    owner=_OWNER,
+    expectations=[expect.column_values_to_be_between("amount", min_value=0, strict_min=True)],
+)
+def bank_events(transaction_topic: DataFrame, customer_topic: DataFrame, account_topic: DataFrame) -> DataFrame:
+    """All that happens in the bank, as it was sent: transfers, and what changes of customers and accounts."""
+    changed = {"event_time": F.coalesce("event_time", "sent")}  # of a deletion only Kafka has the time
+    customers = customer_topic.withColumns(changed | {"kind": F.lit("customer")}).drop("sent")
+    accounts = account_topic.withColumns(changed | {"kind": F.lit("account")}).drop("sent")
+    transfers = transaction_topic.withColumn("kind", F.lit("transfer"))
+    united = transfers.unionByName(customers, allowMissingColumns=True)
+    return united.unionByName(accounts, allowMissingColumns=True)
+
+
+@table(layer="silver", keeps="history", keys=["customer_id"], owner=_OWNER)
+def customer_history(bank_events: DataFrame) -> DataFrame:
+    """Each customer over time: country and segment, valid from, valid to; `deleted` once the customer has left."""
+    changes = bank_events.where("kind = 'customer'")
+    return changes.select("customer_id", "country", "segment", "deleted", "event_time", "_arrival")
+
+
+@table(layer="silver", keeps="history", keys=["account_id"], owner=_OWNER)
+def account_history(bank_events: DataFrame) -> DataFrame:
+    """Each account over time: whose it was."""
+    return bank_events.where("kind = 'account'").select("account_id", "customer_id", "deleted", "event_time", "_arrival")
+
+
+@table(layer="silver", owner=_OWNER)
+def transfers(bank_events: DataFrame) -> DataFrame:
+    """Transfers from account to account."""
+    columns = ("transaction_id", "from_account", "to_account", "amount", "event_time", "_arrival")
+    return bank_events.where("kind = 'transfer'").select(*columns)
+
+
+@table(layer="silver", owner=_OWNER)
+def enriched_transfers(transfers: DataFrame, account_history: DataFrame, customer_history: DataFrame) -> DataFrame:
+    """Transfers with the customer who owned the paying account at that time, and with what that customer was then."""
+    owned = as_of(transfers, account_history, {"from_account": "account_id"}, "event_time", ["customer_id"])
+    return as_of(owned, customer_history, "customer_id", "event_time", ["country", "segment"])
+
+
+@table(
+    layer="gold",
+    keeps="state",
+    keys=["account_id"],
+    owner=_OWNER,
+    expectations=[expect.column_sum_to_be_between("balance", min_value=0, max_value=0)],
+)
+def account_totals(bank_events: DataFrame) -> DataFrame:
+    """What each account paid and was paid, and the balance: both sides of a transfer come from one row, so all add up to zero."""
+    none = F.lit(0).cast("decimal(18,2)")
+    paid = F.struct(F.col("from_account").alias("account_id"), F.col("amount").alias("debit"), none.alias("credit"))
+    received = F.struct(F.col("to_account").alias("account_id"), none.alias("debit"), F.col("amount").alias("credit"))
+    legs = bank_events.where("kind = 'transfer'").select(F.explode(F.array(paid, received)).alias("leg")).select("leg.*")
+    return legs.groupBy("account_id").agg(
+        F.sum("debit").alias("debits"),
+        F.sum("credit").alias("credits"),
+        F.sum(F.col("credit") - F.col("debit")).alias("balance"),
+        F.count("*").alias("transfers"),
+    )
+
+
+@table(layer="gold", window=tumbling("1 day"), grain="day", keys=["customer_id", "country"], owner=_OWNER)
+def customer_days(enriched_transfers: DataFrame) -> DataFrame:
+    """What each customer paid a day (UTC), by the country the customer lived in then; no customer: nobody owned the account."""
+    by_day = enriched_transfers.groupBy("window", "customer_id", "country")
+    return by_day.agg(F.count("*").alias("transfers"), F.sum("amount").alias("paid"))
+
+
+@table(layer="gold", window=session("2 minutes"), keys=["from_account"], owner=_OWNER)
+def account_sessions(transfers: DataFrame) -> DataFrame:
+    """Payments of an account at most two minutes apart."""
+    return transfers.groupBy("window", "from_account").agg(F.count("*").alias("transfers"), F.sum("amount").alias("paid"))
+
+
+@table(layer="gold", join=interval(before="1 minute"), owner=_OWNER)
+def small_then_large(transfers: DataFrame) -> DataFrame:
+    """Large payments (500 and more) of an account that paid a small one (at most 1) within the minute before."""
+    small = transfers.where("amount <= 1").select(F.col("from_account").alias("payer"), F.col("event_time").alias("small_at"))
+    soon = F.expr("payer = from_account AND small_at < event_time AND small_at >= event_time - interval 1 minute")
+    return transfers.where("amount >= 500").join(small, soon, "left_semi")
+
+
+@table(layer="gold", join=interval(before="1 hour"), owner=_OWNER)
+def fraud_features(transfers: DataFrame) -> DataFrame:
+    """Each transfer with what was known of its account then: how many payments in the hour before, their sum, the largest."""
+    of_account = Window.partitionBy("from_account").orderBy(F.unix_micros("event_time"))
+    before = of_account.rangeBetween(-3_600_000_000, -1)
+    return transfers.select(
+        "transaction_id",
+        "from_account",
+        "amount",
+        "event_time",
+        "_arrival",
+        F.count("amount").over(before).alias("payments_1h"),
+        F.coalesce(F.sum("amount").over(before), F.lit(0)).cast("decimal(28,2)").alias("paid_1h"),
+        F.max("amount").over(before).alias("largest_1h"),
+    )
