@@ -146,7 +146,6 @@ class _Demo:
         self.console.print(f"[green]✓[/green] {text} [dim]{time.monotonic() - began:.1f} s[/dim]")
 
     def _produce(self, pipeline: str, history: str) -> None:
-        from lakehouse import broker
         from lakehouse.errors import SettingsError
         from lakehouse.producers import commands, producer
 
@@ -154,7 +153,7 @@ class _Demo:
             made = producer(pipeline)
         except SettingsError:
             return  # a user's own pipeline brings its own producers
-        new = broker.ensure_topics(self.settings, {made.topic: made.workload.partitions}, commands.TOPIC)
+        new = commands.ensure_topics(self.settings, made, made.workload.partitions)
         past = ["--history", history] if new else []  # a second run goes on from now
         rate = ["--rate", str(min(made.workload.rate, _RATE))]
         command = [sys.executable, "-m", "lakehouse", "produce", pipeline, *past, *rate, "--live", "--json"]
