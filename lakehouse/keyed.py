@@ -10,9 +10,10 @@ from datetime import datetime
 
 from pyspark.sql import DataFrame, Observation
 
-from lakehouse import histories, plan
+from lakehouse import histories, plan, sinks
 from lakehouse.lake import Lake
 from lakehouse.live_run import LiveRun
+from lakehouse.sinks import Swapped
 from lakehouse.table import Table
 
 Batches = Callable[[DataFrame, int], None]
@@ -21,8 +22,10 @@ Batches = Callable[[DataFrame, int], None]
 def state(run: LiveRun) -> tuple[DataFrame, Batches]:
     """A query whose micro-batches hold the rows of the keys that they touched, as they are now."""
     rows = run.plan.kept(run.stream(), run.snapshots(), f"gate_{run.table.name}")
+    last: Swapped | None = None
 
     def batches(batch: DataFrame, batch_id: int) -> None:
+        nonlocal last
         inputs = _inputs(run, batch_id)
         batch = batch.persist()  # the state behind it must not be computed twice
         try:
@@ -30,8 +33,8 @@ def state(run: LiveRun) -> tuple[DataFrame, Batches]:
             seen = run.gate_counts()
             rows = batch
             if batch_id:
-                rows = histories.of_keys(run.lake.read(run.table), batch, run.table.keys, others=True).unionByName(batch)
-            run.keep(rows, batch_id, inputs=inputs, written=written, **_reached(run, batch_id, seen))
+                rows = histories.of_keys(_there(run), batch, run.table.keys, others=True).unionByName(batch)
+            last = run.keep(rows, batch_id, last, inputs=inputs, written=written, **_reached(run, batch_id, seen))
         finally:
             batch.unpersist()
 
@@ -41,8 +44,10 @@ def state(run: LiveRun) -> tuple[DataFrame, Batches]:
 def history(run: LiveRun) -> tuple[DataFrame, Batches]:
     """A query of the record's rows, whose micro-batches add to the versions of the keys in them."""
     snapshots = run.snapshots()
+    last: Swapped | None = None
 
     def batches(batch: DataFrame, batch_id: int) -> None:
+        nonlocal last
         inputs, gate = _inputs(run, batch_id), Observation()
         new = run.plan.kept(batch, snapshots, gate).persist()
         try:
@@ -50,8 +55,8 @@ def history(run: LiveRun) -> tuple[DataFrame, Batches]:
             if batch_id == 0:
                 rows = histories.versions(new, run.table.keys)
             else:
-                rows = histories.changed(run.lake.read(run.table), new, run.table.keys)
-            run.keep(rows, batch_id, inputs=inputs, written=written, **_reached(run, batch_id, gate.get))
+                rows = histories.changed(_there(run), new, run.table.keys)
+            last = run.keep(rows, batch_id, last, inputs=inputs, written=written, **_reached(run, batch_id, gate.get))
         finally:
             new.unpersist()
 
@@ -62,6 +67,10 @@ def recomputed(lake: Lake, table: Table, rows: DataFrame, snapshots: dict[str, i
     """What a state or history is, computed in batch from `rows`, all that the record has, and snapshots at these versions."""
     kept = plan.plan_of(lake, table, judged=False).kept(rows, lake.snapshots(snapshots))
     return histories.versions(kept, table.keys) if table.keeps == "history" else kept
+
+
+def _there(run: LiveRun) -> DataFrame:
+    return sinks.whole(run.lake.spark, run.lake.path(run.table), plan.stored_schema(run.lake, run.table))
 
 
 def _inputs(run: LiveRun, batch_id: int) -> dict[str, object]:

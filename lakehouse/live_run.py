@@ -22,6 +22,7 @@ from lakehouse.lake import Lake
 from lakehouse.plan import REASON, Plan
 from lakehouse.ranges import EPOCH, micros, partition_format
 from lakehouse.settings import Settings
+from lakehouse.sinks import Swapped
 from lakehouse.table import Table
 
 CHECKPOINTS = "_checkpoints"
@@ -139,16 +140,23 @@ class LiveRun:
         self.reached("journal")
 
 
-    def keep(self, rows: DataFrame, batch: int, **known: object) -> None:
-        """All rows of a state or history, as they are after this batch, then the journal's line; `written`: how many are new."""
+    def keep(self, rows: DataFrame, batch: int, before: Swapped | None, **known: object) -> Swapped | None:
+        """All rows of a state or history, as they are after this batch, then the journal's line; `written`: how many are new.
+
+        Returns what was written last: by this batch or, if nothing is new, `before`.
+        """
         started = time.monotonic()
         app, path = _app(self.table, self.generation), self.lake.path(self.table)
         metadata = {"fingerprint": self.table.fingerprint, "inputs": known["inputs"]}
         self.reached("begin")
-        if known["written"] or batch == 0:
-            version = sinks.swap(rows, path, app, batch, metadata, replayed=batch <= self.committed)
+        last, spark = before, self.lake.spark
+        if batch <= self.committed:
+            version = sinks.version_of(spark, path, app, batch) if known["written"] else sinks.version(path)
+        elif known["written"] or batch == 0:
+            last = sinks.swap(rows.coalesce(self.lake.settings.shuffle_partitions), path, app, batch, metadata, before)
+            version = last.version
         else:
-            version = sinks.version(path)
+            version = before.version if before else sinks.version(path)
         self.reached("rows")
         self.reached("quarantine")
         commit = Commit(
@@ -157,6 +165,7 @@ class LiveRun:
         )  # fmt: skip
         self.lake.journal(self.table).append(commit)
         self.reached("journal")
+        return last
 
 
 def renew(lake: Lake, table: Table) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -85,35 +86,54 @@ def append(
     """
     if replayed:
         rows.write.format("noop").mode("overwrite").save()
-        return _version_of(rows.sparkSession, path, app, batch)
-    return _committed(rows, path, app, batch, metadata)
-
-
-def swap(rows: DataFrame, path: Path, app: str, batch: int, metadata: Mapping[str, object], *, replayed: bool = False) -> int:
-    """As `append`, but in place of all rows that the table has: readers see the one or the other."""
-    if replayed:
-        return _version_of(rows.sparkSession, path, app, batch)
-    return _committed(rows, path, app, batch, metadata, instead=True)
-
-
-def _committed(
-    rows: DataFrame, path: Path, app: str, batch: int, metadata: Mapping[str, object], *, instead: bool = False
-) -> int:
-    spark = rows.sparkSession
-    jvm = spark._jvm
-    delta, some = jvm.org.apache.spark.sql.delta, jvm.scala.Some
-    transaction = delta.DeltaLog.forTable(spark._jsparkSession, str(path)).startTransaction()
-    transaction.readTxn().addOne(app)
+        return version_of(rows.sparkSession, path, app, batch)
+    delta = rows.sparkSession._jvm.org.apache.spark.sql.delta
+    transaction = delta.DeltaLog.forTable(rows.sparkSession._jsparkSession, str(path)).startTransaction()
     files = transaction.writeFiles(rows._jdf)
-    if instead:
-        there, now = transaction.filterFiles(), jvm.java.lang.System.currentTimeMillis()
-        for i in range(there.size()):
-            files = files.appended(there.apply(i).removeWithTimestamp(now, True))
-    last = delta.actions.SetTransaction(app, batch, some(jvm.java.lang.System.currentTimeMillis()))
+    return _commit(rows.sparkSession, transaction, files, None, app, batch, metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """A version of a table that was written whole, and the JVM's list of its files."""
+
+    version: int
+    files: object
+
+
+def whole(spark: SparkSession, path: Path, schema: StructType) -> DataFrame:
+    """All rows of a table of few files, by these: a scan by Delta would first compute the state of the table, in a second."""
+    files = _delta(path).file_uris()
+    return spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)
+
+
+def swap(
+    rows: DataFrame, path: Path, app: str, batch: int, metadata: Mapping[str, object], before: Swapped | None = None
+) -> Swapped:
+    """As `append`, but in place of all rows that the table has: readers see the one or the other.
+
+    `before`: what was written last, if it is known; a table that somebody else has written since is looked at anew.
+    """
+    delta = rows.sparkSession._jvm.org.apache.spark.sql.delta
+    transaction = delta.DeltaLog.forTable(rows.sparkSession._jsparkSession, str(path)).startTransaction()
+    ours = before if before and before.version == transaction.snapshot().version() else None
+    there = ours.files if ours else transaction.filterFiles()
+    files = transaction.writeFiles(rows._jdf)
+    version = _commit(rows.sparkSession, transaction, files, there, app, batch, metadata)
+    return Swapped(version, files)
+
+
+def _commit(spark: SparkSession, transaction, files, instead_of, app: str, batch: int, metadata: Mapping[str, object]) -> int:
+    """Commits the JVM's lists of files, the ones in place of the others, with the batch as the last one of `app`."""
+    jvm = spark._jvm
+    delta, some, now = jvm.org.apache.spark.sql.delta, jvm.scala.Some, jvm.java.lang.System.currentTimeMillis()
+    transaction.readTxn().addOne(app)
     output = jvm.org.apache.spark.sql.streaming.OutputMode
-    mode = output.Complete() if instead else output.Append()
+    for i in range(instead_of.size() if instead_of else 0):
+        files = files.appended(instead_of.apply(i).removeWithTimestamp(now, True))
+    mode = output.Complete() if instead_of else output.Append()
     update = getattr(delta, "DeltaOperations$StreamingUpdate")(mode, app, batch, some(_text(app, batch, metadata)))
-    return transaction.commit(files.appended(last), update)
+    return transaction.commit(files.appended(delta.actions.SetTransaction(app, batch, some(now))), update)
 
 
 def replace(rows: DataFrame, path: Path, partitions: Sequence[str], metadata: Mapping[str, object]) -> int:
@@ -157,7 +177,7 @@ def overwrite(rows: DataFrame, path: Path, metadata: Mapping[str, object]) -> in
     """Replaces a whole snapshot table, in one commit, and returns its version."""
     run = f"snapshot:{metadata['run']}"
     rows.write.format("delta").mode("overwrite").option("userMetadata", _text(run, 0, metadata)).save(str(path))
-    return _version_of(rows.sparkSession, path, run, 0)
+    return version_of(rows.sparkSession, path, run, 0)
 
 
 def tidy(path: Path, hours: int = 1) -> None:
@@ -173,7 +193,8 @@ def _text(app: str, batch: int, metadata: Mapping[str, object]) -> str:
     return json.dumps({"app": app, "batch": batch, **metadata}, default=str)
 
 
-def _version_of(spark: SparkSession, path: Path, app: str, batch: int) -> int:
+def version_of(spark: SparkSession, path: Path, app: str, batch: int) -> int:
+    """The version by which `app` wrote that batch. Raises CommitError."""
     found = _marked(spark, path, app, batch)
     if found is None:
         raise CommitError(
