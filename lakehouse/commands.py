@@ -1,4 +1,4 @@
-"""The commands that read a lakehouse: tables, query, quarantine, late. None but the late view needs a JVM."""
+"""The commands that read a lakehouse: tables, query, quarantine, late, state. None but the last two needs a JVM."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -121,6 +121,30 @@ def lateness(table: TableName, as_json: AsJson = False) -> None:
         ((f"{b.behind}", b.rows, b.late, f"{b.share:.4%}", "declared" if b.declared else "") for b in found),
         title=f"{record.name}, delay {record.delay}",
     )
+
+
+def state(
+    table: TableName,
+    key: Annotated[list[str] | None, typer.Option(help="Only this key: column=value, once for each column")] = None,
+    limit: Limit = 20,
+    as_json: AsJson = False,
+) -> None:
+    """What a table's live query remembers between two micro-batches, key by key, running or stopped. Starts Spark."""
+    from lakehouse import query as engine
+    from lakehouse import session
+    from lakehouse.lake import Lake
+    from lakehouse.state import state as kept
+
+    settings, catalog = _lakehouse()
+    catalog.table(table)  # an unknown name is refused before a JVM starts
+    pairs = [each.partition("=") for each in key or []]
+    if unusable := next((name for name, equals, _ in pairs if not equals), None):
+        raise RangeError(f"key={unusable!r}: a column and its value; write column=value")
+    with console.working("starting Spark") as now, session.opened(settings, f"state {table}") as spark:
+        now(f"reading the state of {table}")
+        lake = Lake(spark, settings, catalog)
+        answer = engine.answer(kept(lake, catalog.table(table), {name: value for name, _, value in pairs}), limit or None)
+    _print(answer, as_json)
 
 
 def _lakehouse() -> tuple[Settings, "Catalog"]:

@@ -13,6 +13,8 @@ from lakehouse.errors import QueryError, UnknownTable
 from lakehouse.settings import Settings
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from lakehouse.lake import Lake
 
 _COMMITS = "_commits"
@@ -94,13 +96,18 @@ def run_in_spark(lake: "Lake", sql: str, limit: int | None = None) -> Answer:
     try:
         lake.spark.sql(f"SELECT 1 FROM (\n{sql}\n)")  # WITH .. INSERT would run at once; as a subquery it cannot be said
         rows = lake.spark.sql(sql)
-        return _answer((rows if limit is None else rows.limit(limit + 1)).toArrow().to_reader(), limit)
+        return answer(rows, limit)
     except AnalysisException as err:
         if err.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
             raise _unknown(err.getMessageParameters()["relationName"].strip("`"), lake.settings, catalog) from err
         raise QueryError(f"sql={sql!r}: {_first(err)}") from err
     except PySparkException as err:
         raise QueryError(f"sql={sql!r}: {_first(err)}") from err
+
+
+def answer(rows: "DataFrame", limit: int | None = None) -> Answer:
+    """The first `limit` rows of a DataFrame."""
+    return _answer((rows if limit is None else rows.limit(limit + 1)).toArrow().to_reader(), limit)
 
 
 def _select(sql: str) -> str:

@@ -10,8 +10,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.catalog import catalog_of
-from lakehouse.errors import DeclarationError
+from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.histories import as_of
+from lakehouse.state import state
 from lakehouse.table import kafka, table, tumbling
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_live_equals_bounded
 
@@ -97,6 +98,12 @@ def test_a_state_has_a_row_for_each_key_and_sums_to_zero_at_each_version(stage_o
     table = stage.lake.catalog.table("balances")
     sums = [stage.lake.read(table, version).agg(F.sum("balance")).head()[0] for version in range(1, 4)]
     assert sums == [0, 0, 0]
+    [remembered] = state(stage.lake, table, {"person": "b"}).collect()
+    assert (remembered["person"], remembered["sum"], remembered["count"]) == ("b", Decimal("4.50"), 6)
+    with pytest.raises(RangeError, match="key=name: the columns of its key are person"):
+        state(stage.lake, table, {"name": "b"})
+    with pytest.raises(RangeError, match="its live query keeps no state, or has not run yet"):
+        state(stage.lake, stage.lake.catalog.table("payments_with_city"))
     found = assert_live_equals_bounded(stage, "balances")
     assert (found.rows_live, found.rows_by_bounded_runs) == (3, 0)
 
