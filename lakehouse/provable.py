@@ -15,7 +15,9 @@ _SORTED = {"SortArray", "ArraySort"}
 _COUNTED = _SORTED | {"Size", "ArrayContains"}
 _DOUBLES = {"Sum", "Average", "StddevPop", "StddevSamp", "VariancePop", "VarianceSamp", "Corr", "CovPopulation", "CovSample",
             "Skewness", "Kurtosis"}  # fmt: skip
-_WHOLE = {"Aggregate", "Distinct", "Deduplicate", "Window", "GlobalLimit", "LocalLimit", "Offset", "Tail", "Sample"}
+_GROUPS = {"Window", "FlatMapGroupsInArrow", "FlatMapGroupsInPandas", "FlatMapCoGroupsInArrow", "FlatMapCoGroupsInPandas"}
+_WHOLE = _GROUPS | {"Aggregate", "Intersect", "Except", "Distinct", "Deduplicate", "GlobalLimit", "LocalLimit", "Offset", "Tail",
+                    "Sample"}  # fmt: skip
 
 
 def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
@@ -169,8 +171,8 @@ def _of(node) -> Iterator[tuple[object, str, frozenset[str]]]:
 def _on_rows(plan, table: Table) -> set[str]:
     """The operators that take rows of the driving input, known by their arrival, together."""
     found = {node.nodeName() for node in _nodes(plan) if node.nodeName() in _WHOLE and _reads(node) and not _one_by_one(node)}
-    # with an interval a frame of it (rangeBetween) sees all its rows
-    return found - {"Window"} if table.join else found | {"Join" for node in _nodes(plan) if _of_itself(node)}
+    # with an interval a frame of it (rangeBetween), or the function of a group, sees all its rows
+    return found - _GROUPS if table.join else found | {"Join" for node in _nodes(plan) if _of_itself(node)}
 
 
 def _one_by_one(node) -> bool:

@@ -342,7 +342,7 @@ def test_lines_of_a_log_are_sent_as_they_are_at_their_own_time() -> None:
     sent = list(visits.of_lines([LINE, ahead, *junk], 3))
     assert [record.value for record in sent] == [LINE, ahead, *junk]
     partition = crc32(b"192.0.2.1") % 3
-    assert sent[0] == (b"192.0.2.1", LINE, partition, 971_211_336_000, 971_211_336_000, ORDINARY)
+    assert sent[0] == Record(b"192.0.2.1", LINE, partition, 971_211_336_000, 971_211_336_000, ORDINARY)
     assert began <= sent[1].time_ms <= time.time() * 1000, "none is waited for"
     assert {(r.key, r.event_ms, r.kind) for r in sent[2:]} == {(None, None, MALFORMED)}
     assert all(r.time_ms >= began for r in sent[2:])
