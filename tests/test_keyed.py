@@ -52,6 +52,13 @@ def payments_with_city(happened: DataFrame, cities: DataFrame) -> DataFrame:
     return as_of(payments, cities, on={"payer": "person"}, at="at", take=["city"])
 
 
+@table(layer="silver")
+def payments_by_all(happened: DataFrame, cities: DataFrame) -> DataFrame:
+    """As rules are joined that hold for every row: each payment with all that was valid then."""
+    payments = happened.where("kind = 'payment'").select("payer", "at", "_arrival")
+    return as_of(payments, cities, on={}, at="at", take={"rule": "city"}).where("rule IS NOT NULL")
+
+
 def at(second: float) -> datetime:
     return START + timedelta(seconds=second)
 
@@ -114,14 +121,17 @@ def test_a_history_has_versions_and_a_row_finds_the_one_valid_then(stage_of):
     move(stage, moved(0, "a", "Oslo"), moved(20, "a", "Bergen"))
     pay(stage, *(paid(n) for n in (5, 19.5, 20, 25)))
     stage.run("cities", "payments_with_city")
+    move(stage, moved(26, "b", "Rome"), key="b")
     move(stage, None, sent=at(30))
-    pay(stage, paid(31))
+    pay(stage, paid(26), paid(31))
     advance(stage, 100)
-    stage.run("cities", "payments_with_city")
+    stage.run("cities", "payments_with_city", "payments_by_all")
     assert versions_of(stage) == [("Oslo", 0, 20), ("Bergen", 20, 30), (None, 30, None)]
     rows = stage.rows("payments_with_city").where("payer = 'a'").orderBy("at").collect()
-    assert [r.city for r in rows] == ["Oslo", "Oslo", "Bergen", "Bergen", None]
-    for name in ("cities", "payments_with_city"):
+    assert [r.city for r in rows] == ["Oslo", "Oslo", "Bergen", "Bergen", "Bergen", None]
+    rules = stage.rows("payments_by_all").where("payer = 'a'").orderBy("at", "rule").collect()
+    assert [r.rule for r in rules] == ["Oslo", "Oslo", "Bergen", "Bergen", "Bergen", "Rome", "Rome"]
+    for name in ("cities", "payments_with_city", "payments_by_all"):
         assert_live_equals_bounded(stage, name)
 
 
