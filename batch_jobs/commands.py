@@ -31,8 +31,8 @@ def backfill(
     """Make a closed range of a table hold its bounded run, one commit a partition, beside the live stream.
 
     The range is whole partitions behind the table's frontier; those that have these rows already stay as they are. Killed
-    and run again, it goes on where it was. A table without event time is rebuilt whole, without a range. Exit code 0 when
-    done, 2 when refused.
+    and run again, it goes on where it was. A table without event time is rebuilt whole, without a range; a state or a history
+    by its own job. Exit code 0 when done, 2 when refused.
     """
     from batch_jobs import backfill as job
     from lakehouse import session
@@ -42,6 +42,11 @@ def backfill(
     # a range is refused before a JVM starts: planning reads logs only
     offline = Lake(None, settings, catalog)  # type: ignore[arg-type]
     planned = job.plan(offline, table, first, last, whole=all_or_nothing)
+    if catalog.table(table).keeps:
+        if not dry_run:
+            list(job.run(offline, table))
+        views.show_renewed(table, dry_run, as_json)
+        return
     if dry_run:
         views.show_plan(table, planned, as_json)
         return

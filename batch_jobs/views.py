@@ -44,6 +44,15 @@ def show_plan(table: str, planned: "Backfill | None", as_json: bool) -> None:
         console.print_note("nothing was changed")
 
 
+def show_renewed(table: str, dry_run: bool, as_json: bool) -> None:
+    """That a state or a history is, or would be, computed anew by its own job."""
+    if as_json:
+        console.print_json([{"table": table, "outcome": "planned" if dry_run else "renewed"}])
+        return
+    verb = "would be" if dry_run else "is"
+    console.print_text(f"{table} {verb} computed anew from its whole record when its job is started the next time")
+
+
 def show_backfill(
     table: str, planned: "Backfill | None", commits: "Sequence[Commit]", pending: "dict[str, list[str]]", as_json: bool
 ) -> None:

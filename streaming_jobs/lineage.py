@@ -163,8 +163,8 @@ def _read(table: Table, catalog: Catalog, name: str, commit: Commit | None) -> o
     if source := catalog.topics_of(table).get(name):
         offsets = commit.inputs.get(source.topic)
         return json.dumps(offsets) if offsets else None
-    known = dict(commit.inputs.get("tables", {})) | dict(commit.inputs.get("snapshots", {}))
-    found = known.get(name)
+    kinds = (commit.inputs.get(kind, {}) for kind in ("tables", "snapshots", "histories"))
+    found = next((read[name] for read in kinds if name in read), None)
     return found.get("reservoirVersion") if isinstance(found, dict) else found
 
 

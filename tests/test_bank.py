@@ -59,6 +59,7 @@ def valid(changes: list[Record], key: str, at: datetime) -> dict:
 
 @pytest.mark.slow
 @pytest.mark.parallel
+@pytest.mark.timeout(600)
 def test_the_bank_is_what_an_oracle_says_and_sums_to_zero(stage_of):
     stage, given = stage_of(bank), sent(rate=4)
     feed(stage, given[:20])  # a topic that has said nothing yet holds no watermark back

@@ -6,9 +6,12 @@ from decimal import Decimal
 from types import ModuleType
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from batch_jobs import backfill
+from lakehouse import proof
 from lakehouse.catalog import catalog_of
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.histories import as_of
@@ -137,6 +140,7 @@ def test_a_history_has_versions_and_a_row_finds_the_one_valid_then(stage_of):
 
 @pytest.mark.slow
 @pytest.mark.parallel
+@pytest.mark.timeout(600)
 def test_a_change_that_comes_late_changes_nothing_behind_the_border(stage_of):
     stage = stage_of(HERE)
     pay(stage, paid(-10, "x", "y"))  # a topic that has said nothing yet holds no watermark back
@@ -158,6 +162,33 @@ def test_a_change_that_comes_late_changes_nothing_behind_the_border(stage_of):
 
 @pytest.mark.slow
 @pytest.mark.parallel
+@pytest.mark.timeout(600)
+def test_what_was_changed_by_hand_is_found_and_computed_anew(stage_of):
+    stage = stage_of(HERE)
+    pay(stage, paid(0, "a", "b", "2.50"))
+    move(stage, moved(0, "a", "Oslo"), moved(20, "a", "Bergen"))
+    stage.run("balances", "cities")
+    both = [stage.lake.catalog.table(name) for name in ("balances", "cities")]
+    DeltaTable(str(stage.lake.path(both[0]))).update({"balance": "9.99"}, predicate="person = 'a'")
+    DeltaTable(str(stage.lake.path(both[1]))).delete("city = 'Oslo'")
+    pay(stage, paid(1, "c", "d"))
+    move(stage, moved(1, "c", "Rome"), key="c")
+    stage.run("balances", "cities")
+    found = [proof.reconcile(stage.lake, each) for each in both]
+    assert [(c.verdict, c.missing, c.extra, c.changed) for c in found] == [("DIFFERENT", 0, 0, 1), ("DIFFERENT", 1, 0, 0)]
+    assert "person=a: bounded balance=-2.50, payments=1, table balance=9.99, payments=1" in found[0].examples[0]
+    for each in both:
+        assert list(backfill.run(stage.lake, each.name)) == []
+        stage.run(each.name)
+        assert_live_equals_bounded(stage, each.name)
+    pay(stage, paid(2, "a", "b", "2.50"))
+    stage.run("balances")
+    assert balances_of(stage)["a"] == (Decimal("-5.00"), 2), "it goes on from there"
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(600)
 def test_killed_at_each_commit_point_every_row_counts_once(stage_of):
     stage = stage_of(HERE)
     pay(stage, paid(-10, "x", "y"))

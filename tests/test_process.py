@@ -83,6 +83,7 @@ def seconds(moment: datetime) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parallel
+@pytest.mark.timeout(600)
 def test_alerts_live_are_those_of_the_batch_however_the_rows_were_cut(spark, tmp_path):
     stage = Stage(spark, tmp_path, sensors, alerts)
     rows = [reading("sensor-1", n, "20.00") for n in range(0, 200, 5)]
