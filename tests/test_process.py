@@ -9,7 +9,9 @@ from pyspark.sql import functions as F
 
 from lakehouse.errors import DeclarationError
 from lakehouse.event_time import ARRIVAL
+from lakehouse.patterns import Pattern, directly, first, never, then
 from lakehouse.process import Process, outputs, process
+from lakehouse.source_code import trees
 from lakehouse.tables import alerts, sensors
 from lakehouse.testing import Stage, assert_live_equals_bounded
 
@@ -104,3 +106,81 @@ def test_alerts_live_are_those_of_the_batch_however_the_rows_were_cut(spark, tmp
     assert stage.rows("silent_sensors").where(F.col("_arrival.watermark") >= F.col("event_time")).isEmpty(), "never late"
     for name in ("silent_sensors", "unusual_readings"):
         assert_live_equals_bounded(stage, name)
+
+
+# --- patterns ---------------------------------------------------------------------------------------------------------
+
+
+def event(second: float, kind: str, offset: int = 0) -> dict:
+    return row(second, offset, kind=kind) | {"event_time": at(second)}
+
+
+def kind(wanted: str):
+    return lambda row: row["kind"] == wanted
+
+
+def matched(*steps, rows: list[dict], within: timedelta = MINUTE) -> list[tuple]:
+    """Of each match its event time and those of its rows."""
+
+    def select(**rows):
+        return {"rows": tuple(seconds(each["event_time"]) for each in rows.values())}
+
+    pattern = Pattern(*steps, within=within, output="event_time TIMESTAMP, rows STRING", select=select)
+    return [(seconds(made["event_time"]), *made["rows"]) for made in outputs(pattern, rows, within, "event_time")]
+
+
+A, B, C = (first("a", kind("a")), then("b", kind("b")), then("c", kind("c")))
+
+
+def test_one_row_is_followed_by_another_within_a_time():
+    rows = [event(0, "a"), event(10, "a"), event(20, "x"), event(65, "b"), event(70, "b")]
+    assert matched(A, B, rows=rows) == [(65, 10, 65)], "each first row once, and not after its time"
+    assert matched(A, B, rows=[event(0, "a"), event(60, "b")]) == [(60, 0, 60)], "the end of the time belongs to it"
+    assert matched(A, B, C, rows=[event(0, "a"), event(1, "c"), event(2, "b"), event(3, "a"), event(4, "c")]) == [(4, 0, 2, 4)]
+
+
+def test_the_very_next_row_is_asked_for():
+    at_once = directly("b", kind("b"))
+    assert matched(A, at_once, rows=[event(0, "a"), event(1, "b")]) == [(1, 0, 1)]
+    assert matched(A, at_once, rows=[event(0, "a"), event(1, "x"), event(2, "b")]) == []
+
+
+def test_a_row_that_must_not_come_ends_a_match():
+    without = (A, never(kind("x")), B)
+    assert matched(*without, rows=[event(0, "a"), event(1, "y"), event(2, "b")]) == [(2, 0, 2)]
+    assert matched(*without, rows=[event(0, "a"), event(1, "x"), event(2, "b")]) == []
+
+
+def test_what_did_not_come_is_certain_when_the_time_is_over():
+    alone = (A, never(kind("x")))
+    assert matched(*alone, rows=[event(0, "a"), event(30, "y")]) == [(60, 0)]
+    assert matched(*alone, rows=[event(0, "a"), event(30, "x"), event(31, "a")]) == [(91, 31)]
+    assert matched(A, B, never(kind("x")), rows=[event(0, "a"), event(5, "b"), event(70, "x")]) == [(60, 0, 5)]
+    assert matched(A, B, never(kind("x")), rows=[event(0, "a"), event(5, "b"), event(60, "x")]) == [], "at the very end"
+
+
+_X = never(kind("x"))
+
+
+@pytest.mark.parametrize("steps", [(), (A,), (B, A), (A, A), (A, _X, _X), (A, _X, directly("b", kind("b")))])
+def test_steps_that_make_no_pattern_are_refused(steps):
+    with pytest.raises(DeclarationError, match="pattern="):
+        matched(*steps, rows=[])
+
+
+def test_a_small_payment_then_a_large_one_is_what_an_oracle_says():
+    rng, rows = Random(3), []
+    for n in range(400):
+        rows.append(event(n * 7, rng.choice("sslxx"), n))
+    small, large = first("small", kind("s")), then("large", kind("l"))
+    expected = []
+    for each in rows:
+        after = [r for r in rows if r["kind"] == "l" and timedelta(0) < r["event_time"] - each["event_time"] <= MINUTE]
+        if each["kind"] == "s" and after:
+            expected.append((seconds(after[0]["event_time"]), seconds(each["event_time"]), seconds(after[0]["event_time"])))
+    assert matched(small, large, rows=rows) == sorted(expected) and len(expected) > 50
+
+
+def test_the_code_of_a_process_function_is_in_the_fingerprint_of_its_table():
+    used = [tree.name for tree in trees(alerts.silent_sensors.transformation)]
+    assert used == ["silent_sensors", "Silence"]
