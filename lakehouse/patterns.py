@@ -59,8 +59,8 @@ def never(holds: Condition) -> Step:
 class Pattern(Process):
     """Steps that follow each other `within` a time after the first; `select` makes a row of `output` from the rows by name.
 
-    `at`: the event time of the rows. A match has the event time of its last row; one that ends with `never`, of the end of its time, when it is certain.
-    Raises DeclarationError.
+    `at`: the event time of the rows. A match has that of its last row; one that ends with `never`, the end of its time, when it
+    is certain. Raises DeclarationError.
     """
 
     def __init__(
