@@ -139,7 +139,6 @@ class LiveRun:
         self.lake.journal(self.table).append(commit)
         self.reached("journal")
 
-
     def keep(self, rows: DataFrame, batch: int, before: Swapped | None, **known: object) -> Swapped | None:
         """All rows of a state or history, as they are after this batch, then the journal's line; `written`: how many are new.
 
