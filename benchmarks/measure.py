@@ -58,7 +58,8 @@ class Tree:
         # only those that run: a pid may be another's thread by now, which cannot be waited for
         _, alive = psutil.wait_procs([member for member in self.members if member.is_running()], timeout=grace)
         for process in alive:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         psutil.wait_procs(alive, timeout=_END)
 
 

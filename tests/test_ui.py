@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,7 +112,8 @@ def end(process: subprocess.Popen) -> None:
         process.send_signal(signal.SIGINT)
         _, left = psutil.wait_procs(family, timeout=30)
         for each in left:
-            each.kill()
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
     process.wait(10)
 
 
