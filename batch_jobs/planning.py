@@ -78,7 +78,7 @@ def plan(
     inputs, mine = delta_log.files(lake.path(driving)), set(partitions)
     stored = [f for f in delta_log.files(lake.path(table)) if f[f"partition.{PARTITION}"] in mine]
     _check_retained(catalog, table, inputs, stored)
-    files = [f for f in inputs if _may_hold(f, catalog.event_time(driving), context)]
+    files = [f for f in inputs if delta_log.may_hold(f, catalog.event_time(driving), context)]
     rows = sum(f["num_records"] or 0 for f in files)
     run, done = (0, set()) if whole else _begun(lake, table, span)
     return Backfill(
@@ -178,9 +178,3 @@ def _estimated(lake: Lake, table: Table, partitions: int) -> float | None:
     lines = list(islice((c for c in lake.journal(table).rewriting() if c.role == "bounded" and c.arrived), _RUNS))
     known = sum(len(list(Range(c.start, c.end).partitions(table.grain))) for c in lines)
     return partitions * sum(c.seconds for c in lines) / known if known else None
-
-
-def _may_hold(file: dict, column: str, span: Range) -> bool:
-    """Whether the file's statistics do not rule out that it holds rows of `span`."""
-    least = file.get(f"min.{column}")
-    return (least is None or least < span.end) and delta_log.may_reach(file, column, span.start)

@@ -13,7 +13,7 @@ def arrivals(key_topic: DataFrame) -> DataFrame:
     return key_topic
 
 
-@table(layer="gold", window=tumbling("10 seconds"), keys=["id"])
+@table(layer="gold", window=tumbling("2 minutes"), keys=["id"])
 def advancing(arrivals: DataFrame) -> DataFrame:
     return arrivals.groupBy("window", "id").agg(F.count("*").alias("n"))
 

@@ -7,7 +7,7 @@ object, case -> a list of rounds, each [wall, CPU] of the record and [wall, CPU]
 one more, the first, which warms up and is left out.
 
 Without the gate no row's window is compared with its stored watermark, and none is counted as late: right as long as nothing
-is late. That watermark is still stored and drives Spark, which closes windows by it.
+is late. That watermark is still stored, and windows are closed by it.
 """
 
 import json

@@ -139,7 +139,7 @@ def outcomes(spark: SparkSession, stream: Stream, root: Path) -> Iterator[tuple[
 
 def _naive(stage: Stage, table: Table, files: int) -> bool | None:
     """The function as one would run it: Spark's watermark, no stored one; windows that have closed, live and in batch."""
-    if table.window is None or table.late == "update" or plan.closes_ranges(stage.lake, plan.plan_of(stage.lake, table)):
+    if table.window is None or table.late == "update" or plan.in_batch_only(stage.lake, plan.plan_of(stage.lake, table)):
         return None
     spark, path = stage.lake.spark, str(stage.lake.path(stage.lake.catalog.table("clicks")))
     reader = spark.readStream.format("delta").option("maxFilesPerTrigger", min(files, 2))  # commit by commit

@@ -60,6 +60,12 @@ def sliding_windows(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.max("value").alias("value"))
 
 
+@table(layer="gold", window=sliding("90 seconds", "30 seconds"), keys=["user"])
+def long_windows(clicks: DataFrame) -> DataFrame:
+    """By Spark's own aggregate and its state, as all windows longer than a minute."""
+    return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"), F.max("value").alias("value"))
+
+
 @table(layer="gold", window=session("4 seconds"), keys=["user"])
 def sessions(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))

@@ -2,7 +2,7 @@
 
     python -m benchmarks.state_run TABLE COMMITS KEYS_A_COMMIT RESULT
 
-Each commit of the record holds other keys, ten seconds (`advancing`: then closed) or one (`growing`: all in one hour) after
+Each commit of the record holds other keys, two minutes (`advancing`: then closed) or a second (`growing`: all in one hour) after
 the commit before. RESULT: a JSON object of what `benchmarks.state.State` holds.
 """
 
@@ -75,6 +75,6 @@ if __name__ == "__main__":
         replace(settings, spark_conf={"spark.sql.streaming.numRecentProgressUpdates": "100000"}), "state"
     )
     stage = Stage(spark, settings.root, keyed, max_files_per_trigger=1)
-    fill(stage.lake, commits, keys, timedelta(seconds=10 if name == "advancing" else 1))
+    fill(stage.lake, commits, keys, timedelta(seconds=120 if name == "advancing" else 1))
     result.write_text(json.dumps(measured(stage.lake, name)))
     spark.stop()

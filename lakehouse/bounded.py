@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -23,6 +24,8 @@ from lakehouse.plan import Origin, Plan
 from lakehouse.publication import Computed, publish
 from lakehouse.ranges import Range
 from lakehouse.table import GRAINS, Table
+
+_EVER = Range(datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC))
 
 
 def closed_until(lake: Lake, table: Table) -> datetime:
@@ -84,48 +87,53 @@ def compute(
     # what was valid behind the frontier no later version of a history tells otherwise
     kept = {history.name: sinks.version(lake.path(history)) for history in lake.catalog.histories(table)}
     others = lake.snapshots(versions | kept)
-    judged, counts = _computed(lake, plan.plan_of(lake, table), span, lake.read(driving, version), others, "bounded", touched)
+    read = partial(lake.spanning, driving, version=version)
+    step = plan.plan_of(lake, table)
+    judged, taken = _computed(lake, step, span, read, others, "bounded", touched)
     inputs = {"tables": {driving.name: version}, "snapshots": versions} | ({"histories": kept} if kept else {})
-    return Computed(judged, counts, inputs)
+    return Computed(judged, step.counts_by_partition(taken), inputs)
 
 
 def preview(lake: Lake, step: Plan, span: Range, snapshots: Mapping[str, DataFrame]) -> DataFrame:
     """The judged rows of `span`, open or not, as the live run would write them: late rows stay out, whatever the policy."""
-    return _computed(lake, step, span, lake.read(lake.catalog.table(step.driving)), snapshots, "early")[0]
+    return _computed(lake, step, span, partial(lake.spanning, lake.catalog.table(step.driving)), snapshots, "early")[0]
 
 
 def closing(lake: Lake, step: Plan, span: Range, snapshots: Mapping[str, DataFrame]) -> DataFrame:
-    """The judged rows of a span that has just closed, for a live run whose operator Spark has only in batch."""
-    rows = lake.read(lake.catalog.table(step.driving)).where(f"{ORIGIN} = 'live'")
-    return _computed(lake, step, span, rows, snapshots, "live")[0]
+    """The judged rows of a span that has just closed, for a live run that computes each range as it closes."""
+    driving = lake.catalog.table(step.driving)
+    return _computed(lake, step, span, lambda of: lake.spanning(driving, of).where(f"{ORIGIN} = 'live'"), snapshots, "live")[0]
 
 
 def _computed(
     lake: Lake,
     step: Plan,
     span: Range,
-    rows: DataFrame,
+    read: Callable[[Range], DataFrame],
     snapshots: Mapping[str, DataFrame],
     origin: Origin,
     touched: DataFrame | None = None,
 ) -> tuple[DataFrame, DataFrame]:
+    """The judged rows of `span` and the rows they are computed from; `read` gives the input's of a range, and maybe more."""
     table, moment = step.table, F.col(lake.catalog.event_time(lake.catalog.table(step.driving)))
-    within = event_time.between(event_time.instant_of(table.window, step.event_time), span)
+    between = event_time.between if origin == "bounded" else event_time.between_passing
+    within = between(event_time.instant_of(table.window, step.event_time), span)
+
+    def rows(of: Range) -> DataFrame:
+        return read(of).where(between(moment, of))
 
     def computed(context: Range) -> tuple[DataFrame, DataFrame]:
-        others = None
-        if table.deduplicate:
-            others = rows.where(event_time.between(moment, ranges.widened(context, table.deduplicate.within)))
-        taken = rows.where(event_time.between(moment, context))
+        taken = rows(context)
+        others = rows(ranges.widened(context, table.deduplicate.within)) if table.deduplicate else None
         judged = step.derived(taken, snapshots, origin, None, touched, others, span.end)
         # the observation stands between the cut and the function: a filter must not move below a stateful operator
         judged = judged.observe(f"whole_{table.name}", F.count(F.lit(1)).alias("rows")).where(within)
-        missed = event_time.missed_instant(table, step.event_time)
-        return judged, step.counts(taken, event_time.partition_of(missed, table.grain).alias(PARTITION))
+        return judged, taken
 
     context = event_time.context(span, table) if touched is None else _covered(touched, span)
     if table.window and table.window.kind == "session":
-        context = _holding_whole_sessions(context, table.window.size, rows.agg(F.min(moment)), lambda c: computed(c)[0])
+        first = read(_EVER).agg(F.min(moment))
+        context = _holding_whole_sessions(context, table.window.size, first, lambda c: computed(c)[0])
     return computed(context)
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from pyspark.sql.types import StructType
+
 from lakehouse.event_time import PARTITION
 from lakehouse.ranges import EPOCH, Range
 
@@ -73,10 +75,23 @@ def files(path: Path, version: int | None = None) -> list[dict]:
     return pyarrow.table(DeltaTable(str(path), version=version).get_add_actions(flatten=True)).to_pylist()
 
 
+def schema(path: Path, version: int | None = None) -> StructType:
+    """The columns of the table, as Spark has them."""
+    from deltalake import DeltaTable
+
+    return StructType.fromJson(json.loads(DeltaTable(str(path), version=version).schema().to_json()))
+
+
 def may_reach(file: dict, column: str, instant: datetime) -> bool:
     """Whether the file's statistics do not rule out that it holds a timestamp of `column` at that instant or later."""
     greatest = file.get(f"max.{column}")
     return greatest is None or greatest + _CUT > instant
+
+
+def may_hold(file: dict, column: str, span: Range) -> bool:
+    """Whether the file's statistics do not rule out that it holds a timestamp of `column` in the span."""
+    least = file.get(f"min.{column}")
+    return may_reach(file, column, span.start) and (least is None or least < span.end)
 
 
 def oldest(path: Path) -> int:

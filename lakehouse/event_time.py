@@ -16,7 +16,7 @@ from pyspark.sql import Window as Sql
 from pyspark.sql import functions as F
 
 from lakehouse.durations import spark_interval
-from lakehouse.ranges import FORMATS, Range, floor, widened
+from lakehouse.ranges import EPOCH, FORMATS, Range, floor, widened
 from lakehouse.table import GRAINS, Grain, Table
 from lakehouse.windows import Duplicates, Window
 
@@ -45,6 +45,24 @@ def between(instant: Column, span: Range) -> Column:
     return (instant >= F.lit(span.start)) & (instant < F.lit(span.end))
 
 
+def passing(row: Column, *instants: datetime) -> list[Column]:
+    """Instants that hold for one micro-batch only, as columns; `row`: any number that each row has.
+
+    As literals they would stand in the code that Spark generates, which would be compiled anew for each micro-batch, and run
+    cold: most of what a short one costs. A literal array is handed to the code instead; an index of a constant would be folded.
+    """
+    held = F.array(*(F.lit(instant) for instant in instants))
+    first = row.bitwiseAND(F.lit(0))
+    # never null, which the column's type tells
+    return [F.coalesce(F.get(held, first + F.lit(n)), F.lit(EPOCH)) for n in range(len(instants))]
+
+
+def between_passing(instant: Column, span: Range) -> Column:
+    """As `between`, for a range of one micro-batch; files cannot be chosen by it."""
+    start, end = passing(F.unix_micros(instant), span.start, span.end)
+    return (instant >= start) & (instant < end)
+
+
 def context(span: Range, table: Table) -> Range:
     """The range of input event time that a range of output is computed from; for sessions, where to start looking."""
     window = table.window
@@ -54,9 +72,23 @@ def context(span: Range, table: Table) -> Range:
         return span
     if window.kind == "count":
         return Range(floor(span.start, GRAINS[table.grain]), span.end)
-    # a row at the very end joins a session that ends there, so that it does not end there
-    after = timedelta(microseconds=1) if window.kind == "session" else timedelta(0)
-    return Range(span.start - window.reach, span.end + after)
+    if window.kind == "session":  # a row at the very end joins a session that ends there, so that it does not end there
+        return Range(span.start - window.reach, span.end + timedelta(microseconds=1))
+    if not window.regular:
+        return Range(span.start - window.reach, span.end)
+    first = _begun(window, span.start) + window.slide  # the first window that ends after the start of the span
+    return Range(first, max(first + timedelta(microseconds=1), _begun(window, span.end) + window.size))
+
+
+def closes(table: Table, span: Range) -> bool:
+    """Whether a window of the table may end in the span."""
+    window = table.window
+    return window is None or not window.regular or _begun(window, span.end) > _begun(window, span.start)
+
+
+def _begun(window: Window, instant: datetime) -> datetime:
+    """When the last window began that has ended by then."""
+    return floor(instant - window.size - window.offset, window.slide) + window.offset
 
 
 def reached(table: Table, span: Range) -> Range:
@@ -133,6 +165,21 @@ def counts(table: Table, event_time: str) -> list[Column]:
         F.min(missed).alias("late_from"),
         F.max(missed).alias("late_to"),
     ]
+
+
+def counts_by_partition(rows: DataFrame, table: Table, event_time: str) -> DataFrame:
+    """Of `flagged` rows: columns `_partition`, `arrived`, `late`.
+
+    By the start of the partition as a number: its name, made for each row, would take longer than all the rest.
+    """
+    window, grain = table.window, GRAINS[table.grain] // timedelta(microseconds=1)
+    if window and window.kind == "tumbling" and window.zone == "UTC":
+        instant = F.unix_micros(_end_of(window.size, event_time, window.offset)) - 1
+    else:
+        instant = F.unix_micros(missed_instant(table, event_time))
+    start = (instant - F.pmod(instant, F.lit(grain))).alias("_start")
+    found = rows.groupBy(start).agg(F.count(F.lit(1)).alias("arrived"), F.count_if(_LATE).alias("late"))
+    return found.select(partition_of(F.timestamp_micros("_start"), table.grain).alias(PARTITION), "arrived", "late")
 
 
 def missed_instant(table: Table, event_time: str) -> Column:

@@ -13,7 +13,6 @@ from pyspark.sql import DataFrame, Observation
 from lakehouse import histories, plan, sinks
 from lakehouse.lake import Lake
 from lakehouse.live_run import LiveRun
-from lakehouse.sinks import Swapped
 from lakehouse.table import Table
 
 Batches = Callable[[DataFrame, int], None]
@@ -22,10 +21,8 @@ Batches = Callable[[DataFrame, int], None]
 def state(run: LiveRun) -> tuple[DataFrame, Batches]:
     """A query whose micro-batches hold the rows of the keys that they touched, as they are now."""
     rows = run.plan.kept(run.stream(), run.snapshots(), f"gate_{run.table.name}")
-    last: Swapped | None = None
 
     def batches(batch: DataFrame, batch_id: int) -> None:
-        nonlocal last
         inputs = _inputs(run, batch_id)
         batch = batch.persist()  # the state behind it must not be computed twice
         try:
@@ -34,7 +31,7 @@ def state(run: LiveRun) -> tuple[DataFrame, Batches]:
             rows = batch
             if batch_id:
                 rows = histories.of_keys(_there(run), batch, run.table.keys, others=True).unionByName(batch)
-            last = run.keep(rows, batch_id, last, inputs=inputs, written=written, **_reached(run, batch_id, seen))
+            run.keep(rows, batch_id, inputs=inputs, written=written, **_reached(run, batch_id, seen))
         finally:
             batch.unpersist()
 
@@ -44,10 +41,8 @@ def state(run: LiveRun) -> tuple[DataFrame, Batches]:
 def history(run: LiveRun) -> tuple[DataFrame, Batches]:
     """A query of the record's rows, whose micro-batches add to the versions of the keys in them."""
     snapshots = run.snapshots()
-    last: Swapped | None = None
 
     def batches(batch: DataFrame, batch_id: int) -> None:
-        nonlocal last
         inputs, gate = _inputs(run, batch_id), Observation()
         new = run.plan.kept(batch, snapshots, gate).persist()
         try:
@@ -56,7 +51,7 @@ def history(run: LiveRun) -> tuple[DataFrame, Batches]:
                 rows = histories.versions(new, run.table.keys)
             else:
                 rows = histories.changed(_there(run), new, run.table.keys)
-            last = run.keep(rows, batch_id, last, inputs=inputs, written=written, **_reached(run, batch_id, gate.get))
+            run.keep(rows, batch_id, inputs=inputs, written=written, **_reached(run, batch_id, gate.get))
         finally:
             new.unpersist()
 

@@ -6,6 +6,7 @@ How a micro-batch is written, `lakehouse.live_run` says.
 import sys
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import cache, partial
 
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
@@ -17,7 +18,7 @@ from lakehouse.event_time import Head
 from lakehouse.frontier import frontier
 from lakehouse.lake import Lake
 from lakehouse.live_run import BatchLog, LiveRun, began, live_run
-from lakehouse.plan import REASON
+from lakehouse.plan import REASON, Plan
 from lakehouse.ranges import EPOCH, Range
 from lakehouse.table import Table
 
@@ -135,7 +136,7 @@ def _row(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
                 "late": passed["late"],
                 "late_from": ranges.micros(passed["late_from"]),
                 "late_to": ranges.micros(passed["late_to"]),
-                "frontier": max(start, plan.utc(furthest)) if furthest else start,
+                "frontier": max(start, run.complete(log) or start, plan.utc(furthest) if furthest else start),
             }
 
         run.write(
@@ -183,7 +184,7 @@ def _window(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
 
 
 def _closing(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
-    """Where Spark has no streaming operator, or no exact one: at each micro-batch the bounded function, on the range it closes.
+    """At each micro-batch the bounded function, on the range that it closes (`plan.closes_ranges`).
 
     The range is complete: of the rows still to come those that fall into it are late.
     """
@@ -196,20 +197,28 @@ def _closing(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]
         log = run.log(batch_id)
         before = lake.journal(table).before(run.generation, batch_id)
         start = (before and before.frontier) or run.start
-        seen = step.counts(batch).head().asDict()
-        ahead = max(start, plan.utc(seen.pop("watermark")) - table.after) if seen["arrived"] else start
+        counted = cache(partial(_counted, step, batch))
+        complete = run.complete(log) or counted()["watermark"] or start
         for history in histories:  # a row finds what was valid only once its history is as far; looked at before it is read
-            ahead = max(start, min(ahead, frontier(lake.settings, history) or start))
+            complete = min(complete, frontier(lake.settings, history) or start)
+        # a batch that is replayed does not decide anew what it has written: the stream may be further by now
+        ahead = run.noted_frontier(batch_id, start) or max(start, complete - table.after)
         read = {history.name: sinks.version(lake.path(history)) for history in histories}
-        others = snapshots | lake.snapshots(read)
-        judged = bounded.closing(lake, step, Range(start, max(ahead, start + _INSTANT)), others)
-        seen |= {name: ranges.micros(seen[name]) for name in ("late_from", "late_to")}
-        run.write(
-            judged if ahead > start else judged.limit(0), batch_id, lambda _: seen, watermark=start, frontier=ahead,
-            inputs={"tables": {driving.name: log.inputs}, "snapshots": run.pinned} | ({"histories": read} if read else {}),
-        )  # fmt: skip
+        inputs = {"tables": {driving.name: log.inputs}, "snapshots": run.pinned} | ({"histories": read} if read else {})
+        known = {"watermark": start, "frontier": ahead, "inputs": inputs}
+        if ahead == start or not event_time.closes(table, span := Range(start, ahead)):
+            run.skip(batch_id, before, **counted() | known)
+            return
+        judged = bounded.closing(lake, step, span, snapshots | lake.snapshots(read))
+        run.write(judged, batch_id, lambda _: counted() | known, **known)  # counted after it is written: it can be read sooner
 
     return stream, batches
+
+
+def _counted(step: Plan, batch: DataFrame) -> dict[str, object]:
+    seen = step.counts(batch).head().asDict()
+    seen |= {name: ranges.micros(seen[name]) for name in ("late_from", "late_to")}
+    return seen | {"watermark": seen["watermark"] and plan.utc(seen["watermark"])}
 
 
 def _of_gate(run: LiveRun) -> dict[str, object]:

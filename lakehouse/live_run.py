@@ -22,7 +22,6 @@ from lakehouse.lake import Lake
 from lakehouse.plan import REASON, Plan
 from lakehouse.ranges import EPOCH, micros, partition_format
 from lakehouse.settings import Settings
-from lakehouse.sinks import Swapped
 from lakehouse.table import Table
 
 CHECKPOINTS = "_checkpoints"
@@ -79,6 +78,23 @@ class LiveRun:
             seen["watermark"] = EPOCH + whole + rest
         return seen
 
+    def complete(self, log: BatchLog) -> datetime | None:
+        """How far the driving input is complete by the commits that a micro-batch has read whole; None if that is not known.
+
+        A micro-batch further than by the watermark of its rows, which was in force when they arrived.
+        """
+        last = log.inputs["reservoirVersion"] - 1  # of that version itself it may have read a part
+        lines = self.lake.journal(self.lake.catalog.table(self.plan.driving)).live()
+        line = next((line for line in lines if line.version <= last), None)
+        return line.frontier if line and line.version == last else None
+
+    def noted_frontier(self, batch: int, start: datetime) -> datetime | None:
+        """The frontier of a micro-batch that an earlier life of the query got past; `start` if it wrote nothing then."""
+        if batch > self.committed:
+            return None
+        noted = sinks.noted(self.lake.spark, self.lake.path(self.table), _app(self.table, self.generation), batch)
+        return datetime.fromisoformat(noted["frontier"]) if noted else start
+
     @property
     def start(self) -> datetime:
         """The frontier before the first micro-batch."""
@@ -113,7 +129,7 @@ class LiveRun:
             "fingerprint": self.table.fingerprint,
             "inputs": known["inputs"],
             "watermark": known["watermark"],
-        }
+        } | ({"frontier": known["frontier"]} if "frontier" in known else {})
         path, aside = self.lake.path(self.table), self.lake.path(self.table, "quarantine")
         self.reached("begin")
         outcome = Observation()
@@ -131,40 +147,39 @@ class LiveRun:
         if seen["bad"] and not (replayed and batch <= sinks.committed(aside, app)):
             sinks.append(plan.bad(completed(judged)), aside, app, batch, metadata)
         self.reached("quarantine")
-        commit = Commit(
-            table=self.table.name, role="live", generation=self.generation, batch=batch, version=version,
-            at=datetime.now(UTC), fingerprint=self.table.fingerprint, quarantined=seen["bad"], written=seen["good"],
-            seconds=time.monotonic() - started, **{**known, **counts(seen)},
-        )  # fmt: skip
-        self.lake.journal(self.table).append(commit)
-        self.reached("journal")
+        told = {**known, **counts(seen), "quarantined": seen["bad"], "written": seen["good"]}
+        self._tell(batch, version, seconds=time.monotonic() - started, **told)
 
-    def keep(self, rows: DataFrame, batch: int, before: Swapped | None, **known: object) -> Swapped | None:
-        """All rows of a state or history, as they are after this batch, then the journal's line; `written`: how many are new.
+    def skip(self, batch: int, before: Commit | None, **known: object) -> None:
+        """The journal's line of a micro-batch that has nothing for the table: no commit, most of the time of a short one."""
+        for point in ("begin", "rows", "quarantine"):
+            self.reached(point)
+        version = before.version if before else sinks.version(self.lake.path(self.table))
+        self._tell(batch, version, **known)
 
-        Returns what was written last: by this batch or, if nothing is new, `before`.
-        """
+    def keep(self, rows: DataFrame, batch: int, **known: object) -> None:
+        """All rows of a state or history, as they are after this batch, then the journal's line; `written`: how many are new."""
         started = time.monotonic()
         app, path = _app(self.table, self.generation), self.lake.path(self.table)
         metadata = {"fingerprint": self.table.fingerprint, "inputs": known["inputs"]}
         self.reached("begin")
-        last, spark = before, self.lake.spark
-        if batch <= self.committed:
-            version = sinks.version_of(spark, path, app, batch) if known["written"] else sinks.version(path)
-        elif known["written"] or batch == 0:
-            last = sinks.swap(rows.coalesce(self.lake.settings.shuffle_partitions), path, app, batch, metadata, before)
-            version = last.version
+        if batch <= self.committed and known["written"]:
+            version = sinks.version_of(self.lake.spark, path, app, batch)
+        elif batch > self.committed and (known["written"] or batch == 0):
+            version = sinks.swap(rows.coalesce(self.lake.settings.shuffle_partitions), path, app, batch, metadata)
         else:
-            version = before.version if before else sinks.version(path)
+            version = sinks.version(path)
         self.reached("rows")
         self.reached("quarantine")
+        self._tell(batch, version, seconds=time.monotonic() - started, **known)
+
+    def _tell(self, batch: int, version: int, **known: object) -> None:
         commit = Commit(
             table=self.table.name, role="live", generation=self.generation, batch=batch, version=version,
-            at=datetime.now(UTC), fingerprint=self.table.fingerprint, seconds=time.monotonic() - started, **known,
+            at=datetime.now(UTC), fingerprint=self.table.fingerprint, **known,
         )  # fmt: skip
         self.lake.journal(self.table).append(commit)
         self.reached("journal")
-        return last
 
 
 def renew(lake: Lake, table: Table) -> None:

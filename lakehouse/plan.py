@@ -92,12 +92,13 @@ class Plan:
     def arrived(self, judged: DataFrame, watermark: datetime, at: datetime) -> DataFrame:
         """Judged records with their arrival: the watermark in force, the record's position, the time of arrival."""
         only, *others = self.topics.values()
+        position = {name: F.col(f"{RECORD}_{name}") for name in ("partition", "offset")}
+        in_force, time = event_time.passing(position["partition"], watermark, at)
         topic = F.col(f"{RECORD}_topic") if others else F.lit(only.topic)
-        columns = {"watermark": F.lit(watermark), "topic": topic}
-        columns |= {name: F.col(f"{RECORD}_{name}") for name in ("partition", "offset")} | {"time": F.lit(at)}
+        columns = {"watermark": in_force, "topic": topic} | position | {"time": time}
         arrival = F.struct(*(column.alias(name) for name, column in columns.items()))
         if self.by_ingestion:
-            judged = judged.withColumn(event_time.INGESTION, F.lit(at))
+            judged = judged.withColumn(event_time.INGESTION, time)
         return self._placed(judged.withColumn(ARRIVAL, arrival), F.lit(at), "live")
 
     def derived(
@@ -161,9 +162,12 @@ class Plan:
             return self._called(inputs, set())
         return histories.changes(self._called(inputs, {ARRIVAL}), self.event_time)
 
-    def counts(self, rows: DataFrame, *by: Column) -> DataFrame:
-        """How many rows of the driving input arrived, how many of them late (`event_time.counts`): one row, or one a `by`."""
-        return self._flagged(rows).groupBy(*by).agg(*event_time.counts(self.table, self.event_time))
+    def counts(self, rows: DataFrame) -> DataFrame:
+        """One row: how many rows of the driving input arrived, how many of them late (`event_time.counts`)."""
+        return self._flagged(rows).agg(*event_time.counts(self.table, self.event_time))
+
+    def counts_by_partition(self, rows: DataFrame) -> DataFrame:
+        return event_time.counts_by_partition(self._flagged(rows), self.table, self.event_time)
 
     def _flagged(self, rows: DataFrame) -> DataFrame:
         return event_time.flagged(rows.drop(PARTITION, ORIGIN), self.table, self.event_time)
@@ -272,11 +276,16 @@ def check(lake: Lake, table: Table) -> None:
 
 
 def closes_ranges(lake: Lake, step: Plan) -> bool:
-    """Whether Spark has what the table does in batch only, or not exactly, so that live each range is computed as it closes."""
-    window = step.table.window
-    counted = window is not None and window.kind == "count"
-    whole = step.table.join or step.table.as_of or counted
-    return bool(whole or (window and provable.needs_whole_windows(_on_no_rows(lake, step))))
+    """Whether live each range is computed as it closes, without Spark's operators and their state."""
+    return bool(step.table.window and step.table.window.short) or in_batch_only(lake, step)
+
+
+def in_batch_only(lake: Lake, step: Plan) -> bool:
+    """Whether Spark has what the table does in batch only, or not exactly."""
+    table, window = step.table, step.table.window
+    if window is None:
+        return bool(table.join or table.as_of)
+    return window.kind == "count" or provable.needs_whole_windows(_on_no_rows(lake, step))
 
 
 def _on_no_rows(lake: Lake, step: Plan) -> DataFrame:

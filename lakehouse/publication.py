@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import plan, sinks
-from lakehouse.digest import digest_by
+from lakehouse.digest import Digest, digest_by
 from lakehouse.event_time import PARTITION
 from lakehouse.files import replace_file
 from lakehouse.frontier import LEDGER, NOTHING, Commit, decoded, encoded
@@ -121,26 +121,26 @@ def _metadata(commit: Commit) -> dict[str, object]:
 
 
 def _found(lake: Lake, table: Table, computed: Computed, partitions: list[str], untouched: DataFrame | None) -> _Found:
-    judged, by, reason = computed.judged, F.col(PARTITION), F.col(plan.REASON)
-    outcomes = judged.groupBy(by).agg(
-        F.count_if(reason.isNull()).alias("good"), F.count_if(reason.isNotNull()).alias("bad")
-    )
+    judged = computed.judged
+    outcomes = digest_by(judged, F.struct(PARTITION, F.col(plan.REASON).isNull().alias("good")))
     counts: dict[str, Counter[str]] = {}
-    for row in (*outcomes.collect(), *computed.counts.collect()):
-        known = {name: n for name, n in row.asDict().items() if name in ("good", "bad", "arrived", "late")}
-        counts.setdefault(row[PARTITION], Counter()).update(known)
+    for (partition, is_good), found in outcomes.items():
+        counts.setdefault(partition, Counter())["good" if is_good else "bad"] = found.rows
+    for row in computed.counts.collect():
+        counts.setdefault(row[PARTITION], Counter()).update({name: row[name] for name in ("arrived", "late")})
     rows, bad = plan.good(judged), plan.bad(judged)
+    wanted = {partition: found for (partition, is_good), found in outcomes.items() if is_good}
     if untouched is not None:
         rows = rows.unionByName(untouched)
+        wanted = digest_by(rows, F.col(PARTITION))
     # two passes over bad rows are paid for only when there is something to put aside or to take away
     some = any(each["bad"] for each in counts.values()) or sinks.holds(lake.path(table, "quarantine"), partitions)
-    aside = _differing(lake, table, "quarantine", bad, partitions) if some else frozenset()
-    return _Found(rows, bad, counts, _differing(lake, table, "", rows, partitions), aside)
+    aside = _differing(lake, table, "quarantine", digest_by(bad, F.col(PARTITION)), partitions) if some else frozenset()
+    return _Found(rows, bad, counts, _differing(lake, table, "", wanted, partitions), aside)
 
 
-def _differing(lake: Lake, table: Table, side: Side, rows: DataFrame, partitions: list[str]) -> frozenset[str]:
+def _differing(lake: Lake, table: Table, side: Side, wanted: Mapping[str, Digest], partitions: list[str]) -> frozenset[str]:
     """The partitions in which the table, or its quarantine, holds other rows than these."""
-    by = F.col(PARTITION)
-    stored = lake.read(table, sinks.version(lake.path(table, side)), side).where(by.isin(partitions))
-    wanted, there = digest_by(rows, by), digest_by(stored, by)
+    stored = lake.partitions(table, set(partitions), sinks.version(lake.path(table, side)), side)
+    there = digest_by(stored, F.col(PARTITION))
     return frozenset(p for p in partitions if wanted.get(p) != there.get(p))

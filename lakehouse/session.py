@@ -47,6 +47,8 @@ def create(settings: Settings, name: str, master: str | None = None) -> SparkSes
         # a source is asked for news this often; 10 ms, the default, lists the Delta log without pause
         "spark.sql.streaming.pollingDelay": "100ms",
         "spark.sql.streaming.stopTimeout": "60s",
+        # else PySpark looks for the caller's line at each call that makes a column, for messages; a tenth of a short micro-batch
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.scheduler.mode": "FAIR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

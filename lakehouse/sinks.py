@@ -1,8 +1,8 @@
 """Exactly-once appends, replacements of ranges, side tables. The only place that writes tables."""
 
 import json
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -87,18 +87,9 @@ def append(
     if replayed:
         rows.write.format("noop").mode("overwrite").save()
         return version_of(rows.sparkSession, path, app, batch)
-    delta = rows.sparkSession._jvm.org.apache.spark.sql.delta
-    transaction = delta.DeltaLog.forTable(rows.sparkSession._jsparkSession, str(path)).startTransaction()
+    transaction = _transaction(rows.sparkSession, path)
     files = transaction.writeFiles(rows._jdf)
-    return _commit(rows.sparkSession, transaction, files, None, app, batch, metadata)
-
-
-@dataclass(frozen=True, slots=True)
-class Swapped:
-    """A version of a table that was written whole, and the JVM's list of its files."""
-
-    version: int
-    files: object
+    return _commit_batch(rows.sparkSession, transaction, files, "Append", app, batch, metadata)
 
 
 def whole(spark: SparkSession, path: Path, schema: StructType) -> DataFrame:
@@ -107,50 +98,81 @@ def whole(spark: SparkSession, path: Path, schema: StructType) -> DataFrame:
     return spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)
 
 
-def swap(
-    rows: DataFrame, path: Path, app: str, batch: int, metadata: Mapping[str, object], before: Swapped | None = None
-) -> Swapped:
-    """As `append`, but in place of all rows that the table has: readers see the one or the other.
-
-    `before`: what was written last, if it is known; a table that somebody else has written since is looked at anew.
-    """
-    delta = rows.sparkSession._jvm.org.apache.spark.sql.delta
-    transaction = delta.DeltaLog.forTable(rows.sparkSession._jsparkSession, str(path)).startTransaction()
-    ours = before if before and before.version == transaction.snapshot().version() else None
-    there = ours.files if ours else transaction.filterFiles()
-    files = transaction.writeFiles(rows._jdf)
-    version = _commit(rows.sparkSession, transaction, files, there, app, batch, metadata)
-    return Swapped(version, files)
-
-
-def _commit(spark: SparkSession, transaction, files, instead_of, app: str, batch: int, metadata: Mapping[str, object]) -> int:
-    """Commits the JVM's lists of files, the ones in place of the others, with the batch as the last one of `app`."""
-    jvm = spark._jvm
-    delta, some, now = jvm.org.apache.spark.sql.delta, jvm.scala.Some, jvm.java.lang.System.currentTimeMillis()
-    transaction.readTxn().addOne(app)
-    output = jvm.org.apache.spark.sql.streaming.OutputMode
-    for i in range(instead_of.size() if instead_of else 0):
-        files = files.appended(instead_of.apply(i).removeWithTimestamp(now, True))
-    mode = output.Complete() if instead_of else output.Append()
-    update = getattr(delta, "DeltaOperations$StreamingUpdate")(mode, app, batch, some(_text(app, batch, metadata)))
-    return transaction.commit(files.appended(delta.actions.SetTransaction(app, batch, some(now))), update)
+def swap(rows: DataFrame, path: Path, app: str, batch: int, metadata: Mapping[str, object]) -> int:
+    """As `append`, but in place of all rows that the table has: readers see the one or the other."""
+    transaction = _transaction(rows.sparkSession, path)
+    files = _in_place(rows, transaction, path, None)
+    return _commit_batch(rows.sparkSession, transaction, files, "Complete", app, batch, metadata)
 
 
 def replace(rows: DataFrame, path: Path, partitions: Sequence[str], metadata: Mapping[str, object]) -> int:
-    """Replaces whole partitions by `rows`, in one commit, and returns its version.
+    """Replaces whole partitions by `rows`, which lie in them, in one commit, and returns its version.
 
-    The predicate is literal and on the partition column only, so that a live append to another partition is no
-    conflict to Delta.
+    A live append to another partition is no conflict to Delta. Nothing replaced by nothing is no commit.
     """
-    predicate = f"{PARTITION} IN ({', '.join(repr(p) for p in partitions)})"
-    run, before = str(metadata["run"]), version(path)
-    (
-        rows.write.format("delta").mode("overwrite")
-        .option("replaceWhere", predicate).option("userMetadata", _text(f"bounded:{run}", 0, metadata))
-        .save(str(path))
-    )  # fmt: skip
-    found = replaced(rows.sparkSession, path, run, before)
-    return before if found is None else found  # nothing replaced by nothing: Delta makes no commit
+    return _overwrite(rows, path, partitions, _text(f"bounded:{metadata['run']}", 0, metadata))
+
+
+def overwrite(rows: DataFrame, path: Path, metadata: Mapping[str, object]) -> int:
+    """Replaces a whole snapshot table, in one commit, and returns its version."""
+    return _overwrite(rows, path, None, _text(f"snapshot:{metadata['run']}", 0, metadata))
+
+
+def _overwrite(rows: DataFrame, path: Path, partitions: Sequence[str] | None, text: str) -> int:
+    jvm, transaction = rows.sparkSession._jvm, _transaction(rows.sparkSession, path)
+    actions = _in_place(rows, transaction, path, partitions)
+    if partitions and not actions.size():
+        return transaction.snapshot().version()
+    some, none = jvm.scala.Some, jvm.scala.Option.empty()
+    predicate = some(_within(partitions)) if partitions else none
+    mode, write = jvm.org.apache.spark.sql.SaveMode.Overwrite, getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Write")
+    return transaction.commit(actions, write(mode, none, predicate, some(text), none, none, none, none, none))
+
+
+def _within(partitions: Sequence[str]) -> str:
+    return f"{PARTITION} IN ({', '.join(repr(p) for p in partitions)})"
+
+
+def _transaction(spark: SparkSession, path: Path):
+    return spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path)).startTransaction()
+
+
+def _in_place(rows: DataFrame, transaction, path: Path, partitions: Sequence[str] | None):
+    """Writes the files of `rows`; the JVM's list of their additions, and of the removals of all files of these partitions.
+
+    Delta is told what was read, for its conflicts, and not asked for it: it would compute the state of the table, as its own
+    overwrite does, in a second and more.
+    """
+    spark = rows.sparkSession
+    jvm, parser = spark._jvm, spark._jsparkSession.sessionState().sqlParser()
+    if partitions is None:
+        transaction.readWholeTable()
+    else:
+        read = jvm.org.apache.spark.api.python.PythonUtils.toSeq([parser.parseExpression(_within(partitions))])
+        transaction.trackReadPredicates(read, True, True)
+    actions = transaction.writeFiles(rows._jdf)
+    for file in delta_log.files(path, transaction.snapshot().version()):
+        if partitions is None or file[f"partition.{PARTITION}"] in partitions:
+            actions = actions.appended(jvm.org.apache.spark.sql.delta.actions.Action.fromJson(_removal(file)))
+    return actions
+
+
+def _removal(file: Mapping[str, object]) -> str:
+    values = {name.removeprefix("partition."): file[name] for name in file if name.startswith("partition.")}
+    gone = {"path": file["path"], "deletionTimestamp": time.time_ns() // 1_000_000, "dataChange": True}
+    return json.dumps({"remove": gone | {"extendedFileMetadata": True, "partitionValues": values, "size": file["size_bytes"]}})
+
+
+def _commit_batch(
+    spark: SparkSession, transaction, actions, mode: str, app: str, batch: int, metadata: Mapping[str, object]
+) -> int:
+    """Commits the JVM's list of actions with the batch as the last one of `app`."""
+    jvm = spark._jvm
+    delta, some, now = jvm.org.apache.spark.sql.delta, jvm.scala.Some, jvm.java.lang.System.currentTimeMillis()
+    transaction.readTxn().addOne(app)
+    mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, mode)()
+    update = getattr(delta, "DeltaOperations$StreamingUpdate")(mode, app, batch, some(_text(app, batch, metadata)))
+    return transaction.commit(actions.appended(delta.actions.SetTransaction(app, batch, some(now))), update)
 
 
 def purge(path: Path, partitions: Sequence[str]) -> int:
@@ -171,13 +193,6 @@ def replaced(spark: SparkSession, path: Path, run: str, after: int) -> int | Non
 def holds(path: Path, partitions: Sequence[str]) -> bool:
     """Whether any of the partitions has a file."""
     return any(file[f"partition.{PARTITION}"] in partitions for file in delta_log.files(path))
-
-
-def overwrite(rows: DataFrame, path: Path, metadata: Mapping[str, object]) -> int:
-    """Replaces a whole snapshot table, in one commit, and returns its version."""
-    run = f"snapshot:{metadata['run']}"
-    rows.write.format("delta").mode("overwrite").option("userMetadata", _text(run, 0, metadata)).save(str(path))
-    return version_of(rows.sparkSession, path, run, 0)
 
 
 def tidy(path: Path, hours: int = 1) -> None:
@@ -201,6 +216,15 @@ def version_of(spark: SparkSession, path: Path, app: str, batch: int) -> int:
             f"table={path.name}, batch={batch}: no commit of {app} in its history; the log was cut or edited"
         )
     return found
+
+
+def noted(spark: SparkSession, path: Path, app: str, batch: int) -> dict | None:
+    """What `app` noted with its commit of that batch; None if it made none."""
+    found = _marked(spark, path, app, batch)
+    if found is None:
+        return None
+    with (path / "_delta_log" / f"{found:020}.json").open() as log:
+        return json.loads(json.loads(log.readline())["commitInfo"]["userMetadata"])
 
 
 def _marked(spark: SparkSession, path: Path, app: str, batch: int, after: int = -1) -> int | None:

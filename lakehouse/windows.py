@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 
+_SHORT = timedelta(minutes=1)
 _DAY = timedelta(days=1)
 
 
@@ -31,6 +32,16 @@ class Window:
         shown["count"] = f"{self.rows} rows"
         offset = f", offset {self.offset}" if self.offset else ""
         return f"{self.kind}, {shown[self.kind]}{offset}{'' if self.zone == 'UTC' else f', {self.zone}'}"
+
+    @property
+    def regular(self) -> bool:
+        """Whether all windows are equally long, one every `slide`."""
+        return self.kind in ("tumbling", "sliding") and self.zone == "UTC"
+
+    @property
+    def short(self) -> bool:
+        """Whether to read its rows once more, when it closes, costs less than to keep state; and it is final earlier."""
+        return self.regular and self.size <= _SHORT
 
     @property
     def reach(self) -> timedelta:

@@ -6,10 +6,10 @@ import pytest
 
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, RangeError
-from lakehouse.event_time import Head, advanced, context, watermark
+from lakehouse.event_time import Head, advanced, closes, context, watermark
 from lakehouse.ranges import EPOCH, Range, parse_instant, parse_range, partition_range
 from lakehouse.table import Table, table
-from lakehouse.windows import Window, count, tumbling
+from lakehouse.windows import Window, count, sliding, tumbling
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -43,10 +43,17 @@ def test_a_range_knows_the_partitions_that_it_touches():
     assert partition_range("2026-01-01-13", "hour") == Range(NOON + timedelta(hours=1), NOON + timedelta(hours=2))
 
 
-def test_the_context_of_a_window_reaches_one_window_back():
+def test_the_context_of_a_range_is_that_of_the_windows_which_end_in_it():
     span = Range(NOON, NOON + timedelta(hours=1))
     assert context(span, declared(None)) == span
-    assert context(span, declared(tumbling("10 seconds"))) == Range(NOON - 10 * SECOND, span.end)
+    assert context(span, declared(tumbling("10 seconds"))) == span
+    assert context(span, declared(tumbling("10 seconds", offset="3 seconds"))) == Range(NOON - 7 * SECOND, span.end - 7 * SECOND)
+    assert context(span, declared(sliding("10 seconds", "5 seconds"))) == Range(NOON - 5 * SECOND, span.end)
+    short = Range(NOON + 3 * SECOND, NOON + 12 * SECOND)
+    assert context(short, declared(tumbling("10 seconds"))) == Range(NOON, NOON + 10 * SECOND)
+    assert closes(declared(tumbling("10 seconds")), short)
+    assert not closes(declared(tumbling("10 seconds")), Range(NOON, NOON + 9 * SECOND)), "one ends at its start, none within"
+    assert closes(declared(tumbling("10 seconds")), Range(NOON, NOON + 10 * SECOND)), "a window ends with its last instant"
     within = Range(NOON + 60 * SECOND, span.end)
     assert context(within, declared(count(3))) == span, "count windows are counted from the start of the partition"
 

@@ -7,17 +7,18 @@ from types import ModuleType
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from batch_jobs import backfill
-from lakehouse import proof
+from lakehouse import live, proof
 from lakehouse.catalog import catalog_of
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.histories import as_of
 from lakehouse.state import state
 from lakehouse.table import kafka, table, tumbling
-from lakehouse.testing import COMMIT_POINTS, Stage, assert_live_equals_bounded
+from lakehouse.testing import COMMIT_POINTS, Aborted, Stage, assert_live_equals_bounded
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -202,6 +203,33 @@ def test_killed_at_each_commit_point_every_row_counts_once(stage_of):
     assert versions_of(stage) == [(f"city {n}", n, n + 1 if n < 3 else None) for n in range(4)]
     for name in ("balances", "cities", "payments_with_city"):
         assert_live_equals_bounded(stage, name)
+
+
+@pytest.mark.parallel
+def test_a_batch_that_is_replayed_closes_what_it_had_closed_however_far_the_stream_is_by_then(stage_of):
+    stage = stage_of(HERE)
+    move(stage, moved(0, "a", "Rome"))
+    pay(stage, paid(1, "a"))
+    advance(stage, 10)
+    stage.run("cities")
+    move(stage, moved(20, "a", "Oslo"))
+    pay(stage, paid(21, "a"))
+    advance(stage, 30)
+    lake, table = stage.lake, stage.lake.catalog.table("payments_with_city")
+
+    def crash(point: str) -> None:
+        if point == "rows":
+            raise Aborted(point)
+
+    with pytest.raises(StreamingQueryException, match="Aborted"):
+        live.start(lake, table, available_now=True, reached=crash).awaitTermination()
+    assert stage.frontier("payments_with_city") is None, "its rows are written, its journal does not know"
+    stage.run("cities", "payments_with_city")
+    advance(stage, 40)
+    stage.run("cities", "payments_with_city")
+    found = {(r["at"].astimezone(UTC), r.city) for r in stage.rows("payments_with_city").where("payer = 'a'").collect()}
+    assert found == {(at(1), "Rome"), (at(21), "Oslo")}
+    assert_live_equals_bounded(stage, "payments_with_city")
 
 
 def test_what_a_state_or_history_cannot_be_is_refused(spark, tmp_path):
