@@ -19,11 +19,15 @@ def hours(n: int) -> Range:
     return Range(start, start + timedelta(hours=n))
 
 
-def measured(call: Callable[[], object], times: int, result: str) -> None:
-    """Writes [wall, cpu] of each call to the file `result`, first to last; the first pays for warming up."""
+def measured(call: Callable[[], object], times: int, result: str, before: Callable[[], object] = lambda: None) -> None:
+    """Writes [wall, cpu] of each call to the file `result`, first to last; the first pays for warming up.
+
+    What is done `before` each is not measured.
+    """
     tree = Tree(psutil.Process())
     spent = []
     for _ in range(times):
+        before()
         began, cpu = time.monotonic(), tree.cpu()
         call()
         spent.append((time.monotonic() - began, tree.cpu() - cpu))
