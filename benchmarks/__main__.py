@@ -11,11 +11,12 @@ import sys
 import tempfile
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import beside, commits, late_rows, latency, recovery, report, state, throughput, topic
+from benchmarks import beside, by_key, commits, late_rows, latency, recovery, report, state, throughput, topic
 from benchmarks.catch_up import CASES
 from benchmarks.latency import Latency
 from benchmarks.measure import BenchmarkError
@@ -24,7 +25,7 @@ from benchmarks.report import Found, Series
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, from_environment
 
-PARTS = ("catch-up", "bounded", "proof", "late", "state", "live", "visits", "beside", "recovery", "commits")
+PARTS = ("catch-up", "bounded", "proof", "late", "state", "by-key", "live", "visits", "beside", "recovery", "commits")
 
 
 def main() -> int:
@@ -72,11 +73,13 @@ def _measured(base: Settings, given: argparse.Namespace, console: Console) -> Fo
         latencies.append(run(replace(base, root=base.root / f"live_{run.__name__}"), given.seconds))
         say(f"live, {latencies[-1].name}: median {latencies[-1].p50:.2f} s")
     states = state.run(base, given.keys, given.advances) if "state" in given.only else []
+    by_keys = partial(by_key.run, replace(base, root=base.root / "by_key"), 2 * given.keys, given.keys, given.times)
+    keyed = by_keys() if "by-key" in given.only else []
     killed = replace(base, root=base.root / "recovery")
     recoveries = [recovery.run(killed, given.kills)] if "recovery" in given.only else []
     aged = [commits.run(base, given.micro_batches)] if "commits" in given.only else []
     besides = [beside.run(replace(base, root=base.root / "beside"), given.seconds)] if "beside" in given.only else []
-    return Found(series, latencies, states, recoveries, aged, proofs, besides)
+    return Found(series, latencies, states, recoveries, aged, proofs, besides, keyed)
 
 
 def _arguments() -> argparse.Namespace:

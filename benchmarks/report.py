@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.beside import Beside
+from benchmarks.by_key import ByKey
 from benchmarks.commits import FEW, Aged
 from benchmarks.late_rows import UPDATED, WITHOUT
 from benchmarks.latency import Latency
@@ -88,6 +89,7 @@ class Found:
     aged: Sequence[Aged] = ()
     proofs: Sequence[Proving] = ()
     besides: Sequence[Beside] = ()
+    by_key: Sequence[ByKey] = ()
 
 
 def targets(measured: Found) -> list[Target]:
@@ -121,6 +123,11 @@ def targets(measured: Found) -> list[Target]:
         found.append(Target("proof: seconds, proving / computing once", each.times, 1.3, at_least=False))
         found.append(Target("proof: seconds of a tick with nothing changed", median(each.tick), 5, at_least=False))
         found.append(Target("proof: millions of rows a second into a digest", each.rate / 1e6, 3))
+    for each in measured.by_key:
+        if each.name == "as-of":
+            found.append(Target("as-of: seconds, joined as of each time / with the present", each.times, 2, at_least=False))
+        else:
+            found.append(Target("process: thousand events/s", each.rate / 1e3, 20))
     for each in measured.besides:
         found.append(Target("beside: median delay while a day is backfilled / before", each.times, 2, at_least=False))
     return found
@@ -147,6 +154,11 @@ def show(console: Console, measured: Found, goals: Sequence[Target]) -> None:
         console.print(
             f"beside: {median(each.alone):.2f} s of delay, {median(each.during):.2f} s (worst {max(each.during):.2f}) while "
             f"24 hours were backfilled in {each.seconds:.0f} s", highlight=False,
+        )  # fmt: skip
+    for each in measured.by_key:
+        console.print(
+            f"{each.name}: {each.rows:,} rows, {each.keys:,} keys or versions: {each.rate:,.0f} rows/s, {each.times:.2f} times "
+            "the seconds of Spark's static join or windowed aggregate", highlight=False,
         )  # fmt: skip
     if measured.aged:
         console.print(_aged(measured.aged))
@@ -208,6 +220,7 @@ def as_json(measured: Found, goals: Sequence[Target], about: dict) -> dict:
         "state": [asdict(each) for each in measured.states],
         "recovery": [asdict(each) for each in measured.recoveries],
         "commits": [asdict(each) for each in measured.aged],
+        "by_key": [asdict(each) | {"times": each.times} for each in measured.by_key],
         "beside": [asdict(each) for each in measured.besides],
         "proofs": [asdict(each) for each in measured.proofs],
         "targets": [asdict(goal) | {"met": goal.met} for goal in goals],

@@ -27,6 +27,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse.errors import DeclarationError
@@ -35,6 +36,7 @@ from lakehouse.event_time import ARRIVAL, ARRIVAL_TYPE, SOURCE_ORDER
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_AT_ONCE = 256  # parts of the keys
 Row = dict[str, Any]
 State = dict[str, Any]
 
@@ -87,14 +89,18 @@ def process(rows: DataFrame, *, by: Sequence[str], function: Process, within: ti
     if at not in schema.names:
         raise DeclarationError(f"output={function.output!r}: its rows have an event time, too; add {at} TIMESTAMP")
 
-    def of_key(group: "pa.Table") -> "pa.Table":
+    def of_keys(group: "pa.Table") -> "pa.Table":
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        made = list(outputs(function, group.to_pylist(), within, at))
+        of_key: dict[tuple, list[Row]] = {}
+        for row in group.to_pylist():
+            of_key.setdefault(tuple(row[name] for name in by), []).append(row)
+        made = [row for each in of_key.values() for row in outputs(function, each, within, at)]
         return pa.Table.from_pylist(made, to_arrow_schema(schema, timezone="UTC"))
 
-    return rows.groupBy(*by).applyInArrow(of_key, schema)
+    # many keys go to Python at once: a call for each would cost more than its rows
+    return rows.groupBy(F.pmod(F.xxhash64(*by), F.lit(_AT_ONCE))).applyInArrow(of_keys, schema)
 
 
 def outputs(function: Process, rows: Iterable[Row], within: timedelta, at: str) -> Iterator[Row]:

@@ -1,0 +1,43 @@
+"""What is done by key: an as-of join against a static one, a process function against Spark's windowed aggregate; rows exact."""
+
+import json
+import sys
+from dataclasses import dataclass
+from statistics import median
+
+from benchmarks import measure
+from lakehouse.settings import Settings, to_environment
+
+CASES = ("as-of", "process")
+LIMIT = 1_800.0  # seconds for one case
+
+
+@dataclass(frozen=True, slots=True)
+class ByKey:
+    """Seconds of each time, in one warm process by turns; the first of each is left out."""
+
+    name: str
+    rows: int
+    keys: int
+    ours: tuple[float, ...]
+    spark: tuple[float, ...]  # the static join, or the aggregate
+
+    @property
+    def times(self) -> float:
+        return median(self.ours) / median(self.spark)
+
+    @property
+    def rate(self) -> float:
+        return self.rows / median(self.ours)
+
+
+def run(base: Settings, rows: int, keys: int, times: int) -> list[ByKey]:
+    """Both, with so many rows over so many keys (customers: a tenth, of ten versions each). Raises BenchmarkError."""
+    found = []
+    for name in CASES:
+        result = base.root / f"{name}.json"
+        command = [sys.executable, "-m", "benchmarks.by_key_run", name, str(rows), str(keys), str(times), str(result)]
+        measure.run(command, to_environment(base), base.root / "by_key.log", LIMIT)
+        spent = json.loads(result.read_text())
+        found.append(ByKey(name, rows, keys, tuple(spent["ours"]), tuple(spent["spark"])))
+    return found
