@@ -62,7 +62,7 @@ def sliding_windows(clicks: DataFrame) -> DataFrame:
 
 @table(layer="gold", window=sliding("90 seconds", "30 seconds"), keys=["user"])
 def long_windows(clicks: DataFrame) -> DataFrame:
-    """By Spark's own aggregate and its state, as all windows longer than a minute."""
+    """By Spark's own aggregate and its state, as all windows of a minute and longer."""
     return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"), F.max("value").alias("value"))
 
 

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 
-_SHORT = timedelta(minutes=1)
+_LONG = timedelta(minutes=1)
 _DAY = timedelta(days=1)
 
 
@@ -41,7 +41,7 @@ class Window:
     @property
     def short(self) -> bool:
         """Whether to read its rows once more, when it closes, costs less than to keep state; and it is final earlier."""
-        return self.regular and self.size <= _SHORT
+        return self.regular and self.size < _LONG
 
     @property
     def reach(self) -> timedelta:

@@ -173,7 +173,7 @@ def test_a_running_job_as_it_stands(running, exposed):
     assert value(exposed, "lakehouse_table_rows_total", table="sensor_readings") == running.sent
     assert value(exposed, "lakehouse_table_quarantined_rows_total", table="sensor_readings") > 0
     assert value(exposed, "lakehouse_table_dropped_by_spark_total", table="sensor_averages") == 0
-    assert value(exposed, "lakehouse_table_state_bytes", table="sensor_averages") > 0
+    assert value(exposed, "lakehouse_table_state_bytes", table="sensor_trends") > 0
     lags = [known for known, _ in exposed["lakehouse_table_lag_records"]]
     assert sorted((lag["topic"], lag["partition"]) for lag in lags) == [("sensor-readings", "0"), ("sensor-readings", "1")]
 
