@@ -64,7 +64,7 @@ def whole(spark, tmp_path_factory) -> Stage:
     stage = Stage(spark, tmp_path_factory.mktemp("erase"), HERE)
     stage._now = datetime(2026, 1, 2, tzinfo=UTC)
     bad = [json.dumps(at(20, WHO) | {"value": "many"}), b"\xff" + WHO.encode()[:3], "no JSON"]
-    stage.feed("clicks", [at(10), at(20, WHO), at(3_500, WHO), at(3_700), at(3_800, "b"), at(30, WHO, 5_000), *bad])
+    stage.feed("clicks", [at(10), at(20, WHO), at(3_500), at(3_790, WHO), at(3_800, "b"), at(30, WHO, 5_000), *bad])
     stage.run(*RUNNING)
     early.settle(stage.lake, stage.lake.catalog.table("minutes"))  # the last early results of a job that is killed then
     for hour in range(4, 7):
