@@ -1,8 +1,13 @@
 """A table for each operator, over one record of clicks: what `benchmarks.matrix` puts to the test."""
 
+from datetime import timedelta
+
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from lakehouse.histories import as_of
+from lakehouse.patterns import Pattern, first, then
+from lakehouse.process import process
 from lakehouse.table import count, duplicates, interval, kafka, session, sliding, sql_table, table, tumbling
 
 click_topic = kafka("clicks", schema="id BIGINT NOT NULL, user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
@@ -88,3 +93,33 @@ windows_in_sql = sql_table(
     window=tumbling("10 seconds"),
     keys=["user"],
 )
+
+
+@table(layer="gold", keeps="state", keys=["user"])
+def states(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("user").agg(F.count("*").alias("clicks"), F.max_by("value", F.struct("at", "id")).alias("latest"))
+
+
+@table(layer="silver", keeps="history", keys=["user"])
+def histories(clicks: DataFrame) -> DataFrame:
+    return clicks.where("value <= 30").select("user", "value", "at", "_arrival")
+
+
+@table(layer="silver")
+def as_of_joins(clicks: DataFrame, histories: DataFrame) -> DataFrame:
+    return as_of(clicks, histories, on="user", at="at", take={"valid": "value"})
+
+
+SMALL_THEN_LARGE = Pattern(
+    first("small", lambda row: row["value"] < 40),
+    then("large", lambda row: row["value"] > 60),
+    within=timedelta(seconds=15),
+    output="user STRING, at TIMESTAMP, small BIGINT, large BIGINT",
+    select=lambda small, large: {"user": small["user"], "small": small["id"], "large": large["id"]},
+    at="at",
+)
+
+
+@table(layer="gold", join=interval(before="15 seconds"))
+def patterns(clicks: DataFrame) -> DataFrame:
+    return process(clicks, by=["user"], function=SMALL_THEN_LARGE, within=SMALL_THEN_LARGE.within, at="at")

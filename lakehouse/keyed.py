@@ -24,7 +24,7 @@ def state(run: LiveRun) -> tuple[DataFrame, Batches]:
 
     def batches(batch: DataFrame, batch_id: int) -> None:
         inputs = _inputs(run, batch_id)
-        batch = batch.persist()  # the state behind it must not be computed twice
+        batch = run.held(batch)
         try:
             written = batch.count()
             seen = run.gate_counts()

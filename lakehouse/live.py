@@ -168,9 +168,7 @@ def _window(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
 
     def batches(batch: DataFrame, batch_id: int) -> None:
         log = run.log(batch_id)
-        # few rows, and the state behind them must not be computed twice; the observation takes their order away, with
-        # which Spark could not keep them: it has one where text is aggregated, and names a column that is gone
-        batch = batch.observe(f"batch_{run.table.name}", F.count(F.lit(1)).alias("rows")).persist()
+        batch = run.held(batch)
         try:
             run.write(
                 batch, batch_id, lambda _: _of_gate(run), watermark=log.watermark,

@@ -78,6 +78,14 @@ class LiveRun:
             seen["watermark"] = EPOCH + whole + rest
         return seen
 
+    def held(self, batch: DataFrame) -> DataFrame:
+        """The rows of an aggregate, few, in memory: the state behind them must not be computed twice.
+
+        The observation takes their order away, with which Spark could not keep them: it has one where text or structs are
+        aggregated, and names a column that is gone.
+        """
+        return batch.observe(f"batch_{self.table.name}", F.count(F.lit(1)).alias("rows")).persist()
+
     def complete(self, log: BatchLog) -> datetime | None:
         """How far the driving input is complete by the commits that a micro-batch has read whole; None if that is not known.
 
