@@ -27,6 +27,7 @@ ORIGIN = "_origin"
 WINDOW = "window"
 INGESTION = "ingestion_time"  # a record whose event time this is gets it as a column: the time of arrival
 SOURCE_ORDER = ("time", "topic", "partition", "offset")
+REACH = "lakehouse.reach"  # metadata of `_arrival` behind a process function: microseconds that its state may outlive a row
 _LATE = "_late"
 _WATERMARK = "_watermark"  # `_arrival.watermark` as a column of its own, so that a query need not read the rest of the struct
 _WATERMARKED = {"spark.watermarkDelayMs": 0}  # by this internal key Spark finds the event-time column of an operator

@@ -18,7 +18,7 @@
 
 Rows come in the order of event time, then of the source, and timers between them: so what a function gives is decided by the
 rows, and not by how they were cut into micro-batches. A table's `join=` says how far back its rows reach, and `within` how
-long a key's state outlives its last row; the first is not less than the second.
+long a key's state outlives its last row; the first is not less than the second, or the table is refused.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +31,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse.errors import DeclarationError
-from lakehouse.event_time import ARRIVAL, ARRIVAL_TYPE, SOURCE_ORDER
+from lakehouse.event_time import ARRIVAL, ARRIVAL_TYPE, REACH, SOURCE_ORDER
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,6 +86,7 @@ def process(rows: DataFrame, *, by: Sequence[str], function: Process, within: ti
     State and timers end `within` after a key's last row. Raises DeclarationError if the output has no event time.
     """
     schema = StructType.fromDDL(f"{function.output}, {ARRIVAL} {ARRIVAL_TYPE}")
+    schema[ARRIVAL].metadata = {REACH: within // timedelta(microseconds=1)}
     if at not in schema.names:
         raise DeclarationError(f"output={function.output!r}: its rows have an event time, too; add {at} TIMESTAMP")
 

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 
 from pyspark.sql import DataFrame
 
 from lakehouse.errors import DeclarationError
-from lakehouse.event_time import ARRIVAL, WINDOW
+from lakehouse.event_time import ARRIVAL, REACH, WINDOW
 from lakehouse.table import Table
 
 _CLOCK = {"CurrentTimestamp", "Now", "CurrentDate", "CurrentTime", "LocalTimestamp", "UnixTimestampNow", "CurrentBatchTimestamp"}
@@ -31,6 +32,11 @@ def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
         raise DeclarationError(
             f"{where}, operators={', '.join(found)}: a row table is computed row by row, and live a micro-batch is not all rows; "
             "declare a window, deduplicate=duplicates(...), or join=interval(...); what is grouped by _arrival is of one row"
+        )
+    if table.join and (within := _remembered(plan)) > table.join.before:
+        raise DeclarationError(
+            f"{where}, within={within}: a range is read from {table.join.before} before it, as join=interval(before=...) says; "
+            "what a process function remembers for longer would be cut off; declare the longer before=, or a shorter within="
         )
     if not row_preserving:
         for shown, rule in _across_windows(plan):
@@ -173,6 +179,12 @@ def _on_rows(plan, table: Table) -> set[str]:
     found = {node.nodeName() for node in _nodes(plan) if node.nodeName() in _WHOLE and _reads(node) and not _one_by_one(node)}
     # with an interval a frame of it (rangeBetween), or the function of a group, sees all its rows
     return found - _GROUPS if table.join else found | {"Join" for node in _nodes(plan) if _of_itself(node)}
+
+
+def _remembered(plan) -> timedelta:
+    """The longest that a process function in it remembers a row."""
+    known = [a.metadata() for node in _nodes(plan) for a in _seq(node.output()) if a.name() == ARRIVAL]
+    return timedelta(microseconds=max((each.getLong(REACH) for each in known if each.contains(REACH)), default=0))
 
 
 def _one_by_one(node) -> bool:

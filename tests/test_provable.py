@@ -1,6 +1,7 @@
 """What live and bounded runs may differ by is refused before it has run, with the remedy; and what they agree on is not."""
 
 import sys
+from datetime import timedelta
 from types import ModuleType
 
 import pytest
@@ -11,8 +12,9 @@ from lakehouse import plan
 from lakehouse.catalog import catalog_of
 from lakehouse.errors import DeclarationError
 from lakehouse.lake import Lake
+from lakehouse.process import Process, process
 from lakehouse.settings import Settings
-from lakehouse.table import kafka, table, tumbling
+from lakehouse.table import interval, kafka, table, tumbling
 from lakehouse.testing import Stage, proof
 
 HERE = sys.modules[__name__]
@@ -96,3 +98,22 @@ def test_a_table_without_proof_runs_and_is_shown_as_unprovable(spark, tmp_path):
     stage.run("unproven")
     certificate = proof.reconcile(stage.lake, stage.lake.catalog.table("unproven"))
     assert (certificate.verdict, certificate.rows_live) == ("UNPROVABLE", 0) and "proof=False" in certificate.detail
+
+
+class Clicks(Process):
+    output = "user STRING, at TIMESTAMP, clicks INT"
+
+    def on_row(self, state, row, timers):
+        state["clicks"] = state.get("clicks", 0) + 1
+        yield {"user": row["user"], **state}
+
+
+def test_a_process_function_that_remembers_for_longer_than_its_table_reads_back_is_refused(spark, tmp_path):
+    def clicks_so_far(clicks):
+        found = process(clicks, by=["user"], function=Clicks(), within=timedelta(minutes=10), at="at")
+        return found.select("user", F.col("clicks").alias("n"), "at", "_arrival").where("n > 1")
+
+    checked(spark, tmp_path, clicks_so_far, join=interval(before="10 minutes"))
+    message = r"table=made, within=0:10:00: a range is read from 0:09:59 before it, .*; declare the longer before="
+    with pytest.raises(DeclarationError, match=message):
+        checked(spark, tmp_path, clicks_so_far, join=interval(before="599 seconds"))
