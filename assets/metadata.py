@@ -51,8 +51,6 @@ def of_commit(commit: Commit) -> Metadata:
     return {
         "origin": dg.MetadataValue.text("bounded"),
         "rows_written": dg.MetadataValue.int(commit.written),
-        "rows_arrived": dg.MetadataValue.int(commit.arrived),
-        "rows_late": dg.MetadataValue.int(commit.late),
         "rows_quarantined": dg.MetadataValue.int(commit.quarantined),
         "delta_version": dg.MetadataValue.int(commit.version),
         "seconds": dg.MetadataValue.float(round(commit.seconds, 3)),
@@ -65,7 +63,7 @@ def of_backfill(planned: "Backfill", commits: Sequence[Commit], pending: dict[st
     rewritten = [c for c in commits if c.version != NOTHING]
     counts = {"partitions_rewritten": len(rewritten), "partitions_unchanged": len(commits) - len(rewritten)}
     counts |= {"partitions_done_before": len(planned.done), "rows_written": sum(c.written for c in rewritten)}
-    counts |= {f"rows_{name}": sum(getattr(c, name) for c in commits) for name in ("arrived", "late", "quarantined")}
+    counts["rows_quarantined"] = sum(c.quarantined for c in commits)
     return {
         **{name: dg.MetadataValue.int(n) for name, n in counts.items()},
         "range": _range(planned.start, planned.end),

@@ -14,7 +14,7 @@ from batch_jobs import other_code, side
 from batch_jobs.side import ARRIVED, Side
 from lakehouse import bounded, session
 from lakehouse.catalog import Catalog
-from lakehouse.digest import EMPTY, NONE, Difference, Digest, differences, digest_by
+from lakehouse.digest import EMPTY, NONE, Difference, Digest, differences, digests_by
 from lakehouse.event_time import PARTITION, WINDOW
 from lakehouse.lake import Lake
 from lakehouse.ranges import Range
@@ -104,7 +104,7 @@ def _compared(
     before: DataFrame, after: DataFrame, keys: Sequence[str], tolerance: float
 ) -> Iterator[tuple[str, Digest, Digest, Difference]]:
     """Of each partition the digests, and what differs where they do."""
-    ours, theirs = (digest_by(rows, F.col(PARTITION)) for rows in (before, after))
+    ours, theirs = digests_by((before, F.col(PARTITION)), (after, F.col(PARTITION)))
     pairs = {key: (ours.get(key, EMPTY), theirs.get(key, EMPTY)) for key in sorted(ours | theirs)}
     unequal = F.col(PARTITION).isin([key for key, (one, other) in pairs.items() if one != other])
     names = ("before", "after")

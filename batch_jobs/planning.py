@@ -175,6 +175,6 @@ def _brief(partitions: list[str]) -> str:
 
 
 def _estimated(lake: Lake, table: Table, partitions: int) -> float | None:
-    lines = list(islice((c for c in lake.journal(table).rewriting() if c.role == "bounded" and c.arrived), _RUNS))
+    lines = list(islice((c for c in lake.journal(table).rewriting() if c.role == "bounded" and c.written), _RUNS))
     known = sum(len(list(Range(c.start, c.end).partitions(table.grain))) for c in lines)
     return partitions * sum(c.seconds for c in lines) / known if known else None

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from lakehouse import event_time, live_run, plan, ranges, sinks, sources
 from lakehouse.digest import digest
 from lakehouse.errors import DeclarationError, RangeError
-from lakehouse.event_time import ORIGIN, PARTITION
+from lakehouse.event_time import ORIGIN
 from lakehouse.files import replace_file
 from lakehouse.frontier import LEDGER, NOTHING, Commit, frontier
 from lakehouse.inputs import FileSource
@@ -89,20 +89,20 @@ def compute(
     others = lake.snapshots(versions | kept)
     read = partial(lake.spanning, driving, version=version)
     step = plan.plan_of(lake, table)
-    judged, taken = _computed(lake, step, span, read, others, "bounded", touched)
+    judged = _computed(lake, step, span, read, others, "bounded", touched)
     inputs = {"tables": {driving.name: version}, "snapshots": versions} | ({"histories": kept} if kept else {})
-    return Computed(judged, step.counts_by_partition(taken), inputs)
+    return Computed(judged, inputs)
 
 
 def preview(lake: Lake, step: Plan, span: Range, snapshots: Mapping[str, DataFrame]) -> DataFrame:
     """The judged rows of `span`, open or not, as the live run would write them: late rows stay out, whatever the policy."""
-    return _computed(lake, step, span, partial(lake.spanning, lake.catalog.table(step.driving)), snapshots, "early")[0]
+    return _computed(lake, step, span, partial(lake.spanning, lake.catalog.table(step.driving)), snapshots, "early")
 
 
 def closing(lake: Lake, step: Plan, span: Range, snapshots: Mapping[str, DataFrame]) -> DataFrame:
     """The judged rows of a span that has just closed, for a live run that computes each range as it closes."""
     driving = lake.catalog.table(step.driving)
-    return _computed(lake, step, span, lambda of: lake.spanning(driving, of).where(f"{ORIGIN} = 'live'"), snapshots, "live")[0]
+    return _computed(lake, step, span, lambda of: lake.spanning(driving, of).where(f"{ORIGIN} = 'live'"), snapshots, "live")
 
 
 def _computed(
@@ -113,8 +113,8 @@ def _computed(
     snapshots: Mapping[str, DataFrame],
     origin: Origin,
     touched: DataFrame | None = None,
-) -> tuple[DataFrame, DataFrame]:
-    """The judged rows of `span` and the rows they are computed from; `read` gives the input's of a range, and maybe more."""
+) -> DataFrame:
+    """The judged rows of `span`; `read` gives the input's of a range, and maybe more."""
     table, moment = step.table, F.col(lake.catalog.event_time(lake.catalog.table(step.driving)))
     between = event_time.between if origin == "bounded" else event_time.between_passing
     within = between(event_time.instant_of(table.window, step.event_time), span)
@@ -122,18 +122,16 @@ def _computed(
     def rows(of: Range) -> DataFrame:
         return read(of).where(between(moment, of))
 
-    def computed(context: Range) -> tuple[DataFrame, DataFrame]:
-        taken = rows(context)
+    def computed(context: Range) -> DataFrame:
         others = rows(ranges.widened(context, table.deduplicate.within)) if table.deduplicate else None
-        judged = step.derived(taken, snapshots, origin, None, touched, others, span.end)
+        judged = step.derived(rows(context), snapshots, origin, None, touched, others, span.end)
         # the observation stands between the cut and the function: a filter must not move below a stateful operator
-        judged = judged.observe(f"whole_{table.name}", F.count(F.lit(1)).alias("rows")).where(within)
-        return judged, taken
+        return judged.observe(f"whole_{table.name}", F.count(F.lit(1)).alias("rows")).where(within)
 
     context = event_time.context(span, table) if touched is None else _covered(touched, span)
     if table.window and table.window.kind == "session":
         first = read(_EVER).agg(F.min(moment))
-        context = _holding_whole_sessions(context, table.window.size, first, lambda c: computed(c)[0])
+        context = _holding_whole_sessions(context, table.window.size, first, computed)
     return computed(context)
 
 
@@ -190,8 +188,7 @@ def rewrite(lake: Lake, table: Table, span: Range, touched: DataFrame, version: 
         lake.journal(table).append(commit)
         return commit
     computed = compute(lake, table, span, version, touched)
-    stored = lake.read(table, sinks.version(lake.path(table)))
-    there = stored.where(F.col(PARTITION).isin(list(span.partitions(table.grain))))
+    there = lake.partitions(table, set(span.partitions(table.grain)), sinks.version(lake.path(table)))
     untouched = there.join(F.broadcast(touched), plan.plan_of(lake, table, judged=False).unit, "left_anti")
     [commit] = publish(lake, table, computed, [span], started, untouched=untouched)
     return commit

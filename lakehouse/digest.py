@@ -67,11 +67,20 @@ def proven_columns(rows: DataFrame) -> list[str]:
 
 def digest(rows: DataFrame) -> Digest:
     """The fingerprint of `rows`, technical columns left out."""
-    return digest_by(rows, F.lit(1)).get(1, EMPTY)
+    return digests_by((rows, F.lit(1)))[0].get(1, EMPTY)
 
 
-def digest_by(rows: DataFrame, group: Column) -> dict:
-    """One digest for each value of `group`, in one pass."""
+def digests_by(*sets: tuple[DataFrame, Column]) -> list[dict]:
+    """Of each set of rows one digest for each value of a column, all of one type; by one query, one pass over each."""
+    tagged = (_hashed(rows, group).withColumn("_of", F.lit(n)) for n, (rows, group) in enumerate(sets))
+    found: list[dict] = [{} for _ in sets]
+    for r in reduce(DataFrame.unionByName, tagged).collect():
+        found[r["_of"]][r["_group"]] = Digest(r["n"], *(_joined(r[f"{s}0"], r[f"{s}1"]) for s in _SALTS))
+    return found
+
+
+def _hashed(rows: DataFrame, group: Column) -> DataFrame:
+    """A row for each value of `group` (`_group`): the count, and the sums of hashes."""
     leaves = [leaf for name in proven_columns(rows) for leaf in _leaves(F.col(name), rows.schema[name].dataType)]
     values, flags = zip(*leaves, strict=True)
     hashes = [F.xxhash64(F.lit(salt), *values, *_bits(flags)) for salt in _SALTS]
@@ -81,9 +90,8 @@ def digest_by(rows: DataFrame, group: Column) -> dict:
         for salt in _SALTS
         for i, half in enumerate((F.shiftrightunsigned(salt, 32), F.col(salt).bitwiseAND(0xFFFFFFFF)))
     ]
-    hashed = rows.select(group.alias("_group"), *(h.alias(s) for h, s in zip(hashes, _SALTS, strict=True)))
-    sums = hashed.groupBy("_group").agg(F.count(F.lit(1)).alias("n"), *halves).collect()
-    return {r["_group"]: Digest(r["n"], *(_joined(r[f"{s}0"], r[f"{s}1"]) for s in _SALTS)) for r in sums}
+    salted = rows.select(group.alias("_group"), *(h.alias(s) for h, s in zip(hashes, _SALTS, strict=True)))
+    return salted.groupBy("_group").agg(F.count(F.lit(1)).alias("n"), *halves)
 
 
 def _joined(high: int, low: int) -> int:

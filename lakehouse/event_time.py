@@ -168,21 +168,6 @@ def counts(table: Table, event_time: str) -> list[Column]:
     ]
 
 
-def counts_by_partition(rows: DataFrame, table: Table, event_time: str) -> DataFrame:
-    """Of `flagged` rows: columns `_partition`, `arrived`, `late`.
-
-    By the start of the partition as a number: its name, made for each row, would take longer than all the rest.
-    """
-    window, grain = table.window, GRAINS[table.grain] // timedelta(microseconds=1)
-    if window and window.kind == "tumbling" and window.zone == "UTC":
-        instant = F.unix_micros(_end_of(window.size, event_time, window.offset)) - 1
-    else:
-        instant = F.unix_micros(missed_instant(table, event_time))
-    start = (instant - F.pmod(instant, F.lit(grain))).alias("_start")
-    found = rows.groupBy(start).agg(F.count(F.lit(1)).alias("arrived"), F.count_if(_LATE).alias("late"))
-    return found.select(partition_of(F.timestamp_micros("_start"), table.grain).alias(PARTITION), "arrived", "late")
-
-
 def missed_instant(table: Table, event_time: str) -> Column:
     """The instant that places what a late row missed; where its neighbours decide that, the row itself."""
     return F.col(event_time) if table.by_neighbours else instant_of(table.window, event_time)

@@ -34,8 +34,8 @@ class Commit:
     version: int
     at: datetime
     fingerprint: str
-    arrived: int = 0  # rows that entered (window tables: pairs of row and window)
-    late: int = 0
+    arrived: int = 0  # live runs: rows that entered (window tables: pairs of row and window)
+    late: int = 0  # live runs
     late_from: datetime | None = None  # least and greatest instant of what late rows missed (`event_time.counts`)
     late_to: datetime | None = None
     quarantined: int = 0
@@ -50,7 +50,7 @@ class Commit:
 
     @property
     def filtered(self) -> int:
-        """Rows that the transformation left out (stateless tables)."""
+        """Rows that the transformation left out (live runs of stateless tables)."""
         return self.arrived - self.late - self.quarantined - self.written
 
 

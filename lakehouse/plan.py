@@ -114,7 +114,7 @@ class Plan:
         """Rows of the driving input (with `_arrival`) through gate and function, judged.
 
         `observed` receives the `counts`, in the same pass; live it also keeps the optimiser from moving filters below the
-        watermark. It costs a copy of every row, so a bounded run, whose input stays, counts apart.
+        watermark. It costs a copy of every row, and a bounded run, whose input the live run has counted, does without.
         A bounded run lets late rows in if the table is to be updated with them. `touched` (column: the `unit`) narrows the
         computation to some windows, or to some rows of a row table. `others`: among which duplicates are looked for.
         `end`: up to where `rows` are complete; count windows are then.
@@ -165,9 +165,6 @@ class Plan:
     def counts(self, rows: DataFrame) -> DataFrame:
         """One row: how many rows of the driving input arrived, how many of them late (`event_time.counts`)."""
         return self._flagged(rows).agg(*event_time.counts(self.table, self.event_time))
-
-    def counts_by_partition(self, rows: DataFrame) -> DataFrame:
-        return event_time.counts_by_partition(self._flagged(rows), self.table, self.event_time)
 
     def _flagged(self, rows: DataFrame) -> DataFrame:
         return event_time.flagged(rows.drop(PARTITION, ORIGIN), self.table, self.event_time)

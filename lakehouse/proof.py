@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import bounded, causes, coverage, delta_log, event_time, keyed, plan, ranges, sinks, updates
-from lakehouse.digest import EMPTY, Difference, Digest, differences, digest, digest_by
+from lakehouse.digest import EMPTY, Difference, Digest, differences, digest, digests_by
 from lakehouse.errors import RangeError
 from lakehouse.event_time import ARRIVAL, ORIGIN, PARTITION
 from lakehouse.frontier import Certificate, Verdict, certify
@@ -165,12 +165,15 @@ def _computed(lake: Lake, table: Table, span: Range, snapshots: Mapping[str, int
     if lake.catalog.kind(table) == "row":
         settled = F.col(f"{ARRIVAL}.watermark") < F.lit(blank.frontier)
         expected, actual = expected.where(settled), actual.where(settled)
+    once_more = F.struct(PARTITION, F.lit("bounded").alias(ORIGIN))
+    there, made = digests_by((actual, F.struct(PARTITION, ORIGIN)), (expected, once_more))
     ours, by_bounded = {}, {}
-    for (key, origin), part in digest_by(actual, F.struct(PARTITION, ORIGIN)).items():
+    for (key, origin), part in there.items():
         ours[key] = ours.get(key, EMPTY) + part
         if origin == "bounded":
             by_bounded[key] = part.rows
-    return _Sides(span, actual, expected, computed.inputs, ours, digest_by(expected, F.col(PARTITION)), by_bounded)
+    theirs = {key: part for (key, _), part in made.items()}
+    return _Sides(span, actual, expected, computed.inputs, ours, theirs, by_bounded)
 
 
 def _certificate(sides: _Sides, span: Range, key: str, blank: Certificate, **judged: object) -> Certificate:

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import plan, sinks
-from lakehouse.digest import Digest, digest_by
+from lakehouse.digest import EMPTY, Digest, digests_by
 from lakehouse.event_time import PARTITION
 from lakehouse.files import replace_file
 from lakehouse.frontier import LEDGER, NOTHING, Commit, decoded, encoded
@@ -32,7 +32,6 @@ class Computed:
     """The judged rows of a range, not yet run, and what they are computed from."""
 
     judged: DataFrame
-    counts: DataFrame  # `Plan.counts` of the input, by partition
     inputs: dict[str, object]
 
 
@@ -72,8 +71,8 @@ def publish(
             counts = sum((found.counts.get(p, Counter()) for p in partitions), Counter())
             commit = Commit(
                 table=table.name, role="bounded", generation=run, batch=left + len(units) - position, version=NOTHING,
-                at=datetime.now(UTC), fingerprint=table.fingerprint, arrived=counts["arrived"], late=counts["late"],
-                quarantined=counts["bad"], written=counts["good"], inputs=computed.inputs, start=unit.start, end=unit.end,
+                at=datetime.now(UTC), fingerprint=table.fingerprint, quarantined=counts["bad"], written=counts["good"],
+                inputs=computed.inputs, start=unit.start, end=unit.end,
             )  # fmt: skip
             if found.aside.intersection(partitions):
                 rows = found.bad.where(F.col(PARTITION).isin(partitions))
@@ -122,25 +121,34 @@ def _metadata(commit: Commit) -> dict[str, object]:
 
 def _found(lake: Lake, table: Table, computed: Computed, partitions: list[str], untouched: DataFrame | None) -> _Found:
     judged = computed.judged
-    outcomes = digest_by(judged, F.struct(PARTITION, F.col(plan.REASON).isNull().alias("good")))
-    counts: dict[str, Counter[str]] = {}
-    for (partition, is_good), found in outcomes.items():
-        counts.setdefault(partition, Counter())["good" if is_good else "bad"] = found.rows
-    for row in computed.counts.collect():
-        counts.setdefault(row[PARTITION], Counter()).update({name: row[name] for name in ("arrived", "late")})
     rows, bad = plan.good(judged), plan.bad(judged)
-    wanted = {partition: found for (partition, is_good), found in outcomes.items() if is_good}
+    outcome = F.struct(PARTITION, F.col(plan.REASON).isNull().alias("good"))
+    all_good = F.struct(PARTITION, F.lit(True).alias("good"))
+    stored = [_stored(lake, table, "", partitions)]
     if untouched is not None:
-        rows = rows.unionByName(untouched)
-        wanted = digest_by(rows, F.col(PARTITION))
+        rows, stored = rows.unionByName(untouched), [*stored, untouched]
+    outcomes, *others = digests_by((judged, outcome), *((each, all_good) for each in stored))
+    counts: dict[str, Counter[str]] = {}
+    wanted: dict[str, Digest] = {}
+    for (partition, is_good), made in outcomes.items():
+        counts.setdefault(partition, Counter())["good" if is_good else "bad"] = made.rows
+        if is_good:
+            wanted[partition] = made
+    there, *kept = ({partition: each for (partition, _), each in found.items()} for found in others)
+    for partition, each in chain(*(of.items() for of in kept)):
+        wanted[partition] = wanted.get(partition, EMPTY) + each
+    aside: frozenset[str] = frozenset()
     # two passes over bad rows are paid for only when there is something to put aside or to take away
-    some = any(each["bad"] for each in counts.values()) or sinks.holds(lake.path(table, "quarantine"), partitions)
-    aside = _differing(lake, table, "quarantine", digest_by(bad, F.col(PARTITION)), partitions) if some else frozenset()
-    return _Found(rows, bad, counts, _differing(lake, table, "", wanted, partitions), aside)
+    if any(each["bad"] for each in counts.values()) or sinks.holds(lake.path(table, "quarantine"), partitions):
+        put_aside = _stored(lake, table, "quarantine", partitions)
+        aside = _differing(*digests_by((bad, F.col(PARTITION)), (put_aside, F.col(PARTITION))), partitions)
+    return _Found(rows, bad, counts, _differing(wanted, there, partitions), aside)
 
 
-def _differing(lake: Lake, table: Table, side: Side, wanted: Mapping[str, Digest], partitions: list[str]) -> frozenset[str]:
-    """The partitions in which the table, or its quarantine, holds other rows than these."""
-    stored = lake.partitions(table, set(partitions), sinks.version(lake.path(table, side)), side)
-    there = digest_by(stored, F.col(PARTITION))
+def _stored(lake: Lake, table: Table, side: Side, partitions: list[str]) -> DataFrame:
+    return lake.partitions(table, set(partitions), sinks.version(lake.path(table, side)), side)
+
+
+def _differing(wanted: Mapping[str, Digest], there: Mapping[str, Digest], partitions: list[str]) -> frozenset[str]:
+    """The partitions in which there are other rows than those wanted."""
     return frozenset(p for p in partitions if wanted.get(p) != there.get(p))

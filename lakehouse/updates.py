@@ -140,9 +140,10 @@ def missed(lake: Lake, table: Table, span: Range, since: datetime, version: int)
     """
     step, driving = plan.plan_of(lake, table, judged=False), lake.catalog.driving_input(table)
     moment, window = F.col(step.event_time), event_time.WINDOW
-    rows = lake.read(driving, version).where(
+    context = event_time.context(span, table)
+    rows = lake.spanning(driving, context, version).where(
         (F.col(ORIGIN) == "live")
-        & event_time.between(moment, event_time.context(span, table))
+        & event_time.between(moment, context)
         & (F.col(f"{event_time.ARRIVAL}.watermark") >= F.lit(since))
     )
     flagged = event_time.flagged(rows.drop(PARTITION), table, step.event_time)
