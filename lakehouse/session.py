@@ -44,6 +44,8 @@ def create(settings: Settings, name: str, master: str | None = None) -> SparkSes
         # through FileContext, the default, each rename on a local disk forks two processes
         "spark.sql.streaming.checkpointFileManagerClass":
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+        # of more than 32 files that are read by name, the default, a job would be made to look whether they are there
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
         # a source is asked for news this often; 10 ms, the default, lists the Delta log without pause
         "spark.sql.streaming.pollingDelay": "100ms",
         "spark.sql.streaming.stopTimeout": "60s",
