@@ -23,6 +23,7 @@ from lakehouse.ranges import EPOCH, Range
 from lakehouse.table import Table
 
 _INSTANT = timedelta(microseconds=1)
+_RECORDS = 10_000  # of a micro-batch, to be worth a task of their own
 
 
 def start(
@@ -77,7 +78,20 @@ def _record(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
         name: sources.topic_stream(run.lake.spark, run.lake.settings, source, read.get(source.topic))
         for name, source in run.plan.topics.items()
     }
-    return run.plan.record(records), lambda batch, batch_id: record_batch(run, batch, batch_id, run.log(batch_id))
+
+    def batches(batch: DataFrame, batch_id: int) -> None:
+        log = run.log(batch_id)
+        record_batch(run, batch.coalesce(_tasks(run, batch_id, log)), batch_id, log)
+
+    return run.plan.record(records), batches
+
+
+def _tasks(run: LiveRun, batch_id: int, log: BatchLog) -> int:
+    """How many tasks a record's micro-batch is worth: each writes a file, and all that reads the table opens it."""
+    before = run.lake.journal(run.table).before(run.generation, batch_id)
+    known = before.inputs if before else {}
+    records = sum(end - known.get(t, {}).get(p, 0) for t, ends in log.inputs.items() for p, end in ends.items())
+    return 1 + records // _RECORDS
 
 
 def record_batch(run: LiveRun, batch: DataFrame, batch_id: int, log: BatchLog) -> None:
