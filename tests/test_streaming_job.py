@@ -87,6 +87,7 @@ def test_a_job_killed_mid_stream_loses_and_doubles_nothing(settings, spark):
 
     lake = Lake(spark, settings, catalog.load(settings))
     every_offset_once(lake, sent)
+    no_more_files_than_rows_are_worth(lake)
     the_oracle_agrees(lake)
     for name in ("valid_readings", "sensor_averages"):
         certificate = proof.reconcile(lake, lake.catalog.table(name))
@@ -108,6 +109,13 @@ def every_offset_once(lake: Lake, sent: int) -> None:
     rows = lake.read(record).select("_arrival.*").union(lake.read(record, side="quarantine").select("_arrival.*"))
     found = rows.agg(F.count("*").alias("n"), F.count_distinct("partition", "offset").alias("distinct")).head()
     assert (found.n, found.distinct) == (sent, sent)
+
+
+def no_more_files_than_rows_are_worth(lake: Lake) -> None:
+    record = lake.catalog.table("sensor_readings")
+    for commit in lake.journal(record).live():
+        log = lake.path(record) / "_delta_log" / f"{commit.version:020}.json"
+        assert log.read_text().count('{"add":') <= 1 + commit.arrived // 10_000, commit
 
 
 def the_oracle_agrees(lake: Lake) -> None:
