@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import beside, by_key, commits, late_rows, latency, recovery, report, state, throughput, topic
+from benchmarks import bank, beside, by_key, commits, late_rows, latency, recovery, report, state, throughput, topic
 from benchmarks.catch_up import CASES
 from benchmarks.latency import Latency
 from benchmarks.measure import BenchmarkError
@@ -25,7 +25,8 @@ from benchmarks.report import Found, Series
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, from_environment
 
-PARTS = ("catch-up", "bounded", "proof", "late", "state", "by-key", "live", "visits", "beside", "recovery", "commits")
+PARTS = ("catch-up", "bounded", "proof", "late", "state", "by-key", "bank", "live", "visits", "beside", "recovery", "commits")
+LONG = ("bank", "visits", "beside", "recovery", "commits")  # no part of the quick run
 
 
 def main() -> int:
@@ -75,11 +76,12 @@ def _measured(base: Settings, given: argparse.Namespace, console: Console) -> Fo
     states = state.run(base, given.keys, given.advances) if "state" in given.only else []
     by_keys = partial(by_key.run, replace(base, root=base.root / "by_key"), 2 * given.keys, given.keys, given.times)
     keyed = by_keys() if "by-key" in given.only else []
+    banks = [bank.run(replace(base, root=base.root / "bank"), given.events)] if "bank" in given.only else []
     killed = replace(base, root=base.root / "recovery")
     recoveries = [recovery.run(killed, given.kills)] if "recovery" in given.only else []
     aged = [commits.run(base, given.micro_batches)] if "commits" in given.only else []
     besides = [beside.run(replace(base, root=base.root / "beside"), given.seconds)] if "beside" in given.only else []
-    return Found(series, latencies, states, recoveries, aged, proofs, besides, keyed)
+    return Found(series, latencies, states, recoveries, aged, proofs, besides, keyed, banks)
 
 
 def _arguments() -> argparse.Namespace:
@@ -99,7 +101,7 @@ def _arguments() -> argparse.Namespace:
     if given.quick:
         given.events, given.batches, given.rounds, given.seconds, given.times = 100_000, 2, 1, 35, 2
         given.keys, given.advances, given.kills = 20_000, 20, 1
-        given.only = [part for part in given.only if part not in ("visits", "beside", "recovery", "commits")] or given.only
+        given.only = [part for part in given.only if part not in LONG] or given.only
     return given
 
 

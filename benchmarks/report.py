@@ -7,6 +7,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.bank import Bank
 from benchmarks.beside import Beside
 from benchmarks.by_key import ByKey
 from benchmarks.commits import FEW, Aged
@@ -90,6 +91,7 @@ class Found:
     proofs: Sequence[Proving] = ()
     besides: Sequence[Beside] = ()
     by_key: Sequence[ByKey] = ()
+    banks: Sequence[Bank] = ()
 
 
 def targets(measured: Found) -> list[Target]:
@@ -160,6 +162,11 @@ def show(console: Console, measured: Found, goals: Sequence[Target]) -> None:
             f"{each.name}: {each.rows:,} rows, {each.keys:,} keys or versions: {each.rate:,.0f} rows/s, {each.times:.2f} times "
             "the seconds of Spark's static join or windowed aggregate", highlight=False,
         )  # fmt: skip
+    for each in measured.banks:
+        console.print(
+            f"bank: {each.transfers:,} transfers: {each.rate:,.0f}/s ({each.record:.0f} s into the record, {each.state:.0f} s "
+            f"into the totals); each of {each.versions} versions adds up to zero", highlight=False,
+        )  # fmt: skip
     if measured.aged:
         console.print(_aged(measured.aged))
     for goal in goals:
@@ -221,6 +228,7 @@ def as_json(measured: Found, goals: Sequence[Target], about: dict) -> dict:
         "recovery": [asdict(each) for each in measured.recoveries],
         "commits": [asdict(each) for each in measured.aged],
         "by_key": [asdict(each) | {"times": each.times} for each in measured.by_key],
+        "banks": [asdict(each) | {"rate": each.rate} for each in measured.banks],
         "beside": [asdict(each) for each in measured.besides],
         "proofs": [asdict(each) for each in measured.proofs],
         "targets": [asdict(goal) | {"met": goal.met} for goal in goals],

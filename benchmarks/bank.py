@@ -1,0 +1,50 @@
+"""The bank: millions of transfers between ten accounts, whose balances add up to zero at every version; how many a second."""
+
+import json
+import sys
+from dataclasses import dataclass, replace
+
+from benchmarks import measure, topic
+from lakehouse import broker
+from lakehouse.kafka_options import client_config
+from lakehouse.producers import bank, producer
+from lakehouse.producers.sender import send
+from lakehouse.settings import Settings, to_environment
+
+ACCOUNTS, RATE, DISORDER_MS = 10, 1_000, 10_000
+BATCHES = 40  # micro-batches of the record
+LIMIT = 3_600.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Bank:
+    """Seconds from the topic to the record, and from there to the state; versions of the state, each of which was added up."""
+
+    transfers: int
+    record: float
+    state: float
+    versions: int
+
+    @property
+    def rate(self) -> float:
+        return self.transfers / (self.record + self.state)
+
+
+def run(base: Settings, transfers: int) -> Bank:
+    """Raises BenchmarkError if a version does not add up to zero, or an account has not what its transfers say."""
+    workload = replace(
+        producer("bank").workload, rate=RATE, disorder_ms=DISORDER_MS, late_share=0.0, duplicate_share=0.0, malformed_share=0.0
+    )
+    end_ms = topic.START_MS + transfers * 1000 // RATE
+    with topic.brokers(base) as servers:
+        settings = replace(
+            base, bootstrap_servers=servers, tables=("benchmarks.bank_totals",), max_files_per_trigger=BATCHES,
+            max_offsets_per_trigger=transfers // BATCHES,
+        )  # fmt: skip
+        partitions = {bank.TRANSACTIONS: workload.partitions, bank.CUSTOMERS: 1, bank.ACCOUNTS: 1}
+        broker.ensure_topics(settings, partitions, topic.TOPIC)
+        send(bank.records(workload, topic.START_MS, end_ms, ACCOUNTS), bank.TRANSACTIONS, client_config(settings))
+        result = settings.root / "bank.json"
+        command = [sys.executable, "-m", "benchmarks.bank_run", str(transfers), str(result)]
+        measure.run(command, to_environment(settings), settings.root / "run.log", LIMIT)
+    return Bank(transfers, **json.loads(result.read_text()))

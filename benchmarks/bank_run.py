@@ -1,0 +1,61 @@
+"""The record and the totals of the bank from a filled topic, then every version of the totals added up.
+
+    python -m benchmarks.bank_run TRANSFERS RESULT
+
+RESULT: a JSON object: seconds of the `record` and of the `state` behind it, `versions` of the state.
+"""
+
+import json
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from benchmarks.bank import ACCOUNTS
+from benchmarks.measure import BenchmarkError
+from lakehouse import catalog, live, session
+from lakehouse.lake import Lake
+from lakehouse.settings import from_environment
+
+
+def checked(lake: Lake, transfers: int) -> int:
+    """How many versions the totals have. Raises BenchmarkError."""
+    totals = lake.path(lake.catalog.table("account_totals"))
+    last = DeltaTable(str(totals)).version()
+    for version in range(1, last + 1):
+        balances = DeltaTable(str(totals), version=version).to_pyarrow_table(columns=["balance"])["balance"].to_pylist()
+        if len(balances) != ACCOUNTS or sum(balances):
+            raise BenchmarkError(f"bank: version {version} has {len(balances)} accounts that add up to {sum(balances)}; void")
+    made = lake.read(lake.catalog.table("bank_events")).where("kind = 'transfer'").persist()
+    wanted = legs(made, "from_account", -1).unionByName(legs(made, "to_account", 1)).groupBy("account_id").agg(
+        F.sum("moved").cast("decimal(38,2)").alias("balance"), F.count(F.lit(1)).alias("transfers")
+    )
+    there = lake.read(lake.catalog.table("account_totals")).select(
+        "account_id", F.col("balance").cast("decimal(38,2)").alias("balance"), "transfers"
+    )
+    if made.count() != transfers or wanted.count() != ACCOUNTS or not wanted.exceptAll(there).isEmpty():
+        raise BenchmarkError(f"bank: {made.count():,} transfers of {transfers:,}, or other balances; the run is void")
+    return last
+
+
+def legs(made: DataFrame, account: str, sign: int) -> DataFrame:
+    return made.select(F.col(account).alias("account_id"), (F.col("amount") * sign).alias("moved"))
+
+
+if __name__ == "__main__":
+    transfers, result = int(sys.argv[1]), Path(sys.argv[2])
+    settings = from_environment()
+    lake = Lake(session.create(settings, "bank"), settings, catalog.load(settings))
+    tables = [lake.catalog.table(name) for name in ("bank_events", "account_totals")]
+    live.prepare(lake, tables)
+    began = [time.monotonic()]
+    for table in tables:
+        live.start(lake, table, available_now=True).awaitTermination()
+        began.append(time.monotonic())
+    record, state = (after - before for before, after in pairwise(began))
+    result.write_text(json.dumps({"record": record, "state": state, "versions": checked(lake, transfers)}))
+    lake.spark.stop()
