@@ -91,7 +91,7 @@ def _tasks(run: LiveRun, batch_id: int, log: BatchLog) -> int:
     before = run.lake.journal(run.table).before(run.generation, batch_id)
     known = before.inputs if before else {}
     records = sum(end - known.get(t, {}).get(p, 0) for t, ends in log.inputs.items() for p, end in ends.items())
-    return 1 + records // _RECORDS
+    return max(1 + records // _RECORDS, 1)  # of a topic that was made anew the offsets go back
 
 
 def record_batch(run: LiveRun, batch: DataFrame, batch_id: int, log: BatchLog) -> None:
