@@ -36,7 +36,7 @@ def create(lake: Lake, table: Table) -> None:
         _create(lake.path(table, "quarantine"), StructType.fromDDL(plan.QUARANTINE), True, "reason")
     if table.early:
         _create(lake.path(table, "early"), declared, False, "", _PASSING)
-    stored = {f.name: f.dataType for f in lake.read(table).schema}
+    stored = {f.name: f.dataType for f in delta_log.schema(lake.path(table))}
     wanted = {f.name: f.dataType for f in declared}
     if changed := sorted(n for n in stored | wanted if stored.get(n) != wanted.get(n)):
         raise DeclarationError(
