@@ -81,7 +81,8 @@ def _record(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
 
     def batches(batch: DataFrame, batch_id: int) -> None:
         log = run.log(batch_id)
-        record_batch(run, batch.coalesce(_tasks(run, batch_id, log)), batch_id, log)
+        tasks, partitions = _tasks(run, batch_id, log), sum(map(len, log.inputs.values()))
+        record_batch(run, batch.coalesce(tasks) if tasks < partitions else batch, batch_id, log)
 
     return run.plan.record(records), batches
 
