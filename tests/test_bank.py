@@ -1,19 +1,33 @@
 """The bank: who owned what then, balances that add up to nothing at each version, and what was known of an account."""
 
 import json
+import os
+import signal
 from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
+from threading import Event
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import functions as F
+from test_streaming_job import awaited
 
-from lakehouse.producers import producer
+from lakehouse import broker, catalog, jars, proof
+from lakehouse.kafka_options import client_config
+from lakehouse.lake import Lake
+from lakehouse.producers import commands, producer
 from lakehouse.producers.bank import ACCOUNTS, CUSTOMERS, TRANSACTIONS, records
+from lakehouse.producers.sender import send
 from lakehouse.producers.workload import Record
+from lakehouse.settings import Settings, from_environment
 from lakehouse.tables import bank
 from lakehouse.testing import Stage, assert_live_equals_bounded
+from streaming_jobs import supervisor
 
 START = datetime(2026, 1, 1, 9, 57, tzinfo=UTC)  # a customer leaves at ten, and is back a minute later
 SPAN = 5 * 60_000
@@ -38,12 +52,14 @@ def feed(stage: Stage, some: list[Record]) -> None:
             stage.feed("bank_events", [None], key=gone.key, sent=at, source=source)
 
 
-def close(stage: Stage) -> None:
-    """Goes on with transfers of another account only: the other topics are silent, and hold nothing back."""
-    for hours in (1, 24, 24, 24, 24, 24, 24, 25):
-        at = START + timedelta(hours=hours)
-        row = {"transaction_id": "x", "from_account": "x", "to_account": "x", "amount": "1.00", "event_time": at.isoformat()}
-        stage.feed("bank_events", [row], source="transaction_topic")
+def close(stage: Stage) -> list[dict]:
+    """Goes on with transfers of another account only: the other topics are silent, and hold nothing back. Those that closed."""
+    rows = []
+    for n, hours in enumerate((1, 24, 24, 24, 24, 24, 24, 25, 26)):
+        at = (START + timedelta(hours=hours)).isoformat()
+        rows.append({"transaction_id": f"x{n}", "from_account": "x", "to_account": "x", "amount": "1.00", "event_time": at})
+        stage.feed("bank_events", rows[-1:], source="transaction_topic")
+    return rows[:-1]
 
 
 def moment(row: dict) -> datetime:
@@ -66,7 +82,7 @@ def test_the_bank_is_what_an_oracle_says_and_sums_to_zero(stage_of):
     for some in (given[20 : len(given) // 2], given[len(given) // 2 :]):
         feed(stage, some)
         stage.run("account_totals", "customer_history", "account_history", "transfers", "enriched_transfers")
-    close(stage)
+    closed = close(stage)
     stage.run("account_totals", "customer_history", "account_history", *DERIVED)
     paid = [json.loads(r.value) for r in given if r.topic == TRANSACTIONS]
 
@@ -83,8 +99,9 @@ def test_the_bank_is_what_an_oracle_says_and_sums_to_zero(stage_of):
     assert found == {row["transaction_id"]: expected_owner(of, row) for row in paid}
     assert any(country is None for _, country, _ in found.values()), "one of a customer who had left"
 
-    features = stage.rows("fraud_features").where("from_account != 'x'").collect()
-    assert {r.transaction_id: (r.payments_1h, r.paid_1h, r.largest_1h) for r in features} == expected_features(paid)
+    features = stage.rows("fraud_features").collect()
+    told = {r.transaction_id: (r.payments_1h, r.paid_1h, r.payments_1d, r.paid_1d) for r in features}
+    assert told == expected_features(paid + closed)
     large = stage.rows("small_then_large").where("from_account != 'x'").collect()
     assert {r.transaction_id for r in large} == expected_large(paid)
     for name in ("account_totals", "customer_history", "account_history", *DERIVED):
@@ -109,8 +126,12 @@ def expected_owner(of: dict[str, list[Record]], row: dict) -> tuple:
 def expected_features(paid: list[dict]) -> dict[str, tuple]:
     found = {}
     for row in paid:
-        before = [Decimal(r["amount"]) for r in paid if r["from_account"] == row["from_account"] and moment(r) < moment(row)]
-        found[row["transaction_id"]] = (len(before), sum(before, Decimal("0.00")), max(before, default=None))
+        of_account = [r for r in paid if r["from_account"] == row["from_account"] and moment(r) < moment(row)]
+        known: list = []
+        for span in (timedelta(hours=1), timedelta(days=1)):
+            amounts = [Decimal(r["amount"]) for r in of_account if moment(r) >= moment(row) - span]
+            known += [len(amounts), sum(amounts, Decimal("0.00"))]
+        found[row["transaction_id"]] = tuple(known)
     return found
 
 
@@ -121,6 +142,69 @@ def expected_large(paid: list[dict]) -> set[str]:
 
     large = [row for row in paid if Decimal(row["amount"]) >= 500]
     return {row["transaction_id"] for row in large if any(follows(row, small) for small in paid)}
+
+
+@pytest.fixture
+def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
+    """The bank with a broker of its own; what runs at the end is killed."""
+    settings = Settings(
+        root=tmp_path, jars=from_environment().jars, tables=(bank.__name__,), spark_conf=quick_jvm, max_offsets_per_trigger=500
+    )
+    broker.start(settings, jars.resolve(settings.jars))
+    yield settings
+    supervisor.stop(settings, "bank", now=True)
+    broker.stop(settings)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(900)
+def test_killed_again_and_again_the_sum_is_zero_at_every_version_for_a_reader_beside(settings, spark):
+    given = sent(rate=40)
+    commands.ensure_topics(settings, producer("bank"), 5)
+    send(given, TRANSACTIONS, client_config(settings))
+    transfers = sum(record.topic == TRANSACTIONS for record in given)
+    table = catalog.load(settings).table("account_totals")
+    totals, done = catalog.table_path(settings, table), Event()
+    with ThreadPoolExecutor(1) as beside:
+        reading = beside.submit(read_again_and_again, totals, done)
+        try:
+            for _ in range(3):
+                before, job = version(totals), supervisor.start(settings, "bank", wait=120)
+                awaited(lambda before=before: version(totals) >= before + 2, "two more versions")
+                os.kill(job.pid, signal.SIGKILL)
+                awaited(lambda: supervisor.status(settings, "bank").state == "dead", "seen to be dead")
+            supervisor.start(settings, "bank", wait=120)
+            awaited(lambda: sum(column(totals, "transfers")) == 2 * transfers, "all of them in the totals", seconds=300)
+        finally:
+            done.set()
+    supervisor.stop(settings, "bank")
+    seen = reading.result()
+    assert len(seen) >= 5 and set(seen.values()) == {0}, seen
+    assert {sum(column(totals, "balance", each)) for each in range(1, version(totals) + 1)} == {0}
+
+    lake = Lake(spark, settings, catalog.load(settings))
+    there = {row.account_id: (row.debits, row.credits, row.balance) for row in lake.read(table).collect()}
+    assert there == expected_totals([json.loads(record.value) for record in given if record.topic == TRANSACTIONS])
+    assert lake.read(lake.catalog.table("bank_events")).where("kind = 'transfer'").count() == transfers
+    assert proof.reconcile(lake, table).verdict == "EQUAL"
+
+
+def read_again_and_again(totals: Path, done: Event) -> dict[int, Decimal]:
+    """Version -> what the balances add up to, of each version that was the newest when it was looked at."""
+    found: dict[int, Decimal] = {}
+    while not done.wait(0.05):
+        if (newest := version(totals)) > 0 and newest not in found:
+            found[newest] = sum(column(totals, "balance", newest))
+    return found
+
+
+def version(totals: Path) -> int:
+    return DeltaTable(str(totals)).version() if DeltaTable.is_deltatable(str(totals)) else 0
+
+
+def column(totals: Path, name: str, version: int | None = None) -> list:
+    return DeltaTable(str(totals), version=version).to_pyarrow_table(columns=[name])[name].to_pylist()
 
 
 def test_the_same_settings_and_start_give_the_same_bank():
