@@ -18,16 +18,15 @@ LIMIT = 3_600.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Bank:
-    """Seconds from the topic to the record, and from there to the state; versions of the state, each of which was added up."""
+    """Seconds from the topic into the totals; how many versions these have, each of which was added up."""
 
     transfers: int
-    record: float
-    state: float
+    seconds: float
     versions: int
 
     @property
     def rate(self) -> float:
-        return self.transfers / (self.record + self.state)
+        return self.transfers / self.seconds
 
 
 def run(base: Settings, transfers: int) -> Bank:
@@ -38,7 +37,7 @@ def run(base: Settings, transfers: int) -> Bank:
     end_ms = topic.START_MS + transfers * 1000 // RATE
     with topic.brokers(base) as servers:
         settings = replace(
-            base, bootstrap_servers=servers, tables=("benchmarks.bank_totals",), max_files_per_trigger=BATCHES,
+            base, bootstrap_servers=servers, tables=("lakehouse.tables.bank",),
             max_offsets_per_trigger=transfers // BATCHES,
         )  # fmt: skip
         partitions = {bank.TRANSACTIONS: workload.partitions, bank.CUSTOMERS: 1, bank.ACCOUNTS: 1}

@@ -1,14 +1,13 @@
-"""The record and the totals of the bank from a filled topic, then every version of the totals added up.
+"""The record and the totals of the bank, both live, from a filled topic; then every version of the totals added up.
 
     python -m benchmarks.bank_run TRANSFERS RESULT
 
-RESULT: a JSON object: seconds of the `record` and of the `state` behind it, `versions` of the state.
+RESULT: a JSON object: `seconds` until all transfers are in the totals, `versions` of these.
 """
 
 import json
 import sys
 import time
-from itertools import pairwise
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -27,7 +26,7 @@ def checked(lake: Lake, transfers: int) -> int:
     totals = lake.path(lake.catalog.table("account_totals"))
     last = DeltaTable(str(totals)).version()
     for version in range(1, last + 1):
-        balances = DeltaTable(str(totals), version=version).to_pyarrow_table(columns=["balance"])["balance"].to_pylist()
+        balances = column(totals, "balance", version)
         if len(balances) != ACCOUNTS or sum(balances):
             raise BenchmarkError(f"bank: version {version} has {len(balances)} accounts that add up to {sum(balances)}; void")
     made = lake.read(lake.catalog.table("bank_events")).where("kind = 'transfer'").persist()
@@ -42,6 +41,10 @@ def checked(lake: Lake, transfers: int) -> int:
     return last
 
 
+def column(table: Path, name: str, version: int | None = None) -> list:
+    return DeltaTable(str(table), version=version).to_pyarrow_table(columns=[name])[name].to_pylist()
+
+
 def legs(made: DataFrame, account: str, sign: int) -> DataFrame:
     return made.select(F.col(account).alias("account_id"), (F.col("amount") * sign).alias("moved"))
 
@@ -52,10 +55,14 @@ if __name__ == "__main__":
     lake = Lake(session.create(settings, "bank"), settings, catalog.load(settings))
     tables = [lake.catalog.table(name) for name in ("bank_events", "account_totals")]
     live.prepare(lake, tables)
-    began = [time.monotonic()]
-    for table in tables:
-        live.start(lake, table, available_now=True).awaitTermination()
-        began.append(time.monotonic())
-    record, state = (after - before for before, after in pairwise(began))
-    result.write_text(json.dumps({"record": record, "state": state, "versions": checked(lake, transfers)}))
+    totals, began = lake.path(tables[-1]), time.monotonic()
+    queries = [live.start(lake, table) for table in tables]
+    while sum(column(totals, "transfers")) < 2 * transfers:
+        if failed := next((query.exception() for query in queries if query.exception()), None):
+            raise failed
+        time.sleep(0.2)
+    seconds = time.monotonic() - began
+    for query in queries:
+        query.stop()
+    result.write_text(json.dumps({"seconds": seconds, "versions": checked(lake, transfers)}))
     lake.spark.stop()

@@ -14,7 +14,7 @@ LIMIT = 1_800.0  # seconds for one case
 
 @dataclass(frozen=True, slots=True)
 class ByKey:
-    """Seconds of each time, in one warm process by turns; the first of each is left out."""
+    """Seconds of each time, in one warm process by turns, the rows written; the first of each is left out."""
 
     name: str
     rows: int

@@ -2,6 +2,7 @@
 
     python -m benchmarks.by_key_run CASE ROWS KEYS TIMES RESULT        (RESULT: a JSON file of seconds, ours and Spark's)
 
+Each computes rows and writes them as Parquet, as any table is.
 as-of: payments joined with the version of their customer that was valid at their time, of KEYS versions of KEYS / 10
 customers; beside it the same payments joined with the last version of each. process: a process function that counts the rows
 of KEYS keys and tells the count when a timer is due; beside it a count by window and key.
@@ -11,10 +12,11 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.measure import BenchmarkError
@@ -30,7 +32,16 @@ VERSIONS = 10
 WITHIN = timedelta(minutes=10)
 
 
-def at(seconds: str) -> F.Column:
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What makes the rows, and what is `wanted` to be `told` of them."""
+
+    rows: Callable[[], DataFrame]
+    told: tuple[Column, ...]
+    wanted: tuple[int, ...]
+
+
+def at(seconds: str) -> Column:
     return F.timestamp_micros(F.lit(int(START.timestamp() * 1e6)) + F.expr(f"CAST(({seconds}) * 1000000 AS BIGINT)"))
 
 
@@ -39,7 +50,7 @@ def stored(rows: DataFrame, path: Path) -> DataFrame:
     return rows.sparkSession.read.parquet(str(path))
 
 
-def joins(spark: SparkSession, root: Path, rows: int, keys: int) -> tuple[Callable[[], None], Callable[[], None]]:
+def joins(spark: SparkSession, root: Path, rows: int, keys: int) -> tuple[Case, Case]:
     customers, step = keys // VERSIONS, int(STEP.total_seconds())
     payments = spark.range(rows).select(
         "id", F.expr(f"pmod(xxhash64(id), {customers})").alias("customer"), at(f"id * {VERSIONS * step} / {rows}").alias("at")
@@ -53,16 +64,10 @@ def joins(spark: SparkSession, root: Path, rows: int, keys: int) -> tuple[Callab
     payments, versions = stored(payments, root / "payments"), stored(versions, root / "versions")
     last = stored(versions.where("valid_to IS NULL").select("customer", "version"), root / "last")
     own = F.expr(f"version = CAST(FLOOR((unix_micros(at) - {int(START.timestamp() * 1e6)}) / {step * 1_000_000}) AS BIGINT)")
-
-    def ours() -> None:
-        joined = as_of(payments, versions, "customer", "at", ["version"])
-        check("as-of", joined.agg(F.count_if(own), F.count(F.lit(1))).head(), (rows, rows))
-
-    def static() -> None:
-        joined = payments.join(last, "customer", "left")
-        check("static", joined.agg(F.count("version"), F.count("at")).head(), (rows, rows))
-
-    return ours, static
+    return (
+        Case(lambda: as_of(payments, versions, "customer", "at", ["version"]), (F.count_if(own), F.count("at")), (rows, rows)),
+        Case(lambda: payments.join(last, "customer", "left"), (F.count("version"), F.count("at")), (rows, rows)),
+    )
 
 
 class Counting(Process):
@@ -81,33 +86,28 @@ class Counting(Process):
         state.clear()
 
 
-def processes(spark: SparkSession, root: Path, rows: int, keys: int) -> tuple[Callable[[], None], Callable[[], None]]:
+def processes(spark: SparkSession, root: Path, rows: int, keys: int) -> tuple[Case, Case]:
     arrival = f"CAST(struct(timestamp_micros(0), 't', 0, id, timestamp_micros(0)) AS {ARRIVAL_TYPE})"
     made = spark.range(rows).select(
         F.expr(f"id % {keys}").alias("key"), at(f"id * 1e0 / {rows}").alias("at"), F.expr(arrival).alias("_arrival")
     )
-    given = stored(made, root / "rows")
-
-    def ours() -> None:
-        out = process(given, by=["key"], function=Counting(), within=WITHIN, at="at")
-        check("process", out.agg(F.sum("n"), F.count(F.lit(1))).head(), (rows, keys))
-
-    def aggregate() -> None:
-        out = given.groupBy(F.window("at", "10 minutes"), "key").agg(F.count(F.lit(1)).alias("n"))
-        check("aggregate", out.agg(F.sum("n"), F.count(F.lit(1))).head(), (rows, keys))
-
-    return ours, aggregate
+    given, counted = stored(made, root / "rows"), (F.sum("n"), F.count("n"))
+    by_window = given.groupBy(F.window("at", "10 minutes"), "key").agg(F.count(F.lit(1)).alias("n"))
+    return (
+        Case(lambda: process(given, by=["key"], function=Counting(), within=WITHIN, at="at"), counted, (rows, keys)),
+        Case(lambda: by_window, counted, (rows, keys)),
+    )
 
 
-def check(name: str, found: tuple, wanted: tuple) -> None:
-    if tuple(found) != wanted:
-        raise BenchmarkError(f"{name}: {tuple(found)} for {wanted}; the run is void")
-
-
-def spent(call: Callable[[], None]) -> float:
+def spent(case: Case, result: Path) -> float:
+    """Seconds to compute the rows and write them; then they are looked at. Raises BenchmarkError."""
     began = time.monotonic()
-    call()
-    return time.monotonic() - began
+    case.rows().write.mode("overwrite").parquet(str(result))
+    seconds = time.monotonic() - began
+    found = tuple(SparkSession.active().read.parquet(str(result)).agg(*case.told).head())
+    if found != case.wanted:
+        raise BenchmarkError(f"{result.name}: {found} for {case.wanted}; the run is void")
+    return seconds
 
 
 if __name__ == "__main__":
@@ -116,6 +116,6 @@ if __name__ == "__main__":
     spark = session.create(settings, case)
     folder = settings.root / case.replace("-", "_")
     ours, other = (joins if case == "as-of" else processes)(spark, folder, rows, keys)
-    turns = [(spent(ours), spent(other)) for _ in range(times + 1)][1:]
+    turns = [(spent(ours, folder / "ours"), spent(other, folder / "spark")) for _ in range(times + 1)][1:]
     result.write_text(json.dumps({"ours": [turn[0] for turn in turns], "spark": [turn[1] for turn in turns]}))
     spark.stop()

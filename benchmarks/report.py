@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from operator import truediv
 from statistics import median
 
 from rich.console import Console
@@ -103,6 +104,9 @@ def targets(measured: Found) -> list[Target]:
             ours, theirs = by_name[group, "ours"], by_name[group, other]
             found.append(Target(f"{group}: events/s, ours / {other}", ratio(ours, theirs), limit))
             found.append(Target(f"{group}: events per CPU second, ours / {other}", cpu_ratio(ours, theirs), limit))
+    if {("bounded", "ours"), ("catch-up", "ours")} <= by_name.keys():
+        rates = (median(by_name[group, "ours"].rates()) for group in ("bounded", "catch-up"))
+        found.append(Target("bounded: events/s, backfill / live catch-up", truediv(*rates), 3))
     if ("late", UPDATED) in by_name:
         ours, late = by_name["late", "ours"], by_name["late", UPDATED]
         found.append(Target(f"late: events/s, {UPDATED} / ours with nothing late", ratio(late, ours), 0.75))
@@ -164,8 +168,8 @@ def show(console: Console, measured: Found, goals: Sequence[Target]) -> None:
         )  # fmt: skip
     for each in measured.banks:
         console.print(
-            f"bank: {each.transfers:,} transfers: {each.rate:,.0f}/s ({each.record:.0f} s into the record, {each.state:.0f} s "
-            f"into the totals); each of {each.versions} versions adds up to zero", highlight=False,
+            f"bank: {each.transfers:,} transfers: {each.rate:,.0f}/s into the totals; each of {each.versions} versions adds "
+            "up to zero", highlight=False,
         )  # fmt: skip
     if measured.aged:
         console.print(_aged(measured.aged))
@@ -230,7 +234,7 @@ def as_json(measured: Found, goals: Sequence[Target], about: dict) -> dict:
         "by_key": [asdict(each) | {"times": each.times} for each in measured.by_key],
         "banks": [asdict(each) | {"rate": each.rate} for each in measured.banks],
         "beside": [asdict(each) for each in measured.besides],
-        "proofs": [asdict(each) for each in measured.proofs],
+        "proofs": [asdict(each) | {"times": each.times, "rate": each.rate} for each in measured.proofs],
         "targets": [asdict(goal) | {"met": goal.met} for goal in goals],
     }
 
