@@ -74,7 +74,7 @@ def _measured(base: Settings, given: argparse.Namespace, console: Console) -> Fo
         latencies.append(run(replace(base, root=base.root / f"live_{run.__name__}"), given.seconds))
         say(f"live, {latencies[-1].name}: median {latencies[-1].p50:.2f} s")
     states = state.run(base, given.keys, given.advances) if "state" in given.only else []
-    by_keys = partial(by_key.run, replace(base, root=base.root / "by_key"), 2 * given.keys, given.keys, given.times)
+    by_keys = partial(by_key.run, replace(base, root=base.root / "by_key"), given.keys, given.times)
     keyed = by_keys() if "by-key" in given.only else []
     banks = [bank.run(replace(base, root=base.root / "bank"), given.events)] if "bank" in given.only else []
     killed = replace(base, root=base.root / "recovery")
