@@ -26,6 +26,7 @@ from lakehouse.ranges import Range
 from lakehouse.table import GRAINS, Table
 
 _EVER = Range(datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC))
+_LONG = timedelta(minutes=5)  # of event time: more than a live micro-batch brings unless it catches up
 
 
 def closed_until(lake: Lake, table: Table) -> datetime:
@@ -116,7 +117,9 @@ def _computed(
 ) -> DataFrame:
     """The judged rows of `span`; `read` gives the input's of a range, and maybe more."""
     table, moment = step.table, F.col(lake.catalog.event_time(lake.catalog.table(step.driving)))
-    between = event_time.between if origin == "bounded" else event_time.between_passing
+    # to choose files and pages by pays for code of its own if there may be many
+    chosen = origin == "bounded" or span.end - span.start > _LONG
+    between = event_time.between if chosen else event_time.between_passing
     within = between(event_time.instant_of(table.window, step.event_time), span)
 
     def rows(of: Range) -> DataFrame:

@@ -152,6 +152,11 @@ def _assigned(window: Window, event_time: str) -> Column:
     return F.struct(*(end.alias(name) for name, end in zip(("start", "end"), ends, strict=True)))
 
 
+def arrivals(rows: DataFrame, event_time: str) -> DataFrame:
+    """Of rows with `_arrival` what `flagged` and `counts` ask for: of a table of texts a fraction is read, and copied."""
+    return rows.select(event_time, F.col(f"{ARRIVAL}.watermark").alias(_WATERMARK))
+
+
 def counts(table: Table, event_time: str) -> list[Column]:
     """What to observe of `flagged` rows: how many arrived, how many of them late, the watermark they bring.
 

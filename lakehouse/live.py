@@ -203,7 +203,7 @@ def _closing(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]
     """
     lake, table, step = run.lake, run.table, run.plan
     driving = lake.catalog.table(step.driving)
-    stream = run.stream()
+    stream = event_time.arrivals(run.stream(), step.event_time)
     snapshots, histories = run.snapshots(), lake.catalog.histories(table)
 
     def batches(batch: DataFrame, batch_id: int) -> None:
