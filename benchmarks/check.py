@@ -24,11 +24,14 @@ class Written:
     frontier_ms: int
 
 
+def bronze(settings: Settings) -> Path:
+    return table_path(settings, catalog.load(settings).table("ad_events"))
+
+
 def ours(settings: Settings) -> Written:
-    known = catalog.load(settings)
-    views = known.table("campaign_views")
+    views = catalog.load(settings).table("campaign_views")
     ahead = frontier.frontier(settings, views)
-    return Written(table_path(settings, known.table("ad_events")), table_path(settings, views), _ms(ahead))
+    return Written(bronze(settings), table_path(settings, views), _ms(ahead))
 
 
 def by_hand(settings: Settings) -> Written:

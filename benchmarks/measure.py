@@ -3,7 +3,7 @@
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,12 +79,19 @@ def started(command: Sequence[str], environment: Mapping[str, str], log: Path) -
         tree.end(0)
 
 
-def run(command: Sequence[str], environment: Mapping[str, str], log: Path, limit: float) -> Cost:
-    """Runs the command to its end. Raises BenchmarkError, with the end of its log, if it fails or exceeds `limit` s."""
-    began = time.monotonic()
+def run(
+    command: Sequence[str], environment: Mapping[str, str], log: Path, limit: float, begun: Callable[[], bool] = lambda: True
+) -> tuple[Cost, Cost]:
+    """Runs the command to its end: what it took until `begun`, and from then on.
+
+    Raises BenchmarkError, with the end of its log, if it fails or exceeds `limit` s.
+    """
+    began, start_up = time.monotonic(), None
     with started(command, environment, log) as tree:
         while tree.root.poll() is None and time.monotonic() < began + limit:
-            tree.cpu()
+            spent = tree.cpu()
+            if start_up is None and begun():
+                start_up = Cost(time.monotonic() - began, spent)
             time.sleep(_LOOK)
         wall, code = time.monotonic() - began, tree.root.poll()
         tree.end(0 if code is None else _END)
@@ -92,4 +99,5 @@ def run(command: Sequence[str], environment: Mapping[str, str], log: Path, limit
         why = f"no end within {limit:.0f} s" if code is None else f"exit code {code}"
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
         raise BenchmarkError(f"{' '.join(command[1:])}: {why}\n{tail}")
-    return Cost(wall, tree.cpu())
+    start_up = start_up or Cost(wall, tree.cpu())
+    return start_up, Cost(wall, tree.cpu()) - start_up

@@ -24,29 +24,26 @@ _THROUGHPUT = {
     ("late", WITHOUT): 0.97,
 }  # fmt: skip
 _LATENCY = 3.0
+NOTHING = Cost(0, 0)
 
 
 @dataclass(slots=True)
 class Series:
-    """The rounds of one case: what `events` more of them cost, start-up taken out."""
+    """The rounds of one case: what `events` of them cost, start-up taken out."""
 
     group: str
     name: str
     events: int
     rounds: list[Cost] = field(default_factory=list)
     fixed: list[Cost] = field(default_factory=list)  # what was taken out
-    whole: list[Cost] = field(default_factory=list)  # the larger or first run with all of it
 
-    def add(self, *costs: Cost) -> None:
-        """A round at half the events and at all of them, or at all of them only."""
-        *half, whole = costs
-        spent = whole - half[0] if half else whole
+    def add(self, spent: Cost, start_up: Cost = NOTHING) -> None:
+        """One more round."""
         self.rounds.append(spent)
-        self.fixed.append(half[0] - spent if half else Cost(0, 0))
-        self.whole.append(whole)
+        self.fixed.append(start_up)
 
     def rates(self) -> list[float]:
-        """Events per second; where noise swallowed the difference of two small runs, absurdly many."""
+        """Events per second; where so few took no time that a look could see, absurdly many."""
         return [self.events / max(cost.wall, 1e-3) for cost in self.rounds]
 
     def cpu(self) -> list[float]:

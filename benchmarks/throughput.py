@@ -4,11 +4,9 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 
 from benchmarks import bounded, catch_up, late_rows, proving, topic
 from benchmarks.catch_up import CASES, OURS, Case
-from benchmarks.measure import Cost
 from benchmarks.proving import Proving
 from benchmarks.report import Series
 from benchmarks.topic import Load, Views
@@ -29,21 +27,6 @@ class Field:
     @property
     def loads(self) -> tuple[Load, ...]:
         return tuple(self.servers)
-
-    def series(self, group: str, name: str) -> Series:
-        """An empty one; its events are those beyond the smaller topic, if there is one."""
-        *half, whole = self.loads
-        return Series(group, name, whole.events - sum(load.events for load in half))
-
-    def measure(self, series: Series, run: Callable[[Settings, Load], Cost]) -> None:
-        """One round: a run for each topic, each on a fresh root."""
-        costs = []
-        for load in self.loads:
-            settings = self.settings(series.group, load)
-            costs.append(run(settings, load))
-            shutil.rmtree(settings.root)
-        series.add(*costs)
-        self.say(f"round {len(series.rounds)}, {series.told()}")
 
     def settings(self, name: str, load: Load) -> Settings:
         """Those of a run: a root of its own, the broker with that load."""
@@ -67,10 +50,18 @@ def field(base: Settings, loads: Sequence[Load], say: Say) -> Iterator[Field]:
 
 def catch_ups(ground: Field, rounds: int, cases: Sequence[Case] = CASES) -> list[Series]:
     """Each case, `rounds` times. Raises BenchmarkError."""
-    found = {case: ground.series("catch-up", case.name) for case in cases}
-    for _ in range(rounds):
-        for case, series in found.items():
-            ground.measure(series, partial(catch_up.run, case, expected=ground.expected))
+    *_, big = ground.loads
+    found = {
+        (case, load): Series(f"catch-up{'' if load is big else ' of half as many'}", case.name, load.sent - load.batch)
+        for load in reversed(ground.loads) for case in cases
+    }  # fmt: skip
+    for number in range(rounds):
+        for (case, load), series in found.items():
+            settings = ground.settings("catch-up", load)
+            start_up, spent = catch_up.run(case, settings, load, ground.expected)
+            shutil.rmtree(settings.root)
+            series.add(spent, start_up)
+            ground.say(f"round {number + 1}, {series.told()}")
     return list(found.values())
 
 
@@ -98,9 +89,7 @@ def boundeds(ground: Field, rounds: int, times: int) -> list[Series]:
     for number in range(rounds):
         for name, series in found.items():
             first, later = bounded.run(name, settings, ground.expected, times)
-            series.rounds.append(later)
-            series.fixed.append(first - later)
-            series.whole.append(first)
+            series.add(later, first - later)
             ground.say(f"round {number + 1}, {series.told()}")
     shutil.rmtree(settings.root)
     return list(found.values())

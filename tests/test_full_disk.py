@@ -1,0 +1,52 @@
+"""The disk is full for a while: the job ends, is not started before there is room, and has lost and doubled nothing."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_streaming_job import every_offset_once, the_oracle_agrees
+
+from lakehouse import broker, catalog, jars, proof
+from lakehouse.lake import Lake
+from lakehouse.settings import Settings, from_environment, to_environment
+
+
+@pytest.fixture
+def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
+    """A lakehouse whose broker is elsewhere: Kafka does not outlive a full disk."""
+    beside = Settings(root=tmp_path / "broker", jars=from_environment().jars)
+    servers = broker.start(beside, jars.resolve(beside.jars)).bootstrap_servers
+    (tmp_path / "root").mkdir()
+    yield replace(
+        beside, root=tmp_path / "root", bootstrap_servers=servers, tables=("lakehouse.tables.sensors",), spark_conf=quick_jvm,
+        max_offsets_per_trigger=30_000,
+    )  # fmt: skip
+    broker.stop(beside)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(600)
+def test_a_full_disk_is_waited_for_and_every_row_is_there_once(settings, tmp_path, spark):
+    apart = ["unshare", "--mount", *(["--map-root-user"] if os.getuid() else [])]
+    if subprocess.run([*apart, "true"], capture_output=True).returncode:
+        pytest.skip("this system lets its users mount nothing, not even in a namespace of their own")
+    inside = Path(__file__).with_name("full_disk.py")
+    ended = subprocess.run(
+        [*apart, sys.executable, str(inside), str(tmp_path / "kept")], env=os.environ | to_environment(settings),
+        stdout=subprocess.PIPE, text=True, timeout=550,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout
+    sent = json.loads(ended.stdout.splitlines()[-1])["sent"]
+
+    kept = replace(settings, root=tmp_path / "kept")
+    lake = Lake(spark, kept, catalog.load(kept))
+    every_offset_once(lake, sent)
+    the_oracle_agrees(lake)
+    certificate = proof.reconcile(lake, lake.catalog.table("sensor_averages"))
+    assert certificate.verdict == "EQUAL" and certificate.rows_live > 100, certificate
