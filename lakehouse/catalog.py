@@ -196,6 +196,7 @@ def catalog_of(modules: Sequence[ModuleType]) -> Catalog:
     catalog = Catalog(sources, _in_order(sources, tables))
     for each in catalog:
         _check(catalog, each)
+        _ = each.fingerprint  # read now, while the file is what was imported
     return catalog
 
 

@@ -3,11 +3,30 @@
 import ast
 import inspect
 import textwrap
+from functools import cache
 from types import FunctionType
 
+from lakehouse.errors import DeclarationError
 
-def trees(code: FunctionType | type, seen: frozenset[str] = frozenset()) -> list[ast.AST]:
-    """The syntax trees of a function, or class, and of the functions and classes of the same module in it, but those `seen`."""
+
+@cache
+def dumped(code: FunctionType) -> tuple[str, ...]:
+    """The syntax trees of a function and of the functions and classes of the same module in it, as text.
+
+    As they were when this was first asked, which the catalog does: a file that is edited beside a running job is not what
+    the job runs. And never again: CPython 3.11 and 3.12 fail now and then when two threads make trees (its issue 106905).
+    Raises DeclarationError if there is no file.
+    """
+    try:
+        return tuple(map(ast.dump, _trees(code, frozenset())))
+    except OSError as err:
+        raise DeclarationError(
+            f"table={code.__name__}: its code cannot be read ({err}), and by its code one declaration is told from another; "
+            "declare it in a module file"
+        ) from err
+
+
+def _trees(code: FunctionType | type, seen: frozenset[str]) -> list[ast.AST]:
     tree = ast.parse(textwrap.dedent(inspect.getsource(code))).body[0]
     if isinstance(tree, ast.FunctionDef):
         tree.decorator_list = []
@@ -22,4 +41,4 @@ def trees(code: FunctionType | type, seen: frozenset[str] = frozenset()) -> list
         if isinstance(value, FunctionType | type) and value.__module__ == code.__module__ and name not in seen
     ]
     seen = seen | {code.__name__} | {each.__name__ for each in used}
-    return [tree] + [tree for each in used for tree in trees(each, seen)]
+    return [tree] + [tree for each in used for tree in _trees(each, seen)]

@@ -15,7 +15,6 @@ A table's inputs are its function's parameter names: sources or other tables, of
 nothing here needs a session, a broker or Great Expectations. `lakehouse.catalog` checks the graph.
 """
 
-import ast
 import hashlib
 import inspect
 import re
@@ -103,7 +102,7 @@ class Table:
 
         The code is the function and the functions of the same module that it calls, or the query.
         """
-        parts = [" ".join(self.sql.split())] if self.sql else [ast.dump(tree) for tree in source_code.trees(self.transformation)]
+        parts = [" ".join(self.sql.split())] if self.sql else list(source_code.dumped(self.transformation))
         decided = (self.event_time, self.delay, self.window, self.keys, self.late, self.grain, self.expectations)
         decided += tuple(each for each in (self.deduplicate, self.join, self.keeps) if each)
         return hashlib.sha256(repr((parts, decided)).encode()).hexdigest()[:16]

@@ -159,6 +159,34 @@ def test_the_fingerprint_follows_code_and_policy_but_not_comments():
     assert table(layer="gold", late="drop")(first).fingerprint != fingerprint
 
 
+def test_a_fingerprint_names_the_code_that_was_imported_whatever_becomes_of_the_file(tmp_path, monkeypatch):
+    declared_in = """
+from lakehouse.table import kafka, table
+
+topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def rows(topic):
+    return topic.where("id = 'a'")
+"""
+    file = tmp_path / "edited_tables.py"
+    file.write_text(declared_in)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = load(Settings(tables=("edited_tables",))).table("rows")
+    before = found.fingerprint
+    file.write_text(declared_in.replace("'a'", "'b', and more"))
+    assert "and more" in found.code, "the file that is shown is the new one"
+    assert found.fingerprint == before
+
+
+def test_a_function_without_a_file_is_refused():
+    made = {"__name__": "my_tables"}
+    exec("def rows(topic):\n    return topic", made)  # as typed at a prompt
+    rows = table(layer="bronze", event_time="at", delay="5 seconds")(made["rows"])
+    with pytest.raises(DeclarationError, match="table=rows: its code cannot be read"):
+        catalog_of([module_of(topic=topic, rows=rows)])
+
+
 def compile_again(source: str):
     import linecache
 
