@@ -64,6 +64,9 @@ def create(settings: Settings, name: str, master: str | None = None) -> SparkSes
     # of the property itself only spark-submit takes notice: workers would run on the first python3 of the PATH
     spark.sparkContext.pythonExec = str(chosen["spark.pyspark.python"])
     spark.sparkContext.setLogLevel("ERROR")
+    # Hadoop's checksums on local disks: a second file for each, a process for its permissions, and twice as many to list
+    local = spark._jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark._jsc.hadoopConfiguration())
+    local.setWriteChecksum(False)
     return spark
 
 

@@ -87,7 +87,7 @@ def append(
     if replayed:
         rows.write.format("noop").mode("overwrite").save()
         return version_of(rows.sparkSession, path, app, batch)
-    transaction = _transaction(rows.sparkSession, path)
+    transaction = _transaction(rows.sparkSession, path, known=True)
     files = transaction.writeFiles(rows._jdf)
     return _commit_batch(rows.sparkSession, transaction, files, "Append", app, batch, metadata)
 
@@ -133,8 +133,19 @@ def _within(partitions: Sequence[str]) -> str:
     return f"{PARTITION} IN ({', '.join(repr(p) for p in partitions)})"
 
 
-def _transaction(spark: SparkSession, path: Path):
-    return spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path)).startTransaction()
+def _transaction(spark: SparkSession, path: Path, *, known: bool = False):
+    """Begins at the table's present version; or at the last one `known` to this process: the commit finds what came after.
+
+    For the present one Delta lists its log, and asks for the state of each file in it: of a table with a commit a second that
+    is soon most of the time that a short one takes.
+    """
+    jvm = spark._jvm
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path))
+    if known:
+        last = log.unsafeVolatileSnapshot()
+        if (path / "_delta_log" / f"{last.version():020}.json").exists():  # else the table has been removed, and made anew
+            return log.startTransaction(jvm.scala.Option.empty(), jvm.scala.Some(last))
+    return log.startTransaction()
 
 
 def _in_place(rows: DataFrame, transaction, path: Path, partitions: Sequence[str] | None):
