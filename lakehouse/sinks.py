@@ -11,6 +11,7 @@ from pyspark.sql.types import StructField, StructType
 from lakehouse import delta_log, plan
 from lakehouse.errors import CommitError, DeclarationError
 from lakehouse.event_time import ORIGIN, PARTITION, WINDOW
+from lakehouse.files import alone
 from lakehouse.lake import Lake
 from lakehouse.table import Table
 
@@ -89,7 +90,7 @@ def append(
         return version_of(rows.sparkSession, path, app, batch)
     transaction = _transaction(rows.sparkSession, path, known=True)
     files = transaction.writeFiles(rows._jdf)
-    return _commit_batch(rows.sparkSession, transaction, files, "Append", app, batch, metadata)
+    return _commit_batch(rows.sparkSession, path, transaction, files, "Append", app, batch, metadata)
 
 
 def whole(spark: SparkSession, path: Path, schema: StructType) -> DataFrame:
@@ -102,7 +103,7 @@ def swap(rows: DataFrame, path: Path, app: str, batch: int, metadata: Mapping[st
     """As `append`, but in place of all rows that the table has: readers see the one or the other."""
     transaction = _transaction(rows.sparkSession, path)
     files = _in_place(rows, transaction, path, None)
-    return _commit_batch(rows.sparkSession, transaction, files, "Complete", app, batch, metadata)
+    return _commit_batch(rows.sparkSession, path, transaction, files, "Complete", app, batch, metadata)
 
 
 def replace(rows: DataFrame, path: Path, partitions: Sequence[str], metadata: Mapping[str, object]) -> int:
@@ -126,7 +127,7 @@ def _overwrite(rows: DataFrame, path: Path, partitions: Sequence[str] | None, te
     some, none = jvm.scala.Some, jvm.scala.Option.empty()
     predicate = some(_within(partitions)) if partitions else none
     mode, write = jvm.org.apache.spark.sql.SaveMode.Overwrite, getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Write")
-    return transaction.commit(actions, write(mode, none, predicate, some(text), none, none, none, none, none))
+    return _commit(path, transaction, actions, write(mode, none, predicate, some(text), none, none, none, none, none))
 
 
 def _within(partitions: Sequence[str]) -> str:
@@ -146,6 +147,16 @@ def _transaction(spark: SparkSession, path: Path, *, known: bool = False):
         if (path / "_delta_log" / f"{last.version():020}.json").exists():  # else the table has been removed, and made anew
             return log.startTransaction(jvm.scala.Option.empty(), jvm.scala.Some(last))
     return log.startTransaction()
+
+
+def _commit(path: Path, transaction, actions, operation) -> int:
+    """Commits the JVM's list of actions, and returns the version.
+
+    On a local disk Delta looks whether that version is there, then renames a file to it: of two processes at once the
+    second would write over the first. So there is one at a time. (deltalake's commits are atomic by themselves.)
+    """
+    with alone(path / "_delta_log" / ".commit.lock"):
+        return transaction.commit(actions, operation)
 
 
 def _in_place(rows: DataFrame, transaction, path: Path, partitions: Sequence[str] | None):
@@ -175,7 +186,7 @@ def _removal(file: Mapping[str, object]) -> str:
 
 
 def _commit_batch(
-    spark: SparkSession, transaction, actions, mode: str, app: str, batch: int, metadata: Mapping[str, object]
+    spark: SparkSession, path: Path, transaction, actions, mode: str, app: str, batch: int, metadata: Mapping[str, object]
 ) -> int:
     """Commits the JVM's list of actions with the batch as the last one of `app`."""
     jvm = spark._jvm
@@ -183,7 +194,7 @@ def _commit_batch(
     transaction.readTxn().addOne(app)
     mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, mode)()
     update = getattr(delta, "DeltaOperations$StreamingUpdate")(mode, app, batch, some(_text(app, batch, metadata)))
-    return transaction.commit(actions.appended(delta.actions.SetTransaction(app, batch, some(now))), update)
+    return _commit(path, transaction, actions.appended(delta.actions.SetTransaction(app, batch, some(now))), update)
 
 
 def purge(path: Path, partitions: Sequence[str]) -> int:

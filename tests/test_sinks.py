@@ -1,11 +1,13 @@
 """Exactly-once appends: what a commit records, and what happens to a second writer."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame
 
 from lakehouse import sinks
+from lakehouse.files import alone
 
 
 def test_a_batch_is_recorded_with_its_rows_and_of_two_writers_the_second_fails(spark, tmp_path):
@@ -21,6 +23,21 @@ def test_a_batch_is_recorded_with_its_rows_and_of_two_writers_the_second_fails(s
         sinks.append(rows, path, "rows:live:1", 8, {"inputs": Meanwhile(rows, path, 8)})
     sinks.append(rows, path, "rows:live:2", 0, {"inputs": Meanwhile(rows, path, 9)})  # another writer's batches are its own
     assert spark.read.format("delta").load(str(path)).count() == 4 * 3
+
+
+def test_of_two_processes_one_commits_at_a_time(spark, tmp_path):
+    """On a local disk Delta looks for the version, then renames to it: between the two another must not."""
+    path = tmp_path / "rows"
+    rows = spark.range(3)
+    rows.limit(0).write.format("delta").save(str(path))
+    with ThreadPoolExecutor() as pool:
+        with alone(path / "_delta_log" / ".commit.lock"):  # as another process in the middle of its commit
+            ours = pool.submit(sinks.append, rows, path, "rows:live:1", 0, {})
+            with pytest.raises(TimeoutError):
+                ours.result(timeout=2)
+            rows.write.format("delta").mode("append").save(str(path))
+        assert ours.result(timeout=60) == sinks.version(path) == 2
+    assert spark.read.format("delta").load(str(path)).count() == 2 * 3
 
 
 class Meanwhile:
