@@ -69,7 +69,7 @@ def _record(to: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         recording = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={to}"}
         settings = Settings(root=Path(folder), jars=from_environment().jars, spark_conf=recording)
-        spark = session.create(settings, "class data")
+        spark = session.create(settings, "class data", ui=True)
         stage = Stage(spark, Path(folder), sensors)
         first, last = (
             {"sensor_id": "a", "event_time": f"2026-01-01T0{hour}:00:00Z", "temperature_f": "50.00"} for hour in (0, 2)

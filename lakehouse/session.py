@@ -1,5 +1,6 @@
 """The Spark session: Delta, Kafka, UTC, RocksDB state; the same for live and bounded runs."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,12 +14,30 @@ from lakehouse.settings import Settings
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
-def create(settings: Settings, name: str, master: str | None = None) -> SparkSession:
-    """A session named `name`; `settings.spark_conf` overrides every choice made here. Raises JarsError."""
-    paths = jars.resolve(settings.jars).spark
+def create(settings: Settings, name: str, master: str | None = None, *, ui: bool = False) -> SparkSession:
+    """A session named `name`, with `ui` and Spark's own pages; `settings.spark_conf` overrides every choice made here.
+
+    Raises JarsError.
+    """
     builder = SparkSession.builder.appName(name).master(master or settings.spark_master)
-    chosen = {
-        "spark.jars": ",".join(map(str, paths)),
+    chosen = _chosen(settings, ui) | dict(settings.spark_conf)
+    # Spark's pages listen where this says, on all interfaces if nothing does
+    os.environ.setdefault("SPARK_LOCAL_IP", str(chosen["spark.driver.bindAddress"]))
+    for key, value in chosen.items():
+        builder = builder.config(key, str(value))
+    spark = builder.getOrCreate()
+    # of the property itself only spark-submit takes notice: workers would run on the first python3 of the PATH
+    spark.sparkContext.pythonExec = str(chosen["spark.pyspark.python"])
+    spark.sparkContext.setLogLevel("ERROR")
+    # Hadoop's checksums on local disks: a second file for each, a process for its permissions, and twice as many to list
+    local = spark._jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark._jsc.hadoopConfiguration())
+    local.setWriteChecksum(False)
+    return spark
+
+
+def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
+    return {
+        "spark.jars": ",".join(map(str, jars.resolve(settings.jars).spark)),
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} {class_data.options()}".strip(),
         # a sixth less CPU than the JVM's own choice; pauses do not matter to micro-batches
@@ -52,22 +71,16 @@ def create(settings: Settings, name: str, master: str | None = None) -> SparkSes
         # else PySpark looks for the caller's line at each call that makes a column, for messages; a tenth of a short micro-batch
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.scheduler.mode": "FAIR",
-        "spark.ui.enabled": "false",
+        "spark.ui.enabled": str(ui).lower(),
+        "spark.ui.port": "0",  # one that is free: from 4040 on, the default, there is none for a seventeenth session
+        "spark.ui.killEnabled": "false",  # whoever supervises a job ends it, and says why
+        # plans of so many past queries are kept in memory, shown or not; of a micro-batch there are several
+        "spark.sql.ui.retainedExecutions": "100",
         "spark.ui.showConsoleProgress": "false",
         "spark.pyspark.python": sys.executable,
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-    } | dict(settings.spark_conf)  # fmt: skip
-    for key, value in chosen.items():
-        builder = builder.config(key, str(value))
-    spark = builder.getOrCreate()
-    # of the property itself only spark-submit takes notice: workers would run on the first python3 of the PATH
-    spark.sparkContext.pythonExec = str(chosen["spark.pyspark.python"])
-    spark.sparkContext.setLogLevel("ERROR")
-    # Hadoop's checksums on local disks: a second file for each, a process for its permissions, and twice as many to list
-    local = spark._jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark._jsc.hadoopConfiguration())
-    local.setWriteChecksum(False)
-    return spark
+    }  # fmt: skip
 
 
 @contextmanager

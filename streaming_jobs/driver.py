@@ -68,7 +68,7 @@ class Job:
         _check_topics(self.settings, loaded.topics(tables))
         if any(t.expectations for t in tables):  # an import of seconds, while the JVM starts
             threading.Thread(target=quality.preload, daemon=True).start()
-        lake = Lake(session.create(self.settings, f"streaming job {self.pipeline}"), self.settings, loaded)
+        lake = Lake(session.create(self.settings, f"streaming job {self.pipeline}", ui=True), self.settings, loaded)
         jvm = psutil.Process(lake.spark._jvm.java.lang.ProcessHandle.current().pid())
         self.say(jvm=jvm.pid, jvm_started=jvm.create_time(), ui=lake.spark.sparkContext.uiWebUrl or "")
         tables = self._prepared(lake)

@@ -73,7 +73,7 @@ class JobStatus:
     epoch: int = 0  # of its lease
     python_bytes: int = 0  # resident memory
     jvm_bytes: int = 0
-    ui: str = ""  # address of Spark's own pages, if the settings enable them
+    ui: str = ""  # address of Spark's own pages; empty if the settings do without
     freshness: str = "continuous"  # by which this process runs; one of a schedule ends at the present
 
     @property

@@ -73,17 +73,19 @@ def freshness(settings: Settings, pipeline: str) -> str:
 
 
 def troubles(status: JobStatus | None) -> list[str]:
-    """What is wrong with a job, in a line each."""
+    """What is wrong with a job, in a line each; of a parked query also what to do."""
     if status is None:
         return []
-    parked = [
+    remedy = f"; remove the cause, then `lakehouse restart {status.pipeline}`"
+    failed = [
         f"table={q.table} is {q.state} since {q.since}"
         + (f" at {q.offsets}" if q.offsets else "")
         + (f"; {q.error}" if q.error else "")
+        + (remedy if q.state == "parked" else "")
         for q in status.queries
         if q.state in ("parked", "restarting")
     ]
-    return [*([status.error] if status.error else []), *parked]
+    return [*([status.error] if status.error else []), *failed]
 
 
 def _processes(settings: Settings, found: Iterable[tuple[str, JobStatus | None]]) -> "Table":

@@ -84,6 +84,7 @@ def test_the_environment_is_read_in_settings_only(module):
     allowed = {
         "lakehouse/settings.py",
         "lakehouse/quality.py",  # turns Great Expectations' telemetry off
+        "lakehouse/session.py",  # says where Spark's pages listen
         "streaming_jobs/supervisor.py",  # hands it on to the driver
         "batch_jobs/other_code.py",  # hands it on to the process that runs another version of the tables
         "assets/demo.py",  # hands it on to producers and Dagster

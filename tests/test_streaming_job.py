@@ -5,8 +5,10 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
+from ipaddress import ip_address
 
 import psutil
 import pytest
@@ -67,6 +69,7 @@ def test_a_job_killed_mid_stream_loses_and_doubles_nothing(settings, spark):
     sent = produce(settings, 0, 10)
     first = supervisor.start(settings, "sensors", wait=120)
     assert first.state == "running" and first.alive
+    sparks_pages_are_shown_to_this_machine_only(first)
     awaited(lambda: arrived(settings, "sensor_readings") >= sent, "first batch recorded")
     sent += produce(settings, 10, 20)
     batches = len(list(Journal(settings, catalog.load(settings).table("sensor_readings")).live()))
@@ -92,6 +95,13 @@ def test_a_job_killed_mid_stream_loses_and_doubles_nothing(settings, spark):
     for name in ("valid_readings", "sensor_averages"):
         certificate = proof.reconcile(lake, lake.catalog.table(name))
         assert certificate.verdict == "EQUAL" and certificate.rows_live > 100, certificate
+
+
+def sparks_pages_are_shown_to_this_machine_only(job: progress.JobStatus) -> None:
+    with urllib.request.urlopen(job.ui, timeout=60) as page:
+        assert b"streaming job sensors" in page.read()
+    listening = [c.laddr.ip for c in psutil.Process(job.jvm).net_connections() if c.status == psutil.CONN_LISTEN]
+    assert listening and all(ip_address(ip.removeprefix("::ffff:")).is_loopback for ip in listening), listening
 
 
 def refused_second_process(settings: Settings, winner: int) -> None:
