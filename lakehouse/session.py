@@ -71,6 +71,7 @@ def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
         # else PySpark looks for the caller's line at each call that makes a column, for messages; a tenth of a short micro-batch
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.scheduler.mode": "FAIR",
+        **({"spark.scheduler.allocation.file": Path(settings.scheduler_pools).as_uri()} if settings.scheduler_pools else {}),
         "spark.ui.enabled": str(ui).lower(),
         "spark.ui.port": "0",  # one that is free: from 4040 on, the default, there is none for a seventeenth session
         "spark.ui.killEnabled": "false",  # whoever supervises a job ends it, and says why

@@ -27,6 +27,7 @@ SOONEST_STALE = timedelta(minutes=5)  # Dagster is told of records once a minute
 _PAIRS = ("spark_conf", "freshness", "resources", "together", "repair")
 RESOURCES = (
     "spark_master", "driver_memory", "state_memory_mb", "shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger",
+    "scheduler_pools",
 )  # fmt: skip
 _MEMORY = re.compile(r"\d+[kmgKMG]")
 _REPAIR = re.compile(r"partitions (\d+), rows (\d+)")
@@ -50,6 +51,7 @@ class Settings:
     driver_memory: str = "1g"
     state_memory_mb: int = 512  # of RocksDB in one job, beside driver_memory; state that is larger is read from disk
     shuffle_partitions: int = 2
+    scheduler_pools: str = ""  # Spark's file of pools: the weight of each table's query; empty: all weigh the same
     trigger: str = "500 milliseconds"  # the least time between two micro-batches of a query
     freshness: Mapping[str, str] = field(default_factory=dict)  # pipeline -> when its queries run, if not continuously
     resources: Mapping[str, str] = field(default_factory=dict)  # pipeline -> those of its own: "driver_memory 2g, ..."
@@ -221,6 +223,11 @@ def _value(name: str, text: str) -> object:
         if any(not separator for _, separator, _ in pairs):
             raise SettingsError(f"{name}: 'key=value' pairs separated by ';'; a pair has no '=', so write key=value")
         return {key.strip(): value.strip() for key, _, value in pairs}
+    if name == "scheduler_pools" and text:
+        file = Path(text).expanduser().resolve()  # a detached job has a working directory of its own
+        if not file.is_file():
+            raise SettingsError(f"scheduler_pools={text!r}: a file of Spark's pools, and there is none; write it, or remove this")
+        return str(file)
     if name == "early":
         if text.lower() not in ("true", "false"):
             raise SettingsError(f"early={text!r}: true or false; set LAKEHOUSE_EARLY to one or remove it")

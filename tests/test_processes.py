@@ -1,24 +1,36 @@
 """Which process runs which pipeline, and with what: own resources, several in one, one that dies of memory."""
 
 import json
+import re
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import pytest
-from test_streaming_job import BEGIN, MINUTE, WORKLOAD, arrived, awaited, every_offset_once, produce, the_oracle_agrees
+from test_streaming_job import (
+    BEGIN,
+    MINUTE,
+    WORKLOAD,
+    arrived,
+    awaited,
+    every_offset_once,
+    go_on,
+    produce,
+    the_oracle_agrees,
+)
 
 from lakehouse import broker, catalog, jars, proof
 from lakehouse.errors import JobError, SettingsError
 from lakehouse.kafka_options import client_config
 from lakehouse.lake import Lake
-from lakehouse.producers import ads, commands, sensors
+from lakehouse.producers import ads, commands
 from lakehouse.producers.sender import send
 from lakehouse.producers.workload import Record
 from lakehouse.settings import Settings, from_environment, to_environment
-from streaming_jobs import desired, lease, reconciler, supervisor
+from streaming_jobs import desired, lease, progress, reconciler, supervisor
 
+ROOT = Path(__file__).parents[1]
 BOTH = ("lakehouse.tables.sensors", "lakehouse.tables.ads")
 TOGETHER = {"all": "sensors, ads"}
 
@@ -113,7 +125,9 @@ def test_no_pipeline_of_a_shared_process_is_run_by_another(settings):
 def test_pipelines_are_put_into_one_process_and_apart_again_on_the_same_checkpoints(settings, spark):
     broker.start(settings, jars.resolve(settings.jars))
     sent, seen = produce(settings, 0, 10), views(settings, 0, 10)
-    shared = replace(settings, together=TOGETHER)
+    pools = settings.root / "pools.xml"
+    pools.write_text(re.search(r"```xml\n(.*?)```", (ROOT / "docs" / "supervision.md").read_text(), re.DOTALL)[1])
+    shared = replace(settings, together=TOGETHER, resources={"all": f"scheduler_pools {pools}"})
     alone = supervisor.start(settings, "sensors", wait=240)
     awaited(lambda: arrived(settings, "sensor_readings") == sent, "the first lot", 240)
 
@@ -121,6 +135,7 @@ def test_pipelines_are_put_into_one_process_and_apart_again_on_the_same_checkpoi
     assert not supervisor.status(settings, "sensors").alive and both.pid != alone.pid
     assert "in the process 'all'" in desired.history(settings, "sensors")[-1].why
     assert {q.table for q in both.queries} >= {"sensor_averages", "campaign_views"}
+    assert [weight_of(both, table) for table in ("campaign_views", "sensor_averages")] == [3, 1]
     sent, seen = sent + go_on(settings, 10, 20), seen + views(settings, 10, 20)
     awaited(lambda: (arrived(settings, "sensor_readings"), arrived(settings, "ad_events")) == (sent, seen), "all in one", 240)
 
@@ -140,16 +155,11 @@ def test_pipelines_are_put_into_one_process_and_apart_again_on_the_same_checkpoi
         assert certificate.verdict == "EQUAL" and certificate.rows_live > 100, certificate
 
 
-def go_on(settings: Settings, start_minute: int, end_minute: int) -> int:
-    """As `produce`, the first second alone: of partitions silent for a while all speak again before one is far ahead.
-
-    Else the micro-batch that sees one of them only leaves the others out of the watermark, and their next rows are late.
-    """
-    records = sensors.records(WORKLOAD, BEGIN + start_minute * MINUTE, BEGIN + end_minute * MINUTE)
-    before = arrived(settings, "sensor_readings")
-    first = send(islice(records, WORKLOAD.rate), "sensor-readings", client_config(settings)).sent
-    awaited(lambda: arrived(settings, "sensor_readings") == before + first, "the first second", 240)
-    return first + send(records, "sensor-readings", client_config(settings)).sent
+def weight_of(job: progress.JobStatus, table: str) -> int:
+    """Of the scheduler pool of a table's query, as Spark shows it."""
+    with urllib.request.urlopen(f"{job.ui}/stages/", timeout=60) as page:
+        row = re.search(rf">{table}</a>(.*?)</tr>", page.read().decode(), re.DOTALL)
+    return int(re.findall(r"<td>(\d+)</td>", row[1])[1])  # after the least share of the cores
 
 
 def views(settings: Settings, start_minute: int, end_minute: int) -> int:

@@ -43,6 +43,7 @@ def test_each_field_is_read_from_its_variable(tmp_path):
         ("MAX_FILES_PER_TRIGGER", "0"),
         ("STATE_MEMORY_MB", "1"),
         ("EARLY", "often"),
+        ("SCHEDULER_POOLS", "nowhere/pools.xml"),
         ("METRICS_PORT", "http"),
         ("METRICS_PORT", "65536"),
         ("SPARK_CONF", "spark.a"),

@@ -64,7 +64,7 @@ def ui(filled, tmp_path_factory, quick_jvm) -> Iterator[UI]:
 def dagster_dev(settings: Settings) -> Iterator[UI]:
     """The UI and the daemon as a user starts them, on a free port, in a session of their own."""
     home, log = settings.root.parent / "home", settings.root.parent / "dagster.log"
-    home.mkdir()
+    home.mkdir(exist_ok=True)  # that of one that was killed is gone on with
     shutil.copy(ROOT / "assets" / "dagster.yaml", home)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
