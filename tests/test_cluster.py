@@ -1,0 +1,106 @@
+"""The same tables on a Spark cluster: a master and a worker in processes of their own; an executor killed for real."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pyspark
+import pytest
+from test_streaming_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
+
+from lakehouse import broker, catalog, jars
+from lakehouse.lake import Lake
+from lakehouse.settings import Settings, from_environment, to_environment
+from streaming_jobs import supervisor
+
+pytestmark = [pytest.mark.slow, pytest.mark.parallel, pytest.mark.timeout(800)]
+SPARK_CLASS = Path(pyspark.__file__).with_name("bin") / "spark-class"
+LIMIT = 240  # seconds
+
+
+@dataclass(frozen=True)
+class Cluster:
+    address: str
+    worker: int  # its pid
+
+
+@pytest.fixture
+def cluster(tmp_path) -> Iterator[Cluster]:
+    """A master with one worker of two cores."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"spark://127.0.0.1:{port}"
+    worker = ["--cores", "2", "--memory", "2g", "--work-dir", str(tmp_path / "work"), address]
+    with ExitStack() as running:
+        log = running.enter_context((tmp_path / "cluster.log").open("wb"))
+        for kind, given in (("master.Master", ["--port", str(port)]), ("worker.Worker", worker)):
+            command = [SPARK_CLASS, f"org.apache.spark.deploy.{kind}", "--webui-port", "0", "--host", "127.0.0.1"]
+            here = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"}
+            process = running.enter_context(subprocess.Popen([*command, *given], env=here, stdout=log, stderr=log))
+            running.callback(end, process)
+        awaited(lambda: "Registering worker" in (tmp_path / "cluster.log").read_text(), "the worker is there", LIMIT)
+        yield Cluster(address, process.pid)
+
+
+def end(process: subprocess.Popen) -> None:
+    """Ends a worker with its executors."""
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    _, left = psutil.wait_procs(family, 30)
+    for each in left:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
+
+
+@pytest.fixture
+def settings(tmp_path, cluster, quick_jvm) -> Iterator[Settings]:
+    """As the docs have it, with executors that compile like the tests' drivers do."""
+    docs = (Path(__file__).parents[1] / "docs" / "supervision.md").read_text()
+    given = dict(re.findall(r'^export (LAKEHOUSE_SPARK_\w+)="(.*)"$', docs, re.MULTILINE))
+    assert given["LAKEHOUSE_SPARK_MASTER"].startswith("spark://")
+    shown = from_environment(given)
+    quick = quick_jvm | {"spark.executor.defaultJavaOptions": quick_jvm["spark.driver.defaultJavaOptions"]}
+    here = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.cores.max": "2"}
+    settings = Settings(
+        root=tmp_path / "root", jars=from_environment().jars, tables=("lakehouse.tables.sensors",), spark_master=cluster.address,
+        spark_conf=dict(shown.spark_conf) | here | quick, max_offsets_per_trigger=10_000,
+    )  # fmt: skip
+    broker.start(settings, jars.resolve(settings.jars))
+    yield settings
+    supervisor.stop(settings, "sensors", now=True)
+    broker.stop(settings)
+
+
+def test_an_executor_is_killed_every_row_is_there_once_and_the_proof_runs_there_too(settings, cluster, spark):
+    sent = produce(settings, 0, 10)
+    first = supervisor.start(settings, "sensors", wait=LIMIT)
+    awaited(lambda: arrived(settings, "sensor_readings") == sent, "the first lot", LIMIT)
+    sent += produce(settings, 10, 20)
+    (executor,) = executors(cluster)
+    executor.kill()
+    sent += produce(settings, 20, 30)
+    awaited(lambda: arrived(settings, "sensor_readings") == sent, "all recorded, by another executor", LIMIT)
+    assert [p.pid for p in executors(cluster)] != [executor.pid]
+    stopped = supervisor.stop(settings, "sensors")
+    assert stopped.pid == first.pid and {q.dropped_by_spark for q in stopped.queries} == {0}
+    lake = Lake(spark, settings, catalog.load(settings))
+    every_offset_once(lake, sent)
+    the_oracle_agrees(lake)
+    proof = subprocess.run(
+        [sys.executable, "-m", "lakehouse", "reconcile", "sensor_averages"], env=os.environ | to_environment(settings),
+        capture_output=True, text=True, timeout=LIMIT,
+    )  # fmt: skip
+    assert proof.returncode == 0 and "EQUAL" in proof.stdout, proof.stdout + proof.stderr
+
+
+def executors(cluster: Cluster) -> list[psutil.Process]:
+    found = psutil.Process(cluster.worker).children(recursive=True)
+    return [p for p in found if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in p.cmdline()]
