@@ -110,3 +110,24 @@ def test_every_table_of_the_readme_is_one_that_ships():
     assert len(bodies) >= 5
     for line in bodies:
         assert line.strip() in shipped, line
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name)
+def test_what_a_page_links_to_or_names_is_there(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith("http"):
+            continue
+        path, _, section = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert str(linked.relative_to(ROOT)) in tracked, f"{page.name} links to {target}"
+        assert not section or section in sections(linked), f"{page.name} links to {target}"
+    for named in re.findall(r"`((?:tests|benchmarks|assets|lakehouse|ops)/[\w/]+\.\w+)", text):
+        assert named in tracked, f"{page.name} names {named}"
+
+
+def sections(page: Path) -> set[str]:
+    """The anchors of a page's headings, as those who show it make them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
