@@ -143,10 +143,10 @@ def of_job(status: JobStatus, wanted: Desired | None, done: Sequence[Event], log
     metadata |= {"pid": dg.MetadataValue.int(status.pid), "restarts": dg.MetadataValue.int(len(restarts))}
     for name, moment in (("since", status.started_at), ("heartbeat", status.heartbeat)):
         metadata[name] = dg.MetadataValue.timestamp(parse_instant(moment))
-    if status.queries:
-        metadata |= _of_queries(status)
     if status.ui and status.alive:
         metadata["spark_ui"] = dg.MetadataValue.url(status.ui)
+    if status.queries:
+        metadata |= _of_queries(status)
     return metadata | {"log": dg.MetadataValue.md(f"```\n{log}\n```")}
 
 

@@ -214,8 +214,9 @@ def _tell_started(console: "Console", settings: "Settings", status: "JobStatus")
     from streaming_jobs import scheduled, supervisor
 
     name = status.pipeline
-    pages = f", Spark's pages {status.ui}" if status.ui and status.alive else ""
-    console.print(f"{name}: {status.state}, pid {status.pid}, log {supervisor.log_path(settings, name)}{pages}")
+    console.print(f"{name}: {status.state}, pid {status.pid}, log {supervisor.log_path(settings, name)}")
+    if status.ui and status.alive:
+        console.print(f"{name}: Spark's pages {status.ui}")
     if settings.freshness_of(name).cron:
         with console.status(f"running {name} up to the present"):
             scheduled.await_end(settings, name, status.pid)
