@@ -102,5 +102,9 @@ def test_an_executor_is_killed_every_row_is_there_once_and_the_proof_runs_there_
 
 
 def executors(cluster: Cluster) -> list[psutil.Process]:
-    found = psutil.Process(cluster.worker).children(recursive=True)
-    return [p for p in found if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in p.cmdline()]
+    found = []
+    for process in psutil.Process(cluster.worker).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # executors start short-lived ones themselves
+            if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in process.cmdline():
+                found.append(process)
+    return found
