@@ -110,14 +110,13 @@ class _Demo:
 
         loaded = catalog.load(self.settings)
         with self.console.status("reconciling: every range again, as batch"):
-            lake = Lake(session.create(self.settings, "demo proof"), self.settings, loaded)
             found, wanted = [], [t for t in (*loaded.derived, *loaded.keyed) if t.proof]
-            for table in wanted:
-                try:
-                    found.append(proof.reconcile(lake, table))
-                except LakehouseError as err:
-                    self.console.print(f"[red]{err}[/red]")
-            lake.spark.stop()
+            with session.opened(self.settings, "demo proof") as spark:
+                for table in wanted:
+                    try:
+                        found.append(proof.reconcile(Lake(spark, self.settings, loaded), table))
+                    except LakehouseError as err:
+                        self.console.print(f"[red]{err}[/red]")
         self.console.print(_proof_table(found))
         for certificate in found:
             for example in certificate.examples:

@@ -1,7 +1,7 @@
 """The lakehouse as a resource: settings at the border, one Spark session a run."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -33,7 +33,7 @@ class Lakehouse(dg.ConfigurableResource):
     jars: str = Field(description="the folder of resolved jars")
     master: str = Field(default="local[1]", description="Spark's master for bounded runs; few cores, for streams go on")
     _lake: "Lake | None" = PrivateAttr(default=None)
-    _started: bool = PrivateAttr(default=False)
+    _held: ExitStack = PrivateAttr(default_factory=ExitStack)
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -48,20 +48,15 @@ class Lakehouse(dg.ConfigurableResource):
     def lake(self) -> "Lake":
         """The lakehouse with a Spark session: one for all steps of a run, started when the first of them asks."""
         if self._lake is None:
-            from pyspark.sql import SparkSession
-
             from lakehouse import session
             from lakehouse.lake import Lake
 
-            active = SparkSession.getActiveSession()  # a process has one session; a test's is taken and left running
-            spark = active or session.create(self.settings, BOUNDED, self.master)
-            self._started = active is None
+            spark = self._held.enter_context(session.opened(replace(self.settings, spark_master=self.master), BOUNDED))
             self._lake = Lake(spark, self.settings, catalog.load(self.settings))
         return self._lake
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
-        if self._lake is not None and self._started:
-            self._lake.spark.stop()
+        self._held.close()
         self._lake = None
 
 

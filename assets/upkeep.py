@@ -18,7 +18,7 @@ KEPT = timedelta(days=7)
 JOBS = ("reconcile", "repair", "update", "maintain")  # their runs go: what they did stands in partitions, checks and certificates
 
 
-@dg.op(pool=BOUNDED)  # no bounded run is to find its files gone
+@dg.op(pool=BOUNDED)  # a table that a bounded run rewrites would be left out
 def maintain_tables(context: dg.OpExecutionContext, lakehouse: Lakehouse) -> Iterator[dg.Output]:
     """Compacts closed partitions, removes what nobody needs of the past: `lakehouse maintain`."""
     from batch_jobs import maintain as job

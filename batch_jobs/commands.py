@@ -179,7 +179,8 @@ def maintain(
 ) -> None:
     """Make the small files of closed partitions few, and remove the past that nobody needs any more; beside the streams.
 
-    Rows, versions within LAKEHOUSE_HISTORY, and what a stream has still to read stay. Exit code 0 when done, 2 when refused.
+    Rows, the last LAKEHOUSE_VERSIONS within LAKEHOUSE_HISTORY, and what a stream has still to read stay. Exit code 0 when done,
+    2 when refused.
     """
     from batch_jobs import maintain as job
 

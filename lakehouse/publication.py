@@ -24,6 +24,7 @@ from lakehouse.files import replace_file
 from lakehouse.frontier import LEDGER, NOTHING, Commit, decoded, encoded
 from lakehouse.lake import Lake, Side
 from lakehouse.ranges import Range
+from lakehouse.settings import Settings
 from lakehouse.table import Table
 
 
@@ -81,7 +82,7 @@ def publish(
                 commit = _replaced(lake, table, found.rows.where(F.col(PARTITION).isin(partitions)), partitions, commit)
             commit = replace(commit, at=datetime.now(UTC), seconds=time.monotonic() - started)
             lake.journal(table).append(commit)
-            _intended(lake, table).unlink(missing_ok=True)
+            intended(lake.settings, table).unlink(missing_ok=True)
             started = time.monotonic()
             yield commit
     finally:
@@ -93,24 +94,25 @@ def recover(lake: Lake, table: Table) -> None:
 
     Without it what reads the table would never follow, for the next run finds the rows there.
     """
-    intended = _intended(lake, table)
-    if not intended.exists():
+    path = intended(lake.settings, table)
+    if not path.exists():
         return
-    noted = json.loads(intended.read_text())
+    noted = json.loads(path.read_text())
     version = sinks.replaced(lake.spark, lake.path(table), noted["run"], noted["before"])
     if version is not None:
         lake.journal(table).append(replace(decoded(noted["commit"]), version=version, at=datetime.now(UTC)))
-    intended.unlink()
+    path.unlink()
 
 
-def _intended(lake: Lake, table: Table) -> Path:
-    return lake.settings.root / LEDGER / f"{table.name}.publishing.json"
+def intended(settings: Settings, table: Table) -> Path:
+    """What a run is about to replace: the version `before`, its name, and the line that its commit is to have in the journal."""
+    return settings.root / LEDGER / f"{table.name}.publishing.json"
 
 
 def _replaced(lake: Lake, table: Table, rows: DataFrame, partitions: list[str], commit: Commit) -> Commit:
     path, metadata = lake.path(table), _metadata(commit)
     intention = {"run": metadata["run"], "before": sinks.version(path), "commit": encoded(commit)}
-    replace_file(_intended(lake, table), intention)
+    replace_file(intended(lake.settings, table), intention)
     return replace(commit, version=sinks.replace(rows, path, partitions, metadata))
 
 

@@ -54,7 +54,7 @@ def _read(settings: Settings, table: Table, commit: Commit) -> LastWindow | None
 
     path = table_path(settings, table)
     log = path / "_delta_log" / f"{commit.version:020}.json"
-    if not log.exists():  # expired: the stream has stood still for a month
+    if not log.exists():  # cut since
         return None
     actions = [json.loads(line) for line in log.read_text().splitlines()]
     files = [path / unquote(action["add"]["path"]) for action in actions if "add" in action]

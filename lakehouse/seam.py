@@ -91,6 +91,6 @@ def _first_version(lake: Lake, driving: Table, reads: datetime) -> int:
         raise JobError(
             f"table={driving.name}: rows from {text(reads)} on are in versions up to {oldest}, and its log does not keep those "
             "before it any more, so no stream can begin with them; try again when its frontier is further, or keep more "
-            "(LAKEHOUSE_HISTORY)"
+            "(LAKEHOUSE_VERSIONS, LAKEHOUSE_HISTORY)"
         )
     return next((c.version for c in kept if any(span.end > reads for span in c.spans)), delta_log.latest(path))

@@ -10,16 +10,17 @@ from pyspark.sql import SparkSession
 
 from lakehouse import class_data, jars
 from lakehouse.settings import Settings
+from lakehouse.under_way import under_way
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
-def create(settings: Settings, name: str, master: str | None = None, *, ui: bool = False) -> SparkSession:
+def create(settings: Settings, name: str, *, ui: bool = False) -> SparkSession:
     """A session named `name`, with `ui` and Spark's own pages; `settings.spark_conf` overrides every choice made here.
 
     Raises JarsError.
     """
-    builder = SparkSession.builder.appName(name).master(master or settings.spark_master)
+    builder = SparkSession.builder.appName(name).master(settings.spark_master)
     chosen = _chosen(settings, ui) | dict(settings.spark_conf)
     # Spark's pages listen where this says, on all interfaces if nothing does
     os.environ.setdefault("SPARK_LOCAL_IP", str(chosen["spark.driver.bindAddress"]))
@@ -29,7 +30,8 @@ def create(settings: Settings, name: str, master: str | None = None, *, ui: bool
     # of the property itself only spark-submit takes notice: workers would run on the first python3 of the PATH
     spark.sparkContext.pythonExec = str(chosen["spark.pyspark.python"])
     spark.sparkContext.setLogLevel("ERROR")
-    # Hadoop's checksums on local disks: a second file for each, a process for its permissions, and twice as many to list
+    # Hadoop's checksums on local disks: a second file for each, a process for its permissions, and twice as many to list.
+    # (Delta's commits go another way: `fs.AbstractFileSystem.file.impl`.)
     local = spark._jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark._jsc.hadoopConfiguration())
     local.setWriteChecksum(False)
     return spark
@@ -65,6 +67,7 @@ def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
         # of more than 32 files that are read by name, the default, a job would be made to look whether they are there
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
+        "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",  # LocalFs writes checksums
         # a source is asked for news this often; 10 ms, the default, lists the Delta log without pause
         "spark.sql.streaming.pollingDelay": "100ms",
         "spark.sql.streaming.stopTimeout": "60s",
@@ -86,11 +89,15 @@ def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
 
 @contextmanager
 def opened(settings: Settings, name: str) -> Iterator[SparkSession]:
-    """A session for one piece of work, stopped after it; one that this process has already is used and left running."""
+    """A session for one piece of work, stopped after it; one that this process has already is used and left running.
+
+    What is on disk when it begins can be read until it ends (`under_way`).
+    """
     running = SparkSession.getActiveSession()
-    spark = running or create(settings, name)
-    try:
-        yield spark
-    finally:
-        if running is None:
-            spark.stop()
+    with under_way(settings):
+        spark = running or create(settings, name)
+        try:
+            yield spark
+        finally:
+            if running is None:
+                spark.stop()

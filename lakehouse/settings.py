@@ -33,7 +33,7 @@ _MEMORY = re.compile(r"\d+[kmgKMG]")
 _REPAIR = re.compile(r"partitions (\d+), rows (\d+)")
 _WHOLE = (
     "shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger", "state_memory_mb", "restarts", "query_restarts",
-    "metrics_port",
+    "metrics_port", "versions",
 )  # fmt: skip
 
 
@@ -72,7 +72,8 @@ class Settings:
     hook_command: str = field(default="", repr=False)  # run at failures, with what happened as JSON on its standard input
     hook_url: str = field(default="", repr=False)  # the same, sent by POST; both may hold secrets
     repair: Mapping[str, str] = field(default_factory=dict)  # table -> so much of it may be repaired a day without being asked
-    history: str = "1 day"  # so far back each version of a table can be read and replayed; longer than any bounded run takes
+    history: str = "1 day"  # so far back versions of a table can be read and replayed, and files stay that none of these has
+    versions: int = 2_000  # so many of them at most, unless someone needs more: who reads the table lists its log each time
     since: str = "2026-01-01"  # the first day of event time whose partitions are offered for bounded runs
 
     def __post_init__(self) -> None:
@@ -92,11 +93,13 @@ class Settings:
         self._check_hooks()
         if duration(self.history) < timedelta(hours=1):
             raise SettingsError(
-                f"history={self.history!r}: at least 1 hour; a run that is under way would lose the files that it reads or writes"
+                f"history={self.history!r}: at least 1 hour; who reads a table would lose the files that it has been told of"
             )
         for name in ("shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name}={getattr(self, name)}: at least 1; no micro-batch could move otherwise")
+        if self.versions < 1:
+            raise SettingsError(f"versions={self.versions}: at least 1, the present one; raise it")
         if self.state_memory_mb < 16:
             raise SettingsError(f"state_memory_mb={self.state_memory_mb}: at least 16, for RocksDB's buffers; raise it")
         if not 0 <= self.metrics_port < 1 << 16:

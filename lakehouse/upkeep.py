@@ -1,29 +1,30 @@
 """Upkeep: closed partitions in few files, and no more of the past than someone needs. Beside the stream, without a JVM.
 
 Each Delta table has an oldest version: this one and all later ones can be read, and replayed by a stream. It lies
-`settings.history` back, or further where someone still needs more (`needed`). Older commits of the log go, and the files
-that they alone hold. What is compacted keeps its rows, their order and their technical columns; to a stream that reads
-the table it is no change.
+`settings.history` back or `settings.versions`, whichever is less, or further where someone still needs more (`needed`, runs
+that are `under_way`). Older commits of the log go, and after the history the files that they alone hold. What is compacted
+keeps its rows, their order and their technical columns; to a stream that reads the table it is no change.
 """
 
 import json
 import math
 import re
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from lakehouse import delta_log
+from lakehouse import changed, delta_log, under_way
 from lakehouse.catalog import Catalog, table_path
 from lakehouse.durations import duration
 from lakehouse.errors import CommitError
 from lakehouse.event_time import PARTITION
 from lakehouse.frontier import LEDGER, Journal, frontier, seam_of
 from lakehouse.live_run import CHECKPOINTS
-from lakehouse.ranges import EPOCH, partition_range
+from lakehouse.publication import intended
+from lakehouse.ranges import EPOCH, floor, partition_range
 from lakehouse.settings import Settings
-from lakehouse.table import Table
+from lakehouse.table import GRAINS, Table
 
 _SMALL = 50 << 20  # bytes; Delta's target is twice that, so that two small files always make one
 _NUMBERED = re.compile(r"\.?(\d{20})\.")  # files of a log, with the checksums that Hadoop puts beside them
@@ -37,6 +38,7 @@ class Place:
     path: Path
     closed: Callable[[str], bool]  # whether a partition is complete, by its key ("" of a table without partitions)
     needed: Mapping[str, int]  # who -> from which version on
+    wished: Mapping[str, int] = field(default_factory=dict)  # likewise, by who does without what is past the history
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Upkeep:
     partitions: tuple[str, ...]  # closed ones with more than one small file
     files: int  # small ones in them
     oldest: int  # this version and all later ones stay
-    held_by: str  # who needs versions older than the history; empty: nobody
+    held_by: str  # who needs versions older than that; empty: nobody
     commits: int  # of the log, older
     obsolete: int  # files that no version kept has
 
@@ -61,7 +63,8 @@ def places(settings: Settings, catalog: Catalog, table: Table) -> list[Place]:
     def closed(partition: str) -> bool:
         return catalog.puts_aside(table) and partition_range(partition, table.grain).end <= ahead
 
-    found = [Place(table.name, table_path(settings, table), closed, needed(settings, catalog, table))]
+    path = table_path(settings, table)
+    found = [Place(table.name, path, closed, needed(settings, catalog, table), _wished(settings, catalog, table))]
     if catalog.puts_aside(table):
         found.append(Place(f"{table.name}__quarantine", table_path(settings, table, "quarantine"), closed, {}))
     return [place for place in found if (place.path / "_delta_log").is_dir()]
@@ -99,6 +102,35 @@ def needed(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]
     return found
 
 
+def _wished(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]:
+    """From which version on the table is of use to what can do without.
+
+    A proof that finds less than it has to look at takes all of history for changed; a bounded run that was killed finds its
+    commit there, to tell those that read the table; a table yet to be declared begins at its seam.
+    """
+    readers = [t for t in (*catalog.derived, *catalog.keyed) if t is table or table.name in t.inputs]
+    looked = {reader.name: changed.looked_at(settings, reader).get(table.name) for reader in readers}
+    found = {f"the proof of {name}": version for name, version in looked.items() if version is not None}
+    if (killed := intended(settings, table)).exists():
+        found["a bounded run that was killed"] = json.loads(killed.read_text())["before"]
+    path, ahead = table_path(settings, table), frontier(settings, table)
+    many = delta_log.latest(path) - delta_log.oldest(path) >= settings.versions
+    if many and ahead and catalog.puts_aside(table):
+        grain = "day" if any(t.grain == "day" for t in readers) else table.grain
+        found["a table yet to be declared"] = _reaching(catalog, table, path, floor(ahead, GRAINS[grain]))
+    return found
+
+
+def _reaching(catalog: Catalog, table: Table, path: Path, instant: datetime) -> int:
+    """The last version kept before any by which rows from the instant on may have come: a stream that wants them begins there."""
+    column = catalog.event_time(table) if catalog.kind(table) == "record" else ""
+    for change in delta_log.changes(path, delta_log.oldest(path) - 1, column) or ():
+        spans = change.spans or [partition_range(key, table.grain) for key in change.partitions]
+        if any(span.end > instant for span in spans):
+            return change.version - 1
+    return delta_log.latest(path)
+
+
 def _checkpoints(folder: Path) -> list[Path]:
     """The last generation of each query; early results begin anew with each process."""
     queries = [q for q in folder.iterdir() if not q.name.endswith("__early")] if folder.is_dir() else []
@@ -131,12 +163,10 @@ def _numbers(folder: Path) -> list[int]:
 
 def plan(settings: Settings, place: Place) -> Upkeep:
     """What there is to do; changes nothing."""
-    from deltalake import DeltaTable
-
     partitions, files = _scattered(place)
     oldest, held_by = _oldest(settings, place)
     log = [v for p in (place.path / "_delta_log").glob("*.json") if p.stem.isdigit() and (v := int(p.stem)) < oldest]
-    gone = _vacuum(DeltaTable(str(place.path)), place, oldest, dry_run=True)
+    gone = _vacuum(settings, place, oldest, dry_run=True)
     return Upkeep(place.name, partitions, files, oldest, held_by, len(log), len(gone))
 
 
@@ -157,9 +187,8 @@ def maintain(settings: Settings, place: Place) -> Upkeep:
             f"table={place.name}: another run rewrote what was being compacted ({err}); nothing was changed, run this again"
         ) from err
     if found.obsolete:
-        _vacuum(DeltaTable(str(place.path)), place, found.oldest, dry_run=False)
-    if found.commits:
-        _cut(place.path / "_delta_log", found.oldest)
+        _vacuum(settings, place, found.oldest, dry_run=False)
+    _cut(place.path / "_delta_log", found.oldest)
     return found
 
 
@@ -208,12 +237,15 @@ def _compact(table, partitions: tuple[str, ...]) -> None:
     )  # fmt: skip
 
 
-def _vacuum(table, place: Place, oldest: int, *, dry_run: bool) -> list[str]:
+def _vacuum(settings: Settings, place: Place, oldest: int, *, dry_run: bool) -> list[str]:
     """Removes, or lists, the data files that no version from `oldest` on has, those of crashed writers among them."""
+    from deltalake import DeltaTable
+
     commit = place.path / "_delta_log" / f"{oldest:020}.json"
-    age = datetime.now(UTC) - _written(commit)
+    # whoever has been told of a file may read it for the history, though the log be shorter
+    age = max(datetime.now(UTC) - _written(commit), duration(settings.history))
     hours = math.ceil(age / timedelta(hours=1)) + 1  # one more, for a file is written before its commit
-    gone = table.vacuum(
+    gone = DeltaTable(str(place.path)).vacuum(
         hours, dry_run=dry_run, enforce_retention_duration=False, full=True, keep_versions=[oldest],
         post_commithook_properties=_no_hooks(),
     )  # fmt: skip
@@ -228,15 +260,22 @@ def _no_hooks():
 
 
 def _oldest(settings: Settings, place: Place) -> tuple[int, str]:
-    """The oldest version to keep, that of a checkpoint; and who needs it, if it is older than the history asks for.
+    """The oldest version to keep, that of a checkpoint; and who needs it, if it is older than the settings ask for.
 
     Who needs a version that is gone already has lost it, and holds nothing.
     """
     log = place.path / "_delta_log"
     commits = sorted((p for p in log.glob("*.json") if p.stem.isdigit()), reverse=True)
-    since, first = datetime.now(UTC) - duration(settings.history), int(commits[-1].stem)
-    past = next((int(p.stem) for p in commits if _written(p) <= since), first)
-    wanted = {"": past} | {who: version for who, version in place.needed.items() if first <= version < past}
+    last, first = int(commits[0].stem), int(commits[-1].stem)
+
+    def at(instant: datetime) -> int:
+        return next((int(p.stem) for p in commits if _written(p) < instant), first)
+
+    past, runs = at(datetime.now(UTC) - duration(settings.history)), under_way.began(settings)
+    enough = max(past, last + 1 - settings.versions)
+    needed = place.needed | {who: max(version, past) for who, version in place.wished.items()}
+    needed |= {"a run that is under way": at(runs)} if runs else {}
+    wanted = {"": enough} | {who: version for who, version in needed.items() if first <= version < enough}
     who = min(wanted, key=lambda each: wanted[each])
     checkpoints = (int(p.name[:20]) for p in log.glob("*.checkpoint.parquet"))
     return max((v for v in checkpoints if first <= v <= wanted[who]), default=first), who
@@ -247,8 +286,13 @@ def _written(path: Path) -> datetime:
 
 
 def _cut(log: Path, oldest: int) -> None:
-    """Removes what is older than the checkpoint `oldest`, oldest first: as Delta's protocol has it."""
-    numbered = [(int(found[1]), p) for p in log.iterdir() if (found := _NUMBERED.match(p.name))]
-    for version, path in sorted(numbered):
-        if version < oldest:
+    """Removes what is older than the checkpoint `oldest`, oldest first: as Delta's protocol has it.
+
+    And Delta's summaries (`.crc`) of versions before the last checkpoint, half of the files that each reader lists: they are
+    there to be compared with when that very version is read.
+    """
+    numbered = sorted((int(found[1]), p) for p in log.iterdir() if (found := _NUMBERED.match(p.name)))
+    last = max((version for version, p in numbered if p.name.endswith(".checkpoint.parquet")), default=oldest)
+    for version, path in numbered:
+        if version < oldest or (version < last and path.name == f"{version:020}.crc"):
             path.unlink(missing_ok=True)

@@ -31,9 +31,7 @@ def quick_jvm() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def spark(quick_jvm):
     """The session of all tests."""
-    spark = session.create(
-        Settings(jars=from_environment().jars, spark_conf=quick_jvm, shuffle_partitions=1), "tests", master="local[2]"
-    )
+    spark = session.create(Settings(jars=from_environment().jars, spark_conf=quick_jvm, shuffle_partitions=1), "tests")
     yield spark
     spark.stop()
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
@@ -150,6 +151,24 @@ def test_a_table_whose_input_was_cut_begins_at_a_seam_by_itself(stage, capsys):
     begun = seam_of(stage.lake.settings, table_of(stage, "slid"))
     assert begun.frontier == START + timedelta(hours=5)
     assert "begins at its seam 2026-01-01T05:00:00Z" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_of_a_log_cut_to_its_last_version_stays_what_a_new_table_begins_with(stage):
+    settings, path = replace(stage.lake.settings, versions=1), stage.lake.path(table_of(stage, "seen"))
+    last = DeltaTable(str(path)).version()
+    for version in range(last + 1):
+        DeltaTable(str(path), version=version).create_checkpoint()
+    done = upkeep.maintain(settings, upkeep.places(settings, stage.lake.catalog, table_of(stage, "seen"))[0])
+    assert done.held_by == "a table yet to be declared" and 0 < done.oldest < last
+    assert min(int(p.stem) for p in (path / "_delta_log").glob("*.json")) == done.oldest
+    assert all(job.run(stage.lake, job.plan(stage.lake, "sums")))
+    assert seam_of(settings, table_of(stage, "sums")).frontier == START + timedelta(hours=2)
+    goes_on(stage, "sums")
+    stage.update("sums")
+    found = proof.prove(stage.lake, table_of(stage, "sums"), Range(START, START + timedelta(hours=5)))
+    assert {c.verdict for c in found} == {"EQUAL"} and sum(c.rows_live for c in found) > 50
 
 
 @pytest.mark.slow

@@ -60,6 +60,8 @@ def test_each_field_is_read_from_its_variable(tmp_path):
         ("HOOK_URL", "file:///etc/hosts"),
         ("HISTORY", "30 minutes"),
         ("HISTORY", "some days"),
+        ("VERSIONS", "all"),
+        ("VERSIONS", "0"),
         ("REPAIR", "sensor_averages=much"),
     ],
 )

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -19,12 +21,14 @@ from pyspark.errors import StreamingQueryException
 from typer.testing import CliRunner
 
 from batch_jobs import commands, maintain
-from lakehouse import live, sinks, upkeep
+from lakehouse import changed, live, sinks, under_way, upkeep
 from lakehouse.catalog import load, table_path
 from lakehouse.digest import digest
+from lakehouse.files import replace_file
 from lakehouse.frontier import Certificate, certificates, certify
+from lakehouse.publication import intended
 from lakehouse.ranges import parse_range
-from lakehouse.settings import Settings
+from lakehouse.settings import Settings, to_environment
 from lakehouse.tables import sensors
 from lakehouse.testing import Stage, assert_live_equals_bounded
 from lakehouse.upkeep import Place, Upkeep
@@ -59,7 +63,10 @@ def test_a_table_is_kept_up_beside_its_streams(stage):
     assert planned["sensor_readings"].partitions == ("2026-01-02-00",)
     assert everything(settings.root) == files, "a plan changes nothing"
 
+    summaries = sorted((valid / "_delta_log").glob("*.crc"))
     list(maintain.run(settings, catalog))
+    left, last = sorted((valid / "_delta_log").glob("*.crc")), max((valid / "_delta_log").glob("*.checkpoint.parquet"))
+    assert left == [p for p in summaries if p.stem >= last.name[:20]] and 0 < len(left) < len(summaries)
     assert files_of(valid) == hours | {"2026-01-01-00": 1, "2026-01-01-01": 1} and digests(stage) == before
     assert not any(u.partitions for u in maintain.planned(settings, catalog)), "nothing is left to do"
 
@@ -129,6 +136,96 @@ def test_what_a_reader_has_still_to_read_stays_until_it_has_read_it(tmp_path):
     assert (free.held_by, free.oldest, free.commits, free.obsolete) == ("", 7, 5, 6)
     assert not any(Path(file).exists() for file in added[5]) and DeltaTable(str(path)).count() == 7
     assert sorted(p.name[:20] for p in (path / "_delta_log").glob("*.json"))[0] == f"{7:020}"
+
+
+class Log:
+    """A table of `sensors` that gets a commit, and a checkpoint, at each `append`; of its log two versions are to stay."""
+
+    def __init__(self, root: Path) -> None:
+        self.settings = Settings(root=root, tables=(sensors.__name__,), versions=2)
+        self.catalog = load(self.settings)
+        self.table = self.catalog.table("valid_readings")
+        self.path = table_path(self.settings, self.table)
+
+    def append(self, times: int) -> int:
+        for _ in range(times):
+            rows = pa.table({"x": [1], "_partition": ["2026-01-01-00"]})
+            write_deltalake(str(self.path), rows, mode="append", partition_by=["_partition"])
+            DeltaTable(str(self.path)).create_checkpoint()
+        return DeltaTable(str(self.path)).version()
+
+    def maintained(self) -> tuple[int, str]:
+        """From where on the log is kept, and whom for."""
+        (place,) = upkeep.places(self.settings, self.catalog, self.table)
+        done = upkeep.maintain(self.settings, place)
+        log = self.path / "_delta_log"
+        assert min(int(p.stem) for p in log.glob("*.json")) == done.oldest == min(int(p.name[:20]) for p in log.glob("*.parquet"))
+        return done.oldest, done.held_by
+
+
+def test_a_log_of_many_versions_is_cut_and_what_readers_were_told_of_stays(tmp_path):
+    log = Log(tmp_path)
+    last = log.append(8)
+    first = set(DeltaTable(str(log.path)).file_uris())
+    upkeep._compact(DeltaTable(str(log.path)), ("2026-01-01-00",))
+    assert log.maintained() == (last, "") and all(Path(file).exists() for file in first), "for a day"
+    assert log.append(3) == last + 4 and log.maintained() == (last + 3, "") and DeltaTable(str(log.path)).count() == 11
+
+
+def test_a_run_that_is_under_way_keeps_all_that_there_was_when_it_began(tmp_path):
+    log = Log(tmp_path)
+    last = log.append(4)
+    with under_way.under_way(log.settings):
+        log.append(6)
+        with under_way.under_way(log.settings):  # a later one
+            log.append(6)
+        told, who = log.maintained()
+        assert last - 1 <= told <= last and who == "a run that is under way"
+    assert log.maintained() == (last + 11, "")
+
+
+def test_a_run_that_was_killed_keeps_nothing(tmp_path):
+    log = Log(tmp_path)
+    last = log.append(4)
+    code = "from lakehouse import settings, under_way as u\nwith u.under_way(settings.from_environment()): print(1); input()"
+    run = subprocess.Popen(
+        [sys.executable, "-c", code], env=os.environ | to_environment(log.settings), stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert run.stdout.readline() == b"1\n"
+        log.append(4)
+        assert last - 1 <= log.maintained()[0] <= last and under_way.began(log.settings)
+    finally:
+        run.kill()
+        run.communicate()
+    assert log.maintained() == (last + 3, "") and under_way.began(log.settings) is None
+    assert not any((tmp_path / "_locks" / "runs").iterdir())
+
+
+def test_a_bounded_run_that_was_killed_will_find_its_commit(tmp_path):
+    log = Log(tmp_path)
+    before = log.append(4)
+    replace_file(intended(log.settings, log.table), {"run": "1", "before": before, "commit": ""})
+    log.append(4)
+    assert log.maintained() == (before, "a bounded run that was killed")
+    intended(log.settings, log.table).unlink()
+    assert log.maintained() == (before + 3, "")
+
+
+def test_what_a_proof_has_not_looked_at_stays_as_long_as_the_history(tmp_path):
+    log = Log(tmp_path)
+    last = log.append(4)
+    changed.look(log.settings, log.catalog, log.catalog.table("sensor_averages"), {}, [])
+    log.append(4)
+    assert log.maintained() == (last, "the proof of sensor_averages")
+    aged(log.path, 2)
+    assert log.maintained()[0] > last
+    changed.look(log.settings, log.catalog, log.catalog.table("sensor_averages"), {}, [])
+    last = log.append(4)
+    assert log.maintained() == (last - 4, "the proof of sensor_averages")
+    changed.look(log.settings, log.catalog, log.catalog.table("sensor_averages"), {}, [])
+    assert log.maintained() == (last - 1, "")
 
 
 @pytest.mark.slow
