@@ -213,6 +213,12 @@ def test_a_bounded_run_that_was_killed_will_find_its_commit(tmp_path):
     assert log.maintained() == (before + 3, "")
 
 
+def test_where_nothing_may_be_written_a_run_is_not_kept_from_reading(tmp_path):
+    settings = Settings(root=tmp_path / "none")
+    with under_way.under_way(settings):
+        assert under_way.began(settings) is None and not any(tmp_path.iterdir())
+
+
 def test_what_a_proof_has_not_looked_at_stays_as_long_as_the_history(tmp_path):
     log = Log(tmp_path)
     last = log.append(4)
