@@ -15,9 +15,10 @@ from lakehouse.files import alone
 from lakehouse.lake import Lake
 from lakehouse.table import Table
 
+_CHECKPOINTS = 50  # commits from one of Delta's checkpoints to the next
 _PROPERTIES = {
     "delta.enableDeletionVectors": "false",  # delta-rs, which reads for sensors and the CLI, refuses them
-    "delta.checkpointInterval": "50",  # the default, 10, would be one every few seconds
+    "delta.checkpointInterval": str(_CHECKPOINTS),  # the default, 10, would be one every few seconds
     # each checkpoint names all files removed within it, by compaction one a micro-batch; not how long they stay (`upkeep`)
     "delta.deletedFileRetentionDuration": "interval 1 day",
 }
@@ -138,13 +139,15 @@ def _transaction(spark: SparkSession, path: Path, *, known: bool = False):
     """Begins at the table's present version; or at the last one `known` to this process: the commit finds what came after.
 
     For the present one Delta lists its log, and asks for the state of each file in it: of a table with a commit a second that
-    is soon most of the time that a short one takes.
+    is soon most of the time that a short one takes. Behind each checkpoint it has to, once: beginning at versions that are
+    only known Delta remembers every commit since it first saw the table, and reads them all, if they are there, at a checkpoint.
     """
     jvm = spark._jvm
     log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path))
     if known:
         last = log.unsafeVolatileSnapshot()
-        if (path / "_delta_log" / f"{last.version():020}.json").exists():  # else the table has been removed, and made anew
+        recent = last.version() - last.checkpointProvider().version() <= _CHECKPOINTS
+        if recent and (path / "_delta_log" / f"{last.version():020}.json").exists():  # else it has been removed, and made anew
             return log.startTransaction(jvm.scala.Option.empty(), jvm.scala.Some(last))
     return log.startTransaction()
 
