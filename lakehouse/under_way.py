@@ -13,7 +13,6 @@ from pathlib import Path
 
 import portalocker
 
-from lakehouse.files import alone
 from lakehouse.settings import Settings
 
 
@@ -24,23 +23,21 @@ def under_way(settings: Settings) -> Iterator[None]:
         yield
         return
     path = _folder(settings) / f"{os.getpid()}-{uuid.uuid4().hex}"
-    with alone(_lock(settings)):
-        path.parent.mkdir(exist_ok=True)
-        file = path.open("w")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    begun = path.with_name(f".{path.name}")
+    with begun.open("w") as file:
         portalocker.lock(file, portalocker.LOCK_EX)
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        file.close()  # releases the lock
+        begun.rename(path)  # seen by others, it is locked
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def began(settings: Settings) -> datetime | None:
     """When the first of those that are under way began; None if there is none."""
-    if not _folder(settings).is_dir():
-        return None
-    with alone(_lock(settings)):
-        found = [_held(path) for path in _folder(settings).iterdir()]
+    folder = _folder(settings)
+    found = [_held(path) for path in folder.iterdir() if not path.name.startswith(".")] if folder.is_dir() else []
     return min(filter(None, found), default=None)
 
 
@@ -60,7 +57,3 @@ def _held(path: Path) -> datetime | None:
 
 def _folder(settings: Settings) -> Path:
     return settings.root / "_locks" / "runs"
-
-
-def _lock(settings: Settings) -> Path:
-    return settings.root / "_locks" / "runs.lock"

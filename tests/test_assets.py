@@ -20,7 +20,7 @@ from assets import automation, definitions, proving, sensors, upkeep
 from assets.resources import Lakehouse
 from assets.streams import job_key
 from assets.testing import evaluate, materialize
-from lakehouse import catalog
+from lakehouse import catalog, under_way
 from lakehouse.bounded import backfill
 from lakehouse.catalog import table_path
 from lakehouse.frontier import Journal
@@ -436,6 +436,16 @@ def test_the_asset_of_the_docs_reads_a_closed_hour(settings):
 def test_the_upkeep_job_looks_after_every_table(own, instance):
     result = upkeep.maintain.execute_in_process(instance=instance, resources={"lakehouse": Lakehouse.of(own)})
     assert result.success and result.output_for_node("maintain_tables") == 9, "four tables, their quarantines, _commits"
+
+
+def test_upkeep_knows_of_a_run_until_it_has_ended(spark, own, instance):
+    @dg.op
+    def look(lakehouse: Lakehouse) -> bool:
+        return lakehouse.lake.spark is spark and under_way.began(own) is not None
+
+    job = dg.GraphDefinition("looking", node_defs=[look]).to_job(resource_defs={"lakehouse": Lakehouse.of(own)})
+    assert job.execute_in_process(instance=instance).output_for_node("look") is True
+    assert under_way.began(own) is None and not spark._jsc.sc().isStopped()
 
 
 def test_old_runs_and_events_without_a_run_are_forgotten_and_partitions_stay():
