@@ -73,7 +73,7 @@ class Settings:
     hook_url: str = field(default="", repr=False)  # the same, sent by POST; both may hold secrets
     repair: Mapping[str, str] = field(default_factory=dict)  # table -> so much of it may be repaired a day without being asked
     history: str = "1 day"  # so far back versions of a table can be read and replayed, and files stay that none of these has
-    versions: int = 2_000  # so many of them at most, unless someone needs more: who reads the table lists its log each time
+    versions: int = 1_000  # so many of them at most, unless someone needs more: who reads the table lists its log each time
     since: str = "2026-01-01"  # the first day of event time whose partitions are offered for bounded runs
 
     def __post_init__(self) -> None:

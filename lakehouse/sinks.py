@@ -19,10 +19,13 @@ _CHECKPOINTS = 50  # commits from one of Delta's checkpoints to the next
 _PROPERTIES = {
     "delta.enableDeletionVectors": "false",  # delta-rs, which reads for sensors and the CLI, refuses them
     "delta.checkpointInterval": str(_CHECKPOINTS),  # the default, 10, would be one every few seconds
-    # each checkpoint names all files removed within it, by compaction one a micro-batch; not how long they stay (`upkeep`)
-    "delta.deletedFileRetentionDuration": "interval 1 day",
+    # each checkpoint names all files removed within it, by compaction one a micro-batch, and each reader reads it; how long they
+    # stay is by what is on disk (`upkeep`)
+    "delta.deletedFileRetentionDuration": "interval 10 minutes",
 }
-_PASSING = _PROPERTIES | {"delta.logRetentionDuration": "interval 1 hour"}  # replaced every second or so
+_PASSING = _PROPERTIES | {  # replaced every second or so; its files go by what the log names (`tidy`)
+    "delta.logRetentionDuration": "interval 1 hour", "delta.deletedFileRetentionDuration": "interval 1 day",
+}  # fmt: skip
 
 
 def create(lake: Lake, table: Table) -> None:
