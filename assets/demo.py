@@ -37,13 +37,10 @@ def demo(
     ui: Annotated[bool, typer.Option(help="Start the Dagster UI and daemon")] = True,
 ) -> None:
     """Start everything and show it at work; with --seconds end with a proof: exit code 0 only if every range is EQUAL."""
-    from rich.console import Console
-
+    from lakehouse.console import out
     from lakehouse.settings import from_environment
 
-    console, stopping = Console(), threading.Event()
-    if not console.is_terminal:
-        console = Console(width=130)
+    console, stopping = out(), threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
     settings = from_environment()

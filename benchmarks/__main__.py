@@ -22,6 +22,7 @@ from benchmarks.latency import Latency
 from benchmarks.measure import BenchmarkError
 from benchmarks.proving import Proving
 from benchmarks.report import Found, Series
+from lakehouse.console import out
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, from_environment
 
@@ -31,7 +32,7 @@ LONG = ("bank", "visits", "beside", "recovery", "commits")  # no part of the qui
 
 def main() -> int:
     given = _arguments()
-    console = Console()
+    console = out()
     about = _about(given)
     with tempfile.TemporaryDirectory(prefix="lakehouse-bench-", dir=given.work) as work:
         # resolved: brokers and jobs have working directories of their own

@@ -26,6 +26,7 @@ from benchmarks import plot, topic
 from benchmarks.measure import BenchmarkError
 from lakehouse import broker, catalog
 from lakehouse.catalog import Catalog
+from lakehouse.console import out
 from lakehouse.errors import LakehouseError
 from lakehouse.frontier import Journal
 from lakehouse.kafka_options import client_config
@@ -179,7 +180,7 @@ def main() -> int:
     parser.add_argument("--plot", type=Path, default=Path("soak.svg"))
     parser.add_argument("--work", type=Path, help="folder for topics and tables; emptied at the end")
     given = parser.parse_args()
-    console = Console(width=130)
+    console = out()
     with tempfile.TemporaryDirectory(prefix="lakehouse-soak-", dir=given.work) as work:
         settings = replace(
             from_environment(), root=Path(work).resolve(), kafka={}, bootstrap_servers="", trigger=TRIGGER,

@@ -52,6 +52,11 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None, name: str | No
         raise SystemExit(2) from None
 
 
+def out() -> Console:
+    """Where results go: as wide as the terminal, and of a fixed width in a pipe or a file."""
+    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
+
+
 def print_error(err: object) -> None:
     line = Text.assemble(("error: ", "bold red"), (f"{err}", "red"))
     Console(stderr=True).print(line, soft_wrap=True)
@@ -63,7 +68,7 @@ def print_note(text: str) -> None:
 
 
 def print_text(text: str | Text) -> None:
-    _out().print(text, soft_wrap=True, highlight=False, markup=False)
+    out().print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def print_json(values: Iterable[object]) -> None:
@@ -80,7 +85,7 @@ def print_rows(names: Iterable[str], rows: Iterable[Iterable[object]], title: st
         table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
-    _out().print(table)
+    out().print(table)
 
 
 def print_facts(facts: Mapping[str, object]) -> None:
@@ -88,7 +93,7 @@ def print_facts(facts: Mapping[str, object]) -> None:
     grid = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         grid.add_row(Text(name, style="dim"), _cell(value))
-    _out().print(grid)
+    out().print(grid)
 
 
 def shown(value: object) -> str:
@@ -154,7 +159,3 @@ def _plain(value: object) -> str:
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
-def _out() -> Console:
-    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)

@@ -87,9 +87,9 @@ def status(
     console.print(views.queries_table(found))
     for name, each in found:
         if told := views.freshness(settings, name):
-            console.print(Text(told))
+            console.print(Text(told), soft_wrap=True)
         for told in views.troubles(each):
-            console.print(Text(f"{name}: {told}", style="red"))
+            console.print(Text(f"{name}: {told}", style="red"), soft_wrap=True)
 
 
 @app.command()
@@ -214,9 +214,9 @@ def _tell_started(console: "Console", settings: "Settings", status: "JobStatus")
     from streaming_jobs import scheduled, supervisor
 
     name = status.pipeline
-    console.print(f"{name}: {status.state}, pid {status.pid}, log {supervisor.log_path(settings, name)}")
+    console.print(f"{name}: {status.state}, pid {status.pid}, log {supervisor.log_path(settings, name)}", soft_wrap=True)
     if status.ui and status.alive:
-        console.print(f"{name}: Spark's pages {status.ui}")
+        console.print(f"{name}: Spark's pages {status.ui}", soft_wrap=True)
     if settings.freshness_of(name).cron:
         with console.status(f"running {name} up to the present"):
             scheduled.await_end(settings, name, status.pid)
@@ -230,13 +230,12 @@ def _by(command: str) -> str:
 
 
 def _chosen(pipelines: list[str] | None):
-    from rich.console import Console
-
     from lakehouse import catalog
+    from lakehouse.console import out
     from lakehouse.settings import from_environment
 
     settings = from_environment()
     known = catalog.load(settings)
     for name in pipelines or ():
         known.of_pipeline(name)
-    return Console(), settings, pipelines or known.pipelines()
+    return out(), settings, pipelines or known.pipelines()

@@ -20,26 +20,18 @@ def queries_table(
     found: Iterable[tuple[str, JobStatus | None]], certificates: Mapping[str, str] | None = None
 ) -> "Table":
     """Jobs and their queries; with `certificates` (table -> text) a column of them."""
-    from rich.table import Table
-
-    table = Table("job", "state", "table", box=None, header_style="bold")
-    for column in ("rows/s", "rows", "lag", "late", "quarantined", "batch s"):
-        table.add_column(column, justify="right")
-    table.add_column("frontier")
-    if certificates is not None:
-        table.add_column("last certificate")
+    table = _table(
+        "job, table",
+        (),
+        ("rows/s", "rows", "lag", "late", "quarantined", "batch s"),
+        ("frontier", "last certificate") if certificates is not None else ("frontier",),
+    )
     for name, status in found:
-        if status is None:
-            table.add_row(name, "never ran")
-            continue
-        for i, q in enumerate(status.queries or (None,)):
-            first = (name, _coloured(status.state)) if i == 0 else ("", "")
-            if q is None:
-                table.add_row(*first)
-                continue
+        table.add_row(f"{name} {_coloured(status.state) if status else 'never ran'}")
+        for q in status.queries if status else ():
             late = f"{q.late:,}" + (f" [red](Spark dropped {q.dropped_by_spark})[/red]" if q.dropped_by_spark else "")
             counts = (f"{q.rows_per_second:,.0f}", f"{q.rows:,}", f"{q.lag:,}", late, f"{q.quarantined:,}")
-            table.add_row(*first, _named(q), *counts, f"{q.batch_seconds:.1f}", (q.frontier or "")[:19],
+            table.add_row(_named(q), *counts, f"{q.batch_seconds:.1f}", (q.frontier or "")[:19].replace("T", " "),
                           *([certificates.get(q.table, "")] if certificates is not None else []))  # fmt: skip
     return table
 
@@ -89,13 +81,9 @@ def troubles(status: JobStatus | None) -> list[str]:
 
 
 def _processes(settings: Settings, found: Iterable[tuple[str, JobStatus | None]]) -> "Table":
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table("job", "state", "wanted", box=None, header_style="bold")
-    for column in ("pid", "up", "Python", "JVM", "restarts"):
-        table.add_column(column, justify="right")
-    table.add_column("the last because")
+    table = _table("job", ("state", "wanted"), ("pid", "up", "Python", "JVM", "restarts"), ("the last because",))
     for name, status in found:
         wanted, done = desired.read(settings, name), desired.history(settings, name)
         restarts = desired.restarts(done, parse_instant(wanted.since) if wanted else EPOCH)
@@ -110,10 +98,25 @@ def _processes(settings: Settings, found: Iterable[tuple[str, JobStatus | None]]
     return table
 
 
+def _table(name: str, words: Iterable[str], numbers: Iterable[str], more: Iterable[str]) -> "Table":
+    """Where a terminal is narrow words go on in the next line; names and numbers stay whole."""
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False, collapse_padding=True)
+    table.add_column(name, no_wrap=True)
+    for column in words:
+        table.add_column(column, overflow="fold")
+    for column in numbers:
+        table.add_column(column, justify="right", no_wrap=True)
+    for column in more:
+        table.add_column(column, overflow="fold")
+    return table
+
+
 def _named(query: QueryStatus) -> str:
     marks = [query.state] if query.state in ("parked", "restarting") else []
     marks += [f"restarted {query.restarts}x"] if query.restarts else []
-    return f"{query.table} [yellow]({', '.join(marks)})[/yellow]" if marks else query.table
+    return f"  {query.table}" + (f"\n    [yellow]{', '.join(marks)}[/yellow]" if marks else "")
 
 
 def _age(since: str) -> str:

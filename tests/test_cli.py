@@ -1,17 +1,24 @@
 """The command line over a real, small lakehouse: what it shows, what it refuses, and how quickly it starts."""
 
+import io
 import json
 import subprocess
 import sys
 from datetime import timedelta
 
+import psutil
 import pytest
 import typer
 from deltalake import DeltaTable
+from rich.console import Console
 from typer.testing import CliRunner
 
 from lakehouse import cli
+from lakehouse.settings import from_environment
+from streaming_jobs import progress, views
+from streaming_jobs.progress import JobStatus, QueryStatus
 
+NOW = "2026-11-24T17:00:00+00:00"
 ENVIRONMENT = {"LAKEHOUSE_TABLES": "lakehouse.tables.sensors"}
 
 
@@ -165,6 +172,23 @@ def test_broker_status_without_a_broker(tmp_path):
     assert status().exit_code == 1
     elsewhere = status(LAKEHOUSE_BOOTSTRAP_SERVERS="kafka.example:9092")
     assert lines(elsewhere)[0]["bootstrap_servers"] == "kafka.example:9092"
+
+
+def test_names_and_counts_of_a_job_are_whole_however_narrow_the_terminal(tmp_path):
+    settings, said = from_environment({"LAKEHOUSE_ROOT": str(tmp_path)}), "told in one line; " * 20
+    query = QueryStatus("sensor_readings", True, rows=123_456_789, lag=1_000_000, late=1_234, quarantined=56_789,
+                        frontier="2026-11-24T16:56:32.516000+00:00", state="parked", error=said)  # fmt: skip
+    process = psutil.Process()
+    progress.write(settings, JobStatus("sensors", process.pid, process.create_time(), 0, 0, "degraded", NOW, NOW, (query,)))
+    found = [("sensors", progress.read(settings, "sensors")), ("ads", None)]
+    narrow = Console(width=80, file=io.StringIO())
+    narrow.print(views.queries_table(found))
+    lines = narrow.file.getvalue()
+    for whole in ("sensors degraded", "  sensor_readings ", "    parked ", "123,456,789", "1,000,000", "1,234", "ads never ran"):
+        assert whole in lines, lines
+    assert "…" not in lines
+    piped = CliRunner().invoke(cli.app(), ["status", "sensors"], env={"LAKEHOUSE_ROOT": str(settings.root)}).stdout
+    assert "    parked " in piped and "2026-11-24 16:56:32" in piped and said.strip() in piped
 
 
 def test_python_m_lakehouse_is_the_same_program():

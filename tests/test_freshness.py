@@ -168,7 +168,7 @@ def test_status_and_metrics_tell_of_the_last_run_and_of_the_next(settings):
     environment, app = to_environment(settings), cli.app()
 
     def told() -> str:
-        return CliRunner().invoke(app, ["status"], env=environment | {"COLUMNS": "300"}).stdout
+        return CliRunner().invoke(app, ["status"], env=environment).stdout
 
     assert "sensors: scheduled 0 3 * * *; no run yet; " in told() and "nobody has asked for it" in told()
     desired.wish(settings, "sensors", "running", "a test")
