@@ -174,7 +174,7 @@ def test_broker_status_without_a_broker(tmp_path):
     assert lines(elsewhere)[0]["bootstrap_servers"] == "kafka.example:9092"
 
 
-def test_names_and_counts_of_a_job_are_whole_however_narrow_the_terminal(tmp_path):
+def test_names_and_counts_of_a_job_are_whole_in_a_terminal_of_80_columns_and_lines_in_a_pipe(tmp_path):
     settings, said = from_environment({"LAKEHOUSE_ROOT": str(tmp_path)}), "told in one line; " * 20
     query = QueryStatus("sensor_readings", True, rows=123_456_789, lag=1_000_000, late=1_234, quarantined=56_789,
                         frontier="2026-11-24T16:56:32.516000+00:00", state="parked", error=said)  # fmt: skip
