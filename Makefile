@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: demo test verify bench matrix soak lint lock setup clean help
+.PHONY: demo test verify stories bench matrix soak lint lock setup clean help
 BIN := .venv/bin
 LOCKED := .venv/.locked
 READY := .venv/.ready
@@ -36,6 +36,10 @@ verify: setup ## everything else: style, processes killed, the demo in a browser
 	@status=0; $(BIN)/ruff check || status=1; \
 	$(BIN)/pytest -m "slow and parallel" -n 2 --dist load || status=1; \
 	$(BIN)/pytest -m "slow and not parallel" || status=1; exit $$status
+
+stories: setup ## random stories, as many as you like: COUNT=500 RUNS=50 SEED=1 WORKERS=2 WRITE=docs/equivalence.md
+	@PYTHONPATH=tests $(BIN)/python -m stories $(if $(COUNT),--count $(COUNT)) $(if $(RUNS),--runs $(RUNS)) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(WRITE),--write $(WRITE))
 
 bench: setup ## measure what the README claims
 	@$(BIN)/python -m benchmarks

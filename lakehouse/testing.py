@@ -12,8 +12,11 @@ raw Kafka record of the partition and time that the test chooses.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from copy import copy, deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -49,9 +52,20 @@ class Stage:
             if self.lake.catalog.kind(table) == "snapshot":
                 bounded.rebuild(self.lake, table)
         live.prepare(self.lake, list(self.lake.catalog))
+        self.crashes: Counter[tuple[str, str]] = Counter()  # (table, commit point): how often it crashed there
+        self.resumed = 0  # how often a live query went on from where an earlier life of it had ended
         self._offsets: dict[str, dict[str, dict[int, int]]] = {}
         self._batches: dict[str, int] = {}
         self._now = datetime(2030, 1, 1, tzinfo=UTC)
+
+    def copied(self, root: Path) -> "Stage":
+        """A second stage, in a copy of this one's folder, that goes on from where this one is: cheaper than a new one."""
+        shutil.copytree(self.lake.settings.root, root, dirs_exist_ok=True)
+        other = copy(self)
+        other.lake = replace(self.lake, settings=replace(self.lake.settings, root=root))
+        for name in ("crashes", "_offsets", "_batches"):
+            setattr(other, name, deepcopy(getattr(self, name)))
+        return other
 
     def feed(
         self,
@@ -91,7 +105,7 @@ class Stage:
         judged = run.plan.record({name: records if name == source else records.limit(0) for name in topics})
         if abort_at:
             with suppress(Aborted):
-                live.record_batch(replace(run, reached=_abort(abort_at)), judged, batch_id, log)
+                live.record_batch(replace(run, reached=self._aborting(record, abort_at)), judged, batch_id, log)
             run = live_run(self.lake, table)
         live.record_batch(run, judged, batch_id, log)
 
@@ -106,6 +120,10 @@ class Stage:
         for _ in range(2):  # the first raises the heads, the second carries the watermark that follows from them
             self.feed(record, [(p, row) for p in partitions], source=source)
 
+    def wait(self, time: timedelta) -> None:
+        """Lets time pass at the broker: a partition that has no message meanwhile is silent for so long."""
+        self._now += time
+
     def run(self, *tables: str, files_per_batch: int = 1_000, abort_at: str | None = None) -> None:
         """Runs live queries up to the present, each input commit cut into micro-batches of `files_per_batch` files.
 
@@ -114,9 +132,10 @@ class Stage:
         lake = replace(self.lake, settings=replace(self.lake.settings, max_files_per_trigger=files_per_batch))
         for name in tables:
             table = lake.catalog.table(name)
+            before = self._last_batch(name)
             if abort_at:
                 try:
-                    live.start(lake, table, available_now=True, reached=_abort(abort_at)).awaitTermination()
+                    live.start(lake, table, available_now=True, reached=self._aborting(name, abort_at)).awaitTermination()
                 except StreamingQueryException as err:
                     if Aborted.__name__ not in str(err):
                         raise
@@ -124,6 +143,26 @@ class Stage:
             query.awaitTermination()
             dropped = sum(o.numRowsDroppedByWatermark for p in query.recentProgress for o in p.stateOperators)
             assert not dropped, f"{name}: Spark itself dropped {dropped} rows that the gate had accepted"
+            self.resumed += before is not None and before != self._last_batch(name)
+
+    def _last_batch(self, name: str) -> tuple[int, int] | None:
+        last = next(self.lake.journal(self.lake.catalog.table(name)).live(), None)
+        return last and (last.generation, last.batch)
+
+    def _aborting(self, name: str, point: str) -> Callable[[str], None]:
+        assert point in COMMIT_POINTS, f"abort_at={point!r}: one of {', '.join(COMMIT_POINTS)}"
+
+        def reached(now: str) -> None:
+            if now == point:
+                self.crashes[name, point] += 1
+                raise Aborted(point)
+
+        return reached
+
+    def sent(self, record: str) -> dict[int, int]:
+        """How many messages of each partition a record that reads one topic was fed."""
+        (offsets,) = self._offsets[record].values()
+        return dict(offsets)
 
     def rows(self, table: str, side: str = "") -> DataFrame:
         """The rows of a table or, with side='quarantine', those put aside."""
@@ -153,13 +192,3 @@ def _payload(value: Value) -> bytes | None:
     if isinstance(value, Mapping):
         return json.dumps(value, default=str).encode()
     return value.encode() if isinstance(value, str) else value
-
-
-def _abort(point: str):
-    assert point in COMMIT_POINTS, f"abort_at={point!r}: one of {', '.join(COMMIT_POINTS)}"
-
-    def reached(now: str) -> None:
-        if now == point:
-            raise Aborted(point)
-
-    return reached

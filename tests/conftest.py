@@ -2,10 +2,15 @@
 
 import shutil
 import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import portalocker
 import pytest
+from stories.__main__ import QUICK_JVM
+from stories.suites import Player
 
 from lakehouse import session
 from lakehouse.settings import Settings, from_environment
@@ -23,9 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def quick_jvm() -> dict[str, str]:
-    """For a JVM that runs many small queries, none of them long: it compiles in one stage, in half the time; in 48 MB of code,
-    the default then, it would throw code away and compile it again."""
-    return {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"}
+    return QUICK_JVM
 
 
 @pytest.fixture(scope="session")
@@ -75,6 +78,40 @@ def stage_of(spark):
     yield make
     for folder in folders:
         shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def player(spark):
+    """Plays random stories; the tables of each suite are made once."""
+    player = Player(spark)
+    yield player
+    player.close()
+
+
+@pytest.fixture
+def fresh_seed() -> int:
+    """Another one each time, by the clock."""
+    return time.time_ns() // 1000 % 1_000_000_000
+
+
+@pytest.fixture
+def say(record_property) -> Callable[[str, int, Counter[str]], None]:
+    """Has the closing summary show by which seed how many stories were told, and what occurred in them."""
+
+    def said(name: str, seed: int, occurred: Counter[str]) -> None:
+        counts = ", ".join(f"{what} {times}" for what, times in sorted(occurred.items()))
+        record_property("stories", f"{name}, seed {seed}: {counts}")
+
+    return said
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    reports = [r for state in ("passed", "failed") for r in terminalreporter.stats.get(state, ()) if r.when == "call"]
+    lines = [value for report in reports for name, value in report.user_properties if name == "stories"]
+    if lines:
+        terminalreporter.section("random stories: what occurred in how many of them")
+        for line in lines:
+            terminalreporter.write_line(line)
 
 
 def _reading(sensor: str, time: str, fahrenheit: str) -> dict[str, str]:

@@ -1,174 +1,70 @@
-"""The central test: however a table's input is cut, crashed, shuffled, repeated or delayed, live and bounded agree.
+"""The central test: however a table's input is cut, crashed, shuffled, repeated or delayed, stream and batch agree.
 
-The inputs are recorded rows. Hypothesis chooses them, and how the live queries are cut and where they crash; each time
-the table must equal its own bounded run, and nothing may have been dropped by Spark itself.
+Hypothesis draws the stories (`stories`). Each time a table must equal its own batch run, every offset must be there once, the
+counts must add up, and Spark itself may have dropped nothing. A run in which a disturbance never occurred fails.
 """
 
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import UTC, timedelta
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from pyspark.sql import functions as F
+from stories import machine, tally
+from stories.engine import tell
+from stories.story import EXAMPLES
+from stories.suites import START, SUITES, Event, reading
 
-from lakehouse.tables import ads, sensors
-from lakehouse.testing import COMMIT_POINTS, Stage, assert_live_equals_bounded
+from lakehouse.tables import sensors
+from lakehouse.testing import Stage, assert_live_equals_bounded
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
-FEW = settings(max_examples=1, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-MANY = settings(FEW, max_examples=1, derandomize=False, print_blob=True)
-
-POINTS = st.sampled_from([None, *COMMIT_POINTS])
+ALL_AT_ONCE = tuple(EXAMPLES.values())[:2]  # these two have every disturbance, and a crash at each commit point
 
 
-@dataclass(frozen=True)
-class Event:
-    """Seconds after START, and what it is about."""
-
-    at: int
-    key: int
-    partition: int
-    value: int
-
-
-@dataclass(frozen=True)
-class Story:
-    """What happens to one table's input and to the queries that read it."""
-
-    batches: list[list[Event]]
-    crashes: list[str | None]  # of the record, batch by batch
-    files: int  # how many files of its input a derived query reads at a time
-    crash: str | None  # of each derived query
-    early: int  # derived queries also run after that many batches
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("suite", ["sensors", "ads"])
+def test_stream_and_batch_agree_in_five_stories(player, suite, say):
+    told = SUITES[suite]
+    occurred = tell(lambda story: player.play(told, story), told.stories, count=3, by_seed=1, examples=ALL_AT_ONCE)
+    say(suite, 1, occurred)
+    assert occurred["stories"] == 5
+    tally.assert_nothing_is_vacuous(occurred)
 
 
-@st.composite
-def stories(draw) -> Story:
-    clock, batches = 0, []
-    for _ in range(draw(st.integers(2, 3))):
-        batch = []
-        for _ in range(draw(st.integers(1, 12))):
-            clock += draw(st.integers(0, 6))
-            # mostly on time, some in disorder, a few an hour and more behind
-            behind = draw(st.sampled_from([0, 0, 0, 1, 3, 4, 12, 40, 4000]))
-            event = Event(
-                clock - behind + 7200, draw(st.integers(1, 2)), draw(st.integers(0, 1)), draw(st.integers(-90, 200))
-            )
-            batch += [event] * draw(st.sampled_from([1, 1, 1, 2]))  # a duplicate now and then
-        batches.append(draw(st.permutations(batch)))
-    crashes = draw(st.lists(POINTS, min_size=len(batches), max_size=len(batches)))
-    return Story(batches, crashes, draw(st.sampled_from([1, 2, 5])), draw(POINTS), draw(st.integers(0, len(batches))))
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("suite", SUITES)
+def test_stream_and_batch_agree_in_fifteen_stories(player, suite, say, fresh_seed):
+    print(f"seed {fresh_seed}")
+    told = SUITES[suite]
+    occurred = tell(lambda story: player.play(told, story), told.stories, count=13, by_seed=fresh_seed, examples=ALL_AT_ONCE)
+    say(suite, fresh_seed, occurred)
+    assert occurred["stories"] >= 15
+    tally.assert_nothing_is_vacuous(occurred)
 
 
-def play(stage: Stage, story: Story, record: str, derived: list[str], row) -> None:
-    for number, (batch, crash) in enumerate(zip(story.batches, story.crashes, strict=True), 1):
-        stage.feed(record, [(e.partition, row(e)) for e in batch], abort_at=crash)
-        if number == story.early:
-            stage.run(*derived, files_per_batch=story.files, abort_at=story.crash)
-    last = max(e.at for batch in story.batches for e in batch)
-    stage.advance(record, row(Event(last + 3600, 1, 0, 70)))
-    stage.run(*derived, files_per_batch=story.files, abort_at=story.crash)
-
-
-def assert_every_offset_is_there_once(stage: Stage, record: str) -> None:
-    both = stage.rows(record).select("_arrival.*").union(stage.rows(record, "quarantine").select("_arrival.*"))
-    found = both.groupBy("partition").agg(
-        F.count("*").alias("n"), F.count_distinct("offset").alias("d"), F.max("offset").alias("last")
-    )
-    for partition in found.collect():
-        assert partition.n == partition.d == partition.last + 1, partition
-
-
-def reading(event: Event) -> dict:
-    at = (START + timedelta(seconds=event.at)).isoformat()
-    return {"sensor_id": f"sensor-{event.key}", "event_time": at, "temperature_f": event.value}
-
-
-def ad_event(event: Event) -> dict:
-    at = START + timedelta(seconds=event.at)
-    ads_of = sorted(AD_IDS)
-    kinds = ("view", "view", "click")
-    return {
-        "ad_id": ads_of[event.value % len(ads_of)],
-        "event_type": kinds[event.key % 3],
-        "event_time": str(int(at.timestamp() * 1000)),
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("disturbance", EXAMPLES)
+def test_stream_and_batch_agree_whatever_happens_alone(player, disturbance):
+    occurred = player.play(SUITES["ads"], EXAMPLES[disturbance])
+    assert occurred[tally.COMPARED]
+    alone = "a crash at", "crashes", "all at once", "rows late by a little"
+    names = {
+        "cut file by file": "input cut into more micro-batches than it had commits",
+        "messages that cannot be parsed": "quarantined rows",
     }
-
-
-AD_IDS = [
-    line.partition(",")[0] for line in (Path(ads.__file__).parent / "ad_campaigns.csv").read_text().splitlines()[1:30]
-]
-
-
-def check_sensors(stage_of, story: Story) -> None:
-    stage = stage_of(sensors)
-    play(stage, story, "sensor_readings", ["valid_readings", "sensor_averages"], reading)
-    assert_every_offset_is_there_once(stage, "sensor_readings")
-    for table in ("valid_readings", "sensor_averages"):
-        assert_live_equals_bounded(stage, table)
-        assert_counts_add_up(stage, table)
-
-
-def check_ads(stage_of, story: Story) -> None:
-    stage = stage_of(ads)
-    play(stage, story, "ad_events", ["campaign_views"], ad_event)
-    assert_every_offset_is_there_once(stage, "ad_events")
-    certificate = assert_live_equals_bounded_or_nothing_to_compare(stage, "campaign_views")
-    if certificate:
-        assert_counts_add_up(stage, "campaign_views")
-
-
-def assert_live_equals_bounded_or_nothing_to_compare(stage: Stage, table: str):
-    """A story of clicks only has no views; both sides must agree on that too."""
-    from lakehouse import proof
-
-    certificate = proof.reconcile(stage.lake, stage.lake.catalog.table(table))
-    assert certificate.verdict == "EQUAL", certificate.examples
-    return certificate if certificate.rows_bounded else None
-
-
-def assert_counts_add_up(stage: Stage, name: str) -> None:
-    """Rows in = accepted + late, over all micro-batches, each counted once however often it was replayed."""
-    table = stage.lake.catalog.table(name)
-    driving = stage.lake.catalog.driving_input(table)
-    commits = list(stage.lake.journal(table).live())
-    assert sum(c.arrived for c in commits) == stage.rows(driving.name).count()
-    assert sum(c.written for c in commits) == stage.rows(name).count()
-    assert sum(c.quarantined for c in commits) == stage.rows(name, "quarantine").count()
-    if stage.lake.catalog.kind(table) == "row":
-        assert all(c.filtered == 0 for c in commits)
-
-
-@given(story=stories())
-@FEW
-def test_sensors_live_equals_bounded(stage_of, story):
-    check_sensors(stage_of, story)
-
-
-@given(story=stories())
-@FEW
-def test_ads_live_equals_bounded(stage_of, story):
-    check_ads(stage_of, story)
+    if not disturbance.startswith(alone):
+        assert occurred[names.get(disturbance, disturbance)] == 1, occurred
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
-@pytest.mark.timeout(1200)
-@given(story=stories())
-@MANY
-def test_sensors_live_equals_bounded_in_many_stories(stage_of, story):
-    check_sensors(stage_of, story)
-
-
-@pytest.mark.slow
-@pytest.mark.parallel
-@pytest.mark.timeout(1200)
-@given(story=stories())
-@MANY
-def test_ads_live_equals_bounded_in_many_stories(stage_of, story):
-    check_ads(stage_of, story)
+@pytest.mark.timeout(2400)
+def test_whatever_happens_in_whatever_order_all_is_equal_in_the_end(spark, say, fresh_seed):
+    print(f"seed {fresh_seed}")
+    occurred = tell(lambda steps: machine.play(spark, steps), machine.runs(25), count=5, by_seed=fresh_seed)
+    say("state machine", fresh_seed, occurred)
+    assert occurred["stories"] >= 5 and not [rule for rule in machine.RULES if not occurred[rule]], occurred
 
 
 def test_a_late_row_is_out_of_the_window_in_both_runs_and_in_the_late_view(spark, tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from deltalake import DeltaTable
-from test_equivalence import START, Event, reading
+from stories.suites import START, Event, reading
 
 from lakehouse.errors import SettingsError
 from lakehouse.ranges import Range

@@ -1,0 +1,175 @@
+"""As many random stories and runs of the state machine as one likes; what occurred in them, and the smallest that failed.
+
+    make stories COUNT=500 [RUNS=50] [SEED=...] [WORKERS=2] [WRITE=docs/equivalence.md]
+
+The seed is chosen by the clock unless given. What is done is kept in `.stories/<seed>.jsonl`, so that the same seed goes on where
+it was interrupted. Exit code 1 if a story failed, or if something that stories are to show did not occur in any.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from lakehouse import session
+from lakehouse.settings import Settings, from_environment
+from stories import machine, tally
+from stories.engine import tell
+from stories.suites import SUITES, Player
+
+STEPS = 30  # of one run of the machine
+QUICK_JVM = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"}
+"""For a JVM that runs many small queries, none of them long: it compiles in one stage, in half the time; in 48 MB of code,
+the default then, it would throw code away and compile it again."""
+_SHARES = {"sensors": 2, "ads": 2, "windows": 2, "operators": 4}  # of ten stories
+_AT_ONCE = 5  # stories of one piece of work: so many at most are told again after an interruption
+BEGIN, END = "<!-- stories -->", "<!-- end of stories -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some stories of one suite, or one run of the machine, drawn by a seed of their own."""
+
+    suite: str
+    number: int
+    count: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.suite} {self.number}"
+
+
+def session_for_stories() -> SparkSession:
+    spark = session.create(Settings(jars=from_environment().jars, spark_conf=QUICK_JVM, shuffle_partitions=1), "stories")
+    spark.sparkContext.setLogLevel("OFF")  # each crash asked for would print a page
+    return spark
+
+
+def pieces(count: int, runs: int, seed: int) -> Iterator[Piece]:
+    """The work, the suites in turn, so that an interrupted run has some of each."""
+    wanted = {suite: count * share // 10 for suite, share in _SHARES.items()} | {"machine": runs}
+    for number in range(max(wanted.values())):
+        for place, suite in enumerate(wanted):
+            size = 1 if suite == "machine" else _AT_ONCE
+            if (left := wanted[suite] - number * size) > 0:
+                yield Piece(suite, number, min(size, left), seed * 1_000_000 + place * 100_000 + number)
+
+
+_player: Player | None = None
+
+
+def told(piece: Piece) -> dict:
+    """Tells one piece of the stories in this process, whose session stays warm; its line in the file of the seed."""
+    global _player
+    _player = _player or Player(session_for_stories())
+    started, failure, occurred = time.monotonic(), "", Counter()
+    draws = partial(tell, count=piece.count, by_seed=piece.seed, first=piece.number == 0)
+    try:
+        if piece.suite == "machine":
+            occurred = draws(partial(machine.play, _player.spark), machine.runs(STEPS))
+        else:
+            suite = SUITES[piece.suite]
+            occurred = draws(partial(_player.play, suite), suite.stories)
+    except Exception as err:  # whatever a story raises is what it found
+        failure = "".join(traceback.format_exception(err))
+    seconds = round(time.monotonic() - started, 1)
+    return {"piece": piece.name, "suite": piece.suite, "seconds": seconds, "occurred": dict(occurred), "failure": failure}
+
+
+def commit() -> str:
+    known = subprocess.run(["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True).stdout.strip()
+    return known or "unknown"
+
+
+def tell_all(todo: list[Piece], file: Path, workers: int) -> None:
+    """Tells what is not in the file yet, a line each as it ends."""
+    at, begun = commit(), time.monotonic()
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool, file.open("a") as lines:
+        done = as_completed([pool.submit(told, piece) for piece in todo])
+        for number, future in enumerate(done, 1):
+            line = future.result() | {"commit": at, "date": datetime.now(UTC).date().isoformat()}
+            lines.write(json.dumps(line) + "\n")
+            lines.flush()
+            state = "FAILED" if line["failure"] else "agrees"
+            minutes = (time.monotonic() - begun) / 60
+            print(f"{number} of {len(todo)}: {line['piece']} {state}, {line['seconds']} s; {minutes:.0f} min", flush=True)
+
+
+def report(lines: list[dict], seed: int) -> tuple[str, str]:
+    """One row of the table of runs, and what occurred in this one."""
+    of_suite = {suite: Counter() for suite in (*_SHARES, "machine")}
+    for line in lines:
+        of_suite[line["suite"]].update(line["occurred"])
+    failed = sum(bool(line["failure"]) for line in lines)
+    commits, dates = ("`, `".join(sorted({line[name] for line in lines})) for name in ("commit", "date"))
+    counts = [str(of_suite[suite]["stories"]) for suite in of_suite]
+    row = f"| {seed} | {dates.replace('`', '')} | `{commits}` | {' | '.join(counts)} | {failed} |"
+    stories = sum((of_suite[suite] for suite in _SHARES), Counter())
+    seen = [f"{name} {stories[name]}" for name in tally.DISTURBANCES]
+    steps = [f"{name.replace('_', ' ')} {of_suite['machine'][name]}" for name in machine.RULES]
+    runs = of_suite["machine"]
+    text = (
+        f"Of the {stories['stories']} stories of seed {seed} so many had: {'; '.join(seen)}. They compared "
+        f"{stories[tally.COMPARED]} rows.\n\n"
+        f"The {runs['stories']} runs of the state machine took {runs['steps']} steps: {'; '.join(steps)}."
+    )
+    return row, text
+
+
+def write(page: Path, row: str, text: str) -> None:
+    """Puts the row into the page's table of runs, in place of an older one of the same seed, and the text below it."""
+    before, _, rest = page.read_text().partition(BEGIN)
+    old, _, after = rest.partition(END)
+    kept = [line for line in old.splitlines() if line[:2] == "| " and line[2].isdigit() and line.split()[1] != row.split()[1]]
+    head = ["| seed | date | commit | " + " | ".join(_SHARES) + f" | runs of {STEPS} steps | differences |", "|---" * 9 + "|"]
+    page.write_text(f"{before}{BEGIN}\n" + "\n".join([*head, *kept, row]) + f"\n\n{text}\n{END}{after}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="stories", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--count", type=int, default=100, help="stories in all")
+    parser.add_argument("--runs", type=int, default=10, help="runs of the state machine")
+    parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--write", type=Path, help="a page of the docs, whose table gets this result")
+    given = parser.parse_args()
+    folder = Path(".stories")
+    folder.mkdir(exist_ok=True)
+    file = folder / f"{given.seed}.jsonl"
+    known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    done = {line["piece"] for line in known if not line["failure"]}
+    todo = [piece for piece in pieces(given.count, given.runs, given.seed) if piece.name not in done]
+    print(f"seed {given.seed}: {len(todo)} pieces of work to do, {len(done)} done before; kept in {file}", flush=True)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # as the workers import, and Spark's own
+    tell_all(todo, file, given.workers)
+    latest = {line["piece"]: line for line in map(json.loads, file.read_text().splitlines())}
+    row, text = report(list(latest.values()), given.seed)
+    print(f"{row}\n{text}")
+    if given.write:
+        write(given.write, row, text)
+    failures = [line for line in latest.values() if line["failure"]]
+    for line in failures:
+        print(f"\n{line['piece']} FAILED\n{line['failure']}", file=sys.stderr)
+    of_all = sum((Counter(line["occurred"]) for line in latest.values() if line["suite"] != "machine"), Counter())
+    absent = tally.missing(of_all) if given.count else []
+    if absent:
+        print(f"never occurred: {', '.join(absent)}", file=sys.stderr)
+    return 1 if failures or absent else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""What happens to the input of a table and to the queries that read it, as data that Hypothesis draws and shrinks.
+
+Hypothesis draws the first of all choices first, and shrinks towards it. So the nastiest choice comes first: the very first
+story has late rows, duplicates, disorder, a lagging and an idle partition, and a crash at every point.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hypothesis import strategies as st
+
+from lakehouse.testing import COMMIT_POINTS
+
+BEGIN = 7200  # seconds: what is late by more than an hour still lies behind the beginning of time
+PARTITIONS = (0, 1)
+IDLE_AFTER = 60  # seconds of silence, more than any source of the suites waits for a partition
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Seconds of event time, and what it is about."""
+
+    at: int
+    key: int
+    partition: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One micro-batch of an ingest table."""
+
+    events: tuple[Event, ...]
+    junk: int = 0  # messages that cannot be parsed
+    crash: str | None = None  # the commit point at which it crashes, to be resumed
+    silence: int = 0  # seconds that pass before it comes
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What happens to one ingest table and to the queries that read it."""
+
+    batches: tuple[Batch, ...]
+    files: int = 1_000  # how many files of its input a derived query reads at a time
+    crashes: tuple[str | None, str | None] = (None, None)  # of each derived query, in its first life and in its last
+    early: int = 0  # the derived queries also run after that many batches
+    tables: tuple[str, ...] = ()  # which derived tables take part; none: all
+
+    @property
+    def events(self) -> list[Event]:
+        return [event for batch in self.batches for event in batch.events]
+
+
+@st.composite
+def stories(draw: st.DrawFn, tables: Sequence[str] = (), most: int = 3) -> Story:
+    """A story; of `tables`, if they are named, it chooses up to `most` to take part, the first of them more often."""
+    clock, batches = BEGIN, []
+    for number in range(draw(st.sampled_from((3, 2, 4)))):
+        events: list[Event] = []
+        for place in range(draw(st.sampled_from((6, 3, 10, 1)))):
+            clock += draw(st.sampled_from((3, 6, 1, 0)))
+            # every second event is nasty by choice, the others are on time by choice: all late alike were late to nothing
+            behind = draw(st.sampled_from((4000, 40, 12, 4, 3, 0) if place % 2 else (0, 1, 3, 12)))
+            key, value = draw(st.sampled_from((1, 2))), draw(st.integers(-90, 200))
+            event = Event(clock - behind, key, draw(st.sampled_from((place % 2, 1 - place % 2))), value)
+            events += [event] * draw(st.sampled_from((2, 1, 1, 1)))
+        if draw(st.sampled_from((True, False))):
+            events = draw(st.permutations(events[::-1]))
+        points = COMMIT_POINTS[number % len(COMMIT_POINTS) :] + COMMIT_POINTS[: number % len(COMMIT_POINTS)]
+        junk, crash = draw(st.sampled_from((1, 0, 2))), draw(st.sampled_from((*points, None)))
+        batches.append(Batch(tuple(events), junk, crash))
+    batches = _lagging(batches, draw(st.sampled_from((1, 0, 2))))
+    batches = _idle(batches, draw(st.sampled_from((len(batches) - 1, len(batches), 1))))
+    return Story(
+        tuple(batches),
+        draw(st.sampled_from((1, 2, 1_000))),
+        (draw(st.sampled_from(("quarantine", "begin", None))), draw(st.sampled_from((*COMMIT_POINTS[1:], None)))),
+        draw(st.sampled_from((len(batches) - 1, 1, 0))),
+        tuple(draw(st.lists(st.sampled_from(tables), min_size=1, max_size=most, unique=True))) if tables else (),
+    )
+
+
+def _lagging(batches: Sequence[Batch], by: int) -> list[Batch]:
+    """The same events; those of the second partition come `by` micro-batches later, as in a catch-up."""
+    moved: list[list[Event]] = [[] for _ in range(len(batches) + by)]
+    for number, batch in enumerate(batches):
+        for event in batch.events:
+            moved[number + by * event.partition].append(event)
+    beside = [*batches, *[Batch(())] * by]
+    return [replace(old, events=tuple(events)) for old, events in zip(beside, moved, strict=True) if events or old.junk]
+
+
+def _idle(batches: Sequence[Batch], since: int) -> list[Batch]:
+    """The second partition is silent from batch `since` on, for longer than its source waits for it, until the last batch."""
+    told = list(batches)
+    for number in range(since, len(told)):
+        last = number == len(told) - 1
+        kept = tuple(e if last else replace(e, partition=0) for e in told[number].events)
+        told[number] = replace(told[number], events=kept, silence=IDLE_AFTER)
+    return told
+
+
+def _in_order(count: int = 24, step: int = 2) -> tuple[Batch, ...]:
+    events = [Event(BEGIN + step * n, 1 + n % 2, n // 2 % 2, 20 + 3 * n) for n in range(count)]
+    return tuple(Batch(tuple(events[n : n + 8])) for n in range(0, count, 8))
+
+
+def _late(batches: tuple[Batch, ...], by: int = 4000) -> tuple[Batch, ...]:
+    """The first event of each batch but the first comes that much too late."""
+    first, *others = batches
+    return (first, *(replace(b, events=(replace(b.events[0], at=b.events[0].at - by), *b.events[1:])) for b in others))
+
+
+def _shuffled(batches: tuple[Batch, ...]) -> tuple[Batch, ...]:
+    return tuple(replace(b, events=b.events[::-1]) for b in batches)
+
+
+def _twice(batches: tuple[Batch, ...]) -> tuple[Batch, ...]:
+    return tuple(replace(b, events=(*b.events, *b.events[::3])) for b in batches)
+
+
+def _crashing(batches: tuple[Batch, ...], points: Sequence[str]) -> tuple[Batch, ...]:
+    return tuple(replace(b, crash=points[n % len(points)], junk=1) for n, b in enumerate(batches))
+
+
+def _everything(batches: tuple[Batch, ...], points: Sequence[str]) -> tuple[Batch, ...]:
+    return tuple(_idle(_lagging(_crashing(_twice(_shuffled(_late(batches))), points), 1), 3))
+
+
+PLAIN = _in_order()
+ALL_AT_ONCE = Story(_everything(_in_order(32), COMMIT_POINTS), 1, ("rows", "journal"), 2)
+EXAMPLES = {
+    "all at once": ALL_AT_ONCE,
+    "crashes first and last": replace(ALL_AT_ONCE, crashes=("begin", "quarantine")),
+    "late rows": Story(_late(PLAIN)),
+    "rows late by a little": Story(_late(PLAIN, 25), early=1),
+    "duplicates": Story(_twice(PLAIN)),
+    "disorder": Story(_shuffled(PLAIN)),
+    "a lagging partition": Story(tuple(_lagging(PLAIN, 1))),
+    "an idle partition": Story(tuple(_idle(_in_order(32), 1))),
+    "cut file by file": Story(PLAIN, files=1),
+    "messages that cannot be parsed": Story(tuple(replace(b, junk=2) for b in PLAIN)),
+    "a resume": Story(PLAIN, early=2),
+} | {f"a crash at {point}": Story(_crashing(PLAIN, [point]), crashes=(point, point), early=2) for point in COMMIT_POINTS}
+"""Each disturbance alone, and all of them at once; the first two have all of them, and a crash at each point."""
