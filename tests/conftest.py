@@ -9,8 +9,8 @@ from pathlib import Path
 
 import portalocker
 import pytest
-from stories.__main__ import QUICK_JVM
 from stories.suites import Player
+from stories.work import QUICK_JVM
 
 from lakehouse import session
 from lakehouse.settings import Settings, from_environment

@@ -4,5 +4,6 @@
     suites     the tables that stories are told about, and what must hold of each
     machine    stream, batch runs, late rows, repairs, hands and kills in any order
     tally      what did occur, counted on what was stored
+    work       a piece of the telling of many, in a warm process
     __main__   as many as one likes: `make stories COUNT=500`
 """

@@ -12,51 +12,19 @@ import os
 import subprocess
 import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
-from lakehouse import session
-from lakehouse.settings import Settings, from_environment
 from stories import machine, tally
-from stories.engine import tell
-from stories.suites import SUITES, Player
+from stories.work import STEPS, Piece, told
 
-STEPS = 30  # of one run of the machine
-QUICK_JVM = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"}
-"""For a JVM that runs many small queries, none of them long: it compiles in one stage, in half the time; in 48 MB of code,
-the default then, it would throw code away and compile it again."""
 _SHARES = {"sensors": 2, "ads": 2, "windows": 2, "operators": 4}  # of ten stories
 _AT_ONCE = 5  # stories of one piece of work: so many at most are told again after an interruption
 BEGIN, END = "<!-- stories -->", "<!-- end of stories -->"
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Some stories of one suite, or one run of the machine, drawn by a seed of their own."""
-
-    suite: str
-    number: int
-    count: int
-    seed: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.suite} {self.number}"
-
-
-def session_for_stories() -> SparkSession:
-    spark = session.create(Settings(jars=from_environment().jars, spark_conf=QUICK_JVM, shuffle_partitions=1), "stories")
-    spark.sparkContext.setLogLevel("OFF")  # each crash asked for would print a page
-    return spark
 
 
 def pieces(count: int, runs: int, seed: int) -> Iterator[Piece]:
@@ -67,27 +35,6 @@ def pieces(count: int, runs: int, seed: int) -> Iterator[Piece]:
             size = 1 if suite == "machine" else _AT_ONCE
             if (left := wanted[suite] - number * size) > 0:
                 yield Piece(suite, number, min(size, left), seed * 1_000_000 + place * 100_000 + number)
-
-
-_player: Player | None = None
-
-
-def told(piece: Piece) -> dict:
-    """Tells one piece of the stories in this process, whose session stays warm; its line in the file of the seed."""
-    global _player
-    _player = _player or Player(session_for_stories())
-    started, failure, occurred = time.monotonic(), "", Counter()
-    draws = partial(tell, count=piece.count, by_seed=piece.seed, first=piece.number == 0)
-    try:
-        if piece.suite == "machine":
-            occurred = draws(partial(machine.play, _player.spark), machine.runs(STEPS))
-        else:
-            suite = SUITES[piece.suite]
-            occurred = draws(partial(_player.play, suite), suite.stories)
-    except Exception as err:  # whatever a story raises is what it found
-        failure = "".join(traceback.format_exception(err))
-    seconds = round(time.monotonic() - started, 1)
-    return {"piece": piece.name, "suite": piece.suite, "seconds": seconds, "occurred": dict(occurred), "failure": failure}
 
 
 def commit() -> str:

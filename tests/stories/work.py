@@ -1,0 +1,61 @@
+"""A piece of the work of telling many stories, done in a process whose session stays warm."""
+
+import time
+import traceback
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from lakehouse import session
+from lakehouse.settings import Settings, from_environment
+from stories import machine
+from stories.engine import tell
+from stories.suites import SUITES, Player
+
+STEPS = 30  # of one run of the machine
+QUICK_JVM = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"}
+"""For a JVM that runs many small queries, none of them long: it compiles in one stage, in half the time; in 48 MB of code,
+the default then, it would throw code away and compile it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some stories of one suite, or one run of the machine, drawn by a seed of their own."""
+
+    suite: str
+    number: int
+    count: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.suite} {self.number}"
+
+
+def session_for_stories() -> SparkSession:
+    spark = session.create(Settings(jars=from_environment().jars, spark_conf=QUICK_JVM, shuffle_partitions=1), "stories")
+    spark.sparkContext.setLogLevel("OFF")  # each crash asked for would print a page
+    return spark
+
+
+_player: Player | None = None
+
+
+def told(piece: Piece) -> dict:
+    """Tells one piece of the stories in this process, whose session stays warm; its line in the file of the seed."""
+    global _player
+    _player = _player or Player(session_for_stories())
+    started, failure, occurred = time.monotonic(), "", Counter()
+    draws = partial(tell, count=piece.count, by_seed=piece.seed, first=piece.number == 0)
+    try:
+        if piece.suite == "machine":
+            occurred = draws(partial(machine.play, _player.spark), machine.runs(STEPS))
+        else:
+            suite = SUITES[piece.suite]
+            occurred = draws(partial(_player.play, suite), suite.stories)
+    except Exception as err:  # whatever a story raises is what it found
+        failure = "".join(traceback.format_exception(err))
+    seconds = round(time.monotonic() - started, 1)
+    return {"piece": piece.name, "suite": piece.suite, "seconds": seconds, "occurred": dict(occurred), "failure": failure}
