@@ -1,6 +1,6 @@
 """Operator by disturbance: how often live and bounded runs agree, ours and the same code without what we add.
 
-    python -m benchmarks.matrix [--seeds N] [--write docs/equivalence.md]
+    python -m benchmarks.matrix [--seeds 20] [--workers 2] [--write docs/equivalence.md]
 
 Each cell is N streams: the operator run live through the disturbance, then computed by one bounded run, and compared behind
 the frontier. "Naive" is the same function over the same stored rows, once as a stream with Spark's own watermark and once
@@ -10,22 +10,30 @@ in batch. The random stories of the tests go further than these; the table is fo
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks import operators
 from lakehouse import event_time, plan, proof, session
+from lakehouse.frontier import Certificate
+from lakehouse.ranges import Range
 from lakehouse.settings import Settings, from_environment
 from lakehouse.table import Table
 from lakehouse.testing import COMMIT_POINTS, Stage
 
 START = datetime(2026, 3, 28, 22, 58, tzinfo=UTC)  # Berlin's clocks change within the day that begins two minutes later
+Outcomes = Mapping[str, tuple[int, int | None]]
+_DAY = 86_400
 BEGIN, END = "<!-- matrix -->", "<!-- end of matrix -->"
 
 
@@ -117,59 +125,99 @@ DISTURBANCES: dict[str, Callable[[Random], Stream]] = {
 }  # fmt: skip
 
 
-def outcomes(spark: SparkSession, stream: Stream, root: Path) -> Iterator[tuple[str, bool, bool | None]]:
-    """Per operator its name, whether ours agree, and whether the naive ones do (None: it has no naive form)."""
+def outcomes(spark: SparkSession, streams: Sequence[Stream], root: Path, told: Callable[[str], None]) -> Outcomes:
+    """Per operator in how many of the streams ours agree, and the naive ones (None: it has no naive form).
+
+    The streams follow one another in one lakehouse, each on a day of its own: that is cheaper by far than a lakehouse for each.
+    """
     stage = Stage(spark, root, operators)
     tables = [t for t in stage.lake.catalog if stage.lake.catalog.kind(t) != "record"]
     names = [t.name for t in tables]
+    agreed: Counter[str] = Counter()
+    for number, stream in enumerate(streams):
+        _play(stage, names, stream, number)
+        for table in tables:
+            if table.keeps:  # recomputed whole
+                agreed[table.name] += proof.reconcile(stage.lake, table).verdict == "EQUAL"
+        told(f"{number + 1} of {len(streams)}")
+    stage.advance("clicks", Click(0, _DAY * (len(streams) + 2), 0, 99, 0).row()[1])  # closes the days
+    stage.run(*names)
+    naive: dict[str, int | None] = {}
+    for table in tables:
+        if not table.keeps:
+            stage.update(table.name)
+            found = proof.prove(stage.lake, table)
+            agreed[table.name] += sum(_agrees(found, _day(number)) for number in range(len(streams)))
+        naive[table.name] = _naive(stage, table, streams)
+    return {table.name: (agreed[table.name], naive[table.name]) for table in tables}
+
+
+def _play(stage: Stage, names: Sequence[str], stream: Stream, number: int) -> None:
     half = len(stream.batches) // 2
     for n, batch in enumerate(stream.batches):
         crash = stream.crashes[n % len(stream.crashes)] if stream.crashes else None
-        stage.feed("clicks", [c.row() for c in batch], abort_at=crash)
+        moved = [replace(click, id=click.id + 1_000 * number, seconds=click.seconds + _DAY * number) for click in batch]
+        stage.feed("clicks", [click.row() for click in moved], abort_at=crash)
         if n == half:
             stage.run(*names, files_per_batch=stream.files, abort_at=stream.crashes[-1] if stream.crashes else None)
-    for hours in (3, 60):
-        stage.advance("clicks", Click(0, 3600 * hours, 0, 99, 0).row()[1])
+    stage.advance("clicks", Click(0, _DAY * number + 3 * 3600, 0, 99, 0).row()[1])
     stage.run(*names, files_per_batch=stream.files)
-    for table in tables:
-        stage.update(table.name)
-        certificate = proof.reconcile(stage.lake, table)
-        yield table.name, certificate.verdict == "EQUAL" and certificate.rows_bounded > 0, _naive(stage, table, stream.files)
 
 
-def _naive(stage: Stage, table: Table, files: int) -> bool | None:
+def _day(number: int) -> Range:
+    """When the stream of that number lies; it begins two minutes before the end of a day in Berlin."""
+    start = START + timedelta(days=number)
+    return Range(start, start + timedelta(days=1))
+
+
+def _agrees(found: Sequence[Certificate], span: Range) -> bool:
+    within = [c for c in found if c.start < span.end and span.start < c.end]
+    return all(c.verdict == "EQUAL" for c in within) and sum(c.rows_bounded for c in within) > 0
+
+
+def _naive(stage: Stage, table: Table, streams: Sequence[Stream]) -> int | None:
     """The function as one would run it: Spark's watermark, no stored one; windows that have closed, live and in batch."""
     if table.window is None or table.late == "update" or plan.in_batch_only(stage.lake, plan.plan_of(stage.lake, table)):
         return None
     spark, path = stage.lake.spark, str(stage.lake.path(stage.lake.catalog.table("clicks")))
-    reader = spark.readStream.format("delta").option("maxFilesPerTrigger", min(files, 2))  # commit by commit
+    reader = spark.readStream.format("delta").option("maxFilesPerTrigger", min(streams[0].files, 2))  # commit by commit
 
     def computed(rows: DataFrame) -> DataFrame:
         flagged = event_time.flagged(rows, table, "at")
         return table(clicks=event_time.accepted(flagged, late_too=True).drop(event_time.ARRIVAL))
 
-    found: list[DataFrame] = []
+    found: list[Row] = []
     live = computed(reader.load(path).withWatermark("at", "5 seconds")).writeStream.option(
         "checkpointLocation", tempfile.mkdtemp(dir=stage.lake.settings.root)
     )
-    query = live.foreachBatch(lambda batch, _: found.append(batch.collect())).trigger(availableNow=True).start()
+    query = live.foreachBatch(lambda batch, _: found.extend(batch.collect())).trigger(availableNow=True).start()
     query.awaitTermination()
     rows = spark.read.format("delta").load(path)
     watermark = rows.agg(F.max("at") - F.expr("interval 5 seconds")).head()[0]
     batch = computed(rows).where(F.col("window.end") <= F.lit(watermark)).collect()
-    return sorted(map(str, (row for part in found for row in part))) == sorted(map(str, batch))
+    days = [_day(number) for number in range(len(streams))]
+    return sum(_of_day(found, day) == _of_day(batch, day) for day in days)
 
 
-def measured(spark: SparkSession, seeds: int) -> dict[str, dict[str, tuple[int, int | None]]]:
+def _of_day(rows: Sequence[Row], day: Range) -> list[str]:
+    return sorted(str(row) for row in rows if day.start <= row.window.end.astimezone(UTC) < day.end)
+
+
+def measured_of(name: str, seeds: int) -> Outcomes:
+    """One disturbance, in a session of this process."""
+    streams = [DISTURBANCES[name](Random(f"{name} {seed}")) for seed in range(seeds)]
+    spark = SparkSession.getActiveSession() or _session()
+    with tempfile.TemporaryDirectory() as root:
+        return outcomes(spark, streams, Path(root), lambda done: print(f"{name}: {done}", file=sys.stderr, flush=True))
+
+
+def measured(seeds: int, workers: int) -> dict[str, dict[str, tuple[int, int | None]]]:
     """Operator -> disturbance -> in how many of the streams ours agree, and the naive ones."""
     found: dict[str, dict[str, tuple[int, int | None]]] = {}
-    for name, disturbance in DISTURBANCES.items():
-        for seed in range(seeds):
-            with tempfile.TemporaryDirectory() as root:
-                for operator, ours, naive in outcomes(spark, disturbance(Random(f"{name} {seed}")), Path(root)):
-                    before = found.setdefault(operator, {}).get(name, (0, None if naive is None else 0))
-                    found[operator][name] = (before[0] + ours, None if naive is None else before[1] + naive)
-            print(f"{name}: {seed + 1} of {seeds}", file=sys.stderr, flush=True)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for name, outcome in zip(DISTURBANCES, pool.map(partial(measured_of, seeds=seeds), DISTURBANCES), strict=True):
+            for operator, cell in outcome.items():
+                found.setdefault(operator, {})[name] = cell
     return found
 
 
@@ -181,20 +229,24 @@ def table_of(found: dict[str, dict[str, tuple[int, int | None]]], seeds: int) ->
         lines.append(f"| {operator.replace('_', ' ')} | " + " | ".join(shown) + " |")
     pairs = [cell for cells in found.values() for cell in cells.values()]
     naive = [n for _, n in pairs if n is not None]
-    total = f"Of {len(pairs) * seeds} comparisons ours agree in {sum(o for o, _ in pairs)}; "
+    total = f"{seeds} streams a cell. Of {len(pairs) * seeds} comparisons ours agree in {sum(o for o, _ in pairs)}; "
     return "\n".join([*lines, "", total + f"of {len(naive) * seeds} naive ones {sum(naive)} do."])
+
+
+def _session() -> SparkSession:
+    conf = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"}
+    spark = session.create(Settings(jars=from_environment().jars, spark_conf=conf, shuffle_partitions=1), "matrix")
+    spark.sparkContext.setLogLevel("OFF")  # each crash asked for would print a page
+    return spark
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.matrix", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=1, help="streams a cell")
+    parser.add_argument("--seeds", type=int, default=20, help="streams a cell")
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--write", type=Path, help="a page of the docs, whose matrix is replaced")
     given = parser.parse_args()
-    conf = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"}
-    settings = Settings(jars=from_environment().jars, spark_conf=conf, shuffle_partitions=1)
-    spark = session.create(settings, "matrix")
-    spark.sparkContext.setLogLevel("OFF")  # each crash asked for would print a page
-    found = measured(spark, given.seeds)
+    found = measured(given.seeds, given.workers)
     text = table_of(found, given.seeds)
     print(text)
     if given.write:
