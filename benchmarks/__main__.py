@@ -80,7 +80,7 @@ def _measured(base: Settings, given: argparse.Namespace, console: Console) -> Fo
     banks = [bank.run(replace(base, root=base.root / "bank"), given.events)] if "bank" in given.only else []
     killed = replace(base, root=base.root / "recovery")
     recoveries = [recovery.run(killed, given.kills)] if "recovery" in given.only else []
-    aged = [commits.run(base, given.micro_batches)] if "commits" in given.only else []
+    aged = [commits.run(base, given.micro_batches, given.every)] if "commits" in given.only else []
     besides = [beside.run(replace(base, root=base.root / "beside"), given.seconds)] if "beside" in given.only else []
     return Found(series, latencies, states, recoveries, aged, proofs, besides, keyed, banks)
 
@@ -93,6 +93,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--times", type=int, default=4, help="calls of the bounded job in one process")
     parser.add_argument("--keys", type=int, default=1_000_000, help="in state at once")
     parser.add_argument("--micro-batches", type=int, default=10_000, help="of a table that has many behind it")
+    parser.add_argument("--every", type=float, default=6, help="seconds of arrival between two of them")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS[:-1], help="commits, more than an hour, by name only")
     parser.add_argument("--quick", action="store_true", help="see that it works: small, one round, no claims")
     parser.add_argument("--json", type=Path, help="file for all numbers")

@@ -1,8 +1,8 @@
 """Many commits: what the next micro-batch and a reader take when a table has ten thousand behind it, upkeep beside.
 
-    python -m benchmarks.commits COMMITS RESULT
+    python -m benchmarks.commits COMMITS SECONDS RESULT
 
-A record gets COMMITS micro-batches, one for every six seconds of arrival; each hour of them is compacted when it is over. Then
+A record gets COMMITS micro-batches, one for every SECONDS of arrival; each hour of them is compacted when it is over. Then
 it and a record of a hundred micro-batches take one in turn, in the same warm process, and are read in turn: what both
 have in common, noise and warm-up, is in both. RESULT: a JSON object, case -> seconds of each.
 """
@@ -31,8 +31,6 @@ from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.testing import Stage
 
 FEW, MEASURED, ROWS = 100, 50, 100  # micro-batches, micro-batches, rows of each
-_STEP = timedelta(seconds=6)
-_AN_HOUR = timedelta(hours=1) // _STEP
 _LIMIT = 7_200.0  # seconds
 
 
@@ -59,11 +57,11 @@ def _times(seconds: tuple[tuple[float, ...], tuple[float, ...]]) -> float:
     return median(many) / median(few)
 
 
-def run(base: Settings, micro_batches: int) -> Aged:
-    """Raises BenchmarkError if a row is missing or there twice."""
+def run(base: Settings, micro_batches: int, every: float) -> Aged:
+    """With a micro-batch for every so many seconds of arrival. Raises BenchmarkError if a row is missing or there twice."""
     settings = replace(base, root=base.root / "commits")
     result = settings.root / "commits.json"
-    command = [sys.executable, "-m", "benchmarks.commits", str(micro_batches), str(result)]
+    command = [sys.executable, "-m", "benchmarks.commits", str(micro_batches), str(every), str(result)]
     measure.run(command, to_environment(settings), settings.root / "run.log", _LIMIT)
     found = json.loads(result.read_text())
     for rows, wanted in zip(found["rows"], (FEW, micro_batches), strict=True):
@@ -72,16 +70,16 @@ def run(base: Settings, micro_batches: int) -> Aged:
     return Aged(micro_batches, *(tuple(tuple(each) for each in found[name]) for name in ("commits", "reads")))
 
 
-def _commit(lake: Lake, query: LiveRun, n: int) -> None:
-    at = START + _STEP * n
+def _commit(lake: Lake, query: LiveRun, n: int, step: timedelta) -> None:
+    at = START + step * n
     log = BatchLog(EPOCH, at, {"keys": {"0": (n + 1) * ROWS}})
     batch = records(lake, range(n * ROWS, (n + 1) * ROWS), at, n * ROWS)
     live.record_batch(query, query.plan.record({"key_topic": batch}), n, log)
 
 
-def _read(lake: Lake, n: int) -> None:
+def _read(lake: Lake, n: int, step: timedelta) -> None:
     """Reads what the last hundred micro-batches wrote."""
-    since = (START + _STEP * (n - FEW)).isoformat()
+    since = (START + step * (n - FEW)).isoformat()
     lake.read(lake.catalog.table("arrivals")).where(F.col("at") > F.lit(since).cast("timestamp")).agg(F.max("id")).collect()
 
 
@@ -91,26 +89,26 @@ def _timed(act: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def main(micro_batches: int, result: Path) -> None:
-    settings = from_environment()
+def main(micro_batches: int, step: timedelta, result: Path) -> None:
+    settings, an_hour = from_environment(), timedelta(hours=1) // step
     spark = session.create(settings, "commits")
     lakes = [Stage(spark, settings.root / name, keyed).lake for name in ("few", "many")]
     queries = [live_run(lake, lake.catalog.table("arrivals")) for lake in lakes]
     filled = (FEW, micro_batches)
     for lake, query, wanted in zip(lakes, queries, filled, strict=True):
         for n in range(wanted):
-            _commit(lake, query, n)
-            if n % _AN_HOUR == _AN_HOUR - 1:
+            _commit(lake, query, n, step)
+            if n % an_hour == an_hour - 1:
                 list(maintain.run(lake.settings, lake.catalog))
     commits, reads = ([[], []] for _ in range(2))
     for n in range(MEASURED):
         for i, (lake, query, wanted) in enumerate(zip(lakes, queries, filled, strict=True)):
-            commits[i].append(_timed(partial(_commit, lake, query, wanted + n)))
-            reads[i].append(_timed(partial(_read, lake, wanted + n)))
+            commits[i].append(_timed(partial(_commit, lake, query, wanted + n, step)))
+            reads[i].append(_timed(partial(_read, lake, wanted + n, step)))
     rows = [DeltaTable(str(lake.path(lake.catalog.table("arrivals")))).count() for lake in lakes]
     result.write_text(json.dumps({"commits": commits, "reads": reads, "rows": rows}))
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(int(sys.argv[1]), timedelta(seconds=float(sys.argv[2])), Path(sys.argv[3]))

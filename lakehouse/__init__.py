@@ -2,3 +2,5 @@
 
 This file makes `lakehouse` a regular package: without it, any other regular package of that name on the path would replace it.
 """
+
+__version__ = "0.1.0"  # the only place: the package's metadata take it from here

@@ -6,10 +6,11 @@ the root. So this package need not know those that stand on it.
 
 from collections.abc import Callable
 from importlib.metadata import entry_points
+from typing import Annotated
 
 import typer
 
-from lakehouse import commands, console
+from lakehouse import __version__, commands, console
 from lakehouse.console import AsJson, Commands
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings, from_environment
@@ -25,6 +26,7 @@ def app() -> typer.Typer:
         cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
         help="Tables declared once, filled live and bounded, and the proof that both agree.",
     )  # fmt: skip
+    root.callback()(_options)
     root.add_typer(_broker(), name="broker")
     _join("produce", lambda: root.command()(_produce()))
     for command in (commands.tables, commands.query, commands.quarantine, commands.late, commands.lateness, commands.state):
@@ -32,6 +34,21 @@ def app() -> typer.Typer:
     for found in sorted(entry_points(group="lakehouse.commands"), key=lambda e: e.name):
         _join(found.value, lambda found=found: root.add_typer(found.load()))
     return root
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        console.print_text(f"lakehouse {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and end.")
+]
+
+
+def _options(version: Version = False) -> None:
+    """The options of `lakehouse` itself."""
 
 
 def _join(name: str, join: Callable[[], object]) -> None:
