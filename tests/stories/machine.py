@@ -62,10 +62,10 @@ class Step:
 _POINTS = st.sampled_from((*COMMIT_POINTS, None))
 _KILLED = st.sampled_from((True, False))
 _TABLE = st.sampled_from(("sums", "plain", "slid"))
-_LATE = st.lists(st.sampled_from((90, 30, 150, 7, 61)), max_size=2)
+_LATE = st.lists(st.sampled_from((90, 30, 150, 7, 61)), min_size=1, max_size=2)
 RULES: dict[str, dict[str, st.SearchStrategy]] = {
     "arrives": {"minutes": st.lists(st.integers(0, 59), min_size=1, max_size=6), "abort": _POINTS},
-    "comes_late": {"minutes": _LATE.filter(bool), "abort": _POINTS},
+    "comes_late": {"minutes": _LATE, "abort": _POINTS},
     "time_passes": {"minutes": st.sampled_from((90, 60, 30, 75))},
     "stream_runs": {"files": st.sampled_from((1, 2, 3)), "abort": _POINTS},
     "is_backfilled": {"name": _TABLE, "place": st.integers(0, 9), "killed": _KILLED},

@@ -56,6 +56,6 @@ def told(piece: Piece) -> dict:
             suite = SUITES[piece.suite]
             occurred = draws(partial(_player.play, suite), suite.stories)
     except Exception as err:  # whatever a story raises is what it found
-        failure = "".join(traceback.format_exception(err))
+        failure = "".join(traceback.format_exception(err, limit=-4))  # with it the smallest story that fails
     seconds = round(time.monotonic() - started, 1)
     return {"piece": piece.name, "suite": piece.suite, "seconds": seconds, "occurred": dict(occurred), "failure": failure}
