@@ -20,7 +20,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from stories import machine, tally
-from stories.work import STEPS, Piece, told
+from stories.work import STEPS, Piece, end_with, told
 
 _SHARES = {"sensors": 2, "ads": 2, "windows": 2, "operators": 4}  # of ten stories
 _AT_ONCE = 5  # stories of one piece of work: so many at most are told again after an interruption
@@ -45,7 +45,8 @@ def commit() -> str:
 def tell_all(todo: list[Piece], file: Path, workers: int) -> None:
     """Tells what is not in the file yet, a line each as it ends."""
     at, begun = commit(), time.monotonic()
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool, file.open("a") as lines:
+    made = {"mp_context": get_context("spawn"), "initializer": end_with, "initargs": (os.getpid(),)}
+    with ProcessPoolExecutor(workers, **made) as pool, file.open("a") as lines:
         done = as_completed([pool.submit(told, piece) for piece in todo])
         for number, future in enumerate(done, 1):
             line = future.result() | {"commit": at, "date": datetime.now(UTC).date().isoformat()}
