@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import event_time, live_run, plan, ranges, sinks, sources
+from lakehouse import declared, event_time, live_run, plan, ranges, sinks, sources
 from lakehouse.digest import digest
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.event_time import ORIGIN
@@ -213,6 +213,7 @@ def rebuild(lake: Lake, table: Table) -> Commit | None:
     """
     if table.keeps:
         live_run.renew(lake, table)
+        declared.keep(lake.settings, lake.catalog, table)  # nothing will be left of what it was
         return None
     if lake.catalog.kind(table) != "snapshot":
         raise RangeError(f"table={table.name}: it has event time; give a range (start and end)")

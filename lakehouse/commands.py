@@ -1,4 +1,4 @@
-"""The commands that read a lakehouse: tables, query, quarantine, late, state. None but the last two needs a JVM."""
+"""The commands that read a lakehouse: tables, query, quarantine, late, state; and accept. Only late and state need a JVM."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +13,7 @@ from lakehouse.settings import Settings, from_environment
 if TYPE_CHECKING:
     from lakehouse.catalog import Catalog
     from lakehouse.query import Answer
+    from lakehouse.table import Table
 
 TableName = Annotated[str, typer.Argument(help="A table's name, as `lakehouse tables` lists it")]
 Limit = Annotated[int, typer.Option(min=0, help="Show at most so many rows; 0 for all")]
@@ -26,6 +27,7 @@ def tables(
     settings, catalog = _lakehouse()
     if name:
         _table(settings, catalog, name, as_json)
+        _remark(settings, catalog, [catalog.table(name)])
         return
     from lakehouse.overview import overview
 
@@ -34,6 +36,27 @@ def tables(
         console.print_json(states)
     else:
         console.print_rows(states[0], (state.values() for state in states))
+    _remark(settings, catalog, list(catalog))
+
+
+def _remark(settings: Settings, catalog: "Catalog", tables: "list[Table]") -> None:
+    """Says, beside the result, what a start would refuse of these tables."""
+    from lakehouse import declared
+
+    for told in declared.refusals(settings, catalog, tables):
+        console.print_error(told)
+
+
+def accept(table: TableName) -> None:
+    """Have a table go on as it is declared now, with the rows before as they are; where one table cannot hold both, refuse.
+
+    After the function of a record or row table was changed, or the delay of a record. Exit code 2 when refused.
+    """
+    from lakehouse import declared
+
+    settings, catalog = _lakehouse()
+    for change in declared.accept(settings, catalog, catalog.table(table)):
+        console.print_text(f"{table} goes on, though {change}")
 
 
 def _table(settings: Settings, catalog: "Catalog", name: str, as_json: bool) -> None:
