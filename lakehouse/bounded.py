@@ -241,7 +241,7 @@ def _inputs(lake: Lake, table: Table) -> dict[str, object]:
             found[name] = sinks.version(lake.path(lake.catalog.table(name)))
         elif (path := Path(source.path)).is_file():
             with path.open("rb") as file:
-                found[name] = [source.schema, source.format, hashlib.file_digest(file, "sha256").hexdigest()]
+                found[name] = [source.schema, source.format, source.header, hashlib.file_digest(file, "sha256").hexdigest()]
         else:
             found[name] = uuid.uuid4().hex
     return found

@@ -217,8 +217,8 @@ def to_environment(settings: Settings) -> dict[str, str]:
 def _check_local(name: str, text: str) -> None:
     if _SCHEME.match(text):
         raise SettingsError(
-            f"{name}={text!r}: a folder, of this machine or mounted; object stores are not supported yet, and as a path this would "
-            f"be a new folder in the present one. Set LAKEHOUSE_{name.upper()} to a folder"
+            f"{name}={text!r}: a folder, of this machine or mounted; object stores are not supported yet, and as a path this "
+            f"would be a new folder in the present one. Set LAKEHOUSE_{name.upper()} to a folder"
         )
 
 
