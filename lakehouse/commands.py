@@ -40,9 +40,11 @@ def tables(
 
 
 def _remark(settings: Settings, catalog: "Catalog", tables: "list[Table]") -> None:
-    """Says, beside the result, what a start would refuse of these tables."""
-    from lakehouse import declared
+    """Says, beside the result, what these tables do not do, and what a start would refuse of them."""
+    from lakehouse import declared, rules
 
+    for told in rules.warnings(catalog, tables):
+        console.print_note(f"warning: {told}")
     for told in declared.refusals(settings, catalog, tables):
         console.print_error(told)
 
@@ -50,7 +52,7 @@ def _remark(settings: Settings, catalog: "Catalog", tables: "list[Table]") -> No
 def accept(table: TableName) -> None:
     """Have a table go on as it is declared now, with the rows before as they are; where one table cannot hold both, refuse.
 
-    After the function of a record or row table was changed, or the delay of a record. Exit code 2 when refused.
+    After a function was changed, or the delay of a record. Exit code 2 when refused.
     """
     from lakehouse import declared
 

@@ -9,13 +9,14 @@ policy for late rows, owner, metrics, `early`, `stale_after`, `tolerance`, `proo
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import zip_longest
 from pathlib import Path
 
-from lakehouse import source_code
+from lakehouse import rules, source_code
 from lakehouse.catalog import Catalog
 from lakehouse.errors import DeclarationError
 from lakehouse.files import replace_file
@@ -45,9 +46,11 @@ _MEANING = {  # of a change, by the first word of what changed
     "function": _CODE,
     "constant": _CODE,
 }
+_RUNS = ("function", "query", "constant")
 _ONWARD = {  # kind -> what may change from here on: its query has no state, and each row keeps what it was computed with
-    "record": ("delay", "schema", "function", "query", "constant"),
-    "row": ("reads", "duplicates", "function", "query", "constant"),
+    "record": (*_RUNS, "delay", "schema"),
+    "row": (*_RUNS, "reads", "duplicates"),
+    "window": (*_RUNS, "reads"),  # if each is computed whole when it closes, whatever the function does (`plan.closes_ranges`)
 }
 _SHOWN = 90  # characters of a line of code in a message
 
@@ -151,12 +154,51 @@ def accept(settings: Settings, catalog: Catalog, table: Table) -> list[Change]:
     return changed
 
 
+def remarks(settings: Settings, catalog: Catalog, tables: Sequence[Table]) -> list[str]:
+    """What a start of these tables' queries had better say: what goes on, and not as it seems to."""
+    pinned = (_pinned(settings, catalog, table) for table in tables)
+    return [*rules.warnings(catalog, tables), *filter(None, pinned)]
+
+
+def _pinned(settings: Settings, catalog: Catalog, table: Table) -> str:
+    """That a table's state is in another number of partitions than the settings say; empty if it is not."""
+    name, state = "spark.sql.shuffle.partitions", _state(settings, table)
+    if state is None:
+        return ""
+    now, then = str(settings.spark_conf.get(name, settings.shuffle_partitions)), state["conf"].get(name, "")
+    if not then or now == then:
+        return ""
+    whole = f"`lakehouse backfill {table.name}` has its job compute it whole" if table.keeps else "declare it under another name"
+    return (
+        f"table={table.name}, shuffle_partitions={now}: its state is in {then} partitions, and Spark keeps to them as long as "
+        f"the checkpoint is there, so the setting changes nothing here; set shuffle_partitions to {then} for pipeline "
+        f"{table.pipeline} (LAKEHOUSE_RESOURCES), or, to have {now}, {whole}"
+    )
+
+
+def _state(settings: Settings, table: Table) -> dict | None:
+    """What Spark noted with the last micro-batch of a query that keeps state; None if there is none."""
+    from lakehouse.live_run import CHECKPOINTS
+
+    generations = [p for p in (settings.root / CHECKPOINTS / table.name).glob("*") if p.name.isdigit()]
+    checkpoint = max(generations, key=lambda p: int(p.name), default=None)
+    if checkpoint is None or not (checkpoint / "state").is_dir():
+        return None
+    offsets = [p for p in (checkpoint / "offsets").glob("*") if p.name.isdigit()]
+    last = max(offsets, key=lambda p: int(p.name), default=None)
+    with suppress(ValueError, IndexError):  # a torn one is for the query to report
+        return json.loads(last.read_text().splitlines()[1]) if last else None
+    return None
+
+
 def _differs(name: str, kept: Mapping[str, str], now: Mapping[str, str]) -> bool:
     then, present = kept.get(name, ""), now.get(name, "")
     return then != present and not (name.startswith("function") and source_code.same(then, present))
 
 
 def _goes_onward(catalog: Catalog, table: Table, changed: list[Change]) -> bool:
+    if table.window and not (table.window.short or table.window.kind == "count"):
+        return False
     allowed = _ONWARD.get(catalog.kind(table), ())
     return all(change.what in allowed for change in changed)
 

@@ -228,6 +228,8 @@ def main(arguments: list[str] | None = None) -> int:
         known = catalog.load(settings)
         declared.check(settings, known, known.of_pipeline(given.pipeline))
         settings = settings.for_pipeline(given.pipeline)
+        for told in declared.remarks(settings, known, known.of_pipeline(given.pipeline)):
+            print(f"warning: {told}", file=sys.stderr, flush=True)
         with lease.held(settings, given.pipeline) as turn:
             job = Job(settings, given.pipeline, turn)
 

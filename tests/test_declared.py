@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from batch_jobs import backfill, seam
-from lakehouse import catalog, declared, live
+from lakehouse import catalog, causes, declared, live, proof
 from lakehouse.errors import DeclarationError
+from lakehouse.ranges import Range
 from lakehouse.settings import Settings, to_environment
 from lakehouse.table import Table, duplicates, expect, interval, kafka, session, sql_table, table, tumbling
 from lakehouse.testing import assert_live_equals_bounded
@@ -43,6 +44,11 @@ def _above(rows: DataFrame, least: int) -> DataFrame:
 
 @table(layer="gold", window=tumbling("1 hour"), keys=["user"])
 def sums(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
+
+
+@table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
+def ticks(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
@@ -138,6 +144,10 @@ def test_remedies_are_those_that_each_kind_has(begun):
     )
     assert "`lakehouse accept clicks` has it go on from here" in refused(begun, "clicks", delay=timedelta(minutes=1))
     assert "`lakehouse accept counted` has it go on from here" in refused(begun, "counted", transformation=more)
+    assert "`lakehouse accept ticks` has it go on from here" in refused(begun, "ticks", transformation=larger)
+    for changes in ({"window": tumbling("20 seconds")}, {"keys": ()}):
+        assert "lakehouse accept" not in refused(begun, "ticks", transformation=larger, **changes)
+    assert "lakehouse accept" not in refused(begun, "sums", transformation=larger), "its open windows are state"
     assert "`lakehouse backfill totals` has its job compute it whole" in refused(begun, "totals", transformation=doubled)
     assert "lakehouse accept" not in refused(begun, "counted", join=interval(after="1 minute"), transformation=more)
 
@@ -251,6 +261,20 @@ def test_a_changed_window_is_refused_before_a_jvm_starts_and_shown_by_tables(sho
     assert done.returncode == 2 and "declare it under another name" in done.stderr
 
 
+def test_shuffle_partitions_that_change_are_said_by_start_and_in_the_log_of_the_job(shop):
+    settings, file = shop
+    checkpoint = settings.root / "_checkpoints" / "things_per_hour" / "1"
+    (checkpoint / "state").mkdir()
+    noted = {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {"spark.sql.shuffle.partitions": "2"}}
+    (checkpoint / "offsets" / "7").write_text(f"v1\n{json.dumps(noted)}\n{{}}")
+    other = replace(settings, resources={"declared_shop": "shuffle_partitions 6"})
+    told = "warning: table=things_per_hour, shuffle_partitions=6: its state is in 2 partitions"
+    for command in ("lakehouse start --wait 60", "streaming_jobs.driver declared_shop"):  # both end, for there is no broker
+        done = run(other, file, "-m", *command.split())
+        assert told in done.stderr and "lakehouse broker start" in done.stderr, done.stderr
+    assert told not in run(settings, file, "-m", "streaming_jobs.driver", "declared_shop").stderr
+
+
 def test_a_changed_delay_is_accepted_by_a_command(shop):
     settings, file = shop
     assert "nothing to accept" in run(settings, file, "-m", "lakehouse", "accept", "things").stderr
@@ -298,7 +322,7 @@ def test_a_state_is_computed_whole_after_its_backfill_and_a_row_table_goes_on_on
     other = changed(changed(lake.catalog, "totals", transformation=doubled), "counted", transformation=more)
     stage.lake = lake = replace(lake, catalog=other)
     for name in ("counted", "totals"):
-        with pytest.raises(DeclarationError):
+        with pytest.raises(DeclarationError, match=f"table={name}, function="):
             stage.run(name)
     assert list(backfill.run(lake, "totals")) == []
     declared.accept(lake.settings, other, other.table("counted"))
@@ -307,6 +331,49 @@ def test_a_state_is_computed_whole_after_its_backfill_and_a_row_table_goes_on_on
     assert {r.user: r.value for r in stage.rows("totals").collect()} == {"a": 44}
     assert sorted(r.value for r in stage.rows("counted").collect()) == [2, 8, 9], "the rows before stay as they were"
     assert_live_equals_bounded(stage, "totals")
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_short_windows_go_on_under_an_accepted_function_and_a_backfill_brings_the_past_under_it(stage_of):
+    stage = stage_of(HERE)
+    stage.feed("clicks", [at(1), at(2)])
+    stage.advance("clicks", at(61))
+    stage.run("ticks")
+    stage.lake = replace(stage.lake, catalog=changed(stage.lake.catalog, "ticks", transformation=larger))
+    with pytest.raises(DeclarationError, match="`lakehouse accept ticks`"):
+        stage.run("ticks")
+    declared.accept(stage.lake.settings, stage.lake.catalog, stage.lake.catalog.table("ticks"))
+    stage.feed("clicks", [at(62)])
+    stage.advance("clicks", at(130))
+    stage.run("ticks")
+    hours = [Range(START + timedelta(hours=n), START + timedelta(hours=n + 1)) for n in range(2)]
+    found = [proof.prove(stage.lake, stage.lake.catalog.table("ticks"), hour)[0] for hour in hours]
+    assert [each.verdict for each in found] == ["DIFFERENT", "EQUAL"], "windows that closed before, and after"
+    assert found[0].cause.startswith(causes.CODE)
+    values = {(r.window.start.astimezone(UTC) - START) // timedelta(minutes=1): r.value for r in stage.rows("ticks").collect()}
+    assert values == {1: 1, 2: 1, 61: 4, 62: 2}, "each window is of one function"
+    stage.backfill("ticks", Range(START, START + timedelta(hours=2)))
+    assert_live_equals_bounded(stage, "ticks")
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_shuffle_partitions_that_spark_keeps_to_are_said_with_the_remedy(stage_of):
+    stage = stage_of(HERE)
+    stage.feed("clicks", [at(1), at(70)])
+    stage.run("sums", "counted", "totals")
+    settings, known = stage.lake.settings, stage.lake.catalog
+    as_begun = replace(settings, shuffle_partitions=1)  # what the session of the tests has
+    assert declared.remarks(as_begun, known, list(known)) == []
+    told = declared.remarks(replace(settings, shuffle_partitions=8), known, list(known))
+    assert [each.partition(",")[0] for each in told] == ["table=sums", "table=totals"], "the others have no state"
+    assert all("shuffle_partitions=8: its state is in 1 partitions" in each for each in told)
+    assert "declare it under another name" in told[0] and "`lakehouse backfill totals`" in told[1]
+    overridden = replace(settings, shuffle_partitions=8, spark_conf={"spark.sql.shuffle.partitions": "1"})
+    assert declared.remarks(overridden, known, list(known)) == []
+    assert list(backfill.run(stage.lake, "totals")) == []
+    assert len(declared.remarks(replace(settings, shuffle_partitions=8), known, list(known))) == 1
 
 
 @pytest.mark.slow

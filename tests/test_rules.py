@@ -1,0 +1,116 @@
+"""Rules that declarations alone decide: a table in a variable of another name, policies for late rows that cancel each other."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from lakehouse import rules
+from lakehouse.catalog import Catalog, catalog_of
+from lakehouse.errors import DeclarationError
+from lakehouse.table import interval, kafka, sql_table, table, tumbling
+
+topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def things(topic):
+    return topic
+
+
+def module_of(**names) -> ModuleType:
+    module = ModuleType("my_tables")
+    vars(module).update({"topic": topic, "things": things} | names)
+    for value in vars(module).values():
+        if hasattr(value, "transformation"):
+            value.transformation.__module__ = "my_tables"
+    return module
+
+
+def counted(name: str, **declared):
+    query = "SELECT window, count(*) AS n FROM {things} GROUP BY window"
+    return sql_table(name, query, layer="gold", window=tumbling("1 minute"), **declared)
+
+
+# ---- names
+
+
+@pytest.mark.parametrize("variable", ["per_minute", "_hidden"])
+def test_a_table_in_a_variable_of_another_name_is_refused_and_not_left_out(variable):
+    told = f"table='things_per_minute', variable='{variable}' of my_tables: .* write things_per_minute = ..., or rename"
+    with pytest.raises(DeclarationError, match=told):
+        catalog_of([module_of(**{variable: counted("things_per_minute")})])
+
+
+def test_a_module_whose_only_table_is_named_otherwise_is_told_that():
+    only = ModuleType("only_tables")
+    only.topic, only.other = topic, counted("things_per_minute")
+    with pytest.raises(DeclarationError, match="write things_per_minute = "):
+        catalog_of([only])
+
+
+def test_a_second_name_for_a_table_that_is_found_is_no_fault():
+    one = counted("things_per_minute")
+    assert "things_per_minute" in catalog_of([module_of(things_per_minute=one, short=one)]).tables
+
+
+def test_another_table_of_the_same_name_in_another_variable_is_refused():
+    with pytest.raises(DeclarationError, match="variable='other' of my_tables"):
+        catalog_of([module_of(things_per_minute=counted("things_per_minute"), other=counted("things_per_minute", late="drop"))])
+
+
+# ---- policies
+
+
+def chain(silver_late: str, gold_late: str, **silver) -> Catalog:
+    @table(layer="silver", late=silver_late, **silver)
+    def valid(things):
+        return things
+
+    @table(layer="silver", late="update")
+    def copied(valid):
+        return valid
+
+    @table(layer="gold", window=tumbling("1 minute"), late=gold_late)
+    def per_minute(copied):
+        return copied.groupBy("window").count()
+
+    return catalog_of([module_of(valid=valid, copied=copied, per_minute=per_minute)])
+
+
+def told(catalog: Catalog) -> list[str]:
+    return rules.warnings(catalog, list(catalog))
+
+
+def test_an_update_behind_a_table_that_keeps_late_rows_out_is_warned_of():
+    first, second = told(chain("redirect", "update"))
+    assert first.startswith("table=copied, late='update': rows that arrive after the hour of their event time never reach it")
+    assert second.startswith("table=per_minute") and "declare late='update' on valid as well" in second
+    (only,) = told(chain("drop", "redirect", join=interval(after="1 minute")))
+    assert "arrive behind the watermark never reach it, for valid, late='drop'" in only
+
+
+def test_an_update_that_late_rows_reach_is_not():
+    assert told(chain("update", "update")) == []
+
+
+def test_commands_show_it_beside_the_result(tmp_path: Path):
+    (tmp_path / "warned_tables.py").write_text(
+        "from lakehouse.table import kafka, table\n"
+        "topic = kafka('things', schema='at TIMESTAMP')\n"
+        "@table(layer='bronze', event_time='at')\ndef things(topic): return topic\n"
+        "@table(layer='silver')\ndef valid(things): return things\n"
+        "@table(layer='silver', late='update')\ndef copied(valid): return valid\n"
+    )
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {
+        "LAKEHOUSE_ROOT": str(tmp_path / "root"), "LAKEHOUSE_TABLES": "warned_tables", "PYTHONPATH": path,
+    }  # fmt: skip
+    for arguments in (["tables", "--json"], ["tables", "copied"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "lakehouse", *arguments], env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0 and "warning: table=copied, late='update'" in done.stderr, done.stderr
