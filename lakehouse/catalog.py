@@ -191,7 +191,7 @@ def catalog_of(modules: Sequence[ModuleType]) -> Catalog:
                     tables.setdefault(name, replace(value, pipeline=home))
             elif known is None:
                 sources[name] = replace(value, name=name)
-    rules.check_names(modules, tables)
+    rules.check(modules, tables)
     catalog = Catalog(sources, _in_order(sources, tables))
     for each in catalog:
         _check(catalog, each)

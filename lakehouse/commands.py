@@ -1,4 +1,4 @@
-"""The commands that read a lakehouse: tables, query, quarantine, late, state; and accept. Only late and state need a JVM."""
+"""The commands that read a lakehouse, and `accept`. Only `late`, `state` and `validate` need a JVM."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -77,6 +77,29 @@ def _table(settings: Settings, catalog: "Catalog", name: str, as_json: bool) -> 
     console.print_rows(("column", "type"), columns.items())
     stands = {key: state[key] for key in ("rows", "version", "frontier", "late", "quarantined", "verdict")}
     console.print_facts(stands | {"proven": proof and {"start": proof["start"], "end": proof["end"]}})
+
+
+def validate(
+    pipelines: Annotated[list[str] | None, typer.Argument(help="Pipelines; all if none is named")] = None,
+) -> None:
+    """Check what tables declare as a start would, without a broker or a change. Starts Spark. Exit code 2 if one is refused."""
+    from lakehouse import declared, session
+    from lakehouse.lake import Lake
+    from lakehouse.validation import refusal
+
+    settings, catalog = _lakehouse()
+    tables = [table for name in pipelines or catalog.pipelines() for table in catalog.of_pipeline(name)]
+    refused = declared.refusals(settings, catalog, tables)
+    with console.working("starting Spark") as now, session.opened(settings, "validate") as spark:
+        lake = Lake(spark, settings, catalog)
+        for table in tables:
+            now(f"looking at {table.name}")
+            refused += filter(None, [refusal(lake, table)])
+    for told in dict.fromkeys(refused):  # a table that reads a refused one is refused by the same words
+        console.print_error(told)
+    console.print_text(f"{len(tables)} tables, {len(set(refused)) or 'none'} refused")
+    if refused:
+        raise typer.Exit(2)
 
 
 def query(

@@ -1,6 +1,11 @@
-"""Rules of the catalog about names and policies, decided by the declarations alone."""
+"""Rules of the catalog about names, expectations and policies, decided by the declarations alone."""
 
+import sys
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -11,7 +16,14 @@ if TYPE_CHECKING:
     from lakehouse.catalog import Catalog
 
 
-def check_names(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> None:
+def check(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> None:
+    """Raises DeclarationError for a name by which something is not found."""
+    _check_names(modules, tables)
+    for table in tables.values():
+        _check_expectations(table)
+
+
+def _check_names(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> None:
     """Raises DeclarationError for a table that is in no variable of its own name, by which alone tables are found, and for a
     module without one.
 
@@ -29,6 +41,27 @@ def check_names(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> N
                 )
         if not any(table.pipeline == module.__name__.rpartition(".")[2] for table in tables.values()):
             raise DeclarationError(f"tables={module.__name__!r}: it declares no table; add @table or leave it out")
+
+
+def _check_expectations(table: Table) -> None:
+    """Raises DeclarationError for an expectation that Great Expectations does not have, by its files: an import takes seconds.
+
+    Where it is imported already, somebody may have defined one of his own; `quality` looks for those when they are used.
+    """
+    unknown = [each.type for each in table.expectations if each.type not in _expectations()]
+    if unknown and "great_expectations" not in sys.modules:
+        near = get_close_matches(unknown[0], _expectations(), 1)
+        raise DeclarationError(
+            f"table={table.name}, expectation={unknown[0]!r}: Great Expectations has none of that name"
+            + (f"; did you mean {near[0]}?" if near else "; see its gallery for the names")
+        )
+
+
+@cache
+def _expectations() -> frozenset[str]:
+    found = find_spec("great_expectations")
+    folders = found.submodule_search_locations if found else ()
+    return frozenset(p.stem for folder in folders or () for p in Path(folder, "expectations", "core").glob("expect_*.py"))
 
 
 def warnings(catalog: "Catalog", tables: Sequence[Table]) -> list[str]:

@@ -62,6 +62,27 @@ def test_another_table_of_the_same_name_in_another_variable_is_refused():
         catalog_of([module_of(things_per_minute=counted("things_per_minute"), other=counted("things_per_minute", late="drop"))])
 
 
+def test_an_expectation_that_is_misspelt_is_refused_without_an_import_of_great_expectations(tmp_path):
+    declared = (
+        "from lakehouse.table import expect, kafka, table\n"
+        "topic = kafka('things', schema='id STRING, at TIMESTAMP')\n"
+        "@table(layer='bronze', event_time='at', expectations=[expect.column_values_to_not_be_nul('id')])\n"
+        "def things(topic): return topic\n"
+    )
+    done = command(tmp_path, declared, "tables")
+    told = "table=things, expectation='expect_column_values_to_not_be_nul': Great Expectations has none of that name"
+    assert done.returncode == 2 and f"{told}; did you mean expect_column_values_to_not_be_null?" in done.stderr, done.stderr
+    imported = """
+import sys
+from lakehouse import catalog
+from lakehouse.settings import from_environment
+catalog.load(from_environment())
+assert "great_expectations" not in sys.modules
+"""
+    done = command(tmp_path, declared.replace("_nul(", "_null("), imported=imported)
+    assert done.returncode == 0, done.stderr
+
+
 # ---- policies
 
 
@@ -97,20 +118,65 @@ def test_an_update_that_late_rows_reach_is_not():
     assert told(chain("update", "update")) == []
 
 
-def test_commands_show_it_beside_the_result(tmp_path: Path):
-    (tmp_path / "warned_tables.py").write_text(
+def test_commands_show_it_beside_the_result(tmp_path):
+    declared = (
         "from lakehouse.table import kafka, table\n"
         "topic = kafka('things', schema='at TIMESTAMP')\n"
         "@table(layer='bronze', event_time='at')\ndef things(topic): return topic\n"
         "@table(layer='silver')\ndef valid(things): return things\n"
         "@table(layer='silver', late='update')\ndef copied(valid): return valid\n"
     )
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    environment = os.environ | {
-        "LAKEHOUSE_ROOT": str(tmp_path / "root"), "LAKEHOUSE_TABLES": "warned_tables", "PYTHONPATH": path,
-    }  # fmt: skip
     for arguments in (["tables", "--json"], ["tables", "copied"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "lakehouse", *arguments], env=environment, capture_output=True, text=True, timeout=60
-        )
+        done = command(tmp_path, declared, *arguments)
         assert done.returncode == 0 and "warning: table=copied, late='update'" in done.stderr, done.stderr
+
+
+def command(folder: Path, declared: str, *arguments: str, imported: str = "") -> subprocess.CompletedProcess:
+    """The command line, or that code, where a module declares this."""
+    (folder / "ruled_tables.py").write_text(declared)
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {
+        "LAKEHOUSE_ROOT": str(folder / "root"), "LAKEHOUSE_TABLES": "ruled_tables", "PYTHONPATH": path,
+        "PYTHONDONTWRITEBYTECODE": "1",  # a file that is written twice in a second is the same to the cache
+    }  # fmt: skip
+    words = ["-c", imported] if imported else ["-m", "lakehouse", *arguments]
+    return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, timeout=120)
+
+
+# ---- what only a session can tell
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_what_a_start_would_refuse_is_said_without_a_broker(tmp_path):
+    declared = """
+from pyspark.sql import functions as F
+from lakehouse.table import expect, kafka, table, tumbling
+
+topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL, n DOUBLE")
+
+
+@table(layer="bronze", event_time="at", expectations=[expect.column_values_to_not_be_null("id")])
+def things(topic):
+    return topic
+
+
+@table(layer="silver")
+def stamped(things):
+    return things.withColumn("now", F.current_timestamp())
+
+
+@table(layer="silver")
+def wrong(things):
+    return things.where("nothing > 1")
+
+
+@table(layer="gold", window=tumbling("1 minute"))
+def sums(things):
+    return things.groupBy("window").agg(F.sum("n").alias("n"))
+"""
+    done = command(tmp_path, declared, "validate")
+    assert done.returncode == 2 and "4 tables, 3 refused" in done.stdout, done.stderr
+    for told in ("table=stamped", "two runs have two clocks", "table=wrong: its function", "table=sums", "a sum of doubles"):
+        assert told in done.stderr, done.stderr
+    assert "table=things" not in done.stderr and not list((tmp_path / "root").glob("*/things"))
