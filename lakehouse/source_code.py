@@ -16,7 +16,7 @@ _VALUES = (str, bytes, int, float, Decimal, date, timedelta)  # a bool is an int
 
 @cache
 def dumped(code: FunctionType) -> tuple[str, ...]:
-    """The syntax trees of a function and of the functions and classes of the same module in it, as text; then its constants.
+    """The syntax trees of a function and of the functions and classes of the same module in it, as text.
 
     As they were when this was first asked, which the catalog does: a file that is edited beside a running job is not what
     the job runs. And never again: CPython 3.11 and 3.12 fail now and then when two threads make trees (its issue 106905).
@@ -25,13 +25,18 @@ def dumped(code: FunctionType) -> tuple[str, ...]:
     return _read(code)[0]
 
 
+def constants(code: FunctionType) -> list[str]:
+    """The constants of the same module in it, such as a condition written as text."""
+    return [f"{name}={text}" for name, text in _read(code)[1].items() if name.startswith("constant ")]
+
+
 def written(code: FunctionType) -> Mapping[str, str]:
-    """What `dumped` holds, by name, as it would be written: for people, and to be compared by another Python (`same`)."""
+    """What `dumped` and `constants` hold, by name, as it would be written: for people, and to be compared by another Python."""
     return _read(code)[1]
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two such texts are the same code, though two versions of Python may have written them differently."""
+    """Whether two texts of `written` are the same code, though two versions of Python may have written them differently."""
     if one == other:
         return True
     try:
@@ -50,11 +55,11 @@ def _read(code: FunctionType) -> tuple[tuple[str, ...], Mapping[str, str]]:
             "declare it in a module file"
         ) from err
     values = {name: _literal(value) for each in trees for name, value in _globals(each) if not name.startswith("__")}
-    constants = {f"constant {name}": text for name, text in sorted(values.items()) if text is not None}
-    dumps = (*map(ast.dump, trees.values()), *map("=".join, constants.items()))
+    named = {f"constant {name}": text for name, text in sorted(values.items()) if text is not None}
+    dumps = tuple(map(ast.dump, trees.values()))
     _unname(trees[code])
     texts = {"function" if each is code else f"function {each.__name__}": ast.unparse(tree) for each, tree in trees.items()}
-    return dumps, texts | constants
+    return dumps, texts | named
 
 
 def _unname(tree: ast.AST) -> None:
