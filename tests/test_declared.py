@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from batch_jobs import backfill, seam
 from lakehouse import catalog, causes, declared, live, proof
 from lakehouse.errors import DeclarationError
+from lakehouse.frontier import Commit, Journal
 from lakehouse.ranges import Range
 from lakehouse.settings import Settings, to_environment
 from lakehouse.table import Table, duplicates, expect, interval, kafka, session, sql_table, table, tumbling
@@ -199,6 +200,22 @@ def test_a_declaration_that_cannot_be_read_is_named_and_the_way_out_works(begun)
     path.unlink()
     declared.begin(settings, known, known.table("sums"))
     assert json.loads(path.read_text())["declaration"]["window"] == "tumbling, 1:00:00"
+
+
+def test_of_a_lakehouse_that_kept_no_declaration_it_is_said_what_is_not_known(begun, capsys):
+    settings, known = begun
+    sums = known.table("sums")
+    path = settings.root / "_ledger" / "sums.declared.json"
+    for fingerprint, said in ((sums.fingerprint, ""), ("0123", "its last rows were written under 0123, and what")):
+        path.unlink()
+        written = Commit("sums", "live", 1, 0, 1, datetime.now(UTC), fingerprint)
+        Journal(settings, sums).append(written)
+        declared.begin(settings, known, sums)
+        told = capsys.readouterr().err
+        assert said in told and bool(said) == bool(told)
+        assert path.exists(), "from now on it is known"
+    declared.begin(settings, known, sums)
+    assert capsys.readouterr().err == "", "once"
 
 
 # ---- commands and processes, without a JVM
