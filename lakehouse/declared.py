@@ -69,7 +69,7 @@ class Change:
 
     def __str__(self) -> str:
         then, now = (each or "none" for each in _apart(self.then, self.now))
-        return f"{self.field}={now}: its checkpoint was made with {then}, and {_MEANING[self.what]}"
+        return f"{self.field}={now}: its checkpoint was made with {then}, and {_MEANING.get(self.what, _BOTH)}"
 
 
 def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
@@ -162,11 +162,9 @@ def remarks(settings: Settings, catalog: Catalog, tables: Sequence[Table]) -> li
 
 def _pinned(settings: Settings, catalog: Catalog, table: Table) -> str:
     """That a table's state is in another number of partitions than the settings say; empty if it is not."""
-    name, state = "spark.sql.shuffle.partitions", _state(settings, table)
-    if state is None:
-        return ""
-    now, then = str(settings.spark_conf.get(name, settings.shuffle_partitions)), state["conf"].get(name, "")
-    if not then or now == then:
+    name = "spark.sql.shuffle.partitions"
+    now, then = str(settings.spark_conf.get(name, settings.shuffle_partitions)), _noted(settings, table).get(name)
+    if then in (None, now):
         return ""
     whole = f"`lakehouse backfill {table.name}` has its job compute it whole" if table.keeps else "declare it under another name"
     return (
@@ -176,19 +174,19 @@ def _pinned(settings: Settings, catalog: Catalog, table: Table) -> str:
     )
 
 
-def _state(settings: Settings, table: Table) -> dict | None:
-    """What Spark noted with the last micro-batch of a query that keeps state; None if there is none."""
+def _noted(settings: Settings, table: Table) -> Mapping[str, str]:
+    """Spark's settings as it noted them with the last micro-batch of a query that keeps state; none of another query."""
     from lakehouse.live_run import CHECKPOINTS
 
     generations = [p for p in (settings.root / CHECKPOINTS / table.name).glob("*") if p.name.isdigit()]
     checkpoint = max(generations, key=lambda p: int(p.name), default=None)
     if checkpoint is None or not (checkpoint / "state").is_dir():
-        return None
+        return {}
     offsets = [p for p in (checkpoint / "offsets").glob("*") if p.name.isdigit()]
     last = max(offsets, key=lambda p: int(p.name), default=None)
-    with suppress(ValueError, IndexError):  # a torn one is for the query to report
-        return json.loads(last.read_text().splitlines()[1]) if last else None
-    return None
+    with suppress(ValueError, IndexError, KeyError):  # a torn one is for the query to report
+        return json.loads(last.read_text().splitlines()[1])["conf"] if last else {}
+    return {}
 
 
 def _differs(name: str, kept: Mapping[str, str], now: Mapping[str, str]) -> bool:
