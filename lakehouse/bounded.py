@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import event_time, live_run, plan, ranges, sinks, sources
+from lakehouse import declared, event_time, live_run, plan, ranges, sinks, sources
 from lakehouse.digest import digest
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.event_time import ORIGIN
@@ -213,6 +213,7 @@ def rebuild(lake: Lake, table: Table) -> Commit | None:
     """
     if table.keeps:
         live_run.renew(lake, table)
+        declared.keep(lake.settings, lake.catalog, table)  # nothing will be left of what it was
         return None
     if lake.catalog.kind(table) != "snapshot":
         raise RangeError(f"table={table.name}: it has event time; give a range (start and end)")
@@ -240,7 +241,7 @@ def _inputs(lake: Lake, table: Table) -> dict[str, object]:
             found[name] = sinks.version(lake.path(lake.catalog.table(name)))
         elif (path := Path(source.path)).is_file():
             with path.open("rb") as file:
-                found[name] = [source.schema, source.format, hashlib.file_digest(file, "sha256").hexdigest()]
+                found[name] = [source.schema, source.format, source.header, hashlib.file_digest(file, "sha256").hexdigest()]
         else:
             found[name] = uuid.uuid4().hex
     return found

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
+from lakehouse import rules
 from lakehouse.errors import DeclarationError, RangeError, SettingsError, UnknownTable
 from lakehouse.inputs import FileSource, KafkaSource, Source
 from lakehouse.settings import SOONEST_STALE, Settings
@@ -178,7 +179,6 @@ def catalog_of(modules: Sequence[ModuleType]) -> Catalog:
     sources: dict[str, Source] = {}
     tables: dict[str, Table] = {}
     for module in modules:
-        pipeline = module.__name__.rpartition(".")[2]
         for name, value in vars(module).items():
             if not isinstance(value, Source | Table) or name.startswith("_"):
                 continue
@@ -191,8 +191,7 @@ def catalog_of(modules: Sequence[ModuleType]) -> Catalog:
                     tables.setdefault(name, replace(value, pipeline=home))
             elif known is None:
                 sources[name] = replace(value, name=name)
-        if not any(t.pipeline == pipeline for t in tables.values()):
-            raise DeclarationError(f"tables={module.__name__!r}: it declares no table; add @table or leave it out")
+    rules.check(modules, tables)
     catalog = Catalog(sources, _in_order(sources, tables))
     for each in catalog:
         _check(catalog, each)
@@ -244,8 +243,8 @@ def _check(catalog: Catalog, table: Table) -> None:
         raise DeclarationError(f"{where}: a record keeps every row; put the window into a table that reads it")
     if len(driving) > 1:
         raise DeclarationError(
-            f"{where}, inputs={driving}: one input with event time; joins of streams are not supported yet, and topics are "
-            "united where they are read: in a record that takes several"
+            f"{where}, inputs={driving}: a table has one input with event time; unite topics in a record that takes several, "
+            "and join its rows with each other within join=interval(...) or a window"
         )
     if driving and catalog.kind(catalog.tables[driving[0]]) == "window":
         raise DeclarationError(

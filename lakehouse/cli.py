@@ -29,7 +29,10 @@ def app() -> typer.Typer:
     root.callback()(_options)
     root.add_typer(_broker(), name="broker")
     _join("produce", lambda: root.command()(_produce()))
-    for command in (commands.tables, commands.query, commands.quarantine, commands.late, commands.lateness, commands.state):
+    for command in (
+        commands.tables, commands.query, commands.quarantine, commands.late, commands.lateness, commands.state, commands.validate,
+        commands.accept,
+    ):  # fmt: skip
         root.command()(command)
     for found in sorted(entry_points(group="lakehouse.commands"), key=lambda e: e.name):
         _join(found.value, lambda found=found: root.add_typer(found.load()))

@@ -1,4 +1,4 @@
-"""The commands that read a lakehouse: tables, query, quarantine, late, state. None but the last two needs a JVM."""
+"""The commands that read a lakehouse, and `accept`. Only `late`, `state` and `validate` need a JVM."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +13,7 @@ from lakehouse.settings import Settings, from_environment
 if TYPE_CHECKING:
     from lakehouse.catalog import Catalog
     from lakehouse.query import Answer
+    from lakehouse.table import Table
 
 TableName = Annotated[str, typer.Argument(help="A table's name, as `lakehouse tables` lists it")]
 Limit = Annotated[int, typer.Option(min=0, help="Show at most so many rows; 0 for all")]
@@ -26,6 +27,7 @@ def tables(
     settings, catalog = _lakehouse()
     if name:
         _table(settings, catalog, name, as_json)
+        _remark(settings, catalog, [catalog.table(name)])
         return
     from lakehouse.overview import overview
 
@@ -34,6 +36,29 @@ def tables(
         console.print_json(states)
     else:
         console.print_rows(states[0], (state.values() for state in states))
+    _remark(settings, catalog, list(catalog))
+
+
+def _remark(settings: Settings, catalog: "Catalog", tables: "list[Table]") -> None:
+    """Says, beside the result, what these tables do not do, and what a start would refuse of them."""
+    from lakehouse import declared, rules
+
+    for told in rules.warnings(catalog, tables):
+        console.print_note(f"warning: {told}")
+    for told in declared.refusals(settings, catalog, tables):
+        console.print_error(told)
+
+
+def accept(table: TableName) -> None:
+    """Have a table go on as it is declared now, with the rows before as they are; where one table cannot hold both, refuse.
+
+    After a function was changed, or the delay of a record. Exit code 2 when refused.
+    """
+    from lakehouse import declared
+
+    settings, catalog = _lakehouse()
+    for change in declared.accept(settings, catalog, catalog.table(table)):
+        console.print_text(f"{table} goes on, though {change}")
 
 
 def _table(settings: Settings, catalog: "Catalog", name: str, as_json: bool) -> None:
@@ -52,6 +77,29 @@ def _table(settings: Settings, catalog: "Catalog", name: str, as_json: bool) -> 
     console.print_rows(("column", "type"), columns.items())
     stands = {key: state[key] for key in ("rows", "version", "frontier", "late", "quarantined", "verdict")}
     console.print_facts(stands | {"proven": proof and {"start": proof["start"], "end": proof["end"]}})
+
+
+def validate(
+    pipelines: Annotated[list[str] | None, typer.Argument(help="Pipelines; all if none is named")] = None,
+) -> None:
+    """Check what tables declare as a start would, without a broker or a change. Starts Spark. Exit code 2 if one is refused."""
+    from lakehouse import declared, session
+    from lakehouse.lake import Lake
+    from lakehouse.validation import refusal
+
+    settings, catalog = _lakehouse()
+    tables = [table for name in pipelines or catalog.pipelines() for table in catalog.of_pipeline(name)]
+    refused = declared.refusals(settings, catalog, tables)
+    with console.working("starting Spark") as now, session.opened(settings, "validate") as spark:
+        lake = Lake(spark, settings, catalog)
+        for table in tables:
+            now(f"looking at {table.name}")
+            refused += filter(None, [refusal(lake, table)])
+    for told in dict.fromkeys(refused):  # a table that reads a refused one is refused by the same words
+        console.print_error(told)
+    console.print_text(f"{len(tables)} tables, {len(set(refused)) or 'none'} refused")
+    if refused:
+        raise typer.Exit(2)
 
 
 def query(

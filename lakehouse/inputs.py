@@ -82,13 +82,20 @@ class FileSource:
     schema: str
     format: str = "csv"
     name: str = ""
+    header: bool = True
 
 
-def files(path: str, *, schema: str, format: str = "csv") -> FileSource:
-    """Files read whole; a relative `path` is relative to the module that declares them. CSV has a header line."""
+def files(path: str, *, schema: str, format: str = "csv", header: bool = True) -> FileSource:
+    """Files read whole; a relative `path` is relative to the module that declares them.
+
+    Each CSV file begins with a header line, which names the columns of the schema in their order; with header=False none does.
+    Raises DeclarationError.
+    """
+    if not header and format != "csv":
+        raise DeclarationError(f"header=False, format={format!r}: only CSV files have a header line; leave it out")
     module_file = inspect.stack()[1].frame.f_globals.get("__file__", "")
     absolute = path if "://" in path or path.startswith("/") else str(Path(module_file).resolve().parent / path)
-    return FileSource(absolute, schema, format)
+    return FileSource(absolute, schema, format, header=header)
 
 
 Source = KafkaSource | FileSource

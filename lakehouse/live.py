@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-from lakehouse import bounded, delta_log, event_time, keyed, plan, ranges, seam, sinks, sources
+from lakehouse import bounded, declared, delta_log, event_time, keyed, plan, ranges, seam, sinks, sources
 from lakehouse.errors import DeclarationError
 from lakehouse.event_time import Head
 from lakehouse.frontier import frontier
@@ -33,7 +33,11 @@ def start(
     available_now: bool = False,
     reached: Callable[[str], None] = lambda point: None,
 ) -> StreamingQuery:
-    """Starts the query that fills `table`; its tables must exist (`prepare`). `available_now` ends it at the present."""
+    """Starts the query that fills `table`; its tables must exist (`prepare`). `available_now` ends it at the present.
+
+    Raises DeclarationError if it began as another table (`declared`).
+    """
+    declared.begin(lake.settings, lake.catalog, table)
     if lake.catalog.is_derived(table) and not began(lake.settings, table) and _cut(lake, table):
         begun = seam.begin(lake, table)
         told = (

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from pyspark.sql import functions as F
 
-from lakehouse import bounded, delta_log, event_time, plan, ranges
+from lakehouse import bounded, declared, delta_log, event_time, plan, ranges
 from lakehouse.errors import JobError
 from lakehouse.event_time import WINDOW
 from lakehouse.files import alone, replace_file
@@ -27,9 +27,11 @@ def begin(lake: Lake, table: Table) -> Seam:
     """Sets the table's seam at the last full partition behind its input's frontier; the one that is set, if it is of use.
 
     Raises RangeError for a record or a snapshot, JobError if the live run has begun without one, if the input has no
-    frontier yet, or if rows ahead of it are in versions of the input that a stream cannot read any more.
+    frontier yet, or if rows ahead of it are in versions of the input that a stream cannot read any more, DeclarationError if the
+    table was begun as another (`declared`).
     """
     lake.catalog.check_derived(table)
+    declared.begin(lake.settings, lake.catalog, table)
     with alone(seam_path(lake.settings, table).with_suffix(".lock")):  # of two at once the second finds what the first has set
         return _begin(lake, table)
 

@@ -30,6 +30,7 @@ RESOURCES = (
     "scheduler_pools",
 )  # fmt: skip
 _MEMORY = re.compile(r"\d+[kmgKMG]")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # s3a://bucket; as a path it has one slash
 _REPAIR = re.compile(r"partitions (\d+), rows (\d+)")
 _WHOLE = (
     "shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger", "state_memory_mb", "restarts", "query_restarts",
@@ -77,6 +78,8 @@ class Settings:
     since: str = "2026-01-01"  # the first day of event time whose partitions are offered for bounded runs
 
     def __post_init__(self) -> None:
+        for name in ("root", "jars"):
+            _check_local(name, str(getattr(self, name)))
         try:
             date.fromisoformat(self.since)
         except ValueError as err:
@@ -211,8 +214,17 @@ def to_environment(settings: Settings) -> dict[str, str]:
     return {f"LAKEHOUSE_{name.upper()}": str(value) for name, value in plain.items()} | client
 
 
+def _check_local(name: str, text: str) -> None:
+    if _SCHEME.match(text):
+        raise SettingsError(
+            f"{name}={text!r}: a folder, of this machine or mounted; object stores are not supported yet, and as a path this "
+            f"would be a new folder in the present one. Set LAKEHOUSE_{name.upper()} to a folder"
+        )
+
+
 def _value(name: str, text: str) -> object:
     if name in ("root", "jars"):
+        _check_local(name, text)
         if not text.strip():
             raise SettingsError(
                 f"{name}={text!r}: a folder; empty would be wherever one happens to be. Set LAKEHOUSE_{name.upper()} to one, "

@@ -3,10 +3,15 @@
 import ast
 import inspect
 import textwrap
+from collections.abc import Iterator, Mapping
+from datetime import date, timedelta
+from decimal import Decimal
 from functools import cache
-from types import FunctionType
+from types import CodeType, FunctionType
 
 from lakehouse.errors import DeclarationError
+
+_VALUES = (str, bytes, int, float, Decimal, date, timedelta)  # a bool is an int, a datetime a date
 
 
 @cache
@@ -17,28 +22,104 @@ def dumped(code: FunctionType) -> tuple[str, ...]:
     the job runs. And never again: CPython 3.11 and 3.12 fail now and then when two threads make trees (its issue 106905).
     Raises DeclarationError if there is no file.
     """
+    return _read(code)[0]
+
+
+def constants(code: FunctionType) -> list[str]:
+    """The constants of the same module in it, such as a condition written as text."""
+    return [f"{name}={text}" for name, text in _read(code)[1].items() if name.startswith("constant ")]
+
+
+def written(code: FunctionType) -> Mapping[str, str]:
+    """What `dumped` and `constants` hold, by name, as it would be written: for people, and to be compared by another Python."""
+    return _read(code)[1]
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two texts of `written` are the same code, though two versions of Python may have written them differently."""
+    if one == other:
+        return True
     try:
-        return tuple(map(ast.dump, _trees(code, frozenset())))
+        return ast.dump(ast.parse(one)) == ast.dump(ast.parse(other))
+    except SyntaxError:  # a function of nothing but a docstring
+        return False
+
+
+@cache
+def _read(code: FunctionType) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    try:
+        trees = {each: _tree(each) for each in _reached(code)}
     except OSError as err:
         raise DeclarationError(
             f"table={code.__name__}: its code cannot be read ({err}), and by its code one declaration is told from another; "
             "declare it in a module file"
         ) from err
+    values = {name: _literal(value) for each in trees for name, value in _globals(each) if not name.startswith("__")}
+    named = {f"constant {name}": text for name, text in sorted(values.items()) if text is not None}
+    dumps = tuple(map(ast.dump, trees.values()))
+    _unname(trees[code])
+    texts = {"function" if each is code else f"function {each.__name__}": ast.unparse(tree) for each, tree in trees.items()}
+    return dumps, texts | named
 
 
-def _trees(code: FunctionType | type, seen: frozenset[str]) -> list[ast.AST]:
+def _unname(tree: ast.AST) -> None:
+    """Leaves out of a table's function what is the table's, its name, and the types, which say nothing of what it does."""
+    if isinstance(tree, ast.FunctionDef):
+        tree.name, tree.returns = "table", None
+        for each in tree.args.args:
+            each.annotation = None
+
+
+def _reached(code: FunctionType | type) -> list[FunctionType | type]:
+    """The code, and the functions and classes of the same module that it uses, directly or through others."""
+    found = [code]
+    for each in found:
+        found += [used for used in _used(each) if used not in found]
+    return found
+
+
+def _tree(code: FunctionType | type) -> ast.AST:
     tree = ast.parse(textwrap.dedent(inspect.getsource(code))).body[0]
     if isinstance(tree, ast.FunctionDef):
         tree.decorator_list = []
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
             node.body = node.body[1:]
+    return tree
+
+
+def _used(code: FunctionType | type) -> list[FunctionType | type]:
+    """The functions and classes of the same module that the code names; of what a decorator wrapped, what was written."""
+    found = [inspect.unwrap(value) if callable(value) else value for _, value in _globals(code)]
+    return [each for each in found if isinstance(each, FunctionType | type) and each.__module__ == code.__module__]
+
+
+def _globals(code: FunctionType | type) -> list[tuple[str, object]]:
+    """What the code names of its module, in the order of the names."""
     functions = [code] if isinstance(code, FunctionType) else [f for f in vars(code).values() if isinstance(f, FunctionType)]
-    named = {name: f.__globals__.get(name) for f in functions for name in f.__code__.co_names}
-    used = [
-        value
-        for name, value in sorted(named.items())
-        if isinstance(value, FunctionType | type) and value.__module__ == code.__module__ and name not in seen
-    ]
-    seen = seen | {code.__name__} | {each.__name__ for each in used}
-    return [tree] + [tree for each in used for tree in _trees(each, seen)]
+    known = {name: f.__globals__.get(name) for f in functions for name in _names(f.__code__)}
+    return [(name, known[name]) for name in sorted(known) if known[name] is not None]
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The names that code uses, and the functions written inside it."""
+    yield from code.co_names
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _names(each)
+
+
+def _literal(value: object) -> str | None:
+    """The value as it would be written, the same in every process; None for what is more than a value."""
+    if value is None or isinstance(value, _VALUES):
+        return repr(value)
+    if isinstance(value, dict):
+        parts = [part for pair in value.items() for part in map(_literal, pair)]
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = list(map(_literal, value))
+    else:
+        return None
+    if None in parts:
+        return None
+    ordered = sorted(parts) if isinstance(value, set | frozenset) else parts  # type: ignore[type-var]
+    return f"{type(value).__name__}({', '.join(ordered)})"  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from lakehouse.errors import DeclarationError
 from lakehouse.inputs import FileSource, KafkaSource
 from lakehouse.kafka_options import spark_options
 from lakehouse.settings import Settings
@@ -59,11 +60,27 @@ def _first(path: str) -> int:
 
 
 def file_rows(spark: SparkSession, source: FileSource) -> DataFrame:
-    """All rows of the files; a row that does not fit the schema fails the read, since a reference must be whole."""
-    return (
-        spark.read.format(source.format).schema(source.schema).option("header", "true").option("mode", "FAILFAST")
-        .load(source.path)
-    )  # fmt: skip
+    """All rows of the files; a row that does not fit the schema fails the read, since a reference must be whole.
+
+    Raises DeclarationError if the header line of CSV files does not name the columns.
+    """
+    options = {"header": str(source.header).lower(), "mode": "FAILFAST"}
+    if source.format == "csv" and source.header:
+        _check_header(spark, source)
+        options["enforceSchema"] = "false"  # Spark compares the header of each further file as well
+    return spark.read.format(source.format).schema(source.schema).options(**options).load(source.path)
+
+
+def _check_header(spark: SparkSession, source: FileSource) -> None:
+    """Compares the first line with the columns: Spark takes columns by their place, and any first line for a header."""
+    wanted = StructType.fromDDL(source.schema).fieldNames()
+    named = spark.read.option("header", "true").csv(source.path).columns  # none of a file without a line
+    if [name.lower() for name in named] != [name.lower() for name in wanted]:
+        raise DeclarationError(
+            f"files={source.path}, first line={','.join(named)!r}: a header line names the columns of the schema in their order, "
+            f"{','.join(wanted)!r}; a row would be lost, or values taken for those of other columns. Correct the file, or "
+            "declare header=False for files that have no such line"
+        )
 
 
 def decoded(records: DataFrame, source: KafkaSource) -> DataFrame:

@@ -100,9 +100,10 @@ class Table:
     def fingerprint(self) -> str:
         """Names the declaration: the code it runs (comments and docstrings apart) and every setting that decides rows.
 
-        The code is the function and the functions of the same module that it calls, or the query.
+        The code is the function and what it uses of the same module, functions and constants; or the query.
         """
-        parts = [" ".join(self.sql.split())] if self.sql else list(source_code.dumped(self.transformation))
+        code = self.transformation
+        parts = [" ".join(self.sql.split())] if self.sql else [*source_code.dumped(code), *source_code.constants(code)]
         decided = (self.event_time, self.delay, self.window, self.keys, self.late, self.grain, self.expectations)
         decided += tuple(each for each in (self.deduplicate, self.join, self.keeps) if each)
         return hashlib.sha256(repr((parts, decided)).encode()).hexdigest()[:16]

@@ -33,6 +33,7 @@ def start(pipelines: _PIPELINES = None, wait: _WAIT = 120) -> None:
 
     console, settings, named = _chosen(pipelines)
     for pipeline in named:
+        _remark(settings, pipeline)
         with Console(stderr=True).status(f"starting {pipeline}"):
             status = supervisor.start(settings, pipeline, wait=wait, by=_by("start"))
         _tell_started(console, settings, status)
@@ -61,6 +62,7 @@ def restart(pipelines: _PIPELINES = None, wait: _WAIT = 120, timeout: _DRAIN = 6
 
     console, settings, named = _chosen(pipelines)
     for pipeline in named:
+        _remark(settings, pipeline)
         with Console(stderr=True).status(f"restarting {pipeline}"):
             status = supervisor.restart(settings, pipeline, timeout=timeout, now=now, wait=wait, by=_by("restart"))
         _tell_started(console, settings, status)
@@ -221,6 +223,16 @@ def _tell_started(console: "Console", settings: "Settings", status: "JobStatus")
         with console.status(f"running {name} up to the present"):
             scheduled.await_end(settings, name, status.pid)
         console.print(f"{name}: {scheduled.told(settings, name)}", soft_wrap=True, markup=False)
+
+
+def _remark(settings: "Settings", pipeline: str) -> None:
+    """Says what of the pipeline is not as it seems to be; its job says so in its log, too."""
+    from lakehouse import catalog, declared
+    from lakehouse.console import print_note
+
+    known = catalog.load(settings)
+    for told in declared.remarks(settings.for_pipeline(pipeline), known, known.of_pipeline(pipeline)):
+        print_note(f"warning: {told}")
 
 
 def _by(command: str) -> str:

@@ -22,7 +22,7 @@ import psutil
 from py4j.protocol import Py4JNetworkError
 from pyspark.sql.streaming import StreamingQuery
 
-from lakehouse import bounded, catalog, early, frontier, live, quality, session
+from lakehouse import bounded, catalog, declared, early, frontier, live, quality, session
 from lakehouse.errors import BrokerError, JobError, LakehouseError
 from lakehouse.lake import Lake
 from lakehouse.settings import Settings, from_environment
@@ -225,8 +225,11 @@ def main(arguments: list[str] | None = None) -> int:
     job = None
     try:
         settings = from_environment()
-        catalog.load(settings).of_pipeline(given.pipeline)
+        known = catalog.load(settings)
+        declared.check(settings, known, known.of_pipeline(given.pipeline))
         settings = settings.for_pipeline(given.pipeline)
+        for told in declared.remarks(settings, known, known.of_pipeline(given.pipeline)):
+            print(f"warning: {told}", file=sys.stderr, flush=True)
         with lease.held(settings, given.pipeline) as turn:
             job = Job(settings, given.pipeline, turn)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from lakehouse import catalog
+from lakehouse import catalog, declared
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings, to_environment
 from streaming_jobs import desired, lease, progress
@@ -37,9 +37,9 @@ def start(settings: Settings, pipeline: str, *, wait: float = 60, by: str = "") 
     """Has the job run from now on: starts it, detached, and returns when it runs; one that does so already is left alone.
 
     A scheduled one runs once, and then by its schedule. Raises JobError with the end of its log if it fails, or does not
-    run within `wait` seconds.
+    run within `wait` seconds; DeclarationError if what is declared is not what its queries began with.
     """
-    catalog.load(settings).of_pipeline(pipeline)
+    _check(settings, pipeline)
     wanted = desired.wish(settings, pipeline, "running", by)
     with desired.acting(settings, pipeline, ACTING):
         pid = begin(settings, pipeline, f"asked for by {wanted.by}")
@@ -76,12 +76,18 @@ def restart(
     settings: Settings, pipeline: str, *, timeout: float = 60, now: bool = False, wait: float = 60, by: str = ""
 ) -> JobStatus:
     """Ends the job as `stop` does and starts it again; parked queries are tried again. Raises JobError as `start` does."""
-    catalog.load(settings).of_pipeline(pipeline)
+    _check(settings, pipeline)
     wanted = desired.wish(settings, pipeline, "running", by)
     with desired.acting(settings, pipeline, ACTING):
         end(settings, pipeline, f"restart asked for by {wanted.by}", 0 if now else timeout)
         pid = launch(settings, pipeline, f"restart asked for by {wanted.by}")
     return await_running(settings, pipeline, pid, wait)
+
+
+def _check(settings: Settings, pipeline: str) -> None:
+    """Refuses what a process would refuse, without one; a job that runs goes on as it was declared."""
+    known = catalog.load(settings)
+    declared.check(settings, known, known.of_pipeline(pipeline))
 
 
 def launch(settings: Settings, pipeline: str, why: str, *, restarted: bool = False, counted: bool = False) -> int:

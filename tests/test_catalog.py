@@ -103,7 +103,7 @@ def test_a_window_over_a_record_itself_is_refused():
         declared(windowed=windowed)
 
 
-def test_two_inputs_with_event_time_are_refused_as_not_supported():
+def test_two_inputs_with_event_time_are_refused_with_the_ways_to_join():
     @table(layer="silver")
     def others(things):
         return things
@@ -112,7 +112,7 @@ def test_two_inputs_with_event_time_are_refused_as_not_supported():
     def both(things, others):
         return things
 
-    with pytest.raises(DeclarationError, match="joins of streams are not supported"):
+    with pytest.raises(DeclarationError, match=r"one input with event time; unite topics in a record .* join=interval"):
         declared(others=others, both=both)
 
 

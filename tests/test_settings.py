@@ -50,6 +50,9 @@ def test_each_field_is_read_from_its_variable(tmp_path):
         ("TABLES", " , "),
         ("ROOT", ""),
         ("JARS", " "),
+        ("ROOT", "s3a://bucket/lakehouse"),
+        ("ROOT", "file:///srv/lakehouse"),
+        ("JARS", "gs://bucket"),
         ("TRIGGER", "often"),
         ("BATCH_WITHIN", "10"),
         ("HEARTBEAT_WITHIN", "0 seconds"),
@@ -68,6 +71,13 @@ def test_each_field_is_read_from_its_variable(tmp_path):
 def test_a_value_that_cannot_be_used_stops_at_the_start_and_names_the_field(name, value):
     with pytest.raises(SettingsError, match=name.lower()):
         from_environment({f"LAKEHOUSE_{name}": value})
+
+
+@pytest.mark.parametrize("root", [Path("s3a://bucket/lakehouse"), Path("abfss://c@a.dfs.core.windows.net")])
+def test_an_address_is_no_root_from_python_either(root):
+    with pytest.raises(SettingsError, match=r"root='.*': a folder, of this machine or mounted; object stores"):
+        Settings(root=root)
+    assert Settings(root=Path("data/10:30/lakehouse")).root.name == "lakehouse"
 
 
 def test_secrets_are_shown_neither_as_text_nor_in_errors():
