@@ -8,6 +8,7 @@ LakehouseError
 ├── QueryError           SQL that cannot be answered
 ├── BrokerError          the broker cannot be started or reached
 ├── JarsError            the jars cannot be resolved, or are not the ones checked in
+├── TopicError           a topic is not the one that a table has read
 ├── JobError             a job cannot be started or stopped, or must wait for another
 └── CommitError          a table was written by something the ledger does not know
 
@@ -44,6 +45,10 @@ class BrokerError(LakehouseError):
 
 
 class JarsError(LakehouseError):
+    pass
+
+
+class TopicError(LakehouseError):
     pass
 
 
