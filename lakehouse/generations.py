@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from lakehouse import checkpoints, delta_log, plan, seam, sinks
 from lakehouse.catalog import table_path
 from lakehouse.checkpoints import Standing, Written
-from lakehouse.errors import JobError
+from lakehouse.errors import CommitError, JobError
 from lakehouse.frontier import Commit
 from lakehouse.lake import Lake
 from lakehouse.ranges import EPOCH
@@ -29,7 +29,7 @@ Replay = Callable[[Lake, Table, Written], None]
 def fit(lake: Lake, table: Table, replay: Replay) -> str:
     """Makes sure that the newest checkpoint of the table's query fits the table; what was done for it, empty if nothing.
 
-    `replay` writes what a micro-batch of an ingest table has not written yet. Raises JobError where rows would be lost or twice.
+    `replay` writes what a micro-batch of an ingest table has not written yet. Raises CommitError where rows might be lost.
     """
     standing = checkpoints.standing(lake.settings, table)
     own = checkpoints.generation(lake.settings, table)
@@ -45,7 +45,7 @@ def fit(lake: Lake, table: Table, replay: Replay) -> str:
         wrong = checkpoints.state_gone(checkpoint, done[-1])
     if fault := last and _input_fault(lake, table, _position(lake, table, last)):
         if not table.keeps:
-            raise JobError(f"table={table.name}, {fault}")
+            raise CommitError(f"table={table.name}, {fault}")
         wrong = wrong or fault
     if not wrong:
         return ""
@@ -72,7 +72,7 @@ def _position(lake: Lake, table: Table, last: Written | Commit) -> Mapping:
 def _begin(lake: Lake, table: Table, standing: Standing, why: str, replay: Replay) -> str:
     kind, last, pending = lake.catalog.kind(table), standing.last, standing.pending
     if last is None and lake.catalog.is_derived(table) and delta_log.oldest(lake.path(lake.catalog.driving_input(table))) > 0:
-        raise JobError(
+        raise CommitError(
             f"table={table.name}: its checkpoint does not fit ({why}), the table holds no commit of it, and its input's log does "
             f"not go back to its beginning; give the table a new name, and begin that by `lakehouse seam`"
         )
@@ -121,7 +121,7 @@ def _state_from(lake: Lake, table: Table, standing: Standing) -> dict[str, objec
     try:
         version = seam.first_version(lake, driving, seam.reads_from(lake, table, min(ahead, aside)))
     except JobError as err:
-        raise JobError(
+        raise CommitError(
             f"table={table.name}: its checkpoint does not fit, and its state cannot be built again: {err}; or give the table a "
             "new name, and begin that by `lakehouse seam`"
         ) from err
@@ -156,12 +156,12 @@ def _input_fault(lake: Lake, table: Table, offset: Mapping) -> str:
 
 
 def _check_readers(lake: Lake, table: Table, standing: Standing) -> None:
-    """Raises JobError if rows that are written again would enter a table that a stream fills from this one twice."""
+    """Raises CommitError if rows that are written again would enter a table that a stream fills from this one twice."""
     readers = [t for t in lake.catalog if table.name in t.inputs and not t.keeps and lake.catalog.driving_input(t) == table]
     begun = [t.name for t in readers if next(lake.journal(t).live(), None)]
     if begun:
         whole = standing.taken_back.version
-        raise JobError(
+        raise CommitError(
             f"table={table.name}, version={standing.version}: it was put back to that, and {', '.join(sorted(begun))} had read "
             f"version {whole}; what the query writes again would enter there twice. Put back its version {whole} (deltalake: "
             f"DeltaTable(...).restore({whole})), and what is wrong with its rows right by a backfill or by hand"
@@ -177,7 +177,7 @@ def _put_back_aside(lake: Lake, table: Table, standing: Standing) -> None:
     if first is None:
         return
     if delta_log.oldest(path) > max(first - 1, 0):
-        raise JobError(
+        raise CommitError(
             f"table={table.name}, version={first - 1}: its quarantine must go back to that with it, and the log does not reach "
             f"there any more; put back {path} as it was then"
         )

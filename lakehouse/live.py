@@ -15,7 +15,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse import bounded, delta_log, event_time, generations, keyed, offsets, plan, ranges, seam, sinks, sources
 from lakehouse.checkpoints import Written, beginning, ended, topics_begun
-from lakehouse.errors import DeclarationError
+from lakehouse.errors import BrokerError, DeclarationError
 from lakehouse.event_time import Head
 from lakehouse.frontier import frontier
 from lakehouse.lake import Lake
@@ -75,14 +75,19 @@ def _record(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
     last = next(run.lake.journal(run.table).live(), None)
     read = last.inputs if last else {}
     topics = {source.topic for source in run.plan.topics.values()}
-    if last and topics != set(read) and (run.checkpoint / "offsets").exists():
+    exists = (run.checkpoint / "offsets").exists()
+    if last and topics != set(read) and exists:
         raise DeclarationError(
             f"table={run.table.name}, topics={', '.join(sorted(topics))}: its checkpoint was made with "
             f"{', '.join(sorted(read))}, and a record keeps the topics that it began with; declare the others in a record of "
             "another name, or take the change back"
         )
-    # a new generation goes on where the table ends; a generation that exists takes its own offsets and ignores this
-    begins = offsets.start(run.lake.settings, run.table, sorted(topics), last)
+    begins: offsets.Offsets = {}
+    try:  # a new generation goes on where the table ends; a generation that exists takes its own offsets and ignores this
+        begins = offsets.start(run.lake.settings, run.table, sorted(topics), last, waits=exists)
+    except BrokerError:
+        if not exists:
+            raise  # else the query waits for the broker, and compares then
     same_topics = offsets.watch(run.lake.settings, run.table, sorted(topics))
     records = {
         name: sources.topic_stream(run.lake.spark, run.lake.settings, source, begins.get(source.topic))

@@ -5,7 +5,9 @@ them begin at their beginning, and which gaps someone has declared.
 """
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -137,15 +139,17 @@ def watch(settings: Settings, table: Table, topics: Sequence[str]) -> Callable[[
     client = admin(settings)
 
     def look() -> None:
-        check_ids(settings, table, {topic: identity for topic, (identity, _) in ids(client, topics).items()})
+        with suppress(BrokerError):  # while it is away nothing can be read either, and the next look compares
+            check_ids(settings, table, {topic: identity for topic, (identity, _) in ids(client, topics).items()})
 
     return look
 
 
-def start(settings: Settings, table: Table, topics: Sequence[str], last: Commit | None) -> Offsets:
+def start(settings: Settings, table: Table, topics: Sequence[str], last: Commit | None, *, waits: bool) -> Offsets:
     """Where a generation begins to read: behind the last commit; of a topic that is new, or made again, at its beginning.
 
-    Raises TopicError for a topic that is not the one read, CommitError if what comes next is not there any more.
+    Raises TopicError for a topic that is not the one read, CommitError if what comes next is not there any more. A query that has
+    its offsets `waits` for a topic that is behind them: a broker that has just started may still be recovering it.
     """
     found = on_broker(admin(settings), topics)
     check_ids(settings, table, {topic: each.id for topic, each in found.items()})
@@ -157,7 +161,7 @@ def start(settings: Settings, table: Table, topics: Sequence[str], last: Commit 
         if topic not in last.inputs or now.begins(topic, last):
             continue
         read = {p: _past(now.gaps, topic, p, offset) for p, offset in last.inputs[topic].items()}
-        _check_there(table, topic, read, there)
+        _check_there(table, topic, read, there, waits)
         begun[topic] = {p: read.get(p, _EARLIEST) for p in there.end}
     return begun
 
@@ -178,7 +182,7 @@ def lost(settings: Settings, table: Table, found: Mapping[str, Broker], last: Co
     ]
 
 
-def _check_there(table: Table, topic: str, read: Mapping[str, int], there: Broker) -> None:
+def _check_there(table: Table, topic: str, read: Mapping[str, int], there: Broker, waits: bool) -> None:
     for partition, offset in read.items():
         where = f"table={table.name}, topic={topic}, partition={partition}, offset={offset}"
         if offset < there.first.get(partition, 0):
@@ -187,11 +191,14 @@ def _check_there(table: Table, topic: str, read: Mapping[str, int], there: Broke
                 f"lost to the table. `lakehouse accept-gap {table.name}` declares that and goes on; lengthen the retention"
             )
         if offset > there.end.get(partition, -1):
-            raise CommitError(
+            wrong = (
                 f"{where}: the table has read up to there, and the topic ends with {there.end.get(partition, 'none')}, so it has "
                 "lost messages since; recover the topic, or create it again and declare that by "
                 f"`lakehouse new-topic {table.name}`"
             )
+            if not waits:
+                raise CommitError(wrong)
+            print(wrong, file=sys.stderr, flush=True)
 
 
 def check_joined(table: Table, topics: Topics, before: Commit | None, begins: Offsets | None, ends: Offsets) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse import checkpoints, live
 from lakehouse.checkpoints import CHECKPOINTS
-from lakehouse.errors import JobError, TopicError
+from lakehouse.errors import CommitError, JobError, TopicError
 from lakehouse.frontier import note_dropped
 from lakehouse.lake import Lake
 from lakehouse.ranges import text
@@ -52,14 +52,16 @@ class LiveQuery:
     def start(self, available_now: bool = False) -> None:
         try:
             self.query = live.start(self.lake, self.table, available_now=available_now, reached=self.guard)
-        except TopicError as err:
+        except (TopicError, CommitError) as err:
             if available_now:
                 raise
             self._park(str(err))  # the others go on: what to do is said
             return
         begun = checkpoints.beginning(self.lake.settings, self.table)
-        new = begun and datetime.fromisoformat(begun.at) >= self.began
-        self._enter("running", **({"begun": f"generation {begun.generation}: {begun.why}"} if new else {}))
+        if begun and (at := datetime.fromisoformat(begun.at)) > self.began:  # its micro-batches may be numbered from 0 on
+            self.began, self.noted = at, -1
+            self.status = replace(self.status, batch=-1, begun=f"generation {begun.generation}: {begun.why}")
+        self._enter("running")
 
     def failure(self) -> str:
         """Why the query ended, in a line; empty if it runs, waits for its restart, or ended by itself."""
