@@ -52,6 +52,7 @@ def fit(lake: Lake, table: Table, replay: Replay) -> str:
     if standing.taken_back:
         _check_readers(lake, table, standing)
         _put_back_aside(lake, table, standing)
+        _void(lake, table, standing, own + 1)
     told = _begin(lake, table, standing, wrong, replay)
     print(told, file=sys.stderr, flush=True)
     return told
@@ -81,8 +82,6 @@ def _begin(lake: Lake, table: Table, standing: Standing, why: str, replay: Repla
     more = _state_from(lake, table, standing) if last and kind == "window" and _stateful(lake, table) else {}
     continues = bool(last) and kind in ("row", "window") and not more
     begun = checkpoints.begin(lake.settings, table, standing.number, why, continues=continues, **more)
-    if standing.taken_back:
-        _void(lake, table, standing, begun.generation)
     if last and kind in ("row", "window"):
         _written(lake, table, standing, begun.generation, again=bool(more))
     behind = f"micro-batch {last.batch} of generation {last.generation}" if last else "nothing, with all that its input has"
