@@ -25,13 +25,13 @@ from lakehouse.lake import Lake
 from lakehouse.settings import Settings, from_environment
 from lakehouse.table import kafka, table
 from lakehouse.testing import Aborted
-from streaming_jobs import topic_commands
+from streaming_jobs import notices, progress, topic_commands, views
+from streaming_jobs.progress import JobStatus, QueryStatus
 from streaming_jobs.queries import LiveQuery
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PARTS = ("offsets", "commits", "metadata")
-SLOW = (pytest.mark.slow, pytest.mark.parallel, pytest.mark.timeout(900))
 
 sent_topic = kafka("sent", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL")
 again_topic = kafka("again", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL")
@@ -198,12 +198,12 @@ def test_a_topic_created_again_is_named_and_read_from_its_beginning(lake):
 
     shutil.rmtree(checkpoint(lake, name).parent)
     send(lake, "again", 10)
-    run(lake, name)
-    all_once(lake, name, 30)
-
     query = LiveQuery(lake, declared)
     query.start()
+    assert query.status.begun.endswith(": it is gone"), query.status
     try:
+        awaited(lambda: sum(each["rows"] for each in compared(lake, name)) == 30, "the rest of the topic")
+        all_once(lake, name, 30)
         for count in (10, 200):
             send(lake, "again", 4)
             created_again(lake, "again", count)
@@ -220,6 +220,16 @@ def test_a_topic_created_again_is_named_and_read_from_its_beginning(lake):
             awaited(lambda count=count: sum(each["rows"] for each in compared(lake, name)) == count, "read from the beginning")
     finally:
         query.stop()
+
+
+def test_a_generation_that_began_is_told_of_once(tmp_path):
+    settings, now = Settings(root=tmp_path), "2026-01-01T00:00:00+00:00"
+    query = QueryStatus("taken", True, begun="generation 2: it is gone")
+    progress.write(settings, JobStatus("sent", 1, 1.0, 0, 0.0, "stopped", now, now, queries=(query,)))
+    assert views.troubles(progress.read(settings, "sent")) == ["table=taken is in a new generation 2: it is gone"]
+    [notice] = notices.of_job(settings, "sent")
+    assert (notice.what, notice.table, notice.why) == ("checkpoint_replaced", "taken", "generation 2: it is gone")
+    assert notice.at == START
 
 
 @pytest.mark.parametrize(
