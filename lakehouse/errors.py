@@ -8,8 +8,9 @@ LakehouseError
 ├── QueryError           SQL that cannot be answered
 ├── BrokerError          the broker cannot be started or reached
 ├── JarsError            the jars cannot be resolved, or are not the ones checked in
+├── TopicError           a topic is not the one that a table has read
 ├── JobError             a job cannot be started or stopped, or must wait for another
-└── CommitError          a table was written by something the ledger does not know
+└── CommitError          a table holds something else than the ledger, its input or its checkpoint say
 
 Text: *what (field=value): the rule; the consequence or the fix*.
 """
@@ -44,6 +45,10 @@ class BrokerError(LakehouseError):
 
 
 class JarsError(LakehouseError):
+    pass
+
+
+class TopicError(LakehouseError):
     pass
 
 

@@ -19,7 +19,7 @@ from lakehouse.table import Table
 
 LEDGER = "_ledger"
 NOTHING = -1  # the version of a bounded commit that found nothing to rewrite
-Role = Literal["live", "bounded", "snapshot"]
+Role = Literal["live", "bounded", "snapshot", "void"]  # void: earlier lines of versions above its own hold no more
 Verdict = Literal["EQUAL", "DIFFERENT", "PENDING", "NOT_YET", "UNPROVABLE"]
 
 
@@ -115,10 +115,9 @@ class Journal:
             yield
 
     def __iter__(self) -> Iterator[Commit]:
-        """Newest first; a batch that was replayed appears once."""
+        """Newest first; a batch that was replayed appears once, one whose rows were taken back not at all."""
         seen: set[tuple[str, int, int]] = set()
-        for line in lines_backwards(self.path):
-            commit = decoded(line)
+        for commit in _holding(map(decoded, lines_backwards(self.path))):
             if commit.role == "live":
                 batch = (commit.role, commit.generation, commit.batch)
                 if batch in seen:
@@ -131,13 +130,23 @@ class Journal:
 
     def rewriting(self) -> Iterator[Commit]:
         """The bounded commits, and the live ones that had late rows; the many others are not even decoded."""
-        for line in lines_backwards(self.path):
-            if '"late":0,' not in line or '"role":"bounded"' in line:
-                yield decoded(line)
+        told = ('"role":"bounded"', '"role":"void"')
+        lines = (n for n in lines_backwards(self.path) if '"late":0,' not in n or any(role in n for role in told))
+        return _holding(map(decoded, lines))
 
     def before(self, generation: int, batch: int) -> Commit | None:
         """The last live commit before that batch: what a batch starts from, the same when it is replayed."""
         return next((c for c in self.live() if (c.generation, c.batch) < (generation, batch)), None)
+
+
+def _holding(commits: Iterable[Commit]) -> Iterator[Commit]:
+    """The commits, newest first, without those whose rows the table does not hold any more."""
+    limit: float = float("inf")
+    for commit in commits:
+        if commit.role == "void":
+            limit = min(limit, commit.version)
+        elif commit.version <= limit:
+            yield commit
 
 
 def frontier(settings: Settings, table: Table) -> datetime | None:

@@ -5,6 +5,7 @@ How a micro-batch is written, `lakehouse.live_run` says.
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from functools import cache, partial
 
@@ -12,8 +13,22 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-from lakehouse import bounded, declared, delta_log, event_time, keyed, plan, ranges, seam, sinks, sources
-from lakehouse.errors import DeclarationError
+from lakehouse import (
+    bounded,
+    declared,
+    delta_log,
+    event_time,
+    generations,
+    keyed,
+    offsets,
+    plan,
+    ranges,
+    seam,
+    sinks,
+    sources,
+)
+from lakehouse.checkpoints import Written, beginning, ended, topics_begun
+from lakehouse.errors import BrokerError, DeclarationError
 from lakehouse.event_time import Head
 from lakehouse.frontier import frontier
 from lakehouse.lake import Lake
@@ -45,6 +60,7 @@ def start(
             f"its seam {ranges.text(begun.frontier)}; what lies before that `lakehouse seam {table.name}` computes"
         )
         print(told, file=sys.stderr, flush=True)
+    generations.fit(lake, table, _replayed)
     run = live_run(lake, table, reached)
     closing = run.plan.kind in ("row", "window") and plan.closes_ranges(lake, run.plan)
     kinds = {"record": _record, "row": _row, "window": _window, "state": keyed.state, "history": keyed.history}
@@ -67,28 +83,57 @@ def prepare(lake: Lake, tables: list[Table]) -> None:
         sinks.create(lake, table)
 
 
+def check_topics(lake: Lake, table: Table) -> None:
+    """Raises TopicError if a topic of an ingest table is not the one that the table has read."""
+    offsets.watch(lake.settings, table, sorted(source.topic for source in lake.catalog.topics_of(table).values()))()
+
+
 def _record(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
     last = next(run.lake.journal(run.table).live(), None)
-    # a new generation goes on where the table ends; a generation that exists takes its own offsets and ignores this
     read = last.inputs if last else {}
     topics = {source.topic for source in run.plan.topics.values()}
-    if last and topics != set(read) and (run.checkpoint / "offsets").exists():
+    exists = (run.checkpoint / "offsets").exists()
+    if last and topics != set(read) and exists:
         raise DeclarationError(
             f"table={run.table.name}, topics={', '.join(sorted(topics))}: its checkpoint was made with "
             f"{', '.join(sorted(read))}, and a record keeps the topics that it began with; declare the others in a record of "
             "another name, or take the change back"
         )
+    begins: offsets.Offsets = {}
+    try:  # a new generation goes on where the table ends; a generation that exists takes its own offsets and ignores this
+        begins = offsets.start(run.lake.settings, run.table, sorted(topics), last, waits=exists)
+    except BrokerError:
+        if not exists:
+            raise  # else the query waits for the broker, and compares then
+    same_topics = offsets.watch(run.lake.settings, run.table, sorted(topics))
     records = {
-        name: sources.topic_stream(run.lake.spark, run.lake.settings, source, read.get(source.topic))
+        name: sources.topic_stream(run.lake.spark, run.lake.settings, source, begins.get(source.topic))
         for name, source in run.plan.topics.items()
     }
 
     def batches(batch: DataFrame, batch_id: int) -> None:
         log = run.log(batch_id)
+        same_topics()
+        begun = ended(run.checkpoint, batch_id - 1) if batch_id else topics_begun(run.checkpoint)
+        before = run.lake.journal(run.table).before(run.generation, batch_id)
+        offsets.check_joined(run.table, offsets.known(run.lake.settings, run.table), before, begun, log.inputs)
         tasks, partitions = _tasks(run, batch_id, log), sum(map(len, log.inputs.values()))
         record_batch(run, batch.coalesce(tasks) if tasks < partitions else batch, batch_id, log)
 
     return run.plan.record(records), batches
+
+
+def _replayed(lake: Lake, table: Table, written: Written) -> None:
+    """Writes what a micro-batch, whose rows are in the table, has not written yet: its quarantine, its line of the journal."""
+    begun = beginning(lake.settings, table, written.generation)
+    before = lake.journal(table).before(*written.number)
+    run = replace(live_run(lake, table), generation=written.generation, begun=begun, committed=written.batch)
+    records = {
+        name: sources.topic_rows(lake.spark, lake.settings, source, before and before.inputs.get(source.topic), written.inputs)
+        for name, source in run.plan.topics.items()
+    }
+    log = BatchLog(EPOCH, written.at, dict(written.inputs))
+    record_batch(run, run.plan.record(records), written.batch, log)
 
 
 def _tasks(run: LiveRun, batch_id: int, log: BatchLog) -> int:

@@ -15,16 +15,15 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from lakehouse import plan, sinks, sources
-from lakehouse.event_time import ORIGIN, PARTITION
+from lakehouse import checkpoints, plan, sinks, sources
+from lakehouse.checkpoints import CHECKPOINTS, Beginning
+from lakehouse.event_time import ORIGIN, PARTITION, WINDOW
 from lakehouse.frontier import Commit, Journal, Seam, seam_of
 from lakehouse.lake import Lake
 from lakehouse.plan import REASON, Plan
 from lakehouse.ranges import EPOCH, micros, partition_format
 from lakehouse.settings import Settings
 from lakehouse.table import Table
-
-CHECKPOINTS = "_checkpoints"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +46,7 @@ class LiveRun:
     checkpoint: Path
     pinned: dict[str, int]  # snapshot inputs: the versions read
     seam: Seam | None  # where it begins, if not with all that its input has
+    begun: Beginning | None  # how the generation began, if it is not the first
     committed: int  # the last batch already in the table when this run began: at most that one is replayed
     reached: Callable[[str], None]  # called at each commit point
 
@@ -64,6 +64,8 @@ class LiveRun:
         if self.table.keeps:
             return sources.whole_table_stream(lake.spark, path)
         since = self.seam.version if self.seam else None
+        if self.begun and self.begun.version is not None:
+            since = self.begun.version
         return sources.table_stream(lake.spark, lake.settings, path, since).where(f"{ORIGIN} = 'live'")
 
     def gate_counts(self) -> dict[str, object]:
@@ -100,13 +102,35 @@ class LiveRun:
         """The frontier of a micro-batch that an earlier life of the query got past; `start` if it wrote nothing then."""
         if batch > self.committed:
             return None
-        noted = sinks.noted(self.lake.spark, self.lake.path(self.table), _app(self.table, self.generation), batch)
+        noted = sinks.noted(self.lake.spark, self.lake.path(self.table), self.app(batch), batch)
         return datetime.fromisoformat(noted["frontier"]) if noted else start
 
     @property
     def start(self) -> datetime:
         """The frontier before the first micro-batch."""
-        return self.seam.frontier if self.seam else EPOCH
+        ahead = self.seam.frontier if self.seam else EPOCH
+        return max(ahead, datetime.fromisoformat(self.begun.frontier)) if self.again else ahead
+
+    @property
+    def again(self) -> bool:
+        """Whether the generation reads again what the one before had read, for the state that was lost."""
+        return bool(self.begun and self.begun.frontier)
+
+    def app(self, batch: int) -> str:
+        """Who writes that batch, to Delta; one that the generation before has written is still its own."""
+        of = self.begun.after if self.begun and self.begun.continues else None
+        return checkpoints.app(self.table, of[0] if of and batch <= of[1] else self.generation)
+
+    def due(self, judged: DataFrame) -> DataFrame:
+        """What of the judged rows is for this query to write: not what a bounded run, or the generation before, has written."""
+        if self.seam:  # what lies behind it is the bounded run's
+            first = self.seam.frontier.strftime(partition_format(self.table.grain))
+            judged = judged.where(F.coalesce(F.col(PARTITION) >= first, F.lit(True)))
+        if self.again:
+            ends = F.col(f"{WINDOW}.end")
+            good, bad = (ends > F.lit(datetime.fromisoformat(e)) for e in (self.begun.frontier, self.begun.aside))
+            judged = judged.where(F.coalesce(F.when(F.col(REASON).isNull(), good).otherwise(bad), F.lit(True)))
+        return judged
 
     def log(self, batch: int) -> BatchLog:
         """Reads the batch's line in the query's offset log."""
@@ -132,7 +156,7 @@ class LiveRun:
         good and bad, and before they are `completed`, since each such place may cost a copy of every row.
         """
         started = time.monotonic()
-        app = _app(self.table, self.generation)
+        app = self.app(batch)
         metadata = {
             "fingerprint": self.table.fingerprint,
             "inputs": known["inputs"],
@@ -143,9 +167,7 @@ class LiveRun:
         outcome = Observation()
         reason = F.col(REASON)
         good, bad = F.count(F.when(reason.isNull(), 1)).alias("good"), F.count(reason).alias("bad")
-        if self.seam:  # what lies behind it is the bounded run's
-            first = self.seam.frontier.strftime(partition_format(self.table.grain))
-            judged = judged.where(F.coalesce(F.col(PARTITION) >= first, F.lit(True)))
+        judged = self.due(judged)
         counted = completed(judged.observe(outcome, good, bad, *observed))
         replayed = batch <= self.committed
         version = sinks.append(plan.good(counted), path, app, batch, metadata, replayed=replayed)
@@ -156,6 +178,8 @@ class LiveRun:
             sinks.append(plan.bad(completed(judged)), aside, app, batch, metadata)
         self.reached("quarantine")
         told = {**known, **counts(seen), "quarantined": seen["bad"], "written": seen["good"]}
+        if self.again and batch == 0:  # its rows have been counted
+            told |= {"arrived": 0, "late": 0, "late_from": None, "late_to": None}
         self._tell(batch, version, seconds=time.monotonic() - started, **told)
 
     def skip(self, batch: int, before: Commit | None, **known: object) -> None:
@@ -168,7 +192,7 @@ class LiveRun:
     def keep(self, rows: DataFrame, batch: int, **known: object) -> None:
         """All rows of a state or history, as they are after this batch, then the journal's line; `written`: how many are new."""
         started = time.monotonic()
-        app, path = _app(self.table, self.generation), self.lake.path(self.table)
+        app, path = self.app(batch), self.lake.path(self.table)
         metadata = {"fingerprint": self.table.fingerprint, "inputs": known["inputs"]}
         self.reached("begin")
         if batch <= self.committed and known["written"]:
@@ -192,35 +216,29 @@ class LiveRun:
 
 def renew(lake: Lake, table: Table) -> None:
     """Begins the next generation of a state or history: when its job is started the next time, it computes it anew."""
-    generation, checkpoint = _generation(lake, table)
-    if (checkpoint / "offsets").exists():
-        checkpoint.with_name(str(generation + 1)).mkdir()
+    generation = checkpoints.generation(lake.settings, table)
+    if (checkpoints.folder_of(lake.settings, table, generation) / "offsets").exists():
+        checkpoints.begin(lake.settings, table, None, "it was asked for")
 
 
 def live_run(lake: Lake, table: Table, reached: Callable[[str], None] = lambda point: None) -> LiveRun:
     """The next run of a table's live query: its last generation, the snapshots pinned to their present versions."""
-    generation, checkpoint = _generation(lake, table)
+    generation = checkpoints.generation(lake.settings, table)
+    begun = checkpoints.beginning(lake.settings, table, generation)
     pinned = {t.name: sinks.version(lake.path(t)) for t in lake.catalog.snapshot_inputs(table)}
-    committed = sinks.committed(lake.path(table), _app(table, generation))
-    seam = seam_of(lake.settings, table)
-    return LiveRun(lake, table, plan.plan_of(lake, table), generation, checkpoint, pinned, seam, committed, reached)
+    committed = sinks.committed(lake.path(table), checkpoints.app(table, generation))
+    if begun and begun.continues:
+        committed = max(committed, begun.after[1])
+    return LiveRun(
+        lake, table, plan.plan_of(lake, table), generation, checkpoints.folder_of(lake.settings, table, generation), pinned,
+        seam_of(lake.settings, table), begun, committed, reached,
+    )  # fmt: skip
 
 
 def began(settings: Settings, table: Table) -> bool:
     """Whether the table's live query was ever started, so that it goes on where its checkpoint is."""
     started = any((settings.root / CHECKPOINTS / table.name).glob("*/offsets"))
     return started or next(Journal(settings, table).live(), None) is not None
-
-
-def _app(table: Table, generation: int) -> str:
-    return f"{table.name}:live:{generation}"
-
-
-def _generation(lake: Lake, table: Table) -> tuple[int, Path]:
-    folder = lake.settings.root / CHECKPOINTS / table.name
-    lives = sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.exists() else []
-    generation = lives[-1] if lives else 1
-    return generation, folder / str(generation)
 
 
 def _instant(milliseconds: int) -> datetime:

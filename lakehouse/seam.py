@@ -51,7 +51,7 @@ def _begin(lake: Lake, table: Table) -> Seam:
         raise JobError(f"table={table.name}: its input {driving.name} has no frontier yet; start its job first")
     histories = [frontier(lake.settings, history) or EPOCH for history in lake.catalog.histories(table)]
     ahead = ranges.floor(min([last.frontier - table.after, *histories]), GRAINS[table.grain])
-    reads = _reads(lake, table, ahead)
+    reads = reads_from(lake, table, ahead)
     before = seam_of(lake.settings, driving)
     if before and reads < before.frontier:
         raise JobError(
@@ -59,7 +59,7 @@ def _begin(lake: Lake, table: Table) -> Seam:
             f"writes from {text(before.frontier)} on only; try again when its frontier is further"
         )
     seam = Seam(
-        frontier=ahead, input=driving.name, version=_first_version(lake, driving, reads), until=last.version,
+        frontier=ahead, input=driving.name, version=first_version(lake, driving, reads), until=last.version,
         inputs=last.inputs, fingerprint=table.fingerprint, at=datetime.now(UTC),
     )  # fmt: skip
     replace_file(seam_path(lake.settings, table), asdict(seam) | {"frontier": text(ahead), "at": text(seam.at)})
@@ -71,11 +71,10 @@ def history(lake: Lake, table: Table) -> Range | None:
     return bounded.behind(lake, table, seam_of(lake.settings, table).frontier)
 
 
-def _reads(lake: Lake, table: Table, ahead: datetime) -> datetime:
+def reads_from(lake: Lake, table: Table, ahead: datetime) -> datetime:
     """The first event time of the input that what lies after `ahead` is computed from."""
     if table.window is None or table.window.kind != "session":
-        whole = table.window and table.window.within(GRAINS[table.grain])
-        return ahead if whole else event_time.context(Range(ahead, _END), table).start
+        return event_time.context(Range(ahead, _END), table).start
     # a session that is open there may have begun at any time before
     snapshots = lake.snapshots(bounded.pinned(lake, table))
     sessions = bounded.preview(lake, plan.plan_of(lake, table), Range(ahead, _END), snapshots)
@@ -83,7 +82,7 @@ def _reads(lake: Lake, table: Table, ahead: datetime) -> datetime:
     return min(ahead, first.astimezone(UTC)) if first else ahead
 
 
-def _first_version(lake: Lake, driving: Table, reads: datetime) -> int:
+def first_version(lake: Lake, driving: Table, reads: datetime) -> int:
     """The first version of the input that may hold a row from the instant `reads` on, by the statistics of its files."""
     path, column = lake.path(driving), lake.catalog.event_time(driving)
     oldest = delta_log.oldest(path)

@@ -35,6 +35,24 @@ def topic_stream(
     )
 
 
+def topic_rows(
+    spark: SparkSession, settings: Settings, source: KafkaSource, begins: Mapping[str, int] | None, ends: Mapping
+) -> DataFrame:
+    """The topic's raw records from the offsets of its partitions, or the earliest, up to those of `ends` (by topic)."""
+    end = ends[source.topic]
+    first = {p: (begins or {}).get(p, -2) for p in end}  # earliest
+    return (
+        spark.read.format("kafka")
+        .options(**spark_options(settings))
+        .option("assign", json.dumps({source.topic: [int(p) for p in end]}))
+        .option("startingOffsets", json.dumps({source.topic: first}))
+        .option("endingOffsets", json.dumps({source.topic: end}))
+        .option("failOnDataLoss", "true")
+        .load()
+        .select(*RAW)
+    )
+
+
 def whole_table_stream(spark: SparkSession, path: str) -> DataFrame:
     """All rows of a Delta table in one micro-batch, then those that are added to it. What is removed from it is not told."""
     options = {"skipChangeCommits": "true", "maxFilesPerTrigger": 2**31 - 1}

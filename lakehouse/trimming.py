@@ -63,6 +63,8 @@ def remembered(commits: Iterable[Commit]) -> list[Commit]:
             key = (commit.start, commit.end, commit.version == NOTHING)
             found.pop(key, None)
             found[key] = commit
+        elif commit.role == "void":
+            found[commit.generation] = commit
         elif commit.role == "live" and commit.late_from and commit.late_to:
             key = (commit.generation, floor(commit.late_from, _HOUR), floor(commit.late_to, _HOUR))
             before = found.pop(key, None)

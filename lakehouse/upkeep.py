@@ -25,6 +25,7 @@ from lakehouse.publication import intended
 from lakehouse.ranges import EPOCH, floor, partition_range
 from lakehouse.settings import Settings
 from lakehouse.table import GRAINS, Table
+from lakehouse.updates import version_read
 
 _SMALL = 50 << 20  # bytes; Delta's target is twice that, so that two small files always make one
 _NUMBERED = re.compile(r"\.?(\d{20})\.")  # files of a log, with the checksums that Hadoop puts beside them
@@ -99,6 +100,8 @@ def needed(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]
             found["its own query"] = last.version  # a batch that is replayed looks for its commit from there on
         elif last and table.name in (pinned := last.inputs.get("snapshots", {})):
             found[reader.name] = pinned[table.name]
+        elif last and table.name in last.inputs.get("tables", {}) and reader.name not in found:  # its checkpoint is gone
+            found[reader.name] = version_read(last, table)
     return found
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streaming_jobs.topic_commands import app  # these here are the rest of them
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from lakehouse.settings import Settings
     from streaming_jobs.progress import JobStatus
-
-app = typer.Typer()
 
 _PIPELINES = Annotated[list[str] | None, typer.Argument(help="Pipelines; all if none is named")]
 _WAIT = Annotated[float, typer.Option(help="Seconds until it must run")]

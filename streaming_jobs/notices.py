@@ -1,4 +1,4 @@
-"""What went wrong with a streaming job, for hooks: it failed, it was given up, a query of it is parked."""
+"""What went wrong with a streaming job, for hooks: it failed, it was given up, a query of it is parked or lost its checkpoint."""
 
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -20,10 +20,15 @@ def of_job(settings: Settings, pipeline: str) -> list[Notice]:
     status = progress.read(settings, pipeline)
     done = [e for e in desired.history(settings, pipeline) if e.what in _TOLD]
     first = done[:1] + [event for before, event in pairwise(done) if not _again(before, event)]
-    parked = [q for q in status.queries if q.state == "parked"] if status else []
+    queries = status.queries if status else ()
+    parked = [q for q in queries if q.state == "parked"]
     return [Notice(_TOLD[e.what], pipeline, e.why, e.moment) for e in first] + [
         Notice("query_parked", pipeline, f"{q.offsets} {q.error}".strip(), datetime.fromisoformat(q.since), q.table)
         for q in parked
+    ] + [
+        Notice("checkpoint_replaced", pipeline, q.begun, datetime.fromisoformat(status.started_at), q.table)
+        for q in queries
+        if q.begun
     ]
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from pyspark.sql.streaming import StreamingQuery
 
-from lakehouse import live
-from lakehouse.errors import JobError
+from lakehouse import checkpoints, live
+from lakehouse.checkpoints import CHECKPOINTS
+from lakehouse.errors import CommitError, JobError, TopicError
 from lakehouse.frontier import note_dropped
 from lakehouse.lake import Lake
-from lakehouse.live_run import CHECKPOINTS
 from lakehouse.ranges import text
 from lakehouse.table import Table
 from streaming_jobs import healing, progress
@@ -50,7 +50,17 @@ class LiveQuery:
         return self.query is not None and self.query.isActive
 
     def start(self, available_now: bool = False) -> None:
-        self.query = live.start(self.lake, self.table, available_now=available_now, reached=self.guard)
+        try:
+            self.query = live.start(self.lake, self.table, available_now=available_now, reached=self.guard)
+        except (TopicError, CommitError) as err:
+            if available_now:
+                raise
+            self._park(str(err))  # the others go on: what to do is said
+            return
+        begun = checkpoints.beginning(self.lake.settings, self.table)
+        if begun and (at := datetime.fromisoformat(begun.at)) > self.began:  # its micro-batches may be numbered from 0 on
+            self.began, self.noted = at, -1
+            self.status = replace(self.status, batch=-1, begun=f"generation {begun.generation}: {begun.why}")
         self._enter("running")
 
     def failure(self) -> str:
@@ -84,14 +94,30 @@ class LiveQuery:
                 self._enter("parked", error=error, offsets=stuck[1] if stuck else "")
                 self._tell(f"parked: its query failed {most + 1} times at {self.status.offsets}; {error}")
 
+    def _park(self, why: str) -> None:
+        self.stop()
+        self._enter("parked", error=why)
+        self._tell(f"parked: {why}")
+
+    def _look_at_topics(self, report) -> None:
+        """Parks the query if a topic ends before what was read of it, since it is another one: no micro-batch would come."""
+        if self.parked or all(lag >= 0 for lag in _lags(report).values()):
+            return
+        try:
+            live.check_topics(self.lake, self.table)
+        except TopicError as err:
+            self._park(str(err))
+
     def stop(self) -> None:
         if self.query is not None:
             self.query.stop()
 
     def observe(self) -> QueryStatus:
         """Counts come from the journal (Spark's own count rows twice where a batch is read twice), the rest from Spark."""
-        status = replace(self.status, active=self.active)
         reports = self.query.recentProgress if self.query else []
+        if reports:
+            self._look_at_topics(reports[-1])
+        status = replace(self.status, active=self.active)
         for report in reports:
             # a report without a batch has the number of the next one
             if report.batchId <= self.noted or "addBatch" not in report.durationMs:

@@ -77,7 +77,8 @@ def troubles(status: JobStatus | None) -> list[str]:
         for q in status.queries
         if q.state in ("parked", "restarting")
     ]
-    return [*([status.error] if status.error else []), *failed]
+    begun = [f"table={q.table} is in a new {q.begun}" for q in status.queries if q.begun]
+    return [*([status.error] if status.error else []), *failed, *begun]
 
 
 def _processes(settings: Settings, found: Iterable[tuple[str, JobStatus | None]]) -> "Table":

@@ -41,7 +41,7 @@ def run(words: list[str], settings: Settings, seconds: float) -> subprocess.Comp
 def test_the_command_lines_of_the_readme_work_in_their_order(tmp_path, quick_jvm):
     given = commands("README.md", "lakehouse")
     assert [words[1] for words in given] == [
-        "broker", "produce", "start", "status", "tables", "quarantine", "late", "update",
+        "broker", "produce", "start", "status", "tables", "quarantine", "offsets", "late", "update",
         "lateness", "query", "reconcile", "proof", "repair", "stop", "broker",
     ]  # fmt: skip
     settings = Settings(root=tmp_path, jars=from_environment().jars, spark_conf=quick_jvm)

@@ -1,0 +1,183 @@
+"""Where a live query begins: with its checkpoint if that fits the table, else in a new generation behind the table's last commit.
+
+What the next generation begins with, by kind of table:
+
+    ingest           the offsets that the last commit had read; of a commit without its journal line the rest is written first
+    row, closing     a written checkpoint: the position of the last commit in the input, between two files if need be
+    window (state)   its state built again: the input from the first version on that holds a row of a window still open
+    keyed            all of its record, as after `lakehouse backfill`
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+from deltalake import DeltaTable
+
+from lakehouse import checkpoints, delta_log, plan, seam, sinks
+from lakehouse.catalog import table_path
+from lakehouse.checkpoints import Standing, Written
+from lakehouse.errors import CommitError, JobError
+from lakehouse.frontier import Commit
+from lakehouse.lake import Lake
+from lakehouse.ranges import EPOCH
+from lakehouse.table import Table
+
+Replay = Callable[[Lake, Table, Written], None]
+
+
+def fit(lake: Lake, table: Table, replay: Replay) -> str:
+    """Makes sure that the newest checkpoint of the table's query fits the table; what was done for it, empty if nothing.
+
+    `replay` writes what a micro-batch of an ingest table has not written yet. Raises CommitError where rows might be lost.
+    """
+    standing = checkpoints.standing(lake.settings, table)
+    own = checkpoints.generation(lake.settings, table)
+    checkpoint = checkpoints.folder_of(lake.settings, table, own)
+    kind, stateful = lake.catalog.kind(table), _stateful(lake, table)
+    continues = kind in ("row", "window") and not stateful
+    last, begun = standing.last, checkpoints.beginning(lake.settings, table, own)
+    wrong = checkpoints.misfit(
+        checkpoint, standing, begun, last and _position(lake, table, last), continues=continues,
+        stateful=stateful and kind == "window",
+    )  # fmt: skip
+    if kind == "state" and not wrong and (done := checkpoints.numbers(checkpoint / "commits")):
+        wrong = checkpoints.state_gone(checkpoint, done[-1])
+    if fault := last and _input_fault(lake, table, _position(lake, table, last)):
+        if not table.keeps:
+            raise CommitError(f"table={table.name}, {fault}")
+        wrong = wrong or fault
+    if not wrong:
+        return ""
+    if standing.taken_back:
+        _check_readers(lake, table, standing)
+        _put_back_aside(lake, table, standing)
+        _void(lake, table, standing, own + 1)
+    told = _begin(lake, table, standing, wrong, replay)
+    print(told, file=sys.stderr, flush=True)
+    return told
+
+
+def _stateful(lake: Lake, table: Table) -> bool:
+    """Whether Spark keeps state for the table's query."""
+    kind = lake.catalog.kind(table)
+    return kind == "state" or (kind == "window" and not plan.closes_ranges(lake, plan.plan_of(lake, table, judged=False)))
+
+
+def _position(lake: Lake, table: Table, last: Written | Commit) -> Mapping:
+    """What a micro-batch had read of the input that its query follows."""
+    driving = lake.catalog.driving_input(table)
+    return last.inputs["tables"][driving.name] if driving else last.inputs
+
+
+def _begin(lake: Lake, table: Table, standing: Standing, why: str, replay: Replay) -> str:
+    kind, last, pending = lake.catalog.kind(table), standing.last, standing.pending
+    if last is None and lake.catalog.is_derived(table) and delta_log.oldest(lake.path(lake.catalog.driving_input(table))) > 0:
+        raise CommitError(
+            f"table={table.name}: its checkpoint does not fit ({why}), the table holds no commit of it, and its input's log does "
+            f"not go back to its beginning; give the table a new name, and begin that by `lakehouse seam`"
+        )
+    if kind == "record" and pending:
+        replay(lake, table, pending)
+    more = _state_from(lake, table, standing) if last and kind == "window" and _stateful(lake, table) else {}
+    continues = bool(last) and kind in ("row", "window") and not more
+    begun = checkpoints.begin(lake.settings, table, standing.number, why, continues=continues, **more)
+    if last and kind in ("row", "window"):
+        _written(lake, table, standing, begun.generation, again=bool(more))
+    behind = f"micro-batch {last.batch} of generation {last.generation}" if last else "nothing, with all that its input has"
+    behind = "nothing, with all of its record" if table.keeps else behind
+    return (
+        f"table={table.name}, generation={begun.generation}: the checkpoint did not fit the table ({why}), so a new generation "
+        f"begins behind {behind}; no row is lost or doubled. Look for what removed or replaced the folder "
+        f"{checkpoints.folder_of(lake.settings, table, begun.generation).parent}"
+    )
+
+
+def _written(lake: Lake, table: Table, standing: Standing, generation: int, *, again: bool) -> None:
+    """The checkpoint of a new generation of one source: at the table's position, or to read `again` what lies before that."""
+    checkpoint = checkpoints.folder_of(lake.settings, table, generation)
+    noted, pending = standing.noted, standing.pending
+    due = (pending.batch, _position(lake, table, pending)) if pending else None
+    done = (noted.batch, _position(lake, table, noted)) if noted else None
+    if again:
+        done, due = None, (0, _position(lake, table, standing.last))
+    elif pending and pending.batch and (noted is None or pending.number != (noted.generation, noted.batch + 1)):
+        done, due = due, None  # lines are missing before it, and its own with them
+    checkpoints.write(lake.spark, checkpoint, done, due)
+
+
+def _state_from(lake: Lake, table: Table, standing: Standing) -> dict[str, object]:
+    """Up to where windows are in the table, and the version of the input with the first row of one that is not."""
+    def reached(of: Written | Commit | None) -> datetime:
+        begun = seam.seam_of(lake.settings, table)
+        return max((of and of.frontier) or EPOCH, begun.frontier if begun else EPOCH)
+
+    ahead, aside = reached(standing.last), reached(standing.last)
+    pending, path = standing.pending, lake.path(table, "quarantine")
+    if pending and sinks.committed(path, checkpoints.app(table, pending.generation)) < pending.batch:
+        aside = reached(standing.noted)  # the crash came before it
+    driving = lake.catalog.driving_input(table)
+    try:
+        version = seam.first_version(lake, driving, seam.reads_from(lake, table, min(ahead, aside)))
+    except JobError as err:
+        raise CommitError(
+            f"table={table.name}: its checkpoint does not fit, and its state cannot be built again: {err}; or give the table a "
+            "new name, and begin that by `lakehouse seam`"
+        ) from err
+    return {"frontier": ahead.isoformat(), "aside": aside.isoformat(), "version": version}
+
+
+def _void(lake: Lake, table: Table, standing: Standing, generation: int) -> None:
+    """Notes that the lines of the journal above what the table holds are of rows that it does not hold any more."""
+    held = standing.written.version if standing.written and not table.keeps else standing.version
+    void = Commit(table.name, "void", generation, -1, held, datetime.now(UTC), table.fingerprint)
+    lake.journal(table).append(void)
+
+
+def _input_fault(lake: Lake, table: Table, offset: Mapping) -> str:
+    """What is wrong if the input is older than what was read of it, or lacks what comes next; else empty."""
+    driving = lake.catalog.driving_input(table)
+    if driving is None:
+        return ""
+    path, read = lake.path(driving), offset["reservoirVersion"] - (offset["index"] < 0)
+    latest, oldest = delta_log.latest(path), delta_log.oldest(path)
+    if read > latest:
+        return (
+            f"input={driving.name}, version={latest}: the table was computed from its version {read}, so the input is older than "
+            f"what was read of it; put back its version {read}, or put this table back to what it was then"
+        )
+    if offset["reservoirVersion"] < oldest:
+        return (
+            f"input={driving.name}, version={offset['reservoirVersion']}: the query goes on from there, and the input's log "
+            f"begins with {oldest}; give the table a new name, and begin that by `lakehouse seam`"
+        )
+    return ""
+
+
+def _check_readers(lake: Lake, table: Table, standing: Standing) -> None:
+    """Raises CommitError if rows that are written again would enter a table that a stream fills from this one twice."""
+    readers = [t for t in lake.catalog if table.name in t.inputs and not t.keeps and lake.catalog.driving_input(t) == table]
+    begun = [t.name for t in readers if next(lake.journal(t).live(), None)]
+    if begun:
+        whole = standing.taken_back.version
+        raise CommitError(
+            f"table={table.name}, version={standing.version}: it was put back to that, and {', '.join(sorted(begun))} had read "
+            f"version {whole}; what the query writes again would enter there twice. Put back its version {whole} (deltalake: "
+            f"DeltaTable(...).restore({whole})), and what is wrong with its rows right by a backfill or by hand"
+        )
+
+
+def _put_back_aside(lake: Lake, table: Table, standing: Standing) -> None:
+    """The quarantine as it was at the table's last commit: what was put aside later is judged again."""
+    path = table_path(lake.settings, table, "quarantine")
+    if not lake.catalog.puts_aside(table) or not (path / "_delta_log").is_dir():
+        return
+    first = checkpoints.first_after(path, table, standing.number)
+    if first is None:
+        return
+    if delta_log.oldest(path) > max(first - 1, 0):
+        raise CommitError(
+            f"table={table.name}, version={first - 1}: its quarantine must go back to that with it, and the log does not reach "
+            f"there any more; put back {path} as it was then"
+        )
+    DeltaTable(str(path)).restore(first - 1)

@@ -1,0 +1,236 @@
+"""The offsets of an ingest table: they join on from commit to commit, and each is in the table or its quarantine once.
+
+`_ledger/<table>.topics.json` keeps the ids of its topics (a topic that was deleted and created again has another one), which of
+them begin at their beginning, and which gaps someone has declared.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from lakehouse.errors import BrokerError, CommitError, TopicError
+from lakehouse.files import replace_file
+from lakehouse.frontier import LEDGER, Commit
+from lakehouse.kafka_options import client_config
+from lakehouse.settings import Settings
+from lakehouse.table import Table
+
+_EARLIEST = -2  # as Spark writes it
+_WITHIN = 30.0  # seconds for an answer of the broker
+Offsets = Mapping[str, Mapping[str, int]]  # topic -> partition -> offset
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Offsets of a partition that someone has declared to be lost; `until` is the next that is read."""
+
+    topic: str
+    partition: str
+    since: int
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """What is known of the topics of an ingest table."""
+
+    ids: Mapping[str, str] = field(default_factory=dict)
+    # topics made again: the last micro-batch (generation, batch) of the one before, and when that was declared (ISO 8601 UTC)
+    anew: Mapping[str, tuple[int, int, str]] = field(default_factory=dict)
+    gaps: tuple[Gap, ...] = ()
+
+    def begins(self, topic: str, last: Commit) -> bool:
+        """Whether the topic is another one than that whose offsets this commit has."""
+        after = self.anew.get(topic)
+        return after is not None and (last.generation, last.batch) <= tuple(after[:2])
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """What the broker says of a topic."""
+
+    id: str
+    first: Mapping[str, int]  # partition -> offset
+    end: Mapping[str, int]  # partition -> the next offset
+
+
+def known(settings: Settings, table: Table) -> Topics:
+    path = _path(settings, table)
+    if not path.exists():
+        return Topics()
+    kept = json.loads(path.read_text())
+    anew = {topic: tuple(after) for topic, after in kept["anew"].items()}
+    return Topics(kept["ids"], anew, tuple(Gap(**gap) for gap in kept["gaps"]))
+
+
+def note(settings: Settings, table: Table, topics: Topics) -> None:
+    replace_file(_path(settings, table), asdict(topics))
+
+
+def _path(settings: Settings, table: Table) -> Path:
+    return settings.root / LEDGER / f"{table.name}.topics.json"
+
+
+def admin(settings: Settings):
+    from confluent_kafka.admin import AdminClient
+
+    return AdminClient(client_config(settings) | {"log_level": "0"})
+
+
+def ids(client, topics: Sequence[str]) -> dict[str, tuple[str, list[int]]]:
+    """Topic -> its id, and its partitions. Raises BrokerError."""
+    from confluent_kafka import KafkaException, TopicCollection
+
+    found = {}
+    for topic, future in client.describe_topics(TopicCollection(list(topics)), request_timeout=_WITHIN).items():
+        try:
+            told = future.result()
+        except KafkaException as err:
+            raise BrokerError(
+                f"topic={topic}: the broker must describe it within {_WITHIN:.0f} s and did not ({err.args[0].str()}); check "
+                "that the broker runs and has the topic"
+            ) from err
+        found[topic] = str(told.topic_id), [p.id for p in told.partitions]
+    return found
+
+
+def on_broker(client, topics: Sequence[str]) -> dict[str, Broker]:
+    """What the broker says of the topics. Raises BrokerError."""
+    from confluent_kafka import KafkaException, TopicPartition
+    from confluent_kafka.admin import OffsetSpec
+
+    described, found = ids(client, topics), {}
+    for topic, (identity, partitions) in described.items():
+        ends = []
+        for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
+            wanted = {TopicPartition(topic, p): spec for p in partitions}
+            try:
+                answers = client.list_offsets(wanted, request_timeout=_WITHIN)
+                ends.append({str(at.partition): future.result().offset for at, future in answers.items()})
+            except KafkaException as err:
+                raise BrokerError(
+                    f"topic={topic}: the broker must tell its offsets within {_WITHIN:.0f} s and did not ({err.args[0].str()}); "
+                    "check that it runs"
+                ) from err
+        found[topic] = Broker(identity, *ends)
+    return found
+
+
+def check_ids(settings: Settings, table: Table, present: Mapping[str, str]) -> None:
+    """Keeps the ids of topics that are new to the table; raises TopicError if one is not that which the table has read."""
+    before = known(settings, table)
+    for topic, identity in present.items():
+        if before.ids.get(topic, identity) != identity:
+            raise TopicError(
+                f"table={table.name}, topic={topic}, id={identity}: the table has read the topic of id {before.ids[topic]}, "
+                f"and this is another one of that name, so its offsets mean other messages; `lakehouse new-topic {table.name}` "
+                "declares it, and reads it from its beginning"
+            )
+    if new := {topic: identity for topic, identity in present.items() if topic not in before.ids}:
+        note(settings, table, replace(before, ids=before.ids | new))
+
+
+def watch(settings: Settings, table: Table, topics: Sequence[str]) -> Callable[[], None]:
+    """Compares the ids again, each time it is called. Raises TopicError."""
+    client = admin(settings)
+
+    def look() -> None:
+        with suppress(BrokerError):  # while it is away nothing can be read either, and the next look compares
+            check_ids(settings, table, {topic: identity for topic, (identity, _) in ids(client, topics).items()})
+
+    return look
+
+
+def start(settings: Settings, table: Table, topics: Sequence[str], last: Commit | None, *, waits: bool) -> Offsets:
+    """Where a generation begins to read: behind the last commit; of a topic that is new, or made again, at its beginning.
+
+    Raises TopicError for a topic that is not the one read, CommitError if what comes next is not there any more. A query that has
+    its offsets `waits` for a topic that is behind them: a broker that has just started may still be recovering it.
+    """
+    found = on_broker(admin(settings), topics)
+    check_ids(settings, table, {topic: each.id for topic, each in found.items()})
+    if last is None:
+        return {}
+    now = known(settings, table)
+    begun = {}
+    for topic, there in found.items():
+        if topic not in last.inputs or now.begins(topic, last):
+            continue
+        read = {p: _past(now.gaps, topic, p, offset) for p, offset in last.inputs[topic].items()}
+        _check_there(table, topic, read, there, waits)
+        begun[topic] = {p: read.get(p, _EARLIEST) for p in there.end}
+    return begun
+
+
+def _past(gaps: Sequence[Gap], topic: str, partition: str, offset: int) -> int:
+    return next((g.until for g in gaps if (g.topic, g.partition, g.since) == (topic, partition, offset)), offset)
+
+
+def lost(settings: Settings, table: Table, found: Mapping[str, Broker], last: Commit) -> list[Gap]:
+    """The offsets behind the last commit that the topics do not have any more."""
+    now = known(settings, table)
+    read = {topic: last.inputs.get(topic, {}) for topic in found if not now.begins(topic, last)}
+    return [
+        Gap(topic, p, offset, found[topic].first[p])
+        for topic, offsets in read.items()
+        for p, offset in offsets.items()
+        if _past(now.gaps, topic, p, offset) < found[topic].first.get(p, 0)
+    ]
+
+
+def _check_there(table: Table, topic: str, read: Mapping[str, int], there: Broker, waits: bool) -> None:
+    for partition, offset in read.items():
+        where = f"table={table.name}, topic={topic}, partition={partition}, offset={offset}"
+        if offset < there.first.get(partition, 0):
+            raise CommitError(
+                f"{where}: the table goes on from there, and the topic begins with {there.first[partition]}; what is between is "
+                f"lost to the table. `lakehouse accept-gap {table.name}` declares that and goes on; lengthen the retention"
+            )
+        if offset > there.end.get(partition, -1):
+            wrong = (
+                f"{where}: the table has read up to there, and the topic ends with {there.end.get(partition, 'none')}, so it has "
+                "lost messages since; recover the topic, or create it again and declare that by "
+                f"`lakehouse new-topic {table.name}`"
+            )
+            if not waits:
+                raise CommitError(wrong)
+            print(wrong, file=sys.stderr, flush=True)
+
+
+def check_joined(table: Table, topics: Topics, before: Commit | None, begins: Offsets | None, ends: Offsets) -> None:
+    """Raises CommitError if a micro-batch does not begin where the commit before it ended, by topic and partition.
+
+    `begins` may leave out partitions that are new, which begin at their first offset.
+    """
+    for topic, partitions in ends.items():
+        begun = (begins or {}).get(topic, {})
+        for partition, end in partitions.items():
+            where = f"table={table.name}, topic={topic}, partition={partition}"
+            if end < begun.get(partition, 0):
+                raise CommitError(
+                    f"{where}, offset={end}: a micro-batch reads forward, and this one would go back from {begun[partition]}; "
+                    "the topic has fewer messages than were read, see whether it was created again"
+                )
+            if before is None or topic not in before.inputs or topics.begins(topic, before) or partition not in begun:
+                continue
+            read = before.inputs[topic].get(partition, begun[partition])
+            if begun[partition] not in (read, _past(topics.gaps, topic, partition, read)):
+                what = "skip" if begun[partition] > read else "read twice"
+                raise CommitError(
+                    f"{where}, offset={begun[partition]}: offsets join on from commit to commit, the last one ended at {read}, "
+                    f"and this micro-batch would {what} what lies between; remove the newest folder of the table's checkpoint, "
+                    "and its job begins a generation behind the last commit"
+                )
+
+
+def declare_anew(settings: Settings, table: Table, present: Mapping[str, str], last: tuple[int, int]) -> None:
+    """Notes that topics of these ids are read from their beginning, behind that micro-batch (generation, batch)."""
+    before, now = known(settings, table), datetime.now(UTC).isoformat()
+    changed = {topic: identity for topic, identity in present.items() if before.ids.get(topic, identity) != identity}
+    anew = dict.fromkeys(changed, (*last, now))
+    gaps = tuple(gap for gap in before.gaps if gap.topic not in changed)
+    note(settings, table, Topics({**before.ids, **present}, {**before.anew, **anew}, gaps))

@@ -1,0 +1,125 @@
+"""The commands of the `lakehouse` command line about the topics of ingest tables."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakehouse import console
+from lakehouse.console import AsJson
+
+if TYPE_CHECKING:
+    from lakehouse.frontier import Commit
+    from lakehouse.offsets import Broker
+    from lakehouse.settings import Settings
+    from lakehouse.table import Table
+
+app = typer.Typer()
+
+_Ingest = Annotated[str, typer.Argument(metavar="TABLE", help="A table read straight from a topic")]
+_Yes = Annotated[bool, typer.Option("--yes", help="Do not ask")]
+
+
+@app.command()
+def offsets(table: _Ingest, as_json: AsJson = False) -> None:
+    """Compare an ingest table with its topics, message by message, as far as the topics still reach: missing, doubled.
+
+    Beside the stream, up to its last commit. Exit code 0 if each message is there once, 1 if not, 2 when refused.
+    """
+    from lakehouse.catalog import load
+    from lakehouse.settings import from_environment
+    from lakehouse.topic_check import Checked, check
+
+    settings = from_environment()
+    catalog = load(settings)
+    with console.working(f"comparing {table} with its topics"):
+        found = check(settings, catalog, catalog.table(table))
+    if as_json:
+        console.print_json([asdict(each) for each in found])
+    else:
+        console.print_rows(Checked.__dataclass_fields__, (asdict(each).values() for each in found))
+    if any(each.missing or each.doubled for each in found):
+        raise typer.Exit(1)
+
+
+@app.command("new-topic")
+def new_topic(table: _Ingest, yes: _Yes = False) -> None:
+    """Declare that a topic was deleted and created again: its messages are read from its beginning, in a new generation.
+
+    While the table's job is stopped. What the table has read of the topic before stays. Exit code 0 when done, 2 when refused.
+    """
+    from lakehouse import checkpoints
+    from lakehouse import offsets as positions
+    from lakehouse.errors import RangeError
+
+    with _stopped(table) as (settings, declared, last, there):
+        present = {topic: each.id for topic, each in there.items()}
+        before = positions.known(settings, declared).ids
+        changed = {topic: identity for topic, identity in present.items() if before.get(topic, identity) != identity}
+        if not changed:
+            raise RangeError(
+                f"table={table}, topic={', '.join(present)}: its id is the one that the table has read, so nothing is declared; "
+                "`lakehouse start` goes on where it was"
+            )
+        for topic, identity in changed.items():
+            count = sum(there[topic].end[p] - there[topic].first[p] for p in there[topic].end)
+            console.print_text(f"{topic}: id {before[topic]} before, {identity} now, {count:,} messages")
+        _ask(yes, "read from the beginning?")
+        after = (last.generation, last.batch) if last else (0, -1)
+        positions.declare_anew(settings, declared, present, after)
+        begun = checkpoints.begin(settings, declared, None, f"{', '.join(sorted(changed))} was created again, by new-topic")
+    console.print_text(f"{table}: generation {begun.generation} reads from the beginning; `lakehouse start {declared.pipeline}`")
+
+
+@app.command("accept-gap")
+def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
+    """Declare that messages which the topic no longer has, and the table has not read, are lost: it goes on behind them.
+
+    While the table's job is stopped. Exit code 0 when done, 2 when refused.
+    """
+    from lakehouse import checkpoints
+    from lakehouse import offsets as positions
+    from lakehouse.errors import RangeError
+
+    with _stopped(table) as (settings, declared, last, there):
+        positions.check_ids(settings, declared, {topic: each.id for topic, each in there.items()})
+        gaps = positions.lost(settings, declared, there, last) if last else []
+        if not gaps:
+            raise RangeError(
+                f"table={table}: its topics have all that it has not read, so nothing is lost; start its job"
+            )
+        for gap in gaps:
+            console.print_text(f"{gap.topic}, partition {gap.partition}: offsets {gap.since} to {gap.until - 1} are lost")
+        _ask(yes, "go on without them?")
+        known = positions.known(settings, declared)
+        positions.note(settings, declared, replace(known, gaps=(*known.gaps, *gaps)))
+        checkpoints.begin(settings, declared, None, "messages that the topic had lost were declared, by accept-gap")
+    console.print_text(f"{table}: it goes on behind them; `lakehouse start {declared.pipeline}`")
+
+
+@contextmanager
+def _stopped(name: str) -> "Iterator[tuple[Settings, Table, Commit | None, dict[str, Broker]]]":
+    """An ingest table whose job does not run and cannot start meanwhile, with its last commit and what the broker says."""
+    from lakehouse import offsets as positions
+    from lakehouse.catalog import load
+    from lakehouse.errors import RangeError
+    from lakehouse.frontier import Journal
+    from lakehouse.settings import from_environment
+    from streaming_jobs import lease
+
+    settings = from_environment()
+    catalog = load(settings)
+    table = catalog.table(name)
+    topics = sorted(source.topic for source in catalog.topics_of(table).values())
+    if not topics:
+        raise RangeError(f"table={name}: a {catalog.kind(table)} table has no topic; name an ingest table, which reads one")
+    with lease.held(settings, table.pipeline):
+        there = positions.on_broker(positions.admin(settings), topics)
+        yield settings, table, next(Journal(settings, table).live(), None), there
+
+
+def _ask(yes: bool, what: str) -> None:
+    if not yes:
+        typer.confirm(what, abort=True)

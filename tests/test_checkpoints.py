@@ -1,0 +1,211 @@
+"""Checkpoints that are gone, torn, older or newer than their table: no row is lost or doubled, and it is said."""
+
+import shutil
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse import generations, live
+from lakehouse.errors import CommitError
+from lakehouse.frontier import Journal
+from lakehouse.table import expect, interval, kafka, session, table, tumbling
+from lakehouse.testing import Aborted, Stage, assert_live_equals_bounded
+
+HERE = sys.modules[__name__]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+visit_topic = kafka("visits", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def seen(visit_topic: DataFrame) -> DataFrame:
+    return visit_topic
+
+
+@table(layer="silver", expectations=[expect.column_values_to_be_between("value", max_value=90)])
+def plain(seen: DataFrame) -> DataFrame:
+    return seen.where("value > 0")
+
+
+@table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
+def short(seen: DataFrame) -> DataFrame:
+    """Computed range by range, as each closes."""
+    return seen.groupBy("window", "user").agg(F.sum("value").alias("value"))
+
+
+@table(layer="gold", window=tumbling("5 minutes"), keys=["user"])
+def long(seen: DataFrame) -> DataFrame:
+    """Kept in Spark's state."""
+    return seen.groupBy("window", "user").agg(F.sum("value").alias("value"))
+
+
+@table(layer="gold", window=session("2 minutes"), keys=["user"])
+def sessions(seen: DataFrame) -> DataFrame:
+    return seen.groupBy("window", "user").agg(F.count("*").alias("n"), F.sum("value").alias("value"))
+
+
+@table(layer="silver", join=interval(after="30 seconds"))
+def near(seen: DataFrame) -> DataFrame:
+    others = seen.where("user = 'b'").select(F.col("at").alias("then"), F.col("value").alias("other"))
+    return seen.where("user = 'a'").join(others, F.expr("then BETWEEN at AND at + interval 30 seconds"))
+
+
+@table(layer="gold", keeps="state", keys=["user"])
+def totals(seen: DataFrame) -> DataFrame:
+    return seen.groupBy("user").agg(F.count("*").alias("n"), F.sum("value").alias("value"))
+
+
+@table(layer="silver", keeps="history", keys=["user"])
+def latest(seen: DataFrame) -> DataFrame:
+    return seen.select("user", "at", "value", "_arrival")
+
+
+ALL = ("plain", "short", "long", "sessions", "near", "totals", "latest")
+GONE = (
+    ("", "", "", "", "", "", ""),
+    ("offsets", "commits", "state", "offsets", "metadata", "commits", "offsets"),
+    ("commits", "metadata", "commits", "state", "offsets", "state", "metadata"),
+)  # of the checkpoint of each: everything, then a part
+
+
+def at(second: float, user: str = "a", value: int = 1) -> dict:
+    return {"user": user, "at": (START + timedelta(seconds=second)).isoformat(), "value": value}
+
+
+def feed(stage: Stage, minute: int) -> None:
+    """Two minutes of rows in three commits; some of them late, one of them too large."""
+    for third in range(3):
+        seconds = range(60 * minute + 40 * third, 60 * minute + 40 * (third + 1), 9)
+        rows = [at(s, "a", s % 7) for s in seconds] + [at(s + 1, "b", s % 5 + 1) for s in seconds]
+        stage.feed("seen", [*rows, at(60 * minute - 700, "late", 5), at(60 * minute + 40 * third, "large", 99)])
+
+
+def checkpoint(stage: Stage, name: str) -> Path:
+    """The newest folder of the table's query."""
+    folder = stage.lake.settings.root / "_checkpoints" / name
+    return folder / str(max(int(p.name) for p in folder.iterdir()))
+
+
+def gone(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def proven(stage: Stage, *names: str) -> None:
+    """All rows once, in table and quarantine."""
+    stage.advance("seen", at(36_000, "end", 0))
+    stage.run(*names)
+    for name in names:
+        found = assert_live_equals_bounded(stage, name)
+        assert found.rows_live and not found.rows_by_bounded_runs, (name, found)
+    if "plain" in names:
+        large = stage.rows("plain", "quarantine").where("_arrival.offset IS NOT NULL").select("_arrival.offset")
+        fed = stage.rows("seen").where("value = 99").count()
+        assert large.count() == large.distinct().count() == fed
+
+
+def counted_once(stage: Stage, *names: str) -> None:
+    """The journal counts each row of the input once, however often it was read."""
+    arrived = stage.rows("seen").count()
+    for name in names:
+        lines = list(Journal(stage.lake.settings, stage.lake.catalog.table(name)).live())
+        assert sum(c.arrived for c in lines) == arrived, name
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(900)
+def test_a_checkpoint_that_is_gone_or_lacks_a_part_loses_and_doubles_nothing(stage_of, capsys):
+    stage = stage_of(HERE)
+    feed(stage, 0)
+    stage.run(*ALL)
+    for round, parts in enumerate(GONE, 1):
+        feed(stage, 4 * round)
+        stage.run(*ALL)  # once more, so that a batch whose number is used again would be missed
+        capsys.readouterr()
+        for name, part in zip(ALL, parts, strict=True):
+            gone(checkpoint(stage, name) / part if part else checkpoint(stage, name).parent)
+        feed(stage, 4 * round + 2)
+        stage.run(*ALL)
+        told = capsys.readouterr().err
+        for name in ALL:
+            assert f"table={name}, generation={round + 1}: the checkpoint did not fit the table" in told, (round, name, told)
+    proven(stage, *ALL)
+    counted_once(stage, "plain", "short", "long", "sessions", "near")
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(900)
+def test_an_older_copy_of_a_checkpoint_and_a_crash_before_it_was_removed(stage_of, tmp_path):
+    stage = stage_of(HERE)
+    everything = stage.lake.settings.root / "_checkpoints"
+    feed(stage, 0)
+    stage.run(*ALL)
+    shutil.copytree(everything, tmp_path / "older")
+    feed(stage, 4)
+    stage.run(*ALL)
+    shutil.rmtree(everything)
+    shutil.move(tmp_path / "older", everything)
+    feed(stage, 8)
+    stage.run(*ALL)
+
+    def crash(point: str) -> None:
+        if point == "rows":
+            raise Aborted(point)
+
+    feed(stage, 16)
+    for name in ALL:
+        with pytest.raises(StreamingQueryException, match="Aborted"):
+            live.start(stage.lake, stage.lake.catalog.table(name), available_now=True, reached=crash).awaitTermination()
+    shutil.rmtree(everything)  # what the last micro-batch put aside is not written, and no journal knows of its rows
+    feed(stage, 18)
+    stage.run(*ALL)
+    proven(stage, *ALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(900)
+def test_a_table_that_was_put_back_is_filled_from_there_on(stage_of, tmp_path):
+    stage = stage_of(HERE)
+    paths = {name: stage.lake.path(stage.lake.catalog.table(name)) for name in (*ALL, "seen")}
+    feed(stage, 0)
+    stage.run(*ALL)
+    before = {name: DeltaTable(str(path)).version() for name, path in paths.items()}
+    feed(stage, 4)
+    stage.run(*ALL)
+    for name in ALL:
+        DeltaTable(str(paths[name])).restore(before[name])
+    feed(stage, 8)
+    stage.run(*ALL)  # by RESTORE, which takes no transaction back
+
+    copied = {name: shutil.copytree(path, tmp_path / name) for name, path in paths.items()}
+    feed(stage, 12)
+    stage.run(*ALL)
+    for name in ALL:
+        gone(paths[name])
+        shutil.copytree(copied[name], paths[name])
+    feed(stage, 16)
+    stage.run(*ALL)  # by an older copy of its folder
+
+    for name in ("plain", "long"):
+        gone(paths[name])
+    live.prepare(stage.lake, list(stage.lake.catalog))
+    stage.run(*ALL)  # removed, and made anew
+    proven(stage, *ALL)
+
+    seen = stage.lake.catalog.table("seen")
+    last = DeltaTable(str(paths["seen"])).version()
+    DeltaTable(str(paths["seen"])).restore(last - 1)
+    with pytest.raises(CommitError, match=f"table=seen, version={last - 1}: .*long, .*twice. Put back its version {last}"):
+        generations.fit(stage.lake, seen, lambda *_: None)
+    gone(paths["seen"])
+    shutil.copytree(copied["seen"], paths["seen"])
+    with pytest.raises(CommitError, match=r"table=plain, input=seen, version=\d+: .*the input is older than what was read"):
+        stage.run("plain")

@@ -1,0 +1,258 @@
+"""An ingest table and its topic, on a real broker: checkpoints that do not fit, offsets that join on, topics created again."""
+
+import json
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from deltalake import DeltaTable, write_deltalake
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from test_streaming_job import awaited
+from typer.testing import CliRunner
+
+from lakehouse import broker, checkpoints, jars, live, offsets
+from lakehouse.catalog import catalog_of
+from lakehouse.errors import CommitError, TopicError
+from lakehouse.frontier import Commit
+from lakehouse.kafka_options import client_config
+from lakehouse.lake import Lake
+from lakehouse.settings import Settings, from_environment
+from lakehouse.table import kafka, table
+from lakehouse.testing import Aborted
+from streaming_jobs import notices, progress, topic_commands, views
+from streaming_jobs.progress import JobStatus, QueryStatus
+from streaming_jobs.queries import LiveQuery
+
+HERE = sys.modules[__name__]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+PARTS = ("offsets", "commits", "metadata")
+
+sent_topic = kafka("sent", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL")
+again_topic = kafka("again", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL")
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def taken(sent_topic: DataFrame) -> DataFrame:
+    return sent_topic
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def taken_again(again_topic: DataFrame) -> DataFrame:
+    return again_topic
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory, spark) -> Iterator[Lake]:
+    root = tmp_path_factory.mktemp("topics")
+    settings = Settings(root=root, jars=from_environment().jars, tables=(__name__,))
+    broker.start(settings, jars.resolve(settings.jars))
+    lake = Lake(spark, settings, catalog_of([HERE]))
+    live.prepare(lake, list(lake.catalog))
+    yield lake
+    broker.stop(settings)
+
+
+def send(lake: Lake, topic: str, count: int) -> None:
+    """To two partitions; every tenth message is no row."""
+    producer = Producer(client_config(lake.settings) | {"acks": "all", "log_level": "0"})
+    for n in range(count):
+        row = {"n": n, "at": (START + timedelta(seconds=n)).isoformat()}
+        producer.produce(topic, json.dumps(row) if n % 10 else b"junk", b"key", partition=n % 2)
+    assert producer.flush(30) == 0
+
+
+def run(lake: Lake, name: str) -> None:
+    live.start(lake, lake.catalog.table(name), available_now=True).awaitTermination()
+
+
+def checkpoint(lake: Lake, name: str) -> Path:
+    table = lake.catalog.table(name)
+    return checkpoints.folder_of(lake.settings, table, checkpoints.generation(lake.settings, table))
+
+
+def command(lake: Lake, *arguments: str):
+    environment = {"LAKEHOUSE_ROOT": str(lake.settings.root), "LAKEHOUSE_TABLES": __name__}
+    return CliRunner().invoke(topic_commands.app, arguments, env=environment)
+
+
+def compared(lake: Lake, name: str) -> list[dict]:
+    done = command(lake, "offsets", name, "--json")
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.exit_code == any(each["missing"] or each["doubled"] for each in found), done.output
+    return found
+
+
+def all_once(lake: Lake, name: str, count: int) -> None:
+    found = compared(lake, name)
+    assert [(each["missing"], each["doubled"]) for each in found] == [(0, 0)] * 2, found
+    assert sum(each["rows"] for each in found) == count
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(900)
+def test_an_ingest_table_whose_checkpoint_does_not_fit_has_each_message_once(lake, capsys, tmp_path):
+    name, declared = "taken", lake.catalog.table("taken")
+    broker.ensure_topics(lake.settings, {"sent": 2})
+    send(lake, "sent", 20)
+    run(lake, name)
+    count = 20
+    for part in ("", *PARTS):
+        for _ in range(2):
+            send(lake, "sent", 20)
+            run(lake, name)
+        capsys.readouterr()
+        shutil.rmtree(checkpoint(lake, name).parent) if not part else None
+        if part:
+            path = checkpoint(lake, name) / part
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        send(lake, "sent", 30)
+        run(lake, name)
+        count += 70
+        assert "the checkpoint did not fit the table" in capsys.readouterr().err, part
+        all_once(lake, name, count)
+
+    shutil.copytree(checkpoint(lake, name), tmp_path / "older")
+    send(lake, "sent", 20)
+    run(lake, name)
+    shutil.rmtree(checkpoint(lake, name))
+    shutil.move(tmp_path / "older", checkpoint(lake, name))
+    send(lake, "sent", 20)
+    run(lake, name)
+    all_once(lake, name, count := count + 40)
+
+    def crash(point: str) -> None:
+        if point == "rows":
+            raise Aborted(point)
+
+    send(lake, "sent", 20)
+    with pytest.raises(StreamingQueryException, match="Aborted"):
+        live.start(lake, declared, available_now=True, reached=crash).awaitTermination()
+    shutil.rmtree(checkpoint(lake, name).parent)  # its rows are in the table, what it put aside is not
+    send(lake, "sent", 20)
+    run(lake, name)
+    all_once(lake, name, count := count + 40)
+
+    before = DeltaTable(str(lake.path(declared))).version()
+    send(lake, "sent", 20)
+    run(lake, name)
+    send(lake, "sent", 20)
+    run(lake, name)
+    DeltaTable(str(lake.path(declared))).restore(before)
+    send(lake, "sent", 20)
+    run(lake, name)
+    all_once(lake, name, count := count + 60)
+    send(lake, "sent", 20)
+    run(lake, name)
+    all_once(lake, name, count + 20)
+
+    stored = DeltaTable(str(lake.path(declared)))
+    twice = stored.to_pyarrow_table().slice(0, 2)
+    stored.delete("_arrival.partition = 1 AND _arrival.offset = 3")
+    write_deltalake(str(lake.path(declared)), twice, mode="append")
+    found = compared(lake, name)
+    assert [sum(each[what] for each in found) for what in ("missing", "doubled")] == [1, 2], found
+    assert found[1]["examples"].startswith("missing 3")
+
+
+def created_again(lake: Lake, topic: str, count: int) -> None:
+    client = offsets.admin(lake.settings)
+    client.delete_topics([topic])[topic].result()
+    awaited(lambda: topic not in client.list_topics(timeout=10).topics, "deleted")
+    broker.ensure_topics(lake.settings, {topic: 2})
+    send(lake, topic, count)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(900)
+def test_a_topic_created_again_is_named_and_read_from_its_beginning(lake):
+    name, declared = "taken_again", lake.catalog.table("taken_again")
+    broker.ensure_topics(lake.settings, {"again": 2})
+    send(lake, "again", 40)
+    run(lake, name)
+    rows = 40
+    for count in (60, 20):  # more than were read, and fewer
+        before = offsets.known(lake.settings, declared).ids["again"]
+        created_again(lake, "again", count)
+        words = f"id=.*has read the topic of id {re.escape(before)}.*lakehouse new-topic taken_again"
+        with pytest.raises(TopicError, match=words):
+            run(lake, name)
+        parked = LiveQuery(lake, declared)
+        parked.start()
+        assert parked.parked and before in parked.status.error
+        refused = command(lake, "new-topic", name)
+        assert refused.exit_code == 1 and "read from the beginning?" in refused.output
+        done = command(lake, "new-topic", name, "--yes")
+        assert done.exit_code == 0 and before in done.output and f"{count} messages" in done.output, done.output
+        run(lake, name)
+        all_once(lake, name, count)
+        rows += count
+        assert lake.read(declared).count() + lake.read(declared, side="quarantine").count() == rows
+    assert isinstance(command(lake, "new-topic", name, "--yes").exception, Exception), "it is the topic that was read"
+
+    shutil.rmtree(checkpoint(lake, name).parent)
+    send(lake, "again", 10)
+    query = LiveQuery(lake, declared)
+    query.start()
+    assert query.status.begun.endswith(": it is gone"), query.status
+    try:
+        awaited(lambda: sum(each["rows"] for each in compared(lake, name)) == 30, "the rest of the topic")
+        all_once(lake, name, 30)
+        for count in (10, 200):
+            send(lake, "again", 4)
+            created_again(lake, "again", count)
+            deadline = time.monotonic() + 120
+            while not query.parked:
+                assert time.monotonic() < deadline, query.status
+                query.observe()
+                query.tend()
+                time.sleep(0.2)
+            assert "lakehouse new-topic taken_again" in query.status.error
+            assert command(lake, "new-topic", name, "--yes").exit_code == 0
+            query = LiveQuery(lake, declared)
+            query.start()
+            awaited(lambda count=count: sum(each["rows"] for each in compared(lake, name)) == count, "read from the beginning")
+    finally:
+        query.stop()
+
+
+def test_a_generation_that_began_is_told_of_once(tmp_path):
+    settings, now = Settings(root=tmp_path), "2026-01-01T00:00:00+00:00"
+    query = QueryStatus("taken", True, begun="generation 2: it is gone")
+    progress.write(settings, JobStatus("sent", 1, 1.0, 0, 0.0, "stopped", now, now, queries=(query,)))
+    assert views.troubles(progress.read(settings, "sent")) == ["table=taken is in a new generation 2: it is gone"]
+    [notice] = notices.of_job(settings, "sent")
+    assert (notice.what, notice.table, notice.why) == ("checkpoint_replaced", "taken", "generation 2: it is gone")
+    assert notice.at == START
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "wrong"),
+    [
+        ({"0": 5, "1": 7}, {"0": 9, "1": 9}, ""),
+        ({"0": 5, "1": 7}, {"0": 9, "1": 9, "2": 4}, ""),
+        ({"0": 6, "1": 7}, {"0": 9, "1": 9}, "partition=0, offset=6: .*ended at 5, and this micro-batch would skip"),
+        ({"0": 5, "1": 4}, {"0": 9, "1": 9}, "partition=1, offset=4: .*ended at 7, and this micro-batch would read twice"),
+        ({"0": 5, "1": 7}, {"0": 5, "1": 3}, "partition=1, offset=3: .*would go back from 7"),
+    ],
+)
+def test_offsets_join_on_from_commit_to_commit(begins, ends, wrong):
+    before = Commit("taken", "live", 1, 3, 4, START, "", inputs={"sent": {"0": 5, "1": 7}})
+    declared = catalog_of([HERE]).table("taken")
+    topics = offsets.Topics()
+    if not wrong:
+        offsets.check_joined(declared, topics, before, {"sent": begins}, {"sent": ends})
+        return
+    with pytest.raises(CommitError, match=wrong):
+        offsets.check_joined(declared, topics, before, {"sent": begins}, {"sent": ends})
+    if "skip" in wrong:
+        known = offsets.Topics(gaps=(offsets.Gap("sent", "0", 5, 6),))
+        offsets.check_joined(declared, known, before, {"sent": begins}, {"sent": ends})
