@@ -4,7 +4,8 @@ How a micro-batch is written, `lakehouse.live_run` says.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache, partial
 
@@ -23,6 +24,8 @@ from lakehouse.ranges import EPOCH, Range
 from lakehouse.table import Table
 
 _INSTANT = timedelta(microseconds=1)
+_EXCLUDED = "spark.sql.optimizer.excludedRules"
+_PRUNING = "org.apache.spark.sql.catalyst.optimizer.PruneFilters"
 _RECORDS = 10_000  # of a micro-batch, to be worth a task of their own
 
 
@@ -49,7 +52,19 @@ def start(
     writer = stream.writeStream.queryName(table.name).option("checkpointLocation", str(run.checkpoint))
     trigger = {"availableNow": True} if available_now else {"processingTime": lake.pace(table)}
     mode = "update" if table.keeps == "state" else "append"
-    return writer.outputMode(mode).foreachBatch(batches).trigger(**trigger).start()
+    with _gate_kept(lake):
+        return writer.outputMode(mode).foreachBatch(batches).trigger(**trigger).start()
+
+
+@contextmanager
+def _gate_kept(lake: Lake) -> Iterator[None]:
+    """A query that starts now keeps its gate and its watermark where a filter is never true, which Spark else removes with it."""
+    excluded = lake.spark.conf.get(_EXCLUDED, "")
+    lake.spark.conf.set(_EXCLUDED, ",".join(filter(None, (excluded, _PRUNING))))
+    try:
+        yield  # the query takes a copy of the session's settings
+    finally:
+        lake.spark.conf.set(_EXCLUDED, excluded)
 
 
 def _cut(lake: Lake, table: Table) -> bool:
@@ -140,11 +155,11 @@ def _row(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
         before = lake.journal(run.table).before(run.generation, batch_id)
         gate = Observation()
         others = _near(lake, run, batch) if run.table.deduplicate else None
-        judged = run.plan.derived(batch, snapshots, "live", gate, others=others)
+        judged = run.plan.derived(batch, plan.beside(batch, snapshots), "live", gate, others=others)
         start = (before and before.frontier) or run.start
 
         def counts(_: Mapping[str, object]) -> dict[str, object]:
-            passed = gate.get
+            passed = run.plan.gate_counts(gate, batch)
             furthest = passed["watermark"]
             return {
                 "arrived": passed["arrived"],

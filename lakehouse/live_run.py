@@ -150,7 +150,7 @@ class LiveRun:
         replayed = batch <= self.committed
         version = sinks.append(plan.good(counted), path, app, batch, metadata, replayed=replayed)
         self.reached("rows")
-        seen = outcome.get
+        seen = plan.observed(outcome) or judged.agg(good, bad, *observed).head().asDict()
         # the second pass over the batch is paid for only when there is something to put aside
         if seen["bad"] and not (replayed and batch <= sinks.committed(aside, app)):
             sinks.append(plan.bad(completed(judged)), aside, app, batch, metadata)

@@ -162,6 +162,14 @@ class Plan:
             return self._called(inputs, set())
         return histories.changes(self._called(inputs, {ARRIVAL}), self.event_time)
 
+    def gate_counts(self, gate: Observation, rows: DataFrame) -> Mapping[str, object]:
+        """What the gate observed of `rows`; counted by itself if they did not all pass it.
+
+        A join with nothing gives nothing without reading its other side, where it is not removed at all.
+        """
+        seen = observed(gate)
+        return seen if seen and seen["arrived"] else self.counts(rows).head().asDict()
+
     def counts(self, rows: DataFrame) -> DataFrame:
         """One row: how many rows of the driving input arrived, how many of them late (`event_time.counts`)."""
         return self._flagged(rows).agg(*event_time.counts(self.table, self.event_time))
@@ -207,6 +215,22 @@ class Plan:
 def _plain(rows: DataFrame) -> DataFrame:
     """An input as functions see it: without technical columns."""
     return rows.drop(*(name for name in rows.columns if name.startswith("_")))
+
+
+def beside(rows: DataFrame, others: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+    """The `others` in the Spark session of `rows`. A micro-batch belongs to its query's own session.
+
+    SQL finds no view of another session, and an observation made in one session never ends if the plan runs in another.
+    """
+    session = rows.sparkSession
+    of_plan = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows
+    plans = {name: each._jdf.queryExecution().analyzed() for name, each in others.items()}
+    return {name: DataFrame(of_plan(session._jsparkSession, each), session) for name, each in plans.items()}
+
+
+def observed(observation: Observation) -> dict[str, object] | None:
+    """What was observed; None if Spark saw that no row can come, and removed the observation with the rest of the plan."""
+    return observation.get if observation._jo.getRow().length() else None
 
 
 def utc(moment: datetime) -> datetime:
