@@ -10,7 +10,7 @@ from datetime import datetime
 
 from pyspark.sql import DataFrame, Observation
 
-from lakehouse import histories, plan, sinks
+from lakehouse import histories, observing, plan, sinks
 from lakehouse.lake import Lake
 from lakehouse.live_run import LiveRun
 from lakehouse.table import Table
@@ -44,7 +44,7 @@ def history(run: LiveRun) -> tuple[DataFrame, Batches]:
 
     def batches(batch: DataFrame, batch_id: int) -> None:
         inputs, gate = _inputs(run, batch_id), Observation()
-        new = run.plan.kept(batch, plan.beside(batch, snapshots), gate).persist()
+        new = run.plan.kept(batch, observing.beside(batch, snapshots), gate).persist()
         try:
             written = new.count()
             if batch_id == 0:

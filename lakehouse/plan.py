@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse import event_time, histories, provable, quality, ranges, sources
+from lakehouse import event_time, histories, observing, provable, quality, ranges, returned, sources
 from lakehouse.catalog import Kind
 from lakehouse.errors import DeclarationError
 from lakehouse.event_time import ARRIVAL, ARRIVAL_TYPE, ORIGIN, PARTITION
@@ -119,6 +119,7 @@ class Plan:
         computation to some windows, or to some rows of a row table. `others`: among which duplicates are looked for.
         `end`: up to where `rows` are complete; count windows are then.
         """
+        returned.check_input(self.table, self.driving, rows)
         flagged = self._flagged(rows)
         if observed is not None:
             flagged = flagged.observe(observed, *event_time.counts(self.table, self.event_time))
@@ -167,7 +168,7 @@ class Plan:
 
         A join with nothing gives nothing without reading its other side, where it is not removed at all.
         """
-        seen = observed(gate)
+        seen = observing.observed(gate)
         return seen if seen and seen["arrived"] else self.counts(rows).head().asDict()
 
     def counts(self, rows: DataFrame) -> DataFrame:
@@ -187,50 +188,13 @@ class Plan:
 
     def _called(self, inputs: Mapping[str, DataFrame], kept: set[str]) -> DataFrame:
         rows = self.table(**inputs)
-        if not isinstance(rows, DataFrame):
-            raise DeclarationError(f"table={self.table.name}: its function returned {rows!r}; return a DataFrame")
-        where = f"table={self.table.name}, columns={rows.columns}"
-        if lost := kept - set(rows.columns):
-            raise DeclarationError(
-                f"{where}: a row-preserving table keeps {', '.join(sorted(lost))}, by which its rows are called late or "
-                "put aside; use withColumn and drop, or add the column to select"
-            )
-        if self.kind == "record":
-            provable.check_keeps_all(where, rows, inputs)
-        if self.table.window and self.table.window.kind == "session":
-            provable.check_sessions(where, rows)
-        wanted = {self.event_time} if self.kind in ("record", "row", "history") and not self.by_ingestion else set()
-        wanted |= {event_time.WINDOW, *self.table.keys} if self.kind == "window" else set(self.table.keys)
-        if missing := wanted - set(rows.columns):
-            raise DeclarationError(
-                f"{where}: the declaration names {', '.join(sorted(missing))}; the function must return it"
-            )
-        if self.by_ingestion and event_time.INGESTION in rows.columns:
-            raise DeclarationError(f"{where}: {event_time.INGESTION} is added by the library; leave it to it, or rename yours")
-        if unknown := [c for c in rows.columns if c.startswith("_") and c not in kept]:
-            raise DeclarationError(f"{where}: a leading '_' marks technical columns; rename {', '.join(unknown)}")
+        returned.check(self.table, self.kind, rows, inputs, kept, self.event_time)
         return rows
 
 
 def _plain(rows: DataFrame) -> DataFrame:
     """An input as functions see it: without technical columns."""
     return rows.drop(*(name for name in rows.columns if name.startswith("_")))
-
-
-def beside(rows: DataFrame, others: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
-    """The `others` in the Spark session of `rows`. A micro-batch belongs to its query's own session.
-
-    SQL finds no view of another session, and an observation made in one session never ends if the plan runs in another.
-    """
-    session = rows.sparkSession
-    of_plan = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows
-    plans = {name: each._jdf.queryExecution().analyzed() for name, each in others.items()}
-    return {name: DataFrame(of_plan(session._jsparkSession, each), session) for name, each in plans.items()}
-
-
-def observed(observation: Observation) -> dict[str, object] | None:
-    """What was observed; None if Spark saw that no row can come, and removed the observation with the rest of the plan."""
-    return observation.get if observation._jo.getRow().length() else None
 
 
 def utc(moment: datetime) -> datetime:
@@ -306,7 +270,10 @@ def in_batch_only(lake: Lake, step: Plan) -> bool:
     table, window = step.table, step.table.window
     if window is None:
         return bool(table.join or table.as_of)
-    return window.kind == "count" or provable.needs_whole_windows(_on_no_rows(lake, step))
+    if window.kind == "count":
+        return True
+    rows = _on_no_rows(lake, step)
+    return provable.needs_whole_windows(rows) or (window.kind == "session" and provable.groups_by_window_alone(rows))
 
 
 def _on_no_rows(lake: Lake, step: Plan) -> DataFrame:
