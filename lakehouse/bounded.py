@@ -199,6 +199,7 @@ def rewrite(lake: Lake, table: Table, span: Range, touched: DataFrame, version: 
 
 def refresh(lake: Lake, table: Table) -> Commit | None:
     """As `rebuild`; computes nothing if the table, its declaration, its files and the versions of its inputs are as then."""
+    _make_inputs(lake, table)
     noted = _noted(lake, table)
     there = (lake.path(table) / "_delta_log").is_dir()  # it may have been removed, to be filled again
     if there and noted.exists() and json.loads(noted.read_text()) == _of(lake, table, _inputs(lake, table)):
@@ -217,11 +218,19 @@ def rebuild(lake: Lake, table: Table) -> Commit | None:
         return None
     if lake.catalog.kind(table) != "snapshot":
         raise RangeError(f"table={table.name}: it has event time; give a range (start and end)")
+    _make_inputs(lake, table)
     sinks.create(lake, table)
     read = _inputs(lake, table)  # looked at first: of a file that changes meanwhile the next look sees another
     commit = _rebuilt(lake, table)
     replace_file(_noted(lake, table), _of(lake, table, read))
     return commit
+
+
+def _make_inputs(lake: Lake, table: Table) -> None:
+    """A snapshot is computed before any query runs: a state that it reads has no rows then, and was perhaps never made."""
+    for name in table.inputs:
+        if name in lake.catalog.tables and not lake.exists(lake.catalog.table(name)):
+            sinks.create(lake, lake.catalog.table(name))
 
 
 def _noted(lake: Lake, table: Table) -> Path:

@@ -151,7 +151,7 @@ def late(table: TableName, limit: Limit = 20, as_json: AsJson = False) -> None:
         raise RangeError(f"table={table}: only tables behind a record have late rows; a record keeps every row")
     arrival = "_arrival.watermark, _arrival.partition, _arrival.offset, _arrival.time AS arrived"
     columns = f"* EXCEPT (_arrival, _origin, _partition), {arrival}"
-    newest = f"SELECT {columns} FROM {view} ORDER BY arrived DESC, _arrival.partition, _arrival.offset DESC"
+    newest = f"SELECT {columns} FROM {view} ORDER BY _arrival.time DESC, _arrival.partition, _arrival.offset DESC"
     _print(_in_spark(settings, catalog, newest, limit), as_json)
 
 

@@ -99,6 +99,15 @@ def oldest(path: Path) -> int:
     return min(_versions(path), default=0)
 
 
+def written(path: Path, version: int) -> datetime | None:
+    """When that version was committed; None if the log does not say any more."""
+    commit = path / "_delta_log" / f"{version:020}.json"
+    lines = commit.read_text().splitlines() if commit.exists() else []
+    known = (info["timestamp"] for line in lines if (info := json.loads(line).get("commitInfo")))
+    found = next(known, None)
+    return found and datetime.fromtimestamp(found / 1000, UTC)
+
+
 def _versions(path: Path) -> Iterator[int]:
     return (int(p.stem) for p in (path / "_delta_log").glob("*.json") if p.stem.isdigit())
 

@@ -16,9 +16,11 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StructType
 
+from lakehouse.columns import helper
 from lakehouse.ranges import text
 
 _SALTS = ("a", "b")
+_GROUP, _ROW, _OURS, _EXPECTED, _ACTUAL = map(helper, ("group", "row", "ours", "expected", "actual"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,18 +137,18 @@ def differences(
     columns = proven_columns(expected)
     keys = [k for k in keys if k in columns] or columns
     values = [c for c in columns if c not in keys]
-    row, ours = _struct(values).alias("row"), F.col("ours")
-    expected, actual = (rows.select(*columns, F.col(group).alias("_group")) for rows in (expected, actual))
+    row, ours = _struct(values).alias(_ROW), F.col(_OURS)
+    expected, actual = (rows.select(*columns, F.col(group).alias(_GROUP)) for rows in (expected, actual))
     # tagged and grouped, not joined: both sides come from the same tables, in a join their columns would be ambiguous
-    only_expected = expected.exceptAll(actual).select("_group", *keys, row, F.lit(True).alias("ours"))
-    only_actual = actual.exceptAll(expected).select("_group", *keys, row, F.lit(False).alias("ours"))
-    sides = {"expected": F.when(ours, F.col("row")), "actual": F.when(~ours, F.col("row"))}
+    only_expected = expected.exceptAll(actual).select(_GROUP, *keys, row, F.lit(True).alias(_OURS))
+    only_actual = actual.exceptAll(expected).select(_GROUP, *keys, row, F.lit(False).alias(_OURS))
+    sides = {_EXPECTED: F.when(ours, F.col(_ROW)), _ACTUAL: F.when(~ours, F.col(_ROW))}
     lists = [F.sort_array(F.collect_list(rows)).alias(side) for side, rows in sides.items()]
-    pairs = only_expected.unionByName(only_actual).groupBy("_group", *keys).agg(*lists).persist()
+    pairs = only_expected.unionByName(only_actual).groupBy(_GROUP, *keys).agg(*lists).persist()
     try:
         found: dict[object, Difference] = {}
         for pair in pairs.toLocalIterator():
-            found[pair["_group"]] = _counted(found.get(pair["_group"], NONE), pair, keys, tolerance, most, names)
+            found[pair[_GROUP]] = _counted(found.get(pair[_GROUP], NONE), pair, keys, tolerance, most, names)
         return {group: difference for group, difference in found.items() if difference.total}
     finally:
         pairs.unpersist()
@@ -160,7 +162,7 @@ def _counted(
     before: Difference, pair: Row, keys: Sequence[str], tolerance: float, most: int, names: tuple[str, str]
 ) -> Difference:
     """`before`, and what the rows of one more key differ by."""
-    expected, actual = pair["expected"] or [], pair["actual"] or []
+    expected, actual = pair[_EXPECTED] or [], pair[_ACTUAL] or []
     same = min(len(expected), len(actual))
     far = sum(not _close(e, a, tolerance) for e, a in zip(expected, actual, strict=False))
     kind = "changed" if far else "missing" if len(expected) > same else "extra" if len(actual) > same else None

@@ -12,6 +12,7 @@ from operator import and_
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from lakehouse.columns import helper
 from lakehouse.event_time import ARRIVAL, SOURCE_ORDER
 
 VALID = ("valid_from", "valid_to")
@@ -63,10 +64,11 @@ def as_of(
     keys = {on: on} if isinstance(on, str) else dict(on)
     taken = dict(take) if isinstance(take, Mapping) else {name: name for name in take}
     there = history.where(~F.col("deleted")) if "deleted" in history.columns else history
-    own = {f"_of_{name}": name for name in (*keys.values(), *VALID)}
+    own = {helper(name): name for name in (*keys.values(), *VALID)}
     there = there.select(*(F.col(c).alias(n) for n, c in (own | taken).items()))
     # looked at for each row and version: an end that is never null is compared in three quarters of the time
-    there = there.withColumn("_of_valid_to", F.coalesce("_of_valid_to", F.timestamp_micros(F.lit(_EVER))))
-    valid = (F.col("_of_valid_from") <= F.col(at)) & (F.col(at) < F.col("_of_valid_to"))
-    same = (F.col(left) == F.col(f"_of_{right}") for left, right in keys.items())
+    begin, end = map(helper, VALID)
+    there = there.withColumn(end, F.coalesce(end, F.timestamp_micros(F.lit(_EVER))))
+    valid = (F.col(begin) <= F.col(at)) & (F.col(at) < F.col(end))
+    same = (F.col(left) == F.col(helper(right)) for left, right in keys.items())
     return rows.join(there, reduce(and_, same, valid), "left").drop(*own)

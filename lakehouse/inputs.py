@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
+from lakehouse import columns
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 
@@ -58,6 +59,7 @@ def kafka(
     the only time that a deletion has. Raises DeclarationError.
     """
     one_of("format", format, ("json", "text"))
+    _check_names(schema)
     if format == "text" and not _TEXT.fullmatch(schema):
         raise DeclarationError(
             f"schema={schema!r}, format='text': text is one column, a STRING; write for example 'line STRING NOT NULL'"
@@ -93,12 +95,21 @@ def files(path: str, *, schema: str, format: str = "csv", header: bool = True) -
     """
     if not header and format != "csv":
         raise DeclarationError(f"header=False, format={format!r}: only CSV files have a header line; leave it out")
+    _check_names(schema)
     module_file = inspect.stack()[1].frame.f_globals.get("__file__", "")
     absolute = path if "://" in path or path.startswith("/") else str(Path(module_file).resolve().parent / path)
     return FileSource(absolute, schema, format, header=header)
 
 
 Source = KafkaSource | FileSource
+
+
+def _check_names(schema: str) -> None:
+    if unusable := columns.reserved(re.findall(r"\w+", schema)):
+        raise DeclarationError(
+            f"schema, column={unusable[0]}: names that begin so are those of columns that the library adds while it computes; "
+            "name it otherwise where it is sent or written"
+        )
 
 
 def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from pyspark.sql import DataFrame, Observation
 
-from lakehouse import histories, plan, sinks
+from lakehouse import histories, observing, plan, sinks
 from lakehouse.lake import Lake
 from lakehouse.live_run import LiveRun
 from lakehouse.table import Table
@@ -44,14 +44,14 @@ def history(run: LiveRun) -> tuple[DataFrame, Batches]:
 
     def batches(batch: DataFrame, batch_id: int) -> None:
         inputs, gate = _inputs(run, batch_id), Observation()
-        new = run.plan.kept(batch, snapshots, gate).persist()
+        new = run.plan.kept(batch, observing.beside(batch, snapshots), gate).persist()
         try:
             written = new.count()
             if batch_id == 0:
                 rows = histories.versions(new, run.table.keys)
             else:
                 rows = histories.changed(_there(run), new, run.table.keys)
-            run.keep(rows, batch_id, inputs=inputs, written=written, **_reached(run, batch_id, gate.get))
+            run.keep(rows, batch_id, inputs=inputs, written=written, **_reached(run, batch_id, run.plan.gate_counts(gate, batch)))
         finally:
             new.unpersist()
 

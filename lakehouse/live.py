@@ -4,7 +4,8 @@ How a micro-batch is written, `lakehouse.live_run` says.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache, partial
@@ -20,6 +21,7 @@ from lakehouse import (
     event_time,
     generations,
     keyed,
+    observing,
     offsets,
     plan,
     ranges,
@@ -38,6 +40,8 @@ from lakehouse.ranges import EPOCH, Range
 from lakehouse.table import Table
 
 _INSTANT = timedelta(microseconds=1)
+_EXCLUDED = "spark.sql.optimizer.excludedRules"
+_PRUNING = "org.apache.spark.sql.catalyst.optimizer.PruneFilters"
 _RECORDS = 10_000  # of a micro-batch, to be worth a task of their own
 
 
@@ -62,6 +66,12 @@ def start(
         print(told, file=sys.stderr, flush=True)
     generations.fit(lake, table, _replayed)
     run = live_run(lake, table, reached)
+    for name, version in pinned_states(lake, table, run.pinned).items():
+        told = (
+            f"table={table.name}, input={name}: read as of {version}, until the job is started again; a table that is to follow "
+            "changes reads a history, as of the event time"
+        )
+        print(told, file=sys.stderr, flush=True)
     closing = run.plan.kind in ("row", "window") and plan.closes_ranges(lake, run.plan)
     kinds = {"record": _record, "row": _row, "window": _window, "state": keyed.state, "history": keyed.history}
     stream, batches = (_closing if closing else kinds[run.plan.kind])(run)
@@ -69,7 +79,30 @@ def start(
     writer = stream.writeStream.queryName(table.name).option("checkpointLocation", str(run.checkpoint))
     trigger = {"availableNow": True} if available_now else {"processingTime": lake.pace(table)}
     mode = "update" if table.keeps == "state" else "append"
-    return writer.outputMode(mode).foreachBatch(batches).trigger(**trigger).start()
+    aggregates = not closing and run.plan.kind in ("window", "state")
+    with _gate_kept(lake) if aggregates else nullcontext():
+        return writer.outputMode(mode).foreachBatch(batches).trigger(**trigger).start()
+
+
+@contextmanager
+def _gate_kept(lake: Lake) -> Iterator[None]:
+    """The gate of a query that starts now stays in its plan. Behind a filter that is never true Spark else removes it.
+
+    So it does with the watermark. (A micro-batch of another kind is counted by itself then: `Plan.gate_counts`.)
+    """
+    excluded = lake.spark.conf.get(_EXCLUDED, "")
+    lake.spark.conf.set(_EXCLUDED, ",".join(filter(None, (excluded, _PRUNING))))
+    try:
+        yield  # the query takes a copy of the session's settings
+    finally:
+        lake.spark.conf.set(_EXCLUDED, excluded)
+
+
+def pinned_states(lake: Lake, table: Table, versions: Mapping[str, int]) -> dict[str, str]:
+    """The states among the snapshot inputs, which change with each micro-batch, and what the table sees of them."""
+    states = [t for t in lake.catalog.snapshot_inputs(table) if t.keeps and t.name in versions]
+    at = {t.name: delta_log.written(lake.path(t), versions[t.name]) for t in states}
+    return {name: f"version {versions[name]}" + (f" of {ranges.text(moment)}" if moment else "") for name, moment in at.items()}
 
 
 def _cut(lake: Lake, table: Table) -> bool:
@@ -189,11 +222,11 @@ def _row(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
         before = lake.journal(run.table).before(run.generation, batch_id)
         gate = Observation()
         others = _near(lake, run, batch) if run.table.deduplicate else None
-        judged = run.plan.derived(batch, snapshots, "live", gate, others=others)
+        judged = run.plan.derived(batch, observing.beside(batch, snapshots), "live", gate, others=others)
         start = (before and before.frontier) or run.start
 
         def counts(_: Mapping[str, object]) -> dict[str, object]:
-            passed = gate.get
+            passed = run.plan.gate_counts(gate, batch)
             furthest = passed["watermark"]
             return {
                 "arrived": passed["arrived"],

@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from lakehouse import checkpoints, plan, sinks, sources
+from lakehouse import checkpoints, observing, plan, sinks, sources
 from lakehouse.checkpoints import CHECKPOINTS, Beginning
 from lakehouse.event_time import ORIGIN, PARTITION, WINDOW
 from lakehouse.frontier import Commit, Journal, Seam, seam_of
@@ -172,7 +172,7 @@ class LiveRun:
         replayed = batch <= self.committed
         version = sinks.append(plan.good(counted), path, app, batch, metadata, replayed=replayed)
         self.reached("rows")
-        seen = outcome.get
+        seen = observing.observed(outcome) or judged.agg(good, bad, *observed).head().asDict()
         # the second pass over the batch is paid for only when there is something to put aside
         if seen["bad"] and not (replayed and batch <= sinks.committed(aside, app)):
             sinks.append(plan.bad(completed(judged)), aside, app, batch, metadata)

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse import event_time, histories, provable, quality, ranges, sources
+from lakehouse import event_time, histories, observing, provable, quality, ranges, returned, sources
 from lakehouse.catalog import Kind
 from lakehouse.errors import DeclarationError
 from lakehouse.event_time import ARRIVAL, ARRIVAL_TYPE, ORIGIN, PARTITION
@@ -119,6 +119,7 @@ class Plan:
         computation to some windows, or to some rows of a row table. `others`: among which duplicates are looked for.
         `end`: up to where `rows` are complete; count windows are then.
         """
+        returned.check_input(self.table, self.driving, rows)
         flagged = self._flagged(rows)
         if observed is not None:
             flagged = flagged.observe(observed, *event_time.counts(self.table, self.event_time))
@@ -162,6 +163,14 @@ class Plan:
             return self._called(inputs, set())
         return histories.changes(self._called(inputs, {ARRIVAL}), self.event_time)
 
+    def gate_counts(self, gate: Observation, rows: DataFrame) -> Mapping[str, object]:
+        """What the gate observed of `rows`; counted by itself if they did not all pass it.
+
+        A join with nothing gives nothing without reading its other side, where it is not removed at all.
+        """
+        seen = observing.observed(gate)
+        return seen if seen and seen["arrived"] else self.counts(rows).head().asDict()
+
     def counts(self, rows: DataFrame) -> DataFrame:
         """One row: how many rows of the driving input arrived, how many of them late (`event_time.counts`)."""
         return self._flagged(rows).agg(*event_time.counts(self.table, self.event_time))
@@ -179,28 +188,7 @@ class Plan:
 
     def _called(self, inputs: Mapping[str, DataFrame], kept: set[str]) -> DataFrame:
         rows = self.table(**inputs)
-        if not isinstance(rows, DataFrame):
-            raise DeclarationError(f"table={self.table.name}: its function returned {rows!r}; return a DataFrame")
-        where = f"table={self.table.name}, columns={rows.columns}"
-        if lost := kept - set(rows.columns):
-            raise DeclarationError(
-                f"{where}: a row-preserving table keeps {', '.join(sorted(lost))}, by which its rows are called late or "
-                "put aside; use withColumn and drop, or add the column to select"
-            )
-        if self.kind == "record":
-            provable.check_keeps_all(where, rows, inputs)
-        if self.table.window and self.table.window.kind == "session":
-            provable.check_sessions(where, rows)
-        wanted = {self.event_time} if self.kind in ("record", "row", "history") and not self.by_ingestion else set()
-        wanted |= {event_time.WINDOW, *self.table.keys} if self.kind == "window" else set(self.table.keys)
-        if missing := wanted - set(rows.columns):
-            raise DeclarationError(
-                f"{where}: the declaration names {', '.join(sorted(missing))}; the function must return it"
-            )
-        if self.by_ingestion and event_time.INGESTION in rows.columns:
-            raise DeclarationError(f"{where}: {event_time.INGESTION} is added by the library; leave it to it, or rename yours")
-        if unknown := [c for c in rows.columns if c.startswith("_") and c not in kept]:
-            raise DeclarationError(f"{where}: a leading '_' marks technical columns; rename {', '.join(unknown)}")
+        returned.check(self.table, self.kind, rows, inputs, kept, self.event_time)
         return rows
 
 
@@ -282,7 +270,10 @@ def in_batch_only(lake: Lake, step: Plan) -> bool:
     table, window = step.table, step.table.window
     if window is None:
         return bool(table.join or table.as_of)
-    return window.kind == "count" or provable.needs_whole_windows(_on_no_rows(lake, step))
+    if window.kind == "count":
+        return True
+    rows = _on_no_rows(lake, step)
+    return provable.needs_whole_windows(rows) or (window.kind == "session" and provable.groups_by_window_alone(rows))
 
 
 def _on_no_rows(lake: Lake, step: Plan) -> DataFrame:

@@ -38,7 +38,14 @@ def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
             f"{where}, within={within}: a range is read from {table.join.before} before it, as join=interval(before=...) says; "
             "what a process function remembers for longer would be cut off; declare the longer before=, or a shorter within="
         )
-    if not row_preserving:
+    if table.join and table.proof:
+        for shown in _counting_rows(plan):
+            raise DeclarationError(
+                f"{where}, expression={shown}: its frame counts rows, and rows outside the interval ({table.join}) decide it; "
+                "take a frame of event time, rangeBetween within the interval (the row before is max(struct(event time, ...)) "
+                "over the frame that ends before the row); or declare proof=False, and its ranges stay unproven"
+            )
+    if table.window:
         for shown, rule in _across_windows(plan):
             raise DeclarationError(f"{where}, {shown}: {rule}")
     if not table.proof:
@@ -49,16 +56,17 @@ def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
 
 def check_keyed(table: Table, rows: DataFrame) -> None:
     """As `check`, of a state or a history; raises DeclarationError also where Spark could not keep a state up to date."""
-    check(table, rows, row_preserving=table.keeps == "history")
     if table.keeps == "history":
+        check(table, rows, row_preserving=True)
         return
     where, node = f"table={table.name}, keeps='state'", rows._jdf.queryExecution().analyzed()
-    found = sorted(n.nodeName() for n in _nodes(node) if n.nodeName() in _WHOLE and _reads(n))
-    if found != ["Aggregate"] or any(_of_itself(n) for n in _nodes(node)):
+    found = sorted(n.nodeName() for n in _nodes(node) if _of_itself(n) or (n.nodeName() in _WHOLE and _reads(n)))
+    if found != ["Aggregate"]:
         raise DeclarationError(
             f"{where}, operators={', '.join(found) or 'none'}: a state is one aggregation of the record's rows by its keys; "
             "write groupBy(...).agg(...) once (the latest row of a key is max_by(..., event time))"
         )
+    check(table, rows, row_preserving=False)
     if any(kind == "AggregateExpression" and e.isDistinct() for n in _nodes(node) for e, kind, _ in _of(n)):
         raise DeclarationError(f"{where}: distinct values are not counted in a state; keep them as keys of their own")
     while node.nodeName() != "Aggregate":
@@ -111,6 +119,27 @@ def needs_whole_windows(rows: DataFrame) -> bool:
     )  # fmt: skip
 
 
+def groups_by_window_alone(rows: DataFrame) -> bool:
+    """Whether an aggregation is by the window and nothing else."""
+    nodes = [n for n in _nodes(rows._jdf.queryExecution().analyzed()) if n.nodeName() == "Aggregate" and _has(n, WINDOW)]
+    return any(node.groupingExpressions().size() == 1 for node in nodes)
+
+
+def groups(rows: DataFrame) -> bool:
+    """Whether rows of the driving input are grouped."""
+    return any(n.nodeName() == "Aggregate" and _reads(n) for n in _nodes(rows._jdf.queryExecution().analyzed()))
+
+
+def _counting_rows(plan) -> Iterator[str]:
+    """Window functions over rows of the driving input that are framed by a number of rows: ROWS, ranks, lag, lead."""
+    for node in _nodes(plan):
+        if node.nodeName() != "Window" or not _reads(node) or _named(ARRIVAL, _seq(node.partitionSpec())):
+            continue
+        for expression in _seq(node.windowExpressions()):
+            if any(kind == "SpecifiedWindowFrame" and e.frameType().sql() == "ROWS" for e, kind, _ in _within(expression)):
+                yield expression.sql()
+
+
 def _across_windows(plan) -> Iterator[tuple[str, str]]:
     """What makes a window's rows depend on other windows that happen to be computed with it."""
     rule = "it is over all windows that are computed at once"
@@ -120,7 +149,7 @@ def _across_windows(plan) -> Iterator[tuple[str, str]]:
             yield f"operators={kind}", f"{rule}; rank the rows of each, partitioned by window"
         elif kind == "Join" and _of_itself(node) and len(_named(WINDOW, _option(node.condition()))) < 2:
             yield "operators=Join", "it joins its input with itself across windows; add window to what it is joined by"
-        elif kind == "Window":
+        elif kind == "Window" and _reads(node):
             parts = {a.name() for each in _seq(node.partitionSpec()) for a in _seq(each.references().toSeq())}
             if WINDOW not in parts:
                 yield f"expression={node.windowExpressions().apply(0).sql()}", f"{rule}; add window to its PARTITION BY"
@@ -164,7 +193,12 @@ def _expressions(plan) -> Iterator[tuple[object, str, frozenset[str]]]:
 
 
 def _of(node) -> Iterator[tuple[object, str, frozenset[str]]]:
-    todo = [(each, frozenset()) for each in _seq(node.expressions())]
+    return _within(*_seq(node.expressions()))
+
+
+def _within(*expressions) -> Iterator[tuple[object, str, frozenset[str]]]:
+    """The expressions, and those that they are made of."""
+    todo = [(each, frozenset()) for each in expressions]
     while todo:
         expression, around = todo.pop()
         kind = expression.getClass().getSimpleName()

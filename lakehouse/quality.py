@@ -7,7 +7,7 @@ imported inside functions only: it takes seconds, and declaring a table must not
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -88,11 +88,18 @@ def validate(rows: DataFrame, expectations: Sequence[Expectation]) -> list[Suite
 
 def _summary(expectation: Expectation, result) -> SuiteResult:
     found = result.result or {}
-    error = (result.exception_info or {}).get("exception_message", "")
+    error = _messages(result.exception_info or {})
     seen = found.get("partial_unexpected_list") or found.get("observed_value", "")
     return SuiteResult(
         str(expectation), bool(result.success), int(found.get("unexpected_count") or 0), f"{error or seen}"
     )
+
+
+def _messages(failure: Mapping) -> str:
+    """The first line of what Great Expectations says of a failure, or of those of several metrics."""
+    each = [failure] if "exception_message" in failure else failure.values()
+    found = (str(one["exception_message"] or "").strip() for one in each)
+    return "; ".join(dict.fromkeys(text.splitlines()[0] for text in found if text))
 
 
 def preload() -> None:
@@ -167,6 +174,6 @@ def _condition(gx: _GX, engine, expectation: Expectation) -> Column | None:
     graph.build_metric_dependency_graph(metric_configuration=metric)
     resolved, aborted = graph.resolve(show_progress_bars=False)
     if aborted:
-        reasons = "; ".join(str(info) for failure in aborted.values() for info in failure["exception_info"])
+        reasons = _messages({metric: failure["exception_info"] for metric, failure in aborted.items()})
         raise DeclarationError(f"expectation={expectation}: it cannot be judged on this table: {reasons}")
     return resolved[metric.id][0]

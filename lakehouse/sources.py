@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from lakehouse.columns import helper
 from lakehouse.errors import DeclarationError
 from lakehouse.inputs import FileSource, KafkaSource
 from lakehouse.kafka_options import spark_options
@@ -16,7 +17,7 @@ from lakehouse.settings import Settings
 KAFKA_SCHEMA = "key BINARY, value BINARY, partition INT, offset BIGINT, timestamp TIMESTAMP"
 RAW = ("key", "value", "partition", "offset", "timestamp")
 RECORD = "_record"  # what a row was parsed from: struct<topic, key, value, partition, offset, timestamp, problem>
-_CORRUPT = "_corrupt"
+_CORRUPT = helper("corrupt")
 
 
 def topic_stream(
@@ -115,8 +116,13 @@ def decoded(records: DataFrame, source: KafkaSource) -> DataFrame:
         "text": F.struct(text.alias(schema.names[0]), F.lit(None).cast("string").alias(_CORRUPT)),
     }
     event = F.inline(F.array(parsed[source.format]))
-    raw = {name: F.col(f"_{name}") for name in RAW}
-    rows = records.select(*(F.col(name).alias(f"_{name}") for name in RAW), event)
+    if own := [name for name in schema.names if name.lower() in (RECORD, *(("deleted", "sent") if source.key else ()))]:
+        raise DeclarationError(
+            f"topic={source.topic}, columns={', '.join(own)}: the library adds columns of these names to its rows; rename the "
+            "fields where they are sent, or leave them out of the schema"
+        )
+    raw = {name: F.col(helper(name)) for name in RAW}
+    rows = records.select(*(F.col(name).alias(helper(name)) for name in RAW), event)
     added: tuple[str, ...] = ()
     if source.key:
         gone, added = raw["value"].isNull(), ("deleted", "sent")

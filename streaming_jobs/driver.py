@@ -257,7 +257,7 @@ def _failed(job: Job | None, err: Exception) -> int:
     if job is None or lost:
         return 2 if expected else 1
     with suppress(OSError):  # the disk is full: that is why it ends
-        job.say(state="failed", error=told[:2000])
+        job.say(state="failed", error=(told if expected else cause(told))[:2000])
     return 1
 
 

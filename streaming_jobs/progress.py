@@ -2,6 +2,7 @@
 
 <root>/_jobs/<pipeline>/status.json     now (JobStatus), replaced as a whole at every heartbeat
 <root>/_jobs/<pipeline>/progress.jsonl  one line a micro-batch: Spark's own progress; `.1` is the file before
+<root>/_jobs/<pipeline>/<table>.failure.txt  what Spark said when the table's query failed last
 <root>/_jobs/<pipeline>/driver.log      the process's output; `.1` to `.3` those of earlier processes, or what was past 16 MiB
 
 What others want of it, and did to it, is in `streaming_jobs.desired`; who may run it, in `streaming_jobs.lease`.
@@ -9,6 +10,7 @@ What others want of it, and did to it, is in `streaming_jobs.desired`; who may r
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,6 +52,7 @@ class QueryStatus:
     busy_since: str | None = None  # when the micro-batch now running was first seen to run
     lags: Mapping[str, int] = field(default_factory=dict)  # topic-partition -> records not read yet
     phases: Mapping[str, int] = field(default_factory=dict)  # of the last micro-batch: Spark's phase -> milliseconds
+    reads: Mapping[str, str] = field(default_factory=dict)  # a state read as it was when the query started -> its version
     state_rows: int = 0
     state_bytes: int = 0
 
@@ -129,6 +132,14 @@ def note(settings: Settings, pipeline: str, progress: dict) -> None:
     if path.exists() and path.stat().st_size > _JOURNAL_BYTES:
         path.replace(path.with_suffix(".jsonl.1"))
     append_line(path, json.dumps(progress, default=str))
+
+
+def note_failure(settings: Settings, pipeline: str, table: str, text: str) -> None:
+    """Keeps all that Spark said of a query's last failure, of which the log and the status have the cause alone."""
+    with suppress(OSError):  # the disk is full: the failure that is told
+        folder = job_folder(settings, pipeline)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{table}.failure.txt").write_text(f"{now()}\n{text}\n")
 
 
 def now() -> str:

@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
@@ -22,7 +22,8 @@ from streaming_jobs import healing, progress
 from streaming_jobs.healing import Failure
 from streaming_jobs.progress import QueryStatus
 
-_EXCEPTION = re.compile(r"(Caused by: )?[\w.$]+(Error|Exception)\b.*: ")
+_EXCEPTION = re.compile(r"(?:Caused by: |: )?([\w.$]+(?:Error|Exception)\b(?:.*: .*)?)$")  # Py4J sets a colon before Java's
+_PLACE = re.compile(r'File "(.*)", line (\d+), in (.*)')
 _PAUSE = timedelta(seconds=1)  # before the first restart; doubled for each further one
 
 
@@ -39,6 +40,7 @@ class LiveQuery:
         self.failures: list[Failure] = []
         self.due: datetime | None = None  # of the next restart
         self.noted = -1
+        self.snapshots: Mapping[str, int] | None = None  # versions, as the last micro-batch read them
         self.began = datetime.now(UTC)
 
     @property
@@ -64,11 +66,14 @@ class LiveQuery:
         self._enter("running")
 
     def failure(self) -> str:
-        """Why the query ended, in a line; empty if it runs, waits for its restart, or ended by itself."""
+        """Why the query ended, in a line; empty if it runs, waits for its restart, or ended by itself. A file has all of it."""
         if self.due or self.parked or self.query is None or self.query.isActive:
             return ""
         error = self.query.exception()
-        return cause(str(error)) if error else ""
+        if error is None:
+            return ""
+        progress.note_failure(self.lake.settings, self.table.pipeline, self.table.name, str(error))
+        return cause(str(error))
 
     def tend(self) -> None:
         """Restarts the query when it has failed, or parks it. Raises JobError if the process had better start anew."""
@@ -140,6 +145,9 @@ class LiveQuery:
         last = next(self._journal(), None)
         if last:
             status = replace(status, batch=last.batch, frontier=last.frontier and text(last.frontier))
+            if last.at > self.began and last.inputs.get("snapshots") != self.snapshots:
+                self.snapshots = last.inputs.get("snapshots")
+                status = replace(status, reads=live.pinned_states(self.lake, self.table, self.snapshots or {}))
         # between two looks at a query that is idle its trigger may be active, too, but not at each look
         busy = self.active and self.query.status["isTriggerActive"]
         self.status = replace(status, busy_since=(status.busy_since or progress.now()) if busy else None)
@@ -159,8 +167,14 @@ def cause(text: str) -> str:
     """The line of a nested failure that says what happened: the innermost exception, or Spark's own first line."""
     told = text.partition("=== Streaming Query")[0]  # what follows describes the query
     lines = [line.strip() for line in told.splitlines() if line.strip() and not line.startswith("\t")]
-    exceptions = [line for line in lines if _EXCEPTION.match(line)]
-    return (exceptions[-1:] or lines[:1] or ["no text"])[0][:500]
+    last = max((n for n, line in enumerate(lines) if _EXCEPTION.match(line)), default=None)
+    if last is None:
+        return (lines[:1] or ["no text"])[0][:500]
+    found = _EXCEPTION.match(lines[last])[1]
+    places = [place for line in lines[:last] if (place := _PLACE.match(line))]
+    if ":" not in found and places:  # an assertion without a word
+        found += " in {}, line {}, in {}".format(*places[-1].groups())
+    return found[:500]
 
 
 def _reported(report) -> dict[str, object]:

@@ -1,0 +1,232 @@
+"""Declarations that Spark refuses, or runs otherwise than one thinks: they run here, or are refused with a remedy."""
+
+import sys
+from datetime import UTC, datetime, timedelta
+from types import ModuleType
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from lakehouse import bounded, plan
+from lakehouse.catalog import catalog_of
+from lakehouse.errors import DeclarationError
+from lakehouse.lake import Lake
+from lakehouse.settings import Settings
+from lakehouse.table import files, interval, kafka, session, sql_table, table, tumbling
+from lakehouse.testing import Stage, assert_live_equals_bounded
+from streaming_jobs import progress, views
+from streaming_jobs.progress import JobStatus
+from streaming_jobs.queries import LiveQuery
+
+HERE = sys.modules[__name__]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+click_topic = kafka("clicks", schema="ad_id STRING NOT NULL, at TIMESTAMP NOT NULL, price BIGINT NOT NULL")
+ad_campaigns = files("../lakehouse/tables/ad_campaigns.csv", schema="ad_id STRING, campaign_id STRING")
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def clicks(click_topic: DataFrame) -> DataFrame:
+    return click_topic
+
+
+@table(layer="silver")
+def campaigns(ad_campaigns: DataFrame) -> DataFrame:
+    return ad_campaigns
+
+
+@table(layer="silver")
+def from_the_left(clicks: DataFrame, campaigns: DataFrame) -> DataFrame:
+    return campaigns.join(clicks, "ad_id")
+
+
+in_sql = sql_table("in_sql", "SELECT clicks.*, campaign_id FROM {clicks} clicks JOIN {campaigns} USING (ad_id)", layer="silver")
+snapshot_first = sql_table(
+    "snapshot_first", "SELECT clicks.*, campaign_id FROM {campaigns} JOIN {clicks} clicks USING (ad_id)", layer="silver"
+)  # fmt: skip
+history_in_sql = sql_table(
+    "history_in_sql", "SELECT clicks.*, campaign_id FROM {clicks} clicks JOIN {campaigns} USING (ad_id)",
+    layer="silver", keeps="history", keys=["ad_id"],
+)  # fmt: skip
+
+
+@table(layer="gold", window=session("10 seconds"))
+def sessions_of_all(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window").agg(F.count("*").alias("clicks"))
+
+
+@table(layer="gold", keeps="state", keys=["ad_id"])
+def totals(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("ad_id").agg(F.sum("price").alias("paid"))
+
+
+@table(layer="silver")
+def with_totals(clicks: DataFrame, totals: DataFrame) -> DataFrame:
+    return clicks.join(totals, "ad_id", "left")
+
+
+@table(layer="gold")
+def well_paid(totals: DataFrame) -> DataFrame:
+    """A snapshot of a state."""
+    return totals.where("paid > 10")
+
+
+@table(layer="silver", join=interval(before="10 seconds"))
+def framed_by_time(clicks: DataFrame) -> DataFrame:
+    frame = Window.partitionBy("ad_id").orderBy(F.unix_micros("at")).rangeBetween(-10_000_000, 0)
+    return clicks.withColumn("paid_lately", F.sum("price").over(frame))
+
+
+def at(seconds: float, ad: str, price: int = 1) -> dict:
+    return {"ad_id": ad, "at": (START + timedelta(seconds=seconds)).isoformat(), "price": price}
+
+
+@pytest.fixture(scope="module")
+def fed(spark, tmp_path_factory) -> Stage:
+    stage = Stage(spark, tmp_path_factory.mktemp("fed"), HERE)
+    one, two = (r.ad_id for r in stage.rows("campaigns").orderBy("ad_id").limit(2).collect())
+    stage.feed("clicks", [at(0, one, 20), at(8, two), at(30, one, 2), at(9, "of no campaign"), at(18, two, 3)])
+    stage.feed("clicks", [at(29, one)])
+    for hours in (1, 2):
+        stage.advance("clicks", at(3600 * hours, one))
+    return stage
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.parametrize("name", ["from_the_left", "in_sql", "snapshot_first", "history_in_sql"])
+def test_a_snapshot_may_stand_first_and_in_sql(fed, name):
+    fed.run(name, files_per_batch=2, abort_at="rows")
+    found = fed.rows(name).where("campaign_id IS NOT NULL").select("ad_id", "at").distinct()
+    assert found.count() == fed.rows("clicks").where("ad_id <> 'of no campaign'").select("ad_id", "at").distinct().count()
+    assert_live_equals_bounded(fed, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_sessions_over_all_rows(fed):
+    fed.run("sessions_of_all", files_per_batch=2, abort_at="rows")
+    found = {(r.window.start.astimezone(UTC), r.clicks) for r in fed.rows("sessions_of_all").collect()}
+    second = (START + timedelta(seconds=29), 2)
+    assert {(START, 4), second} <= found, "18 is within ten seconds of 9, 29 is not of 18"
+    assert_live_equals_bounded(fed, "sessions_of_all")
+
+
+def test_a_snapshot_of_a_state_is_empty_before_the_state_exists_and_follows_it_then(fed):
+    assert fed.rows("well_paid").count() == 0
+    fed.run("totals")
+    assert bounded.refresh(fed.lake, fed.lake.catalog.table("well_paid")).written == 1
+    [paid] = fed.rows("well_paid").collect()
+    assert paid.paid > 20
+
+
+def declared(spark, tmp_path, function, **given) -> None:
+    module = ModuleType("declared_here")
+    module.click_topic, module.clicks, module.ad_campaigns, module.campaigns = click_topic, clicks, ad_campaigns, campaigns
+    function.__module__ = module.__name__
+    setattr(module, function.__name__, table(layer="silver", **given)(function))
+    lake = Lake(spark, Settings(root=tmp_path), catalog_of([module]))
+    made = lake.catalog.table(function.__name__)
+    plan.stored_schema(lake, made)
+    plan.check(lake, made)
+
+
+def by_ad():
+    return Window.partitionBy("ad_id").orderBy("at")
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        lambda: F.sum("price").over(by_ad().rowsBetween(-2, 0)),
+        lambda: F.row_number().over(by_ad()),
+        lambda: F.lag("price").over(by_ad()),
+    ],
+    ids=["ROWS BETWEEN", "row_number", "lag"],
+)
+def test_a_frame_that_counts_rows_is_refused_in_an_interval(spark, tmp_path, measure):
+    def made(clicks):
+        return clicks.withColumn("measure", measure())
+
+    with pytest.raises(DeclarationError, match=r"table=made, expression=.*: its frame counts rows, .*; take a frame of"):
+        declared(spark, tmp_path, made, join=interval(before="10 seconds"))
+    declared(spark, tmp_path, made, join=interval(before="10 seconds"), proof=False)
+
+
+def itself(clicks):
+    others = clicks.select(F.col("ad_id").alias("other"), F.col("price").alias("other_price"))
+    return clicks.join(others, F.expr("other = ad_id")).groupBy("ad_id").agg(F.sum("other_price").alias("paid"))
+
+
+def ranked(clicks):
+    return clicks.withColumn("rank", F.row_number().over(by_ad())).where("rank = 1")
+
+
+def grouped(clicks):
+    return clicks.groupBy("ad_id").agg(F.sum("price").alias("paid"))
+
+
+def chosen(clicks):
+    return clicks.select("ad_id", "at")
+
+
+@pytest.mark.parametrize(
+    "function, given, told",
+    [
+        (itself, {"keeps": "state", "keys": ["ad_id"]}, "operators=Aggregate, Join: a state is one aggregation of the"),
+        (ranked, {"keeps": "state", "keys": ["ad_id"]}, "_arrival belongs to a single row, and a state table has .* each ad_id"),
+        (ranked, {"window": tumbling("1 minute")}, "_arrival belongs to a single row, and a window table has .* each window"),
+        (grouped, {}, "operators=Aggregate: a row table has a row for each .*; .* declare a window and .*, or keeps='state'"),
+        (grouped, {"keeps": "history", "keys": ["ad_id"]}, "operators=Aggregate: a history table has a row for each row"),
+        (chosen, {}, "a row-preserving table keeps _arrival, .* or add the column to select"),
+    ],
+    ids=["a join in a state", "a rank in a state", "a rank in a window", "groups of rows", "groups in a history", "a select"],
+)
+def test_a_refusal_names_the_remedy(spark, tmp_path, function, given, told):
+    with pytest.raises(DeclarationError, match=told):
+        declared(spark, tmp_path, function, **given)
+
+
+def test_a_rank_of_reference_rows_is_no_rank_across_windows(spark, tmp_path):
+    def best(clicks, campaigns):
+        first = F.row_number().over(Window.partitionBy("campaign_id").orderBy("ad_id"))
+        one_each = campaigns.withColumn("rank", first).where("rank = 1")
+        return clicks.join(one_each, "ad_id").groupBy("window", "campaign_id").agg(F.count("*").alias("clicks"))
+
+    declared(spark, tmp_path, best, window=tumbling("1 minute"), keys=["campaign_id"])
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_state_that_is_read_is_told_with_its_version_at_each_start(fed, capfd):
+    table = fed.lake.catalog.table("with_totals")
+    fed.run("totals")
+    query = LiveQuery(fed.lake, table)
+    query.start(available_now=True)
+    query.query.awaitTermination()
+    said = capfd.readouterr().err
+    assert "table=with_totals, input=totals: read as of version 1 of 20" in said
+    assert "until the job is started again; a table that is to follow changes reads a history" in said
+    shown = query.observe()
+    assert shown.reads["totals"].startswith("version 1 of 20")
+    table = views.queries_table([("p", JobStatus("p", 1, 0.0, 1, 0.0, "running", "", "", queries=(shown,)))])
+    assert "reads totals as of version 1 of 20" in "".join(table.columns[0].cells)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_query_that_fails_says_its_cause_and_keeps_the_rest_in_a_file(fed):
+    def fails(point: str) -> None:
+        raise RuntimeError(f"not at {point}")
+
+    query = LiveQuery(fed.lake, fed.lake.catalog.table("framed_by_time"), fails)
+    query.start(available_now=True)
+    with pytest.raises(StreamingQueryException):
+        query.query.awaitTermination()
+    assert query.failure() == "RuntimeError: not at begin"
+    kept = progress.job_folder(fed.lake.settings, query.table.pipeline) / "framed_by_time.failure.txt"
+    assert "in fails" in kept.read_text() and "RuntimeError: not at begin" in kept.read_text()
+    fed.run("framed_by_time")
+    assert_live_equals_bounded(fed, "framed_by_time")
