@@ -42,7 +42,7 @@ def closed_until(lake: Lake, table: Table) -> datetime:
 def first(lake: Lake, table: Table) -> datetime | None:
     """The first event time that the table's input has."""
     driving = lake.catalog.driving_input(table)
-    found = lake.read(driving).agg(F.min(lake.catalog.event_time(driving))).head()[0]
+    found = lake.spanning(driving, _EVER).agg(F.min(lake.catalog.event_time(driving))).head()[0]
     return found and found.astimezone(UTC)
 
 

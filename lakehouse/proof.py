@@ -63,10 +63,10 @@ def prove(lake: Lake, table: Table, span: Range | None = None) -> list[Certifica
     the verdicts are recorded in `_certificates`. A state or history has no ranges: it is recomputed whole, from the record at the
     version that its last commit had read. Raises RangeError.
     """
-    with _noting_failure(lake.settings, table, span):
-        found = _proven(lake, table, span)
+    with _noting_failure(lake.settings, table, span) as found:
+        found += _proven(lake, table, span)
         certify(lake.settings, found)
-        return found
+    return found
 
 
 def failed(settings: Settings, table: Table) -> str:
@@ -84,26 +84,32 @@ def _attempt(settings: Settings, table: Table) -> Path:
 
 
 @contextmanager
-def _noting_failure(settings: Settings, table: Table, span: Range | None) -> Iterator[None]:
-    """Keeps on disk that a reconciliation has begun, and why it failed, until one ends with its verdict.
+def _noting_failure(settings: Settings, table: Table, span: Range | None) -> Iterator[list[Certificate]]:
+    """Keeps on disk that a reconciliation has begun, and why it failed, until one ends with a verdict; yields where that goes.
 
-    What is refused with a RangeError was not begun.
+    What is refused with a RangeError, or lies ahead of the frontier, tells nothing.
     """
     path = _attempt(settings, table)
     noted = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "range": str(span) if span else "", "why": ""}
     before = path.read_bytes() if path.exists() else None
     replace_file(path, noted)
+    found: list[Certificate] = []
     try:
-        yield
+        yield found
     except RangeError:
-        path.unlink(missing_ok=True)
-        if before is not None:
-            path.write_bytes(before)
+        _put_back(path, before)
         raise
     except Exception as err:
-        replace_file(path, noted | {"why": f"{type(err).__name__}: {str(err).strip().partition(chr(10))[0][:500]}"})
+        why = str(err).strip().partition("\n")[0][:500]
+        replace_file(path, noted | {"why": f"{type(err).__name__}: {why}"})
         raise
+    _put_back(path, before if all(c.verdict == "NOT_YET" for c in found) else None)
+
+
+def _put_back(path: Path, before: bytes | None) -> None:
     path.unlink(missing_ok=True)
+    if before is not None:
+        path.write_bytes(before)
 
 
 def _proven(lake: Lake, table: Table, span: Range | None) -> list[Certificate]:
