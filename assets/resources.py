@@ -44,7 +44,9 @@ class Lakehouse(dg.ConfigurableResource):
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        return cls(root=str(settings.root), tables=list(settings.tables), jars=str(settings.jars))
+        return cls(
+            root=str(settings.root), tables=list(settings.tables), jars=str(settings.jars), master=settings.batch_master
+        )
 
     @property
     def settings(self) -> Settings:
