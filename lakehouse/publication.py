@@ -109,7 +109,7 @@ def recover(lake: Lake, table: Table) -> None:
     version = sinks.replaced(lake.spark, lake.path(table), noted["run"], noted["before"])
     if version is not None:
         told = {(line.version, line.start) for line in lake.journal(table).rewriting()}
-        for line in map(decoded, noted["commits"]):
+        for line in map(decoded, noted.get("commits") or [noted["commit"]]):  # of an earlier version of this library: one
             if (version, line.start) not in told:
                 lake.journal(table).append(replace(line, version=version, at=datetime.now(UTC)))
     path.unlink()

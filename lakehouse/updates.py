@@ -104,6 +104,8 @@ def update(lake: Lake, table: Table) -> list[Commit]:
     Run again, it finds nothing to do. What is dirty and open stays so until it closes.
     """
     closed = [d for d in dirty(lake.settings, lake.catalog, table) if d.closed]
+    if not closed:
+        return []
     if table.window and table.window.kind == "session":
         found = [bounded.backfill(lake, table, span) for span in session_spans(lake, table, closed)]
     else:

@@ -181,3 +181,9 @@ def test_what_a_delay_costs_does_not_depend_on_how_micro_batches_were_cut(spark,
     assert late[0.0] == 240
     # the row of 59 s before, and those between, which came after the row of 59 s ahead
     assert (late[1.0], late[30.0], late[60.0]) == (59, 30, 0)
+
+
+def test_status_and_tables_say_what_their_counts_are_of(tmp_path):
+    environment = {"LAKEHOUSE_ROOT": str(tmp_path), "LAKEHOUSE_TABLES": __name__}
+    shown = CliRunner().invoke(cli.app(), ["status"], env=environment)
+    assert "counted since each job was started; `lakehouse tables` counts all there ever was" in shown.stdout, shown.output
