@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from batch_jobs.publisher import publishing
-from lakehouse import bounded, causes, coverage, proof
+from lakehouse import attempts, bounded, causes, coverage, proof
 from lakehouse.catalog import Catalog
 from lakehouse.coverage import Coverage
 from lakehouse.files import append_line, lines_backwards
@@ -96,7 +96,7 @@ def unproven(settings: Settings, catalog: Catalog, name: str, span: Range | None
     asked = [key for key in (closed.partitions(table.grain) if closed else ()) if _inside(span, key, table)]
     unknown = [key for key in found.unknown if _inside(span, key, table)]
     changed = [due.partition for due in found.changed if _inside(span, due.partition, table)]
-    return Unproven(name, len(asked), tuple(unknown), tuple(changed), proof.failed(settings, table))
+    return Unproven(name, len(asked), tuple(unknown), tuple(changed), attempts.failed(settings, table))
 
 
 def _differing(found: Coverage, table: Table) -> list[Planned]:

@@ -1,28 +1,24 @@
 """The proof: the bounded run of a closed range, compared with what the table holds of it, partition by partition."""
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial, reduce
-from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import bounded, causes, coverage, delta_log, event_time, keyed, plan, ranges, sinks, updates
+from lakehouse.attempts import noting_failure
 from lakehouse.digest import EMPTY, Difference, Digest, differences, digest, digests_by
 from lakehouse.errors import RangeError
 from lakehouse.event_time import ARRIVAL, ORIGIN, PARTITION
-from lakehouse.files import replace_file
-from lakehouse.frontier import LEDGER, Certificate, certify
+from lakehouse.frontier import Certificate, certify
 from lakehouse.histories import VALID
 from lakehouse.lake import Lake
 from lakehouse.makers import makers
 from lakehouse.ranges import Range, partition_range
-from lakehouse.settings import Settings
 from lakehouse.table import Table
 from lakehouse.verdicts import GRAVEST
 
@@ -63,53 +59,10 @@ def prove(lake: Lake, table: Table, span: Range | None = None) -> list[Certifica
     the verdicts are recorded in `_certificates`. A state or history has no ranges: it is recomputed whole, from the record at the
     version that its last commit had read. Raises RangeError.
     """
-    with _noting_failure(lake.settings, table, span) as found:
+    with noting_failure(lake.settings, table, span) as found:
         found += _proven(lake, table, span)
         certify(lake.settings, found)
     return found
-
-
-def failed(settings: Settings, table: Table) -> str:
-    """Why the last reconciliation of a table ended without a verdict, or that it has not ended; empty if it gave one."""
-    path = _attempt(settings, table)
-    if not path.exists():
-        return ""
-    noted = json.loads(path.read_text())
-    why = noted["why"] or "it did not end, or goes on"
-    return f"the reconciliation of {noted['range'] or 'all that is closed'} that began at {noted['at']} gave no verdict: {why}"
-
-
-def _attempt(settings: Settings, table: Table) -> Path:
-    return settings.root / LEDGER / f"{table.name}.proving.json"
-
-
-@contextmanager
-def _noting_failure(settings: Settings, table: Table, span: Range | None) -> Iterator[list[Certificate]]:
-    """Keeps on disk that a reconciliation has begun, and why it failed, until one ends with a verdict; yields where that goes.
-
-    What is refused with a RangeError, or lies ahead of the frontier, tells nothing.
-    """
-    path = _attempt(settings, table)
-    noted = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "range": str(span) if span else "", "why": ""}
-    before = path.read_bytes() if path.exists() else None
-    replace_file(path, noted)
-    found: list[Certificate] = []
-    try:
-        yield found
-    except RangeError:
-        _put_back(path, before)
-        raise
-    except Exception as err:
-        why = str(err).strip().partition("\n")[0][:500]
-        replace_file(path, noted | {"why": f"{type(err).__name__}: {why}"})
-        raise
-    _put_back(path, before if all(c.verdict == "NOT_YET" for c in found) else None)
-
-
-def _put_back(path: Path, before: bytes | None) -> None:
-    path.unlink(missing_ok=True)
-    if before is not None:
-        path.write_bytes(before)
 
 
 def _proven(lake: Lake, table: Table, span: Range | None) -> list[Certificate]:

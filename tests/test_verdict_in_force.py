@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
-from lakehouse import cli, proof
+from lakehouse import attempts, cli, proof
 from lakehouse.table import kafka, table, tumbling
 from lakehouse.testing import Stage
 from lakehouse.verdicts import Proofs
@@ -157,7 +157,7 @@ def test_a_repair_does_not_say_that_nothing_differs_where_nobody_knows(stage):
     with pytest.raises(Exception, match=file.name):
         proof.prove(stage.lake, stage.lake.catalog.table("sums"))
     refused = run(stage, "reconcile", "sums", *hour(90))
-    assert "gave no verdict" in proof.failed(stage.lake.settings, stage.lake.catalog.table("sums")), refused.output
+    assert "gave no verdict" in attempts.failed(stage.lake.settings, stage.lake.catalog.table("sums")), refused.output
 
 
 def cut(spark, root: Path, batches: int) -> list[dict]:
