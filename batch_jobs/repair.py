@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from batch_jobs import planning
 from batch_jobs.publisher import publishing
 from lakehouse import attempts, bounded, causes, coverage, proof
 from lakehouse.catalog import Catalog
@@ -125,7 +126,8 @@ def _refused(planned: Planned, done: list[Repaired]) -> str:
 def run(lake: Lake, name: str, span: Range | None = None, *, unasked: bool = False) -> Iterator[Repaired]:
     """Rewrites one partition after the other by its bounded run, proves it again, and tells the verdict.
 
-    It ends at the first that is DIFFERENT still: its certificate says by which rows. Raises JobError, RangeError.
+    It ends at the first that is DIFFERENT still: its certificate says by which rows. Raises JobError, RangeError (also where rows
+    are lost of which the input is gone: they would be replaced by fewer).
     """
     table = lake.catalog.table(name)
     with publishing(lake.settings, table):
@@ -133,6 +135,8 @@ def run(lake: Lake, name: str, span: Range | None = None, *, unasked: bool = Fal
             if planned.refused:
                 continue
             whole = partition_range(planned.partition, table.grain)
+            if planned.cause.startswith(causes.LOST):  # nobody has looked whether the input still gives its rows
+                planning.plan(lake, name, whole.start, whole.end)
             commit = bounded.backfill(lake, table, whole)
             after = proof.reconcile(lake, table, whole)
             repaired = Repaired(

@@ -267,9 +267,11 @@ def _piece(keys: Sequence[str], table: Table, span: Range) -> Range:
 def _gone(table: Table, key: str, sides: _Sides, first: datetime | None, blank: Certificate) -> Certificate | None:
     """UNPROVABLE, if all that the partition was computed from is older than the first row that the input still has."""
     span = _piece([key], table, sides.span)
-    if key in sides.theirs or key in sides.lost or (first and event_time.context(span, table).end > first):
+    if key in sides.theirs or (first and event_time.context(span, table).end > first):
         return None
     detail = f"its input is not kept any more: its first row is of {ranges.text(first)}" if first else "its input is empty"
+    if key in sides.lost:
+        detail = f"data file {sides.lost[key]} is missing and cannot be computed again, for {detail}; restore it from a backup"
     return _certificate(sides, span, key, blank, verdict="UNPROVABLE", detail=detail)
 
 
