@@ -16,7 +16,7 @@ from assets.resources import PROOF, Lakehouse, refusals
 from lakehouse import coverage
 from lakehouse.catalog import Catalog
 from lakehouse.frontier import Certificate, frontier
-from lakehouse.ranges import Range, text
+from lakehouse.ranges import EPOCH, Range, text
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 from lakehouse.verdicts import Verdicts
@@ -61,7 +61,7 @@ def proven(lakehouse: Lakehouse, table: Table, *spans: Range | None) -> Certific
     from lakehouse import proof
 
     with refusals():
-        return proof.summed([c for span in spans for c in proof.prove(lakehouse.lake, table, span)])
+        return proof.summed([c for span in spans for c in proof.prove(lakehouse.lake_of(table), table, span)])
 
 
 def verdict(settings: Settings, proof: Certificate) -> dict[str, object]:
@@ -91,10 +91,10 @@ def _expectations_hold(table: Table, partitioned: bool) -> dg.AssetChecksDefinit
         from lakehouse import quality
         from lakehouse.event_time import between, instant_of
 
-        rows, where = lakehouse.lake.read(table), "all"
+        rows, where = lakehouse.lake_of(table).read(table), "all"
         if partitioned:
             span = closed(lakehouse.settings, table, config.partitions)
-            moment = instant_of(table.window, lakehouse.lake.catalog.event_time(table))
+            moment = instant_of(table.window, lakehouse.catalog.event_time(table))
             rows, where = rows.where(between(moment, span)), str(span)
         looked_at = rows.count()  # first: Great Expectations would call files that it cannot read a broken expectation
         with refusals():
@@ -107,7 +107,7 @@ def _expectations_hold(table: Table, partitioned: bool) -> dg.AssetChecksDefinit
 
 def closed(settings: Settings, table: Table, most: int) -> Range:
     """The last `most` closed partitions; raises Failure if there is none."""
-    span = coverage.closed(settings, table)
+    span = coverage.closed(settings, table, first=EPOCH)
     if span is None:
         ahead = frontier(settings, table)
         raise dg.Failure(

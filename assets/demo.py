@@ -11,6 +11,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -24,6 +26,7 @@ from lakehouse.settings import Settings, to_environment
 app = typer.Typer()
 
 _BATCH = 200_000
+_UI_WITHIN = 300.0  # seconds
 _RATE = 200  # events per second of each pipeline: two cores also start two jobs and Dagster meanwhile
 
 
@@ -87,7 +90,9 @@ class _Demo:
             self._step(f"streaming job {pipeline}", "jobs", lambda p=pipeline: supervisor.stop(settings, p, by="lakehouse demo"),
                        lambda p=pipeline: supervisor.start(settings, p, wait=300, by="lakehouse demo"))  # fmt: skip
         if port:
-            self._process("ui", f"Dagster UI on http://localhost:{port}/asset-groups", _dagster(settings, port), "dagster.log")
+            address = f"http://localhost:{port}"
+            text = f"Dagster UI on {address}/asset-groups"
+            self._process("ui", text, _dagster(settings, port), "dagster.log", lambda process: self._await(address, process))
 
     def watch(self, address: str, seconds: float | None) -> None:
         """Shows the tables, live, until the time is over or someone stops it."""
@@ -155,7 +160,24 @@ class _Demo:
         text = f"producer of {pipeline}" + (f": {history} of history, then live" if past else ": live")
         self._process("producers", text, command, f"producer_{pipeline}.log")
 
-    def _process(self, part: str, text: str, command: list[str], log: str) -> None:
+    def _await(self, address: str, process: subprocess.Popen) -> None:
+        """Returns when the UI answers, or somebody stops the demo. Raises JobError if it ends, or takes too long."""
+        from lakehouse.errors import JobError
+
+        log = self.settings.root / "_demo" / "dagster.log"
+        deadline = time.monotonic() + _UI_WITHIN
+        while not self.stopping.wait(0.5) and not _answers(f"{address}/server_info"):
+            if process.poll() is not None:
+                raise JobError(
+                    f"ui={address}: it ended while it started (exit code {process.returncode}), maybe because the port is taken; "
+                    f"see {log}, or choose another --port"
+                )
+            if time.monotonic() > deadline:
+                raise JobError(f"ui={address}: it must answer within {_UI_WITHIN:.0f} s and did not; see {log}, or use --no-ui")
+
+    def _process(
+        self, part: str, text: str, command: list[str], log: str, ready: Callable[[subprocess.Popen], None] = lambda process: None
+    ) -> None:
         folder = self.settings.root / "_demo"
         folder.mkdir(parents=True, exist_ok=True)
         environment = os.environ | to_environment(self.settings) | {"DAGSTER_HOME": str(_dagster_home(self.settings))}
@@ -171,6 +193,7 @@ class _Demo:
                     start_new_session=True,
                 )
             self.running[part].append(lambda: _end_tree(process))
+            ready(process)
 
         self._step(text, part, lambda: None, begin)
 
@@ -197,6 +220,14 @@ def _dagster(settings: Settings, port: int) -> list[str]:
 
 def _dagster_home(settings: Settings) -> Path:
     return settings.root / "_dagster"
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=5):
+            return True
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
 
 
 def _end_tree(process: subprocess.Popen) -> None:

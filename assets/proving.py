@@ -40,12 +40,12 @@ def reconcile_ranges(
     told = []
     for name, given in groupby(config.ranges, lambda each: each.table):
         with refusals():
-            table = lakehouse.lake.catalog.table(name)
+            table = lakehouse.catalog.table(name)
             spans = [parse_range(each.start, each.end) if each.start or each.end else None for each in given]
         outcome = checks.verdict(lakehouse.settings, checks.proven(lakehouse, table, *spans))
         yield dg.AssetCheckEvaluation(dg.AssetKey(name), checks.STREAM_EQUALS_BATCH, **outcome)
         if not table.keeps:
-            found = coverage.coverage(lakehouse.settings, lakehouse.lake.catalog, table)
+            found = coverage.coverage(lakehouse.settings, lakehouse.catalog, table)
             yield dg.AssetObservation(name, metadata=of_coverage(found))
         told.append((outcome["passed"], f"{name} {outcome['description']}"))
     if failed := [what for passed, what in told if not passed]:  # a run that found a difference is to be seen as failed
@@ -103,10 +103,10 @@ def repair_table(
     from batch_jobs import repair as job
 
     with refusals():
-        table = lakehouse.lake.catalog.table(config.table)
+        table = lakehouse.catalog.table(config.table)
         span = parse_range(config.start, config.end) if config.start or config.end else None
         done = []
-        for each in job.run(lakehouse.lake, table.name, span, unasked=span is None):
+        for each in job.run(lakehouse.lake_of(table), table.name, span, unasked=span is None):
             done.append(each)
             told = {"origin": "bounded", "cause": each.cause, "delta_version": each.version, "verdict": each.verdict}
             yield dg.AssetMaterialization(table.name, partition=each.partition, metadata=told)

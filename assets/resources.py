@@ -12,6 +12,7 @@ from pydantic import Field, PrivateAttr
 from lakehouse import catalog
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, from_environment
+from lakehouse.table import Table
 
 if TYPE_CHECKING:
     from lakehouse.lake import Lake
@@ -31,13 +32,21 @@ class Lakehouse(dg.ConfigurableResource):
     root: str = Field(description="the folder of tables, checkpoints, ledger and job status")
     tables: list[str] = Field(description="the modules of declarations")
     jars: str = Field(description="the folder of resolved jars")
-    master: str = Field(default="local[1]", description="Spark's master for bounded runs; few cores, for streams go on")
+    master: str = Field(
+        default="",
+        description="Spark's master for bounded runs; empty: where the streaming jobs of the table's pipeline run, and on one "
+        "core where that is this machine, for the streams go on",
+    )
     _lake: "Lake | None" = PrivateAttr(default=None)
+    _catalog: "catalog.Catalog | None" = PrivateAttr(default=None)
+    _at: str = PrivateAttr(default="")  # the master of the session that runs
     _held: ExitStack = PrivateAttr(default_factory=ExitStack)
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        return cls(root=str(settings.root), tables=list(settings.tables), jars=str(settings.jars))
+        return cls(
+            root=str(settings.root), tables=list(settings.tables), jars=str(settings.jars), master=settings.batch_master
+        )
 
     @property
     def settings(self) -> Settings:
@@ -45,17 +54,43 @@ class Lakehouse(dg.ConfigurableResource):
         return replace(here, root=Path(self.root), tables=tuple(self.tables), jars=Path(self.jars))
 
     @property
-    def lake(self) -> "Lake":
-        """The lakehouse with a Spark session: one for all steps of a run, started when the first of them asks."""
-        if self._lake is None:
-            from lakehouse import session
-            from lakehouse.lake import Lake
+    def catalog(self) -> catalog.Catalog:
+        """The tables; no Spark session is started for them."""
+        if self._catalog is None:
+            self._catalog = catalog.load(self.settings)
+        return self._catalog
 
-            spark = self._held.enter_context(session.opened(replace(self.settings, spark_master=self.master), BOUNDED))
-            self._lake = Lake(spark, self.settings, catalog.load(self.settings))
+    def master_of(self, pipeline: str) -> str:
+        """Where the bounded runs of a pipeline's tables go; "": of one that has no resources of its own."""
+        theirs = self.settings.for_pipeline(pipeline).spark_master
+        return self.master or ("local[1]" if theirs.startswith("local") else theirs)
+
+    @property
+    def lake(self) -> "Lake":
+        """The lakehouse with the Spark session that runs, or else with one that goes where `LAKEHOUSE_SPARK_MASTER` says."""
+        return self._lake or self._opened(self.master_of(""))
+
+    def lake_of(self, table: Table) -> "Lake":
+        """The lakehouse with a Spark session where the bounded runs of that table go.
+
+        One for all steps of a run, started when the first of them asks; another only where the next table's go elsewhere.
+        """
+        master = self.master_of(table.pipeline)
+        return self._lake if self._lake is not None and self._at == master else self._opened(master)
+
+    def _opened(self, master: str) -> "Lake":
+        from lakehouse import session
+        from lakehouse.lake import Lake
+
+        self._close()
+        spark = self._held.enter_context(session.opened(replace(self.settings, spark_master=master), BOUNDED))
+        self._lake, self._at = Lake(spark, self.settings, self.catalog), master
         return self._lake
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        self._close()
+
+    def _close(self) -> None:
         self._held.close()
         self._lake = None
 

@@ -1,6 +1,7 @@
 """The jobs that let late rows in, give a new table its history, put in what was put aside; of the first a schedule."""
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import dagster as dg
 from pydantic import Field
@@ -19,7 +20,8 @@ def update_tables(lakehouse: Lakehouse) -> Iterator[dg.AssetMaterialization | dg
     from batch_jobs import update as job
 
     with refusals():
-        yield from _told(lakehouse, job.run(lakehouse.lake))
+        tables = job.wanted(lakehouse.catalog, None)
+        yield from _told(lakehouse, chain.from_iterable(job.run(lakehouse.lake_of(table), table.name) for table in tables))
 
 
 def _told(lakehouse: Lakehouse, commits: Iterable[Commit]) -> Iterator[dg.AssetMaterialization | dg.Output]:
@@ -27,7 +29,7 @@ def _told(lakehouse: Lakehouse, commits: Iterable[Commit]) -> Iterator[dg.AssetM
     made = 0
     for commit in commits:
         made += 1
-        table = lakehouse.lake.catalog.table(commit.table)
+        table = lakehouse.catalog.table(commit.table)
         for key in Range(commit.start, commit.end).partitions(table.grain):
             yield dg.AssetMaterialization(table.name, partition=key, metadata=of_commit(commit))
     yield dg.Output(made)
@@ -48,8 +50,9 @@ def fill_history(config: NewTable, lakehouse: Lakehouse) -> Iterator[dg.AssetMat
     from batch_jobs import seam as job
 
     with refusals():
-        planned = job.plan(lakehouse.lake, config.table)
-        yield from _told(lakehouse, job.run(lakehouse.lake, planned) if planned else ())
+        lake = lakehouse.lake_of(lakehouse.catalog.table(config.table))
+        planned = job.plan(lake, config.table)
+        yield from _told(lakehouse, job.run(lake, planned) if planned else ())
 
 
 @dg.job(description="Begins a new table over history: a bounded run up to a frontier, the live run from exactly there.")
@@ -67,7 +70,7 @@ def put_in(config: Record, lakehouse: Lakehouse) -> dg.Output[int]:
     from batch_jobs import reinject as job
 
     with refusals():
-        done = job.run(lakehouse.lake, config.table)
+        done = job.run(lakehouse.lake_of(lakehouse.catalog.table(config.table)), config.table)
     follow = [f"{name} {span}" for name, spans in done.follow.items() for span in spans]
     metadata = {"rows": done.rows, "waiting": done.waiting, "stay aside": dict(done.bad), "computed again": follow}
     return dg.Output(done.rows, metadata=metadata)
@@ -95,7 +98,7 @@ def update_closed(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition
         found = job.waiting(settings, catalog)
         names = [name for name, dirt in found.items() if any(d.closed for d in dirt)]
         if not names:
-            return dg.SkipReason("no closed partition waits for late rows")
+            return dg.SkipReason("; ".join(["no closed partition waits for late rows", *job.withheld(settings, catalog)]))
         return dg.RunRequest(run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M}", tags={"tables": ", ".join(names)})
 
     return evaluate

@@ -55,8 +55,9 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
         window = context.partition_time_window
         outcomes: dict[str, Commit] = {}
         with refusals():
-            planned = job.plan(lakehouse.lake, table.name, window.start, window.end)
-            for commit in job.run(lakehouse.lake, table.name, window.start, window.end):
+            lake = lakehouse.lake_of(table)
+            planned = job.plan(lake, table.name, window.start, window.end)
+            for commit in job.run(lake, table.name, window.start, window.end):
                 (key,) = Range(commit.start, commit.end).partitions(table.grain)
                 outcomes[key] = commit
                 context.log.info(f"{key}: {of_outcome(commit)['outcome'].value}, {len(outcomes)} of {len(planned.partitions)}")
@@ -66,7 +67,7 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
             held = of_partition(found.get(key, coverage.Stored()), aside[key]) | of_outcome(outcomes.get(key))
             context.add_asset_metadata(held, partition_key=key)
         known = instant("frontier", frontier(lakehouse.settings, table)) | column_schema(lakehouse.settings, table)
-        told = of_backfill(planned, list(outcomes.values()), job.pending(lakehouse.lake, planned))
+        told = of_backfill(planned, list(outcomes.values()), job.pending(lake, planned))
         return dg.MaterializeResult(metadata=told | known)
 
     return bounded_run
@@ -78,7 +79,7 @@ def _snapshot(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDe
         from lakehouse import bounded
 
         with refusals():
-            commit = bounded.rebuild(lakehouse.lake, table)
+            commit = bounded.rebuild(lakehouse.lake_of(table), table)
         version, found = coverage.stored(lakehouse.settings, table)
         now = {"changed": commit is not None, "rows": sum(p.rows for p in found.values()), "delta_version": version}
         return dg.MaterializeResult(metadata=(of_commit(commit) if commit else {}) | now)

@@ -11,6 +11,7 @@ from batch_jobs.arguments import DryRun, End, Name, Start, asked
 from batch_jobs.proof_commands import app  # these here are the rest of them
 from lakehouse import console
 from lakehouse.console import AsJson
+from lakehouse.errors import RangeError
 
 
 def main(command: str, arguments: Sequence[str]) -> None:
@@ -97,7 +98,7 @@ def update(
 ) -> None:
     """Let late rows into the closed partitions of tables declared late="update": the windows they missed, computed again.
 
-    One commit a partition, beside the live stream; a partition still open waits until it has closed. Exit code 0 when
+    Many partitions in one commit, beside the live stream; a partition still open waits until it has closed. Exit code 0 when
     done, 2 when refused.
     """
     from batch_jobs import update as job
@@ -106,6 +107,8 @@ def update(
 
     settings, catalog, _, _ = asked(None, None)
     found = job.waiting(settings, catalog, table)
+    for line in job.withheld(settings, catalog, table):
+        console.print_note(line)
     if dry_run:
         views.show_waiting(found, as_json)
         return
@@ -124,11 +127,13 @@ def erase(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="A record: a table read straight from a topic")],
     where: Annotated[str, typer.Option(help="Which rows: a condition on the record's columns, as Spark's SQL writes it")],
     dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask whether to; a script needs it")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Remove rows for good: from a record, its quarantine, all that was computed from them, and their histories.
 
-    Only where everything is closed; beside the live stream. Exit code 0 when done, 2 when refused.
+    It shows what would go and asks, unless --yes says so. Only where everything is closed; beside the live stream. Exit code 0
+    when done, 1 when the answer is no, 2 when refused.
     """
     from batch_jobs import erase as job
     from lakehouse import session
@@ -136,13 +141,26 @@ def erase(
 
     settings, catalog, _, _ = asked(None, None)
     catalog.table(table)  # an unknown name is refused before a JVM starts
-    with console.working("starting Spark") as now, session.opened(settings, f"erase {table}") as spark:
-        lake = Lake(spark, settings, catalog)
-        now(f"looking for the rows in {table} and what was computed from them")
-        found = job.planned(lake, table, where) if dry_run else job.run(lake, table, where)
-    views.show_erasure(found, as_json)
-    if dry_run:
-        console.print_note("nothing was changed")
+    if as_json and not (dry_run or yes):
+        raise RangeError(
+            f"table={table}, where={where!r}: what is erased cannot be brought back, so a person is asked first, and JSON is for "
+            "scripts; look with --dry-run, then add --yes"
+        )
+    with ExitStack() as opened:
+        with console.working("starting Spark") as now:
+            lake = Lake(opened.enter_context(session.opened(settings, f"erase {table}")), settings, catalog)
+            now(f"looking for the rows in {table} and what was computed from them")
+            found = job.run(lake, table, where) if yes and not dry_run else job.planned(lake, table, where)
+        views.show_erasure(found, as_json)
+        if dry_run:
+            console.print_note("nothing was changed")
+        elif not yes and (found.arrivals or found.follow):
+            if not typer.confirm("Erase this for good? It cannot be brought back"):
+                console.print_note("nothing was changed")
+                raise typer.Exit(1)
+            with console.working(f"erasing from {table} and what was computed from it"):
+                job.run(lake, table, where)
+            console.print_text("erased")
 
 
 @app.command()

@@ -13,7 +13,6 @@ from lakehouse.lake import Lake
 from lakehouse.ranges import Range, partition_range
 from lakehouse.table import GRAINS, Table
 
-_ROWS, _PARTITIONS = 5_000_000, 24  # computed at once: kept in memory or on disk, and the streams wait for it to end
 _RUNS = 100  # the last ones tell how fast the next will be
 
 
@@ -83,7 +82,7 @@ def plan(
     run, done = (0, set()) if whole else _begun(lake, table, span)
     return Backfill(
         table=table.name, start=span.start, end=span.end, frontier=ahead, partitions=partitions,
-        run=run, done=tuple(sorted(done)), at_once=min(_PARTITIONS, max(1, _ROWS * len(partitions) // max(rows, 1))),
+        run=run, done=tuple(sorted(done)), at_once=bounded.at_once(rows, len(partitions)),
         rows_replaced=sum(f["num_records"] or 0 for f in stored), input=driving.name, context_start=context.start,
         context_end=context.end, input_rows=rows, input_files=len(files), input_bytes=sum(f["size_bytes"] for f in files),
         downstream=tuple(

@@ -38,7 +38,7 @@ def show_proof(
 ) -> None:
     """How much of each table's closed history is proven, what differs and why, what is to be proven next. No JVM needed.
 
-    Exit code 1 if a partition is known to differ.
+    Exit code 1 if a partition is known to differ, or a data file is missing.
     """
     from lakehouse import coverage
 
@@ -47,16 +47,17 @@ def show_proof(
     for each in chosen:
         catalog.check_derived(each)
     found = [coverage.coverage(settings, catalog, each) for each in chosen]
-    views.show_coverage(found, {each.name: each.grain for each in chosen}, as_json)
-    raise typer.Exit(1 if any(each.different for each in found) else 0)
+    views.show_coverage(found, settings.since, as_json)
+    raise typer.Exit(1 if any(each.different or each.lost for each in found) else 0)
 
 
 @app.command()
 def repair(table: Name, start: Start = None, end: End = None, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Rewrite the partitions of a table that are known to differ, by their bounded runs, and prove each again.
 
-    With a range only those in it. It ends at one that differs still. Exit code 0 if all are EQUAL or PENDING, or there was
-    nothing to repair, 1 if one differs still, 2 when refused.
+    Those of which a data file is missing are among them. With a range only those in it. It ends at one that differs still.
+    Exit code 0 if all are EQUAL or PENDING, or none differs, 1 if one differs still, 3 if there is no verdict to go by, 2 when
+    refused.
     """
     from batch_jobs import repair as job
     from lakehouse import session
@@ -67,8 +68,9 @@ def repair(table: Name, start: Start = None, end: End = None, dry_run: DryRun = 
     span = optional_range(first, last)
     planned = job.plan(settings, catalog, table, span)
     if dry_run or not planned:
-        views.show_differing(planned, as_json)
-        return
+        unproven = job.unproven(settings, catalog, table, span)
+        views.show_differing(planned, unproven, as_json)
+        raise typer.Exit(3 if unproven.verdictless and not planned else 0)
     done = []
     with console.working("starting Spark") as now, session.opened(settings, f"repair {table}") as spark:
         now(f"rewriting {len(planned)} partitions of {table}")

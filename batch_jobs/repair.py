@@ -6,22 +6,24 @@
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from batch_jobs import planning
 from batch_jobs.publisher import publishing
-from lakehouse import bounded, causes, coverage, proof
+from lakehouse import attempts, bounded, causes, coverage, proof
 from lakehouse.catalog import Catalog
+from lakehouse.coverage import Coverage
 from lakehouse.files import append_line, lines_backwards
-from lakehouse.frontier import LEDGER, Certificate, Verdict
+from lakehouse.frontier import LEDGER, Verdict
 from lakehouse.lake import Lake
-from lakehouse.ranges import Range, partition_range
+from lakehouse.ranges import EPOCH, Range, partition_range
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 
 # what a bounded run puts right without taking a decision: the input is as it was recorded, and so is the declaration
-_UNASKED = (causes.BY_HAND, causes.TWICE, causes.DROPPED, causes.UNKNOWN)
+_UNASKED = (causes.LOST, causes.BY_HAND, causes.TWICE, causes.DROPPED, causes.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,22 @@ class Planned:
     rows: int  # that differ
     cause: str
     refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unproven:
+    """Where nobody knows whether a table differs: closed partitions without a verdict, those changed since they had one."""
+
+    table: str
+    partitions: int  # closed ones that were asked for
+    unknown: tuple[str, ...]
+    changed: tuple[str, ...]
+    failed: str  # why the last reconciliation ended without a verdict; empty if it ended with one
+
+    @property
+    def verdictless(self) -> bool:
+        """Whether it would be untrue to say that nothing is to be repaired."""
+        return bool(self.failed) or (bool(self.unknown) and len(self.unknown) == self.partitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +77,47 @@ def plan(settings: Settings, catalog: Catalog, name: str, span: Range | None = N
     today = [r for r in done if r.at > datetime.now(UTC) - timedelta(days=1)]
     partitions, rows = partitions - len(today), rows - sum(r.rows for r in today)
     found = []
-    for certificate in coverage.coverage(settings, catalog, table).different:
-        key = next(Range(certificate.start, certificate.end).partitions(table.grain))
-        whole = partition_range(key, table.grain)
-        if span and not (span.start <= whole.start and whole.end <= span.end):
+    for planned in _differing(coverage.coverage(settings, catalog, table), table):
+        if not _inside(span, planned.partition, table):
             continue
-        differ = certificate.missing + certificate.extra + certificate.changed
-        refused = _refused(certificate, key, done) if unasked else ""
-        if unasked and not refused and (partitions < 1 or rows < differ):
+        refused = _refused(planned, done) if unasked else ""
+        if unasked and not refused and (partitions < 1 or rows < planned.rows):
             refused = f"beyond what LAKEHOUSE_REPAIR allows of {name} a day"
         if not refused:
-            partitions, rows = partitions - 1, rows - differ
-        found.append(Planned(key, differ, certificate.cause, refused))
+            partitions, rows = partitions - 1, rows - planned.rows
+        found.append(replace(planned, refused=refused))
     return found
 
 
-def _refused(certificate: Certificate, partition: str, done: list[Repaired]) -> str:
-    if not certificate.cause.startswith(_UNASKED):
+def unproven(settings: Settings, catalog: Catalog, name: str, span: Range | None = None) -> Unproven:
+    """What is not known of a table's closed partitions (those in `span`), whether they differ or not."""
+    table = catalog.table(name)
+    catalog.check_derived(table)
+    found, closed = coverage.coverage(settings, catalog, table), coverage.closed(settings, table, (), EPOCH)
+    asked = [key for key in (closed.partitions(table.grain) if closed else ()) if _inside(span, key, table)]
+    unknown = [key for key in found.unknown if _inside(span, key, table)]
+    changed = [due.partition for due in found.changed if _inside(span, due.partition, table)]
+    return Unproven(name, len(asked), tuple(unknown), tuple(changed), attempts.failed(settings, table))
+
+
+def _differing(found: Coverage, table: Table) -> list[Planned]:
+    """The partitions whose last verdict is DIFFERENT, and those of which a data file is missing; in order."""
+    known = {lost.partition: Planned(lost.partition, lost.rows, causes.lost(lost.file)) for lost in found.lost}
+    for certificate in found.different:
+        key = next(Range(certificate.start, certificate.end).partitions(table.grain))
+        known[key] = Planned(key, certificate.missing + certificate.extra + certificate.changed, certificate.cause)
+    return [known[key] for key in sorted(known)]
+
+
+def _inside(span: Range | None, partition: str, table: Table) -> bool:
+    whole = partition_range(partition, table.grain)
+    return span is None or (span.start <= whole.start and whole.end <= span.end)
+
+
+def _refused(planned: Planned, done: list[Repaired]) -> str:
+    if not planned.cause.startswith(_UNASKED):
         return "its cause asks for a decision"
-    last = next((r for r in done if r.partition == partition), None)
+    last = next((r for r in done if r.partition == planned.partition), None)
     if last and last.verdict == "DIFFERENT":
         return f"a repair at {last.at:%Y-%m-%dT%H:%M:%SZ} did not help"
     return ""
@@ -86,7 +126,8 @@ def _refused(certificate: Certificate, partition: str, done: list[Repaired]) -> 
 def run(lake: Lake, name: str, span: Range | None = None, *, unasked: bool = False) -> Iterator[Repaired]:
     """Rewrites one partition after the other by its bounded run, proves it again, and tells the verdict.
 
-    It ends at the first that is DIFFERENT still: its certificate says by which rows. Raises JobError, RangeError.
+    It ends at the first that is DIFFERENT still: its certificate says by which rows. Raises JobError, RangeError (also where rows
+    are lost of which the input is gone: they would be replaced by fewer).
     """
     table = lake.catalog.table(name)
     with publishing(lake.settings, table):
@@ -94,6 +135,8 @@ def run(lake: Lake, name: str, span: Range | None = None, *, unasked: bool = Fal
             if planned.refused:
                 continue
             whole = partition_range(planned.partition, table.grain)
+            if planned.cause.startswith(causes.LOST):  # nobody has looked whether the input still gives its rows
+                planning.plan(lake, name, whole.start, whole.end)
             commit = bounded.backfill(lake, table, whole)
             after = proof.reconcile(lake, table, whole)
             repaired = Repaired(

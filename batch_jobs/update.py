@@ -33,6 +33,29 @@ def waiting(settings: Settings, catalog: Catalog, name: str | None = None) -> di
     return {name: dirt for name, dirt in found.items() if dirt}
 
 
+def withheld(settings: Settings, catalog: Catalog, name: str | None = None) -> list[str]:
+    """What an update of these tables can never show, because a table that they read keeps late rows out; a line each."""
+    from lakehouse.overview import late_counts
+
+    found = [(table, upstream) for table in wanted(catalog, name) if (upstream := _withholding(catalog, table))]
+    late = late_counts(settings, catalog) if found else {}
+    return [
+        f"table={table.name}, late='update': late rows cannot reach it, for {upstream.name}, which it reads, keeps them out "
+        f"(late={upstream.late!r}; {late.get(upstream.name, 0):,} rows so far); declare {upstream.name} late='update', too"
+        for table, upstream in found
+    ]
+
+
+def _withholding(catalog: Catalog, table: Table) -> Table | None:
+    """The nearest table that this one is computed from and that keeps late rows out."""
+    upstream = catalog.driving_input(table)
+    while upstream and catalog.is_derived(upstream):
+        if upstream.late != "update":
+            return upstream
+        upstream = catalog.driving_input(upstream)
+    return None
+
+
 def run(lake: Lake, name: str | None = None) -> Iterator[Commit]:
     """Rewrites what late rows made dirty and has closed, table after table, as it goes on. Raises JobError too."""
     for table in wanted(lake.catalog, name):

@@ -11,13 +11,12 @@ from lakehouse.frontier import NOTHING
 if TYPE_CHECKING:
     from batch_jobs.diff import Diff
     from batch_jobs.planning import Backfill, Downstream
-    from batch_jobs.repair import Planned, Repaired
+    from batch_jobs.repair import Planned, Repaired, Unproven
     from lakehouse.coverage import Coverage
     from lakehouse.erasing import Erasure
     from lakehouse.frontier import Certificate, Commit, Seam
     from lakehouse.ranges import Range
     from lakehouse.reinjecting import Reinjection
-    from lakehouse.table import Grain
     from lakehouse.updates import Dirt
     from lakehouse.upkeep import Upkeep
 
@@ -134,7 +133,7 @@ def show_upkeep(found: "list[Upkeep]", as_json: bool) -> None:
     console.print_rows(names, shown)
 
 
-def show_coverage(found: "list[Coverage]", grains: "Mapping[str, Grain]", as_json: bool) -> None:
+def show_coverage(found: "list[Coverage]", since: str, as_json: bool) -> None:
     if as_json:
         console.print_json([asdict(each) | {"share": each.share} for each in found])
         return
@@ -149,6 +148,16 @@ def show_coverage(found: "list[Coverage]", grains: "Mapping[str, Grain]", as_jso
     )  # fmt: skip
     console.print_rows(names, rows)
     for each in found:
+        if each.before_since:
+            console.print_text(
+                f"{each.table}: {each.before_since:,} partitions begin before LAKEHOUSE_SINCE={since}, and Dagster leaves these "
+                f"alone; set an earlier day, or run `lakehouse reconcile {each.table}`"
+            )
+        for lost in each.lost:
+            console.print_text(
+                f"{each.table} {lost.partition}: data file {lost.file} ({lost.rows:,} rows) is missing; `lakehouse repair "
+                f"{each.table}` computes the partition again"
+            )
         for c in each.different:
             counts = f"{c.missing:,} missing, {c.extra:,} extra, {c.changed:,} changed"
             console.print_text(f"{c.table} {range_of(c)} DIFFERENT: {counts}\n  {c.cause}")
@@ -157,14 +166,27 @@ def show_coverage(found: "list[Coverage]", grains: "Mapping[str, Grain]", as_jso
             console.print_text(f"{each.table} {due.partition} is to be proven again: {due.why}")
 
 
-def show_differing(found: "list[Planned]", as_json: bool) -> None:
+def show_differing(found: "list[Planned]", unproven: "Unproven", as_json: bool) -> None:
     if as_json:
         console.print_json(found)
     elif found:
         console.print_rows(("partition", "rows that differ", "cause"), ((p.partition, p.rows, p.cause) for p in found))
-    else:
+    elif not unproven.verdictless:
         console.print_text("no partition is known to differ; `lakehouse reconcile` looks again")
+    for line in _unknown(unproven):
+        console.print_note(line)
     console.print_note("nothing was changed")
+
+
+def _unknown(found: "Unproven") -> list[str]:
+    """Where nobody knows whether anything differs, a line each."""
+    again = f"`lakehouse reconcile {found.table}` looks"
+    lines = [found.failed] if found.failed else []
+    if found.unknown:
+        lines.append(f"{len(found.unknown)} of {found.partitions} closed partitions have no verdict yet: {brief(found.unknown)}")
+    if found.changed:
+        lines.append(f"{len(found.changed)} were changed since they had one: {brief(found.changed)}")
+    return [f"{line}; {again}" for line in lines]
 
 
 def show_repaired(done: "list[Repaired]", as_json: bool) -> None:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from lakehouse.ranges import Range
 from lakehouse.table import GRAINS, Table
 
 _EVER = Range(datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC))
+_ROWS, _PARTITIONS = 5_000_000, 24  # computed at once: kept in memory or on disk, and the streams wait for it to end
 _LONG = timedelta(minutes=5)  # of event time: more than a live micro-batch brings unless it catches up
 
 
@@ -41,7 +42,7 @@ def closed_until(lake: Lake, table: Table) -> datetime:
 def first(lake: Lake, table: Table) -> datetime | None:
     """The first event time that the table's input has."""
     driving = lake.catalog.driving_input(table)
-    found = lake.read(driving).agg(F.min(lake.catalog.event_time(driving))).head()[0]
+    found = lake.spanning(driving, _EVER).agg(F.min(lake.catalog.event_time(driving))).head()[0]
     return found and found.astimezone(UTC)
 
 
@@ -88,9 +89,11 @@ def compute(
     # what was valid behind the frontier no later version of a history tells otherwise
     kept = {history.name: sinks.version(lake.path(history)) for history in lake.catalog.histories(table)}
     others = lake.snapshots(versions | kept)
-    read = partial(lake.spanning, driving, version=version)
+    covers = None if touched is None else _covers(touched) or [span]
+    read = partial(lake.spanning, driving, version=version, within=covers)
+    context = Range(covers[0].start, covers[-1].end) if covers else None
     step = plan.plan_of(lake, table)
-    judged = _computed(lake, step, span, read, others, "bounded", touched)
+    judged = _computed(lake, step, span, read, others, "bounded", touched, context)
     inputs = {"tables": {driving.name: version}, "snapshots": versions} | ({"histories": kept} if kept else {})
     return Computed(judged, inputs)
 
@@ -114,8 +117,9 @@ def _computed(
     snapshots: Mapping[str, DataFrame],
     origin: Origin,
     touched: DataFrame | None = None,
+    context: Range | None = None,
 ) -> DataFrame:
-    """The judged rows of `span`; `read` gives the input's of a range, and maybe more."""
+    """The judged rows of `span`; `read` gives the input's of a range, and maybe more. `context`: what `touched` covers."""
     table, moment = step.table, F.col(lake.catalog.event_time(lake.catalog.table(step.driving)))
     # to choose files and pages by pays for code of its own if there may be many
     chosen = origin == "bounded" or span.end - span.start > _LONG
@@ -131,17 +135,24 @@ def _computed(
         # the observation stands between the cut and the function: a filter must not move below a stateful operator
         return judged.observe(f"whole_{table.name}", F.count(F.lit(1)).alias("rows")).where(within)
 
-    context = event_time.context(span, table) if touched is None else _covered(touched, span)
+    context = context or event_time.context(span, table)
     if table.window and table.window.kind == "session":
         first = read(_EVER).agg(F.min(moment))
         context = _holding_whole_sessions(context, table.window.size, first, computed)
     return computed(context)
 
 
-def _covered(touched: DataFrame, span: Range) -> Range:
-    """The event time that `touched` covers; `span` if there is nothing."""
-    first, last = touched.agg(F.min("_from"), F.max("_to")).head()
-    return Range(first.astimezone(UTC), last.astimezone(UTC)) if first else span
+def _covers(touched: DataFrame) -> list[Range]:
+    """The event time that `touched` covers, hour by hour: files between its hours are not read."""
+    hours = touched.groupBy(F.date_trunc("hour", "_from").alias("hour"))
+    found = hours.agg(F.min("_from").alias("start"), F.max("_to").alias("end")).collect()
+    spans = (Range(each["start"].astimezone(UTC), each["end"].astimezone(UTC)) for each in found)
+    return ranges.joined(sorted(spans, key=lambda each: each.start))
+
+
+def at_once(rows: int, partitions: int) -> int:
+    """How many of the partitions, with so many rows of input, to compute at once."""
+    return min(_PARTITIONS, max(1, _ROWS * partitions // max(rows, 1)))
 
 
 def _holding_whole_sessions(
@@ -175,26 +186,40 @@ def backfill(lake: Lake, table: Table, span: Range) -> Commit:
     return commit
 
 
-def rewrite(lake: Lake, table: Table, span: Range, touched: DataFrame, version: int) -> Commit:
-    """As `backfill`, of what is `touched` (`updates.missed` at that version of the input) alone; other rows stay.
+def backfill_together(lake: Lake, table: Table, units: Sequence[Range]) -> list[Commit]:
+    """As `backfill` of each of the units, which follow each other without a gap: computed at once, one Delta commit for all."""
+    started, span = time.monotonic(), Range(units[0].start, units[-1].end)
+    check_range(lake, table, span, whole_partitions=True)
+    return list(publish(lake, table, compute(lake, table, span), units, started, together=True))
 
-    Where nothing is touched nothing is computed.
+
+def rewrite(lake: Lake, table: Table, units: Sequence[Range], touched: DataFrame, version: int) -> list[Commit]:
+    """As `backfill_together`, of what is `touched` (`updates.missed` at that version of the input) alone; other rows stay.
+
+    There may be gaps between the units, of which nothing is read. Where nothing is touched nothing is computed.
     """
-    started = time.monotonic()
+    started, span = time.monotonic(), Range(units[0].start, units[-1].end)
     check_range(lake, table, span, whole_partitions=True)
     if touched.isEmpty():
-        commit = Commit(
-            table=table.name, role="bounded", generation=0, batch=0, version=NOTHING, at=datetime.now(UTC),
-            fingerprint=table.fingerprint, inputs={"tables": {lake.catalog.driving_input(table).name: version}},
-            start=span.start, end=span.end, seconds=time.monotonic() - started,
-        )  # fmt: skip
-        lake.journal(table).append(commit)
-        return commit
+        commits = [_looked_at(lake, table, unit, version) for unit in units]
+        for commit in commits:
+            lake.journal(table).append(commit)
+        return commits
     computed = compute(lake, table, span, version, touched)
-    there = lake.partitions(table, set(span.partitions(table.grain)), sinks.version(lake.path(table)))
-    untouched = there.join(F.broadcast(touched), plan.plan_of(lake, table, judged=False).unit, "left_anti")
-    [commit] = publish(lake, table, computed, [span], started, untouched=untouched)
-    return commit
+    partitions = {p for unit in units for p in unit.partitions(table.grain)}
+    there = lake.partitions(table, partitions, sinks.version(lake.path(table)))
+    unit = plan.plan_of(lake, table, judged=False).unit
+    untouched = there.join(F.broadcast(touched.select(unit)), unit, "left_anti")
+    return list(publish(lake, table, computed, units, started, untouched=untouched, together=True))
+
+
+def _looked_at(lake: Lake, table: Table, unit: Range, version: int) -> Commit:
+    """The line of a unit in which nothing was to be rewritten."""
+    return Commit(
+        table=table.name, role="bounded", generation=0, batch=0, version=NOTHING, at=datetime.now(UTC),
+        fingerprint=table.fingerprint, inputs={"tables": {lake.catalog.driving_input(table).name: version}},
+        start=unit.start, end=unit.end,
+    )  # fmt: skip
 
 
 def refresh(lake: Lake, table: Table) -> Commit | None:

@@ -12,6 +12,7 @@ from lakehouse.lake import Lake
 from lakehouse.makers import Makers, makers
 from lakehouse.table import Table
 
+LOST = "a data file is missing"
 BY_HAND = "rows changed by hand"
 TWICE = "a batch written twice"
 INPUT_BY_HAND = "input changed by hand"
@@ -55,6 +56,11 @@ def causes(
         )
 
     return {key: cause(key) for key in partitions}
+
+
+def lost(file: str) -> str:
+    """The cause where the table's log names a file that is not on disk."""
+    return f"{LOST}: {file} is named by the table's log and is not there; a repair computes its rows again"
 
 
 def _changes(lake: Lake, table: Table, after: int, column: str = "") -> list[Change]:

@@ -28,6 +28,7 @@ def app() -> typer.Typer:
     )  # fmt: skip
     root.callback()(_options)
     root.add_typer(_broker(), name="broker")
+    root.add_typer(_topic(), name="topic")
     _join("produce", lambda: root.command()(_produce()))
     for command in (
         commands.tables, commands.query, commands.quarantine, commands.late, commands.lateness, commands.state, commands.validate,
@@ -117,6 +118,31 @@ def broker_status(as_json: AsJson = False) -> None:
         console.print_facts(known)
     if not (external or embedded):
         raise typer.Exit(1)
+
+
+def _topic() -> typer.Typer:
+    group = typer.Typer(no_args_is_help=True, help="Topics that tables read: create one.")
+    group.callback()(lambda: None)  # of a single command Typer would leave the name out
+    group.command("create")(create_topic)
+    return group
+
+
+def create_topic(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The topic, as `kafka(...)` names it")],
+    partitions: Annotated[int, typer.Option(min=1, help="Into how many partitions its records are divided")] = 1,
+    config: Annotated[
+        list[str] | None, typer.Option(help="A property of the topic: retention.ms=-1, once for each")
+    ] = None,
+) -> None:
+    """Create a topic on the broker of this lakehouse, yours or the embedded one; one that is there stays as it is."""
+    from lakehouse import broker
+
+    pairs = [each.partition("=") for each in config or []]
+    if unusable := next((key for key, equals, _ in pairs if not equals), None):
+        raise SettingsError(f"config={unusable!r}: a property and its value; write {unusable}=value")
+    with console.working(f"creating {name}"):
+        created = broker.ensure_topics(from_environment(), {name: partitions}, {key: value for key, _, value in pairs})
+    console.print_text(f"{name}: {f'created, partitions: {partitions}' if created else 'there already; it stays as it is'}")
 
 
 def _external(settings: Settings) -> str:

@@ -23,7 +23,10 @@ _CELL = 200  # characters of a value that a table on the screen shows; JSON has 
 def tables(
     name: Annotated[str | None, typer.Argument(help="One table, in detail")] = None, as_json: AsJson = False
 ) -> None:
-    """Every table: rows, version, frontier, rows late and put aside, last verdict. With NAME its declaration, too."""
+    """Every table: rows, version, frontier, rows late and put aside since its beginning, verdict. With NAME its declaration, too.
+
+    The verdict is the gravest of the last ones of all its ranges: EQUAL only if no range has another.
+    """
     settings, catalog = _lakehouse()
     if name:
         _table(settings, catalog, name, as_json)
@@ -76,7 +79,8 @@ def _table(settings: Settings, catalog: "Catalog", name: str, as_json: bool) -> 
     console.print_facts({key: "\n".join(v) if isinstance(v, list) else v for key, v in declared.items()})
     console.print_rows(("column", "type"), columns.items())
     stands = {key: state[key] for key in ("rows", "version", "frontier", "late", "quarantined", "verdict")}
-    console.print_facts(stands | {"proven": proof and {"start": proof["start"], "end": proof["end"]}})
+    last = proof and f"{proof['verdict']} {console.shown({name: proof[name] for name in ('start', 'end')})}"
+    console.print_facts(stands | {"last certificate": last})
 
 
 def validate(
@@ -156,7 +160,10 @@ def late(table: TableName, limit: Limit = 20, as_json: AsJson = False) -> None:
 
 
 def lateness(table: TableName, as_json: AsJson = False) -> None:
-    """How far behind the stream's head rows came: how many another delay would have called late, and how long it waits."""
+    """How far behind the stream's head rows came: how many another delay may call late at most, and how long results wait.
+
+    Each row is compared with the rows before it in its partition of the topic, however micro-batches were cut.
+    """
     from lakehouse.lateness import histogram
 
     settings, catalog = _lakehouse()
@@ -165,9 +172,13 @@ def lateness(table: TableName, as_json: AsJson = False) -> None:
         console.print_json([asdict(b) | {"behind": b.behind.total_seconds()} for b in found])
         return
     console.print_rows(
-        ("delay: results wait", "rows this far behind", "rows late with this delay", "share late", ""),
+        ("delay: results wait", "rows this far behind", "rows late with this delay, at most", "share late", ""),
         ((f"{b.behind}", b.rows, b.late, f"{b.share:.4%}", "declared" if b.declared else "") for b in found),
         title=f"{record.name}, delay {record.delay}",
+    )
+    console.print_text(
+        "Late are at most so many: as if each row were a micro-batch of its own. It is fewer where micro-batches hold many rows, "
+        "or where a partition of the topic lags behind the others."
     )
 
 

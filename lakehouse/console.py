@@ -29,6 +29,8 @@ from lakehouse.errors import LakehouseError
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts")]
 _STYLES = {"EQUAL": "green", "DIFFERENT": "bold red", "PENDING": "yellow", "NOT_YET": "yellow", "UNPROVABLE": "yellow"}
+_ANY_WIDTH = 100_000
+_COLUMN = 16  # with less for each column of a table its values could not be read
 _PIPE_WIDTH = 160  # columns where no terminal says how wide it is
 
 
@@ -77,15 +79,29 @@ def print_json(values: Iterable[object]) -> None:
 
 
 def print_rows(names: Iterable[str], rows: Iterable[Iterable[object]], title: str = "") -> None:
-    """Rows under their names; numbers to the right."""
-    rows = [tuple(row) for row in rows]
+    """Rows under their names; numbers to the right. Where a terminal is too narrow for that, each row as a list of its values.
+
+    In a pipe or a file lines are as long as they need to be.
+    """
+    names, rows = list(names), [tuple(row) for row in rows]
     table = Table(title=Text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD)
     for i, name in enumerate(names):
         number = any(_is_number(row[i]) for row in rows)
         table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
-    out().print(table)
+    console = out()
+    wanted = console.measure(table, options=console.options.update(max_width=_ANY_WIDTH)).maximum
+    if wanted <= console.width:
+        console.print(table)
+    elif not sys.stdout.isatty():
+        Console(width=wanted, highlight=False).print(table)
+    elif rows and console.width < _COLUMN * len(names):
+        for number, row in enumerate(rows, 1):
+            console.print(Text(f"{title}{', ' if title else ''}row {number} of {len(rows)}", style="bold"))
+            print_facts(dict(zip(names, row, strict=True)))
+    else:
+        console.print(table)
 
 
 def print_facts(facts: Mapping[str, object]) -> None:

@@ -13,7 +13,7 @@ from lakehouse.catalog import Catalog, table_path
 from lakehouse.changed import look
 from lakehouse.event_time import ORIGIN, PARTITION
 from lakehouse.frontier import Certificate, Verdict, certificates, frontier
-from lakehouse.ranges import Range, floor, joined, partition_range
+from lakehouse.ranges import EPOCH, Range, floor, joined, partition_format, partition_range
 from lakehouse.settings import Settings
 from lakehouse.table import GRAINS, Table
 
@@ -35,6 +35,15 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """A partition of which the table's log names files that are not on disk: the first of them, and the rows that they held."""
+
+    partition: str
+    file: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Due:
     """A closed partition that is to be proven, and why."""
 
@@ -50,12 +59,15 @@ class Coverage:
     partitions: int  # closed ones, from the first row on
     proven: int  # the last verdict is EQUAL, and nothing was changed since
     proven_now: int  # under the present declaration; the others under the one that made them
-    oldest_unproven: datetime | None  # the end of the first partition that is not proven
+    oldest_unproven: datetime | None  # the start of the first partition that is not proven
     different: tuple[Certificate, ...]  # the last verdict of these is DIFFERENT
     pending: tuple[str, ...]
     unprovable: tuple[str, ...]
     changed: tuple[Due, ...]  # since they were proven
     seconds: float  # that proving took within the last day
+    lost: tuple[Lost, ...] = ()  # partitions of which a data file is not there
+    unknown: tuple[str, ...] = ()  # partitions that no certificate tells of
+    before_since: int = 0  # partitions that begin before `settings.since`: the schedules of Dagster leave them alone
 
     @property
     def share(self) -> float:
@@ -74,6 +86,16 @@ def stored(settings: Settings, table: Table) -> tuple[int, dict[str, Stored]]:
     return version, found
 
 
+def lost(settings: Settings, table: Table) -> dict[str, Lost]:
+    """The partitions of which a data file is not there."""
+    path, found = table_path(settings, table), {}
+    for file in delta_log.lost(path, delta_log.files(path)):
+        key = file.get(f"partition.{PARTITION}", "")
+        before = found.get(key, Lost(key, file["path"], 0))
+        found[key] = Lost(key, before.file, before.rows + (file["num_records"] or 0))
+    return found
+
+
 def reasons(settings: Settings, table: Table, partitions: Iterable[str]) -> dict[str, Counter[str]]:
     """Why the table has put rows of each of the partitions aside: reason -> rows."""
     import pyarrow.compute as pc
@@ -88,15 +110,17 @@ def reasons(settings: Settings, table: Table, partitions: Iterable[str]) -> dict
     return found
 
 
-def closed(settings: Settings, table: Table, known: Iterable[str] = ()) -> Range | None:
+def closed(
+    settings: Settings, table: Table, known: Iterable[str] = (), first: datetime | None = None
+) -> Range | None:
     """The whole partitions from the table's first row, or the first of those `known`, to its frontier; None if none.
 
-    Not before `settings.since`.
+    Not before `first`, by default `settings.since`.
     """
     ahead = frontier(settings, table)
     if ahead is None:
         return None
-    grain, first = GRAINS[table.grain], _first_day(settings)
+    grain, first = GRAINS[table.grain], first or first_day(settings)
     # Dagster does not know the partitions of the future, which a fast clock may close
     end = floor(min(ahead, datetime.now(UTC)), grain)
     if end <= first:
@@ -106,13 +130,15 @@ def closed(settings: Settings, table: Table, known: Iterable[str] = ()) -> Range
     return Range(min(starts), end) if starts and min(starts) < end else None
 
 
-def latest(settings: Settings, table: Table, verdict: Verdict | None = None) -> dict[str, Certificate]:
-    """The last certificate of each whole partition, from `settings.since` on: whatever it says, or the last with that verdict.
+def latest(
+    settings: Settings, table: Table, verdict: Verdict | None = None, first: datetime = EPOCH
+) -> dict[str, Certificate]:
+    """The last certificate of each whole partition, from `first` on: whatever it says, or the last with that verdict.
 
     NOT_YET is none: it says nothing of a partition.
     """
     found: dict[str, Certificate] = {}
-    grain, first = GRAINS[table.grain], _first_day(settings)
+    grain = GRAINS[table.grain]
     for certificate in certificates(settings, table):
         start, end = floor(max(certificate.start, first) + grain - _INSTANT, grain), floor(certificate.end, grain)
         if certificate.verdict == "NOT_YET" or verdict not in (None, certificate.verdict) or start >= end:
@@ -127,15 +153,17 @@ def due(settings: Settings, catalog: Catalog, table: Table) -> list[Due]:
     New ones; those whose rows, or rows of their input, were changed since; those that are pending; those that were not
     EQUAL under another declaration; and of the others the one whose proof is the oldest.
     """
-    if not table.proof or (span := closed(settings, table, known := latest(settings, table))) is None:
+    if not table.proof or (span := closed(settings, table, known := latest(settings, table, None, first_day(settings)))) is None:
         return []
     keys = list(span.partitions(table.grain))
-    marks = look(settings, catalog, table, known, keys)
+    marks, gone = look(settings, catalog, table, known, keys), lost(settings, table)
     found, settled = [], []
     for key in keys:
         last = known.get(key)
         if last is None:
             found.append(Due(key, "new"))
+        elif key in gone and last.verdict != "DIFFERENT":
+            found.append(Due(key, f"its data file {gone[key].file} is missing"))
         elif key in marks:
             found.append(Due(key, marks[key].why))
         elif last.verdict == "PENDING":
@@ -150,14 +178,18 @@ def due(settings: Settings, catalog: Catalog, table: Table) -> list[Due]:
 
 
 def coverage(settings: Settings, catalog: Catalog, table: Table) -> Coverage:
-    """The share of history that is proven, what differs, and what the proof cost within the last day."""
+    """The share of history that is proven, what differs, and what the proof cost within the last day.
+
+    Of all history, also of what lies before `settings.since`.
+    """
     known = latest(settings, table)
-    span = closed(settings, table, known)
+    span = closed(settings, table, known, EPOCH)
     keys = list(span.partitions(table.grain)) if span else []
-    marks = look(settings, catalog, table, known, keys)
+    marks, gone = look(settings, catalog, table, known, keys), lost(settings, table)
     by_verdict: dict[str, list[str]] = {}
     for key in keys:
         verdict = "" if key not in known or key in marks else known[key].verdict
+        verdict = "" if key in gone and verdict == "EQUAL" else verdict
         by_verdict.setdefault(verdict, []).append(key)
     equal = by_verdict.get("EQUAL", [])
     unproven = next((key for key in keys if key not in set(equal)), None)
@@ -165,11 +197,14 @@ def coverage(settings: Settings, catalog: Catalog, table: Table) -> Coverage:
     return Coverage(
         table=table.name, partitions=len(keys), proven=len(equal),
         proven_now=sum(known[key].fingerprint == table.fingerprint for key in equal),
-        oldest_unproven=partition_range(unproven, table.grain).end if unproven else None,
+        oldest_unproven=partition_range(unproven, table.grain).start if unproven else None,
         different=tuple(known[key] for key in by_verdict.get("DIFFERENT", [])),
         pending=tuple(by_verdict.get("PENDING", [])), unprovable=tuple(by_verdict.get("UNPROVABLE", [])),
         changed=tuple(Due(key, marks[key].why) for key in sorted(marks)),
         seconds=sum(c.seconds for c in certificates(settings, table) if c.at > since),
+        lost=tuple(gone[key] for key in sorted(gone.keys() & set(keys))),
+        unknown=tuple(key for key in keys if key not in known),
+        before_since=sum(key < first_day(settings).strftime(partition_format(table.grain)) for key in keys),
     )  # fmt: skip
 
 
@@ -178,5 +213,5 @@ def ranges(found: Iterable[Due], table: Table) -> list[Range]:
     return joined(partition_range(each.partition, table.grain) for each in found)
 
 
-def _first_day(settings: Settings) -> datetime:
+def first_day(settings: Settings) -> datetime:
     return datetime.fromisoformat(settings.since).replace(tzinfo=UTC)

@@ -1,10 +1,11 @@
 """What files a Delta table has, and what changed it since a version: by its log alone, no data file is read."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import unquote
 
 from pyspark.sql.types import StructType
 
@@ -73,6 +74,11 @@ def files(path: Path, version: int | None = None) -> list[dict]:
     if not DeltaTable.is_deltatable(str(path)):  # removed, to be filled again
         return []
     return pyarrow.table(DeltaTable(str(path), version=version).get_add_actions(flatten=True)).to_pylist()
+
+
+def lost(path: Path, found: Iterable[dict]) -> list[dict]:
+    """Those of the `found` files that the log names and that are not on disk."""
+    return [file for file in found if not (path / unquote(file["path"])).exists()]
 
 
 def schema(path: Path, version: int | None = None) -> StructType:

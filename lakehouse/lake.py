@@ -1,6 +1,6 @@
 """A session, the settings and the catalog: what every run needs, as one value."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lakehouse import delta_log
 from lakehouse.catalog import Catalog, table_path
 from lakehouse.durations import spark_interval
+from lakehouse.errors import CommitError
 from lakehouse.event_time import PARTITION
 from lakehouse.frontier import Journal
 from lakehouse.ranges import Range
@@ -51,21 +52,55 @@ class Lake:
             reader = reader.option("versionAsOf", version)
         return reader.load(str(self.path(table, side)))
 
-    def spanning(self, table: Table, span: Range, version: int | None = None) -> DataFrame:
-        """As `read`, of a table with event time: the rows of the span, and others of the same files."""
-        column = self.catalog.event_time(table)
-        return self._of_files(table, lambda file: delta_log.may_hold(file, column, span), version)
+    def spanning(
+        self, table: Table, span: Range, version: int | None = None, within: Sequence[Range] | None = None
+    ) -> DataFrame:
+        """As `read`, of a table with event time: the rows of the span, and others of the same files.
 
-    def partitions(self, table: Table, keys: Collection[str], version: int | None = None, side: Side = "") -> DataFrame:
-        """As `read`, of some partitions alone."""
-        return self._of_files(table, lambda file: file[f"partition.{PARTITION}"] in keys, version, side)
+        `within`: only these parts of the span are asked for.
+        """
+        column = self.catalog.event_time(table)
+
+        def needed(file: dict) -> bool:
+            held = delta_log.may_hold(file, column, span)
+            return held and (within is None or any(delta_log.may_hold(file, column, part) for part in within))
+
+        return self._of_files(table, needed, version)
+
+    def partitions(
+        self, table: Table, keys: Collection[str], version: int | None = None, side: Side = "", *, without_lost: bool = False
+    ) -> DataFrame:
+        """As `read`, of some partitions alone; `without_lost` of their files that are there (`lost` names the others)."""
+        return self._of_files(table, lambda file: file[f"partition.{PARTITION}"] in keys, version, side, without_lost)
+
+    def lost(self, table: Table, keys: Collection[str], version: int | None = None, side: Side = "") -> dict[str, list[dict]]:
+        """Of these partitions the files that the table's log names and that are not on disk, by partition."""
+        path, found = self.path(table, side), {}
+        mine = (file for file in delta_log.files(path, version) if file[f"partition.{PARTITION}"] in keys)
+        for file in delta_log.lost(path, mine):
+            found.setdefault(file[f"partition.{PARTITION}"], []).append(file)
+        return found
 
     def _of_files(
-        self, table: Table, needed: Callable[[dict], bool], version: int | None = None, side: Side = ""
+        self,
+        table: Table,
+        needed: Callable[[dict], bool],
+        version: int | None = None,
+        side: Side = "",
+        without_lost: bool = False,
     ) -> DataFrame:
-        """The rows of the files that are needed. Through Delta a table that has just changed costs most of a second to read."""
+        """The rows of the files that are needed. Through Delta a table that has just changed costs most of a second to read.
+
+        Raises CommitError for a file that is not on disk, unless the caller knows and does without.
+        """
         path = self.path(table, side)
-        files = [str(path / unquote(file["path"])) for file in delta_log.files(path, version) if needed(file)]
+        found = [file for file in delta_log.files(path, version) if needed(file)]
+        if lost := delta_log.lost(path, found):
+            if not without_lost:
+                raise _gone(self.catalog, table, path, lost)
+            gone = {file["path"] for file in lost}
+            found = [file for file in found if file["path"] not in gone]
+        files = [str(path / unquote(file["path"])) for file in found]
         schema = delta_log.schema(path, version)
         if not files:
             return self.spark.createDataFrame([], schema)
@@ -74,3 +109,15 @@ class Lake:
     def snapshots(self, versions: dict[str, int]) -> dict[str, DataFrame]:
         """Inputs without event time, each at its pinned version."""
         return {name: self.read(self.catalog.table(name), version) for name, version in versions.items()}
+
+
+def _gone(catalog: Catalog, table: Table, path: Path, lost: list[dict]) -> CommitError:
+    """What to say of data files that a table's log names and that are not on disk."""
+    remedy = "restore it from a backup: a record is computed from nothing else"
+    if catalog.is_derived(table):
+        remedy = f"`lakehouse repair {table.name}` computes its partition again"
+    more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+    return CommitError(
+        f"table={table.name}, file={path / unquote(lost[0]['path'])}{more}: the table's log names it and it is not there, so its "
+        f"rows cannot be read; {remedy}"
+    )

@@ -14,10 +14,10 @@ _STEPS = (0, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 21600, 86400)  # se
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Rows that came `behind` the latest event time or more, but less than the next bucket's.
+    """Rows that came `behind` the latest event time before them or more, but less than the next bucket's.
 
-    `late` of all rows come so far behind or further: with `delay=behind` they would find the watermark past them, while
-    every result would wait `behind`.
+    `late` of all rows come so far behind or further: with `delay=behind` they may find the watermark past them, while every
+    result would wait `behind`.
     """
 
     behind: timedelta
@@ -30,8 +30,10 @@ class Bucket:
 def histogram(settings: Settings, catalog: Catalog, table: Table) -> tuple[Table, list[Bucket]]:
     """The record that `table` is computed from (or is), and how far behind its head at their arrival its rows were.
 
-    The head is the least over the topic's partitions, as the batches before had moved it. Rows of the first batch have
-    none and count as on time. Raises RangeError for a table without a record.
+    The head is the latest event time of the rows before it in its partition of the topic, in the order of their offsets, or
+    the one by which it was judged as it arrived, if that is later. So what is counted does not depend on how micro-batches
+    were cut: it is what would be late if each row were a micro-batch of its own, and no other cutting calls more rows late. A
+    partition that lags behind others makes it fewer. Raises RangeError for a table without a record.
     """
     record = table
     while catalog.kind(record) != "record":
@@ -39,12 +41,17 @@ def histogram(settings: Settings, catalog: Catalog, table: Table) -> tuple[Table
         if driving is None:
             raise RangeError(f"table={table.name}: no record is behind it, so none of its rows has an arrival")
         record = driving
-    behind = (
-        f"date_part('epoch', _arrival['watermark']) + {record.delay.total_seconds()} - date_part('epoch', {record.event_time})"
+    moment = f"date_part('epoch', {record.event_time})"
+    before = (
+        "(PARTITION BY _arrival['topic'], _arrival['partition'] ORDER BY _arrival['offset'] "
+        "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
     )
-    on_time = f"_arrival['watermark'] <= '1970-01-01' OR {behind} <= 0"
-    counted = ", ".join(f"count(*) FILTER (WHERE NOT ({on_time}) AND {behind} >= {step})" for step in _STEPS)
-    total, *reached = query.run(settings, catalog, f"SELECT count(*), {counted} FROM {record.name}").rows[0]
+    judged = f"date_part('epoch', _arrival['watermark']) + {record.delay.total_seconds()}"
+    # of the rows before any other, and before any watermark, nothing is known: they count as on time
+    head = f"greatest(max({moment}) OVER {before}, CASE WHEN _arrival['watermark'] > '1970-01-01' THEN {judged} END)"
+    counted = ", ".join(f"count(*) FILTER (WHERE behind > 0 AND behind >= {step})" for step in _STEPS)
+    rows = f"SELECT {head} - {moment} AS behind FROM {record.name}"
+    total, *reached = query.run(settings, catalog, f"SELECT count(*), {counted} FROM ({rows})").rows[0]
     # the first bucket holds what came at the head or before it, too
     late = [total, *reached[1:]]
     following = [*late[1:], 0]

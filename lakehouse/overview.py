@@ -11,6 +11,7 @@ from lakehouse.inputs import FileSource, KafkaSource
 from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
 from lakehouse.table import Layer, Table
+from lakehouse.verdicts import Proofs, Verdicts
 
 _LATE = """SELECT "table", sum(late) FROM (
     SELECT "table", max(late) AS late FROM _commits WHERE role = 'live' GROUP BY "table", generation, batch
@@ -30,15 +31,25 @@ class TableState:
     frontier: datetime | None
     late: int | None
     quarantined: int | None
-    verdict: str | None  # the last one
+    verdict: str | None  # the gravest of the last ones of all ranges; of a keyed table, which is proven whole, the last one
 
 
 def overview(settings: Settings, catalog: Catalog) -> list[TableState]:
     """All tables, each after its inputs."""
-    frontier.flush(settings, catalog)
-    late = dict(query.run(settings, catalog, _LATE).rows) if "_commits" in query.names(settings, catalog) else {}
-    verdicts = {c.table: c.verdict for c in frontier.certificates(settings)}
+    late = late_counts(settings, catalog)
+    proofs = Verdicts(settings).now()
+    verdicts = {t.name: _verdict(t, proofs[t.name]) for t in catalog if t.name in proofs}
     return [_state(settings, catalog, table, late.get(table.name, 0), verdicts.get(table.name)) for table in catalog]
+
+
+def late_counts(settings: Settings, catalog: Catalog) -> dict[str, int]:
+    """Of each table how many rows came too late for it since its beginning, by the ledger."""
+    frontier.flush(settings, catalog)
+    return dict(query.run(settings, catalog, _LATE).rows) if "_commits" in query.names(settings, catalog) else {}
+
+
+def _verdict(table: Table, proofs: Proofs) -> str | None:
+    return proofs.verdict if table.keeps else proofs.in_force
 
 
 def _state(settings: Settings, catalog: Catalog, table: Table, late: int, verdict: str | None) -> TableState:

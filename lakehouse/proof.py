@@ -10,17 +10,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import bounded, causes, coverage, delta_log, event_time, keyed, plan, ranges, sinks, updates
+from lakehouse.attempts import noting_failure
 from lakehouse.digest import EMPTY, Difference, Digest, differences, digest, digests_by
 from lakehouse.errors import RangeError
 from lakehouse.event_time import ARRIVAL, ORIGIN, PARTITION
-from lakehouse.frontier import Certificate, Verdict, certify
+from lakehouse.frontier import Certificate, certify
 from lakehouse.histories import VALID
 from lakehouse.lake import Lake
 from lakehouse.makers import makers
 from lakehouse.ranges import Range, partition_range
 from lakehouse.table import Table
-
-_GRAVEST: tuple[Verdict, ...] = ("DIFFERENT", "PENDING", "UNPROVABLE", "NOT_YET", "EQUAL")
+from lakehouse.verdicts import GRAVEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,15 @@ class _Sides:
     ours: Mapping[str, Digest]
     theirs: Mapping[str, Digest]
     by_bounded: Mapping[str, int]  # rows of the table that a bounded run wrote
+    lost: Mapping[str, str]  # partitions of which a file is not there -> its name
+
+    @property
+    def keys(self) -> list[str]:
+        return sorted(self.ours.keys() | self.theirs.keys() | self.lost.keys())
 
     @property
     def unequal(self) -> list[str]:
-        keys = sorted(self.ours.keys() | self.theirs.keys())
-        return [key for key in keys if self.ours.get(key, EMPTY) != self.theirs.get(key, EMPTY)]
+        return [key for key in self.keys if key in self.lost or self.ours.get(key, EMPTY) != self.theirs.get(key, EMPTY)]
 
 
 def reconcile(lake: Lake, table: Table, span: Range | None = None) -> Certificate:
@@ -55,11 +59,17 @@ def prove(lake: Lake, table: Table, span: Range | None = None) -> list[Certifica
     the verdicts are recorded in `_certificates`. A state or history has no ranges: it is recomputed whole, from the record at the
     version that its last commit had read. Raises RangeError.
     """
+    with noting_failure(lake.settings, table, span) as found:
+        found += _proven(lake, table, span)
+        certify(lake.settings, found)
+    return found
+
+
+def _proven(lake: Lake, table: Table, span: Range | None) -> list[Certificate]:
+    """The certificates of `prove`, not recorded yet."""
     started = time.monotonic()
     if table.keeps:
-        found = [_kept(lake, table, span, started)]
-        certify(lake.settings, found)
-        return found
+        return [_kept(lake, table, span, started)]
     ahead = bounded.closed_until(lake, table)
     span = span or _whole(lake, table, ahead)
     driving = lake.catalog.driving_input(table)
@@ -77,9 +87,7 @@ def prove(lake: Lake, table: Table, span: Range | None = None) -> list[Certifica
         found.append(replace(blank, start=max(span.start, ahead), verdict="NOT_YET", detail=detail))
     # the time it took is shared among them by their rows
     share = (time.monotonic() - started) / sum(1 + c.rows_live + c.rows_bounded for c in found)
-    found = [replace(c, seconds=share * (1 + c.rows_live + c.rows_bounded)) for c in found]
-    certify(lake.settings, found)
-    return found
+    return [replace(c, seconds=share * (1 + c.rows_live + c.rows_bounded)) for c in found]
 
 
 def _kept(lake: Lake, table: Table, span: Range | None, started: float) -> Certificate:
@@ -114,7 +122,7 @@ def _kept(lake: Lake, table: Table, span: Range | None, started: float) -> Certi
 
 def summed(found: Sequence[Certificate]) -> Certificate:
     """One certificate for neighbouring ranges: counts and digests are those of all rows together."""
-    verdict = min((c.verdict for c in found), key=_GRAVEST.index)
+    verdict = min((c.verdict for c in found), key=GRAVEST.index)
     gravest = [c for c in found if c.verdict == verdict]
     counts = ("rows_live", "rows_bounded", "rows_by_bounded_runs", "missing", "extra", "changed", "seconds")
     digests = ("digest_live", "digest_bounded")
@@ -147,7 +155,7 @@ def _behind(lake: Lake, table: Table, span: Range, blank: Certificate) -> Iterat
         if unequal:
             found |= _compared(lake, table, sides, unequal, blank, partial(_computed, lake, table, part, snapshots, blank))
         reached = part.start
-        for key in sorted(sides.ours.keys() | sides.theirs.keys()):
+        for key in sides.keys:
             piece = _piece([key], table, part)
             if reached < piece.start:
                 yield _certificate(sides, Range(reached, piece.start), "", blank)
@@ -160,7 +168,9 @@ def _behind(lake: Lake, table: Table, span: Range, blank: Certificate) -> Iterat
 def _computed(lake: Lake, table: Table, span: Range, snapshots: Mapping[str, int], blank: Certificate) -> _Sides:
     computed = bounded.compute(lake, table, span, snapshots=snapshots)
     instant = event_time.instant_of(table.window, lake.catalog.event_time(table))
-    stored = lake.partitions(table, set(span.partitions(table.grain)), blank.version)
+    partitions = set(span.partitions(table.grain))
+    lost = {key: files[0]["path"] for key, files in lake.lost(table, partitions, blank.version).items()}
+    stored = lake.partitions(table, partitions, blank.version, without_lost=True)
     actual, expected = stored.where(event_time.between(instant, span)), plan.good(computed.judged)
     if lake.catalog.kind(table) == "row":
         settled = F.col(f"{ARRIVAL}.watermark") < F.lit(blank.frontier)
@@ -173,7 +183,7 @@ def _computed(lake: Lake, table: Table, span: Range, snapshots: Mapping[str, int
         if origin == "bounded":
             by_bounded[key] = part.rows
     theirs = {key: part for (key, _), part in made.items()}
-    return _Sides(span, actual, expected, computed.inputs, ours, theirs, by_bounded)
+    return _Sides(span, actual, expected, computed.inputs, ours, theirs, by_bounded, lost)
 
 
 def _certificate(sides: _Sides, span: Range, key: str, blank: Certificate, **judged: object) -> Certificate:
@@ -196,6 +206,8 @@ def _compared(
     judged: dict[str, dict[str, object]] = {key: {"verdict": "EQUAL"} for key in keys}  # within the tolerance
     judged |= {key: _shown(difference) | {"verdict": "PENDING", "detail": d} for key, (difference, d) in waiting.items()}
     judged |= {key: _shown(difference) | {"verdict": "DIFFERENT", "cause": why[key]} for key, difference in found.items()}
+    for key in sides.lost.keys() & judged.keys():  # whatever else it waits for: its rows cannot be read
+        judged[key] |= {"verdict": "DIFFERENT", "cause": causes.lost(sides.lost[key])}
     return {key: _certificate(sides, _piece([key], table, sides.span), key, blank, **told) for key, told in judged.items()}
 
 
@@ -258,6 +270,8 @@ def _gone(table: Table, key: str, sides: _Sides, first: datetime | None, blank: 
     if key in sides.theirs or (first and event_time.context(span, table).end > first):
         return None
     detail = f"its input is not kept any more: its first row is of {ranges.text(first)}" if first else "its input is empty"
+    if key in sides.lost:
+        detail = f"data file {sides.lost[key]} is missing and cannot be computed again, for {detail}; restore it from a backup"
     return _certificate(sides, span, key, blank, verdict="UNPROVABLE", detail=detail)
 
 

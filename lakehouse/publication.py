@@ -8,7 +8,7 @@ import json
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -47,6 +47,17 @@ class _Found:
     aside: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A unit's line in the journal, as it is before anything is written, and its partitions."""
+
+    commit: Commit
+    partitions: list[str]
+
+    def among(self, partitions: Set[str]) -> bool:
+        return not partitions.isdisjoint(self.partitions)
+
+
 def publish(
     lake: Lake,
     table: Table,
@@ -57,17 +68,20 @@ def publish(
     untouched: DataFrame | None = None,
     run: int = 0,
     left: int = 0,
+    together: bool = False,
 ) -> Iterator[Commit]:
     """Makes the table hold what was computed, unit after unit, and yields the lines that it adds to the journal.
 
     `untouched`: rows of the table that stay beside what was computed. `run` numbers the runs of many units; each line says
     how many are still to come, with the `left` that are not among these. Of the time since `started` the first line tells.
+    `together`: the units that differ are replaced in one Delta commit; each unit has its own line all the same.
     """
     recover(lake, table)
     judged = computed.judged.persist()
     try:
         keys = {unit: list(unit.partitions(table.grain)) for unit in units}
         found = _found(lake, table, replace(computed, judged=judged), list(chain(*keys.values())), untouched)
+        lines: list[_Line] = []
         for position, (unit, partitions) in enumerate(keys.items(), 1):
             counts = sum((found.counts.get(p, Counter()) for p in partitions), Counter())
             commit = Commit(
@@ -75,24 +89,18 @@ def publish(
                 at=datetime.now(UTC), fingerprint=table.fingerprint, quarantined=counts["bad"], written=counts["good"],
                 inputs=computed.inputs, start=unit.start, end=unit.end,
             )  # fmt: skip
-            if found.aside.intersection(partitions):
-                rows = found.bad.where(F.col(PARTITION).isin(partitions))
-                sinks.replace(rows, lake.path(table, "quarantine"), partitions, _metadata(commit))
-            if found.differ.intersection(partitions):
-                commit = _replaced(lake, table, found.rows.where(F.col(PARTITION).isin(partitions)), partitions, commit)
-            commit = replace(commit, at=datetime.now(UTC), seconds=time.monotonic() - started)
-            lake.journal(table).append(commit)
-            intended(lake.settings, table).unlink(missing_ok=True)
+            lines.append(_Line(commit, partitions))
+        for lot in [lines] if together else [[line] for line in lines]:
+            yield from _committed(lake, table, found, lot, started)
             started = time.monotonic()
-            yield commit
     finally:
         judged.unpersist()
 
 
 def recover(lake: Lake, table: Table) -> None:
-    """Adds the line that a crash kept from the journal: of a unit whose Delta commit was made, but not told any more.
+    """Adds the lines that a crash kept from the journal: of units whose Delta commit was made, but not told any more.
 
-    Without it what reads the table would never follow, for the next run finds the rows there.
+    Without them what reads the table would never follow, for the next run finds the rows there.
     """
     path = intended(lake.settings, table)
     if not path.exists():
@@ -100,25 +108,40 @@ def recover(lake: Lake, table: Table) -> None:
     noted = json.loads(path.read_text())
     version = sinks.replaced(lake.spark, lake.path(table), noted["run"], noted["before"])
     if version is not None:
-        lake.journal(table).append(replace(decoded(noted["commit"]), version=version, at=datetime.now(UTC)))
+        told = {(line.version, line.start) for line in lake.journal(table).rewriting()}
+        for line in map(decoded, noted.get("commits") or [noted["commit"]]):  # of an earlier version of this library: one
+            if (version, line.start) not in told:
+                lake.journal(table).append(replace(line, version=version, at=datetime.now(UTC)))
     path.unlink()
 
 
 def intended(settings: Settings, table: Table) -> Path:
-    """What a run is about to replace: the version `before`, its name, and the line that its commit is to have in the journal."""
+    """What a run is about to replace: the version `before`, its name, and the lines that its commit is to have in the journal."""
     return settings.root / LEDGER / f"{table.name}.publishing.json"
 
 
-def _replaced(lake: Lake, table: Table, rows: DataFrame, partitions: list[str], commit: Commit) -> Commit:
-    path, metadata = lake.path(table), _metadata(commit)
-    intention = {"run": metadata["run"], "before": sinks.version(path), "commit": encoded(commit)}
-    replace_file(intended(lake.settings, table), intention)
-    return replace(commit, version=sinks.replace(rows, path, partitions, metadata))
-
-
-def _metadata(commit: Commit) -> dict[str, object]:
-    span = str(Range(commit.start, commit.end))
-    return {"run": uuid.uuid4().hex, "fingerprint": commit.fingerprint, "range": span, "inputs": commit.inputs}
+def _committed(lake: Lake, table: Table, found: _Found, lot: Sequence[_Line], started: float) -> Iterator[Commit]:
+    """Replaces what differs of these units, in one Delta commit; then their lines."""
+    path, journal = lake.path(table), lake.journal(table)
+    span = Range(lot[0].commit.start, lot[-1].commit.end)
+    metadata = {"run": uuid.uuid4().hex, "fingerprint": table.fingerprint, "range": str(span), "inputs": lot[0].commit.inputs}
+    if aside := [p for line in lot if line.among(found.aside) for p in line.partitions]:
+        sinks.replace(found.bad.where(F.col(PARTITION).isin(aside)), lake.path(table, "quarantine"), aside, metadata)
+    written = NOTHING
+    differing = [line for line in lot if line.among(found.differ)]
+    if differing:
+        partitions = [p for line in differing for p in line.partitions]
+        noted = {"run": metadata["run"], "before": sinks.version(path), "commits": [encoded(e.commit) for e in differing]}
+        replace_file(intended(lake.settings, table), noted)
+        written = sinks.replace(found.rows.where(F.col(PARTITION).isin(partitions)), path, partitions, metadata)
+    for number, line in enumerate(lot):
+        took = time.monotonic() - started if number == 0 else 0.0
+        version = written if line in differing else NOTHING
+        commit = replace(line.commit, version=version, at=datetime.now(UTC), seconds=took)
+        journal.append(commit)
+        if number + 1 == len(lot):  # all of them are on disk
+            intended(lake.settings, table).unlink(missing_ok=True)
+        yield commit
 
 
 def _found(lake: Lake, table: Table, computed: Computed, partitions: list[str], untouched: DataFrame | None) -> _Found:
@@ -139,16 +162,18 @@ def _found(lake: Lake, table: Table, computed: Computed, partitions: list[str], 
     there, *kept = ({partition: each for (partition, _), each in found.items()} for found in others)
     for partition, each in chain(*(of.items() for of in kept)):
         wanted[partition] = wanted.get(partition, EMPTY) + each
-    aside: frozenset[str] = frozenset()
+    aside = frozenset(lake.lost(table, partitions, side="quarantine"))
     # two passes over bad rows are paid for only when there is something to put aside or to take away
     if any(each["bad"] for each in counts.values()) or sinks.holds(lake.path(table, "quarantine"), partitions):
         put_aside = _stored(lake, table, "quarantine", partitions)
-        aside = _differing(*digests_by((bad, F.col(PARTITION)), (put_aside, F.col(PARTITION))), partitions)
-    return _Found(rows, bad, counts, _differing(wanted, there, partitions), aside)
+        aside |= _differing(*digests_by((bad, F.col(PARTITION)), (put_aside, F.col(PARTITION))), partitions)
+    differ = _differing(wanted, there, partitions) | frozenset(lake.lost(table, partitions))
+    return _Found(rows, bad, counts, differ, aside)
 
 
 def _stored(lake: Lake, table: Table, side: Side, partitions: list[str]) -> DataFrame:
-    return lake.partitions(table, set(partitions), sinks.version(lake.path(table, side)), side)
+    """What the table holds of them and can be read: a partition with a file that is lost is replaced whatever that is."""
+    return lake.partitions(table, set(partitions), sinks.version(lake.path(table, side)), side, without_lost=True)
 
 
 def _differing(wanted: Mapping[str, Digest], there: Mapping[str, Digest], partitions: list[str]) -> frozenset[str]:

@@ -48,6 +48,7 @@ class Settings:
     bootstrap_servers: str = ""  # empty: the embedded broker under the root
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)  # client properties; may hold secrets
     spark_master: str = "local[2]"
+    batch_master: str = ""  # of bounded runs that Dagster starts; empty: where the streaming jobs run, on one core if here
     spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)  # Spark properties; may hold secrets
     driver_memory: str = "1g"
     state_memory_mb: int = 512  # of RocksDB in one job, beside driver_memory; state that is larger is read from disk

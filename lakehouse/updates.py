@@ -1,8 +1,8 @@
 """Late rows under the policy `update`: which partitions they made dirty, and how those are put right.
 
 The live run only appends and leaves late rows out, under every policy. Its journal tells what they missed; a bounded run,
-which lets them in, rewrites the windows concerned (of a row table: the rows), one Delta commit a partition, once the
-partition has closed. The same follows an input that was itself rewritten.
+which lets them in, rewrites the windows concerned (of a row table: the rows), many partitions in one Delta commit, once
+they have closed. The same follows an input that was itself rewritten.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import bounded, event_time, plan, ranges, sinks
+from lakehouse import bounded, delta_log, event_time, plan, ranges, sinks
 from lakehouse.catalog import Catalog
 from lakehouse.event_time import ORIGIN, PARTITION
 from lakehouse.frontier import NOTHING, Commit, Journal, frontier
@@ -22,6 +22,7 @@ from lakehouse.settings import Settings
 from lakehouse.table import GRAINS, Table
 
 _INSTANT = timedelta(microseconds=1)
+_TOGETHER = 48  # partitions in one Delta commit, of which only windows are rewritten
 _EVER = datetime(9999, 1, 1, tzinfo=UTC)
 
 
@@ -98,38 +99,64 @@ def version_read(commit: Commit, driving: Table) -> int:
 
 
 def update(lake: Lake, table: Table) -> list[Commit]:
-    """Rewrites the closed dirty partitions of `table`, each in one Delta commit, and returns those commits.
+    """Rewrites the closed dirty partitions of `table`, many in one Delta commit, and returns a line for each rewritten.
 
     Run again, it finds nothing to do. What is dirty and open stays so until it closes.
     """
     closed = [d for d in dirty(lake.settings, lake.catalog, table) if d.closed]
     if not closed:
         return []
-    if table.by_neighbours:  # of a count window a row more moves all that follow it
-        session = table.window and table.window.kind == "session"
-        spans = session_spans(lake, table, closed) if session else _whole(table, closed)
-        return [c for span in spans if (c := bounded.backfill(lake, table, span)).version != NOTHING]
-    version = sinks.version(lake.path(lake.catalog.driving_input(table)))
-    whole = _whole(table, closed)
-    since = min((d.since for d in closed if d.since), default=EPOCH)
-    # of all partitions at once: the input is read once for it
-    touched = missed(lake, table, Range(whole[0].start, whole[-1].end), since, version).persist()
-    try:
-        commits = [_updated(lake, table, each, touched, version) for each in closed]
-        return [commit for commit in commits if commit.version != NOTHING]
-    finally:
-        touched.unpersist()
+    if table.window and table.window.kind == "session":
+        found = [bounded.backfill(lake, table, span) for span in session_spans(lake, table, closed)]
+    else:
+        entire = {d.partition for d in closed} if table.by_neighbours else _entire(lake, table, closed)
+        found = _updated(lake, table, [d for d in closed if d.partition not in entire])
+        for units in _lots(lake, table, _whole(table, [d for d in closed if d.partition in entire])):
+            found += bounded.backfill_together(lake, table, units)
+    return sorted((c for c in found if c.version != NOTHING), key=lambda commit: commit.start)
 
 
 def _whole(table: Table, dirt: list[Dirt]) -> list[Range]:
     return [partition_range(d.partition, table.grain) for d in dirt]
 
 
-def _updated(lake: Lake, table: Table, dirt: Dirt, touched: DataFrame, version: int) -> Commit:
-    span = partition_range(dirt.partition, table.grain)
-    if dirt.since is None or sinks.holds(lake.path(table, "quarantine"), [dirt.partition]):
-        return bounded.backfill(lake, table, span)  # a row put aside does not tell its window
-    return bounded.rewrite(lake, table, span, touched.where(F.col(PARTITION) == dirt.partition).drop(PARTITION), version)
+def _entire(lake: Lake, table: Table, closed: list[Dirt]) -> set[str]:
+    """The partitions to be rewritten whole: a row put aside does not tell its window, a file that is lost not its rows."""
+    keys = {d.partition for d in closed}
+    aside = {file[f"partition.{PARTITION}"] for file in delta_log.files(lake.path(table, "quarantine"))} & keys
+    return aside | lake.lost(table, keys).keys() | {d.partition for d in closed if d.since is None}
+
+
+def _lots(lake: Lake, table: Table, units: list[Range]) -> Iterator[list[Range]]:
+    """Units that follow each other without a gap, at most so many as are computed at once."""
+    driving = lake.catalog.driving_input(table)
+    column, files = lake.catalog.event_time(driving), delta_log.files(lake.path(driving)) if units else []
+    for span in ranges.joined(units):
+        context = event_time.context(span, table)
+        rows = sum(file["num_records"] or 0 for file in files if delta_log.may_hold(file, column, context))
+        inside = [unit for unit in units if span.start <= unit.start < span.end]
+        most = bounded.at_once(rows, len(inside))
+        yield from (inside[first : first + most] for first in range(0, len(inside), most))
+
+
+def _updated(lake: Lake, table: Table, dirt: list[Dirt]) -> list[Commit]:
+    """Rewrites the windows (of a row table: the rows) that late rows missed in these partitions."""
+    if not dirt:
+        return []
+    version = sinks.version(lake.path(lake.catalog.driving_input(table)))
+    whole = _whole(table, dirt)
+    # of all partitions at once: the input is read once for it
+    span, since = Range(whole[0].start, whole[-1].end), min(d.since for d in dirt)
+    touched = missed(lake, table, span, since, version).persist()
+    try:
+        commits = []
+        for first in range(0, len(dirt), _TOGETHER):
+            keys = [d.partition for d in dirt[first : first + _TOGETHER]]
+            mine = touched.where(F.col(PARTITION).isin(keys)).drop(PARTITION)
+            commits += bounded.rewrite(lake, table, whole[first : first + _TOGETHER], mine, version)
+        return commits
+    finally:
+        touched.unpersist()
 
 
 def missed(lake: Lake, table: Table, span: Range, since: datetime, version: int) -> DataFrame:

@@ -7,6 +7,7 @@ from datetime import datetime
 from lakehouse.frontier import LEDGER, Verdict
 from lakehouse.settings import Settings
 
+GRAVEST: tuple[Verdict, ...] = ("DIFFERENT", "PENDING", "UNPROVABLE", "NOT_YET", "EQUAL")
 Span = tuple[datetime, datetime]  # [start, end) as it was recorded
 _COUNTS = ["missing", "extra", "changed"]
 _COLUMNS = ["table", "start", "end", "verdict", "at", *_COUNTS]
@@ -29,11 +30,22 @@ class Proofs:
     proven_until: datetime | None = None  # the latest end of a range that was EQUAL
     different: dict[Span, Found] = field(default_factory=dict)  # and not EQUAL since
     counts: Counter[str] = field(default_factory=Counter)  # by verdict
+    doubtful: dict[Span, Verdict] = field(default_factory=dict)  # ranges whose last verdict is not EQUAL; NOT_YET is none
+
+    @property
+    def in_force(self) -> Verdict | None:
+        """The gravest of the last verdicts of all ranges."""
+        if self.doubtful:
+            return min(self.doubtful.values(), key=GRAVEST.index)
+        return "EQUAL" if self.counts["EQUAL"] else self.verdict
 
     def add(self, verdict: Verdict, span: Span, at: datetime, rows: str = "") -> None:
         """One more, not older than those before."""
         self.at, self.verdict = at, verdict
         self.counts[verdict] += 1
+        if verdict != "NOT_YET":
+            self.doubtful = {left: each for s, each in self.doubtful.items() for left in _outside(s, span)}
+            self.doubtful |= {span: verdict} if verdict != "EQUAL" else {}
         if verdict == "DIFFERENT":
             # asked again, with hours that have closed since: if no more rows differ, it is the same difference
             again = next((s for s, found in self.different.items() if (s[0], found.rows) == (span[0], rows)), None)

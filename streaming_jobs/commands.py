@@ -87,6 +87,7 @@ def status(
             print(json.dumps((asdict(each) if each else {"pipeline": name, "state": "never ran"}) | knob))
         return
     console.print(views.queries_table(found))
+    console.print(Text("counted since each job was started; `lakehouse tables` counts all there ever was", style="dim"))
     for name, each in found:
         if told := views.freshness(settings, name):
             console.print(Text(told), soft_wrap=True)

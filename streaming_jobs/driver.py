@@ -212,8 +212,8 @@ def _check_topics(settings: Settings, topics: list[str]) -> None:
         ) from err
     if missing := sorted(set(topics) - set(known)):
         raise BrokerError(
-            f"topic={', '.join(missing)}: the broker does not have it, so there is nothing to read; create it, or send to "
-            "it first (`lakehouse produce` does both for the pipelines that ship)"
+            f"topic={', '.join(missing)}: the broker does not have it, so there is nothing to read; create it: `lakehouse topic "
+            f"create {missing[0]} --partitions 4` (`lakehouse produce` creates those of the pipelines that ship)"
         )
 
 

@@ -83,9 +83,11 @@ def stage(whole, tmp_path) -> Stage:
     return stage
 
 
-def erase(stage: Stage, *arguments: str):
+def erase(stage: Stage, *arguments: str, answer: str | None = None):
+    """With an `answer` a person is asked; without one nobody is."""
     environment = {"LAKEHOUSE_ROOT": str(stage.lake.settings.root), "LAKEHOUSE_TABLES": __name__}
-    result = CliRunner().invoke(commands.app, ["erase", *arguments], env=environment)
+    asked = [] if answer is not None or "--dry-run" in arguments else ["--yes"]
+    result = CliRunner().invoke(commands.app, ["erase", *arguments, *asked], env=environment, input=answer)
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
@@ -174,3 +176,17 @@ def test_what_is_refused(stage):
     assert wrong.exit_code == 2 and "a condition on the columns of clicks" in wrong.stderr
     assert erase(stage, "clicks", "--where", "user = 'nobody'").exit_code == 0
     assert {path: path.stat().st_mtime_ns for path in stage.lake.settings.root.rglob("*.json*")} == before
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_person_is_asked_before_anything_is_erased(stage):
+    for answer in ("n\n", "", "\n"):  # the second: a script without --yes has nothing to read
+        refused = erase(stage, "clicks", "--where", WHERE, answer=answer)
+        assert refused.exit_code == 1 and "Erase this for good?" in refused.stdout, refused.stderr
+        assert stage.rows("clicks").where(WHERE).count() == 3 and traces(stage)["clicks"] == 1
+    for_scripts = erase(stage, "clicks", "--where", WHERE, "--json", answer="y\n")
+    assert for_scripts.exit_code == 2 and "then add --yes" in for_scripts.stderr
+    done = erase(stage, "clicks", "--where", WHERE, answer="y\n")
+    assert done.exit_code == 0 and "erased" in done.stdout and traces(stage) == {}, done.stderr
+    assert "Erase this" not in erase(stage, "clicks", "--where", WHERE, answer="").stdout, "nothing is left to ask about"

@@ -202,6 +202,14 @@ def test_a_backfill_from_the_ui_is_a_bounded_run_in_a_process_of_its_own(filled_
     )
 
 
+def test_a_job_that_needs_a_configuration_is_launched_with_that_of_the_docs_and_refused_without(filled_bar):
+    refused = filled_bar.ask(DOCS["Launch"], job="reconcile")["launchRun"]
+    assert refused["__typename"] == "RunConfigValidationInvalid" and "ops" in refused["errors"][0]["message"]
+    (config,) = re.findall(r"^\| `reconcile` \| `(\{.*\})` \|$", (ROOT / "docs" / "http.md").read_text(), re.MULTILINE)
+    launched = filled_bar.ask(DOCS["Launch"], job="reconcile", config=json.loads(config))["launchRun"]
+    assert ended(filled_bar, launched) == "SUCCESS"
+
+
 def ended(ui: UI, launched: dict) -> str:
     """How the run ended."""
     assert launched["__typename"] == "LaunchRunSuccess", launched

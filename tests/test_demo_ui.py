@@ -1,0 +1,53 @@
+"""The demo calls its UI up when it answers, and says so when it does not come up."""
+
+import socket
+import sys
+import threading
+
+import pytest
+from rich.console import Console
+
+from assets.demo import _answers, _Demo
+from lakehouse.errors import JobError
+from lakehouse.settings import Settings
+
+SLOW = """
+import http.server, sys, time
+time.sleep(2)
+http.server.test(http.server.SimpleHTTPRequestHandler, port=int(sys.argv[1]), bind="127.0.0.1")
+"""
+
+
+@pytest.fixture
+def demo(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # what the process serves
+    (tmp_path / "server_info").write_text("{}")
+    stage = _Demo(Settings(root=tmp_path / "root"), Console(record=True, width=200), threading.Event())
+    yield stage
+    stage.end("ui")
+
+
+def start(demo: _Demo, script: str) -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-c", script, str(port)]
+    demo._process("ui", "the UI", command, "dagster.log", lambda process: demo._await(address, process))
+    return f"{address}/server_info"
+
+
+def test_it_is_up_when_it_answers(demo):
+    assert _answers(start(demo, SLOW))
+    assert "✓ the UI" in demo.console.export_text()
+
+
+def test_a_ui_that_ends_is_an_error_that_names_its_log(demo):
+    with pytest.raises(JobError, match=r"it ended while it started \(exit code 3\).*dagster\.log"):
+        start(demo, "raise SystemExit(3)")
+    assert "✓" not in demo.console.export_text()
+
+
+def test_who_stops_the_demo_does_not_wait_for_the_ui(demo):
+    threading.Timer(1, demo.stopping.set).start()
+    start(demo, "import time; time.sleep(600)")

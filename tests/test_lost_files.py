@@ -1,0 +1,182 @@
+"""A data file that is gone: what can be computed again is, and what cannot is named."""
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from typer.testing import CliRunner
+
+from batch_jobs import commands
+from lakehouse import coverage, proof, sinks
+from lakehouse.event_time import ORIGIN, PARTITION
+from lakehouse.table import expect, kafka, table, tumbling
+from lakehouse.testing import Stage, assert_live_equals_bounded
+
+HERE = sys.modules[__name__]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+HOURS = [f"2026-01-01-0{hour}" for hour in range(4)]
+
+click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def clicks(click_topic: DataFrame) -> DataFrame:
+    return click_topic
+
+
+@table(layer="silver", expectations=[expect.column_values_to_be_between("value", max_value=100)])
+def valid_clicks(clicks: DataFrame) -> DataFrame:
+    return clicks
+
+
+@table(layer="gold", window=tumbling("10 minutes"), keys=["user"], late="update")
+def sums(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
+
+
+def at(minutes: float, user: str = "a", value: int = 1) -> dict:
+    return {"user": user, "at": (START + timedelta(minutes=minutes)).isoformat(), "value": value}
+
+
+@pytest.fixture(scope="module")
+def whole(spark, tmp_path_factory) -> Stage:
+    """Four closed hours, and a fifth, open; a row of which is put aside."""
+    stage = Stage(spark, tmp_path_factory.mktemp("lost") / "root", HERE)
+    for hour in range(5):
+        stage.feed("clicks", [at(60 * hour + minute, user) for minute in range(0, 60, 7) for user in "ab"])
+    stage.feed("clicks", [at(4 * 60 + 57, value=1_000)])
+    stage.advance("clicks", at(4 * 60 + 58))
+    stage.run("sums", "valid_clicks")
+    return stage
+
+
+@pytest.fixture
+def stage(whole, tmp_path) -> Stage:
+    """A copy, to be damaged."""
+    root = shutil.copytree(whole.lake.settings.root, tmp_path / "root")
+    copy = Stage.__new__(Stage)
+    copy.__dict__.update(whole.__dict__)
+    copy.lake = replace(whole.lake, settings=replace(whole.lake.settings, root=root))
+    return copy
+
+
+def lose(stage: Stage, name: str, hour: str) -> str:
+    """Removes one file of that partition."""
+    path = stage.lake.path(stage.lake.catalog.table(name))
+    files = [Path(file) for file in DeltaTable(str(path)).file_uris() if f"{PARTITION}={hour}" in file]
+    files[0].unlink()
+    return files[0].name
+
+
+def command(stage: Stage, *arguments: str):
+    settings = stage.lake.settings
+    environment = {"LAKEHOUSE_ROOT": str(settings.root), "LAKEHOUSE_TABLES": __name__}
+    return CliRunner().invoke(commands.app, list(arguments), env=environment)
+
+
+def hour(number: int) -> tuple[str, ...]:
+    return ("--start", (START + timedelta(hours=number)).isoformat(), "--end", (START + timedelta(hours=number + 1)).isoformat())
+
+
+def test_a_reconciliation_calls_it_different_and_names_the_file(stage):
+    name = lose(stage, "sums", HOURS[1])
+    found = command(stage, "reconcile", "sums")
+    assert found.exit_code == 1, found.output
+    assert "DIFFERENT" in found.stdout and f"a data file is missing: {PARTITION}={HOURS[1]}/{name}" in found.stdout
+    known = coverage.latest(stage.lake.settings, stage.lake.catalog.table("sums"))
+    assert {key: known[key].verdict for key in HOURS} == dict.fromkeys(HOURS, "EQUAL") | {HOURS[1]: "DIFFERENT"}
+    assert known[HOURS[1]].missing > 0 and not known[HOURS[1]].extra
+
+
+def test_a_repair_rebuilds_it_though_nothing_was_reconciled(stage):
+    before = stage.rows("sums").count()
+    name = lose(stage, "sums", HOURS[1])
+    shown = command(stage, "proof", "sums")
+    assert shown.exit_code == 1 and name in shown.stdout and "is missing" in shown.stdout, shown.output
+    planned = [json.loads(line) for line in command(stage, "repair", "sums", "--dry-run", "--json").stdout.splitlines()]
+    assert [(each["partition"], name in each["cause"], each["rows"] > 0) for each in planned] == [(HOURS[1], True, True)]
+    repaired = command(stage, "repair", "sums", "--json")
+    assert repaired.exit_code == 0, repaired.output
+    assert [json.loads(line)["verdict"] for line in repaired.stdout.splitlines()] == ["EQUAL"]
+    rows = stage.rows("sums")
+    assert rows.count() == before
+    assert {r[0] for r in rows.where(f"{ORIGIN} = 'bounded'").select(PARTITION).distinct().collect()} == {HOURS[1]}
+    assert_live_equals_bounded(stage, "sums")
+    assert command(stage, "proof", "sums").exit_code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_backfill_of_that_hour_rebuilds_it(stage):
+    lose(stage, "sums", HOURS[1])
+    done = command(stage, "backfill", "sums", *hour(1), "--json")
+    assert done.exit_code == 0 and json.loads(done.stdout)["outcome"] == "rewritten", done.output
+    assert_live_equals_bounded(stage, "sums")
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_where_the_input_is_gone_too_nothing_is_replaced_by_less(stage):
+    record = DeltaTable(str(stage.lake.path(stage.lake.catalog.table("clicks"))))
+    record.delete("at < TIMESTAMP '2026-01-01 03:00:00'")
+    name, before = lose(stage, "sums", HOURS[1]), sinks.version(stage.lake.path(stage.lake.catalog.table("sums")))
+    found = command(stage, "reconcile", "sums", *hour(1))
+    assert found.exit_code == 3 and "UNPROVABLE" in found.stdout and name in found.stdout, found.output
+    repaired = command(stage, "repair", "sums", *hour(1))
+    assert repaired.exit_code == 2 and "of which the input is gone" in repaired.stderr, repaired.output
+    assert sinks.version(stage.lake.path(stage.lake.catalog.table("sums"))) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_an_update_of_an_hour_with_a_lost_file_rebuilds_the_whole_hour(stage):
+    stage.feed("clicks", [at(61, value=50)])
+    stage.advance("clicks", at(4 * 60 + 59))
+    stage.run("sums")
+    lose(stage, "sums", HOURS[1])
+    assert [c.start.hour for c in stage.update("sums")] == [1]
+    assert_live_equals_bounded(stage, "sums")
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_lost_file_of_the_quarantine_is_written_again(stage):
+    path = stage.lake.path(stage.lake.catalog.table("valid_clicks"), "quarantine")
+    (file,) = DeltaTable(str(path)).file_uris()
+    stage.advance("clicks", at(5 * 60 + 10))
+    stage.run("valid_clicks")
+    Path(file).unlink()
+    assert command(stage, "backfill", "valid_clicks", *hour(4)).exit_code == 0
+    assert stage.rows("valid_clicks", "quarantine").count() == 1
+    assert sinks.version(path) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_proven_hour_whose_file_is_lost_is_due_again(stage):
+    table = stage.lake.catalog.table("sums")
+    proof.reconcile(stage.lake, table)
+    assert coverage.due(stage.lake.settings, stage.lake.catalog, table) == []
+    name = lose(stage, "sums", HOURS[2])
+    (due,) = coverage.due(stage.lake.settings, stage.lake.catalog, table)
+    assert due.partition == HOURS[2] and name in due.why
+    proof.reconcile(stage.lake, table)
+    assert coverage.due(stage.lake.settings, stage.lake.catalog, table) == [], "it is known to be different"
+
+
+def test_a_lost_file_of_an_input_is_named_with_what_to_do_and_a_repair_does_not_say_that_all_is_well(stage):
+    name = lose(stage, "clicks", "2030-01-01-00")
+    crashed = command(stage, "reconcile", "sums")
+    assert crashed.exit_code == 2 and name in crashed.stderr and "restore it from a backup" in crashed.stderr, crashed.stderr
+    asked = command(stage, "repair", "sums")
+    assert asked.exit_code == 3, asked.output
+    assert "no partition is known to differ" not in asked.stdout
+    for said in (name, "gave no verdict", "4 of 4 closed partitions have no verdict yet"):
+        assert said in asked.stderr

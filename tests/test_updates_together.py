@@ -1,0 +1,201 @@
+"""Updates of many partitions: few Delta commits, a line each, only the windows touched; and what can never arrive is said."""
+
+import shutil
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import dagster as dg
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from typer.testing import CliRunner
+
+from assets import schedules
+from batch_jobs import commands
+from lakehouse import publication, sinks, updates
+from lakehouse.event_time import ORIGIN
+from lakehouse.table import expect, kafka, table, tumbling
+from lakehouse.testing import Stage, assert_live_equals_bounded
+
+HERE = sys.modules[__name__]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+HOURS = 30
+
+click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def clicks(click_topic: DataFrame) -> DataFrame:
+    return click_topic
+
+
+@table(layer="silver", late="update", expectations=[expect.column_values_to_be_between("value", max_value=1000)])
+def valid_clicks(clicks: DataFrame) -> DataFrame:
+    return clicks
+
+
+@table(layer="gold", window=tumbling("10 minutes"), keys=["user"], late="update")
+def sums(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
+
+
+@table(layer="gold", window=tumbling("1 hour"), keys=["user"], late="update")
+def hourly(valid_clicks: DataFrame) -> DataFrame:
+    return valid_clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
+
+
+def at(minutes: float, user: str = "a", value: int = 1) -> dict:
+    return {"user": user, "at": (START + timedelta(minutes=minutes)).isoformat(), "value": value}
+
+
+@pytest.fixture(scope="module")
+def whole(spark, tmp_path_factory) -> Stage:
+    """Thirty closed hours, and rows late for a window of each of them but the fourth to the ninth."""
+    stage = Stage(spark, tmp_path_factory.mktemp("together") / "root", HERE)
+    stage.feed("clicks", [at(60 * hour + minute) for hour in range(HOURS) for minute in (1, 31)])
+    stage.advance("clicks", at(60 * HOURS + 1))
+    stage.feed("clicks", [at(60 * hour + 2, value=100) for hour in range(HOURS) if not 3 <= hour < 9])
+    stage.advance("clicks", at(60 * HOURS + 2))
+    stage.run("sums", "valid_clicks", "hourly")
+    return stage
+
+
+@pytest.fixture
+def stage(whole, tmp_path) -> Stage:
+    root = shutil.copytree(whole.lake.settings.root, tmp_path / "root")
+    copy = Stage.__new__(Stage)
+    copy.__dict__.update(whole.__dict__)
+    copy.lake = replace(whole.lake, settings=replace(whole.lake.settings, root=root))
+    return copy
+
+
+def version(stage: Stage, name: str) -> int:
+    return sinks.version(stage.lake.path(stage.lake.catalog.table(name)))
+
+
+def command(stage: Stage, *arguments: str):
+    environment = {"LAKEHOUSE_ROOT": str(stage.lake.settings.root), "LAKEHOUSE_TABLES": __name__}
+    return CliRunner().invoke(commands.app, ["update", *arguments], env=environment)
+
+
+def test_many_partitions_are_one_commit_of_the_windows_touched_and_a_line_each(stage):
+    before = version(stage, "sums")
+    lines = stage.update("sums")
+    assert version(stage, "sums") == before + 1 and {line.version for line in lines} == {before + 1}
+    late = [hour for hour in range(HOURS) if not 3 <= hour < 9]
+    assert [line.start for line in lines] == [START + timedelta(hours=hour) for hour in late]
+    assert {line.end - line.start for line in lines} == {timedelta(hours=1)}
+    assert {line.written for line in lines} == {1}, "one window of each hour"
+    rows = {(r.window.start.astimezone(UTC) - START, r[ORIGIN], r.value) for r in stage.rows("sums").collect()}
+    for hour in range(HOURS):
+        first = (timedelta(hours=hour), "bounded", 101) if hour in late else (timedelta(hours=hour), "live", 1)
+        assert first in rows and (timedelta(hours=hour, minutes=30), "live", 1) in rows
+    assert stage.update("sums") == [] and version(stage, "sums") == before + 1, "nothing is left to do"
+    assert_live_equals_bounded(stage, "sums")
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_what_reads_an_updated_table_follows_in_few_commits_too(stage):
+    before, below = version(stage, "valid_clicks"), version(stage, "hourly")
+    assert len(stage.update("valid_clicks")) == HOURS - 6 and version(stage, "valid_clicks") == before + 1
+    assert len(stage.update("hourly")) == HOURS - 6
+    assert version(stage, "hourly") == below + 2, "two ranges without a gap"
+    for name in ("valid_clicks", "hourly"):
+        assert_live_equals_bounded(stage, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_late_row_that_is_put_aside_has_its_whole_hour_computed(stage):
+    stage.feed("clicks", [at(63, value=5_000), at(123, value=7)])
+    stage.advance("clicks", at(60 * HOURS + 3))
+    stage.run("valid_clicks")
+    stage.update("valid_clicks")
+    assert stage.rows("valid_clicks", "quarantine").count() == 1
+    assert stage.rows("valid_clicks").where("value = 7").count() == 1
+    assert_live_equals_bounded(stage, "valid_clicks")
+    stage.feed("clicks", [at(64, value=8)])
+    stage.advance("clicks", at(60 * HOURS + 4))
+    stage.run("valid_clicks")
+    assert len(stage.update("valid_clicks")) == 1, "beside a row put aside"
+    assert_live_equals_bounded(stage, "valid_clicks")
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.parametrize("told", [0, 5], ids=["no line", "some lines"])
+def test_a_crash_between_the_commit_and_its_lines_loses_none_of_them(stage, monkeypatch, told):
+    table = stage.lake.catalog.table("sums")
+    append, left = publication.Lake.journal, [told]
+
+    class Crash(Exception):
+        pass
+
+    class Dying:
+        def __init__(self, journal) -> None:
+            self.journal = journal
+
+        def append(self, commit) -> None:
+            if not left[0]:
+                raise Crash
+            left[0] -= 1
+            self.journal.append(commit)
+
+        def __getattr__(self, name: str):
+            return getattr(self.journal, name)
+
+    with monkeypatch.context() as dying:
+        dying.setattr(publication.Lake, "journal", lambda lake, of: Dying(append(lake, of)))
+        with pytest.raises(Crash):
+            stage.update("sums")
+    stage.feed("clicks", [at(5)])
+    stage.advance("clicks", at(60 * HOURS + 3))
+    stage.run("sums")
+    stage.update("sums")
+    found = [line for line in stage.lake.journal(table).rewriting() if line.role == "bounded" and line.version > 0]
+    hours = [line.start for line in found]
+    assert sorted(set(hours)) == [START + timedelta(hours=hour) for hour in range(HOURS) if not 3 <= hour < 9]
+    assert hours.count(START) == 2 and len(hours) == HOURS - 6 + 1, "each line once, and the hour that was updated again"
+    assert updates.dirty(stage.lake.settings, stage.lake.catalog, table) == []
+    assert_live_equals_bounded(stage, "sums")
+
+
+def test_what_a_table_above_keeps_out_is_said(stage):
+    assert "cannot reach" not in command(stage, "--dry-run").stderr
+    catalog = stage.lake.catalog
+    above = replace(catalog.table("valid_clicks"), late="redirect")
+    withholding = replace(catalog, tables=catalog.tables | {"valid_clicks": above})
+    (line,) = schedules_said(stage, withholding)
+    assert line == (
+        "table=hourly, late='update': late rows cannot reach it, for valid_clicks, which it reads, keeps them out "
+        "(late='redirect'; 24 rows so far); declare valid_clicks late='update', too"
+    )
+
+
+def schedules_said(stage: Stage, catalog) -> list[str]:
+    from batch_jobs.update import withheld
+
+    for name in ("sums", "hourly"):
+        stage.update(name)
+    schedule = schedules.update_closed(stage.lake.settings, catalog)
+    tick = schedule.evaluate_tick(dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC)))
+    said = withheld(stage.lake.settings, catalog)
+    assert said[0] in tick.skip_message, tick
+    return said
+
+
+def test_the_command_names_what_can_never_arrive(stage, tmp_path, monkeypatch):
+    (tmp_path / "withholding.py").write_text(
+        f"from {__name__} import clicks, click_topic, hourly\n"
+        "from lakehouse.table import table\n\n\n"
+        "@table(layer='silver', late='drop')\n"
+        "def valid_clicks(clicks):\n"
+        "    return clicks\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    environment = {"LAKEHOUSE_ROOT": str(stage.lake.settings.root), "LAKEHOUSE_TABLES": "withholding"}
+    asked = CliRunner().invoke(commands.app, ["update", "--json"], env=environment)
+    assert asked.exit_code == 0 and asked.stdout == "", asked.output
+    assert "cannot reach it, for valid_clicks, which it reads, keeps them out (late='drop'; 24 rows so far)" in asked.stderr
