@@ -47,7 +47,7 @@ def look(
     """The partitions changed since they were proven, with what the logs say since the last look; kept for the next.
 
     `known`: the last certificates. Of `closed` partitions without one a change is kept, too: a proof may be under way that has
-    not seen it.
+    not seen it. A certificate that is older than the table, or than its input, tells of another one of the same name.
     """
     driving, candidates = catalog.driving_input(table), known.keys() | set(closed)
     with alone(_lock(settings, table)):
@@ -55,6 +55,8 @@ def look(
         for each in (table, driving):
             path, before = table_path(settings, each), versions.get(each.name)
             now = delta_log.latest(path)
+            if before is not None and now < before:  # made again: what was marked are versions of the one before
+                marks.clear()
             if before is None:  # the first look: from the oldest certificate on
                 seen = (c.version if each is table else version_of(c, driving) for c in known.values())
                 before = min(seen, default=now)
@@ -66,7 +68,19 @@ def look(
         marks = {key: mark for key, mark in marks.items() if key not in known or mark.holds(known[key], driving)}
         kept = {key: [mark.version, mark.input, mark.why] for key, mark in sorted(marks.items()) if key in candidates}
         replace_file(_path(settings, table), {"versions": versions, "marks": kept})
-    return {key: mark for key, mark in marks.items() if key in known}
+    found = {key: mark for key, mark in marks.items() if key in known}
+    return found | _made_again(settings, (table, driving), known)
+
+
+def _made_again(settings: Settings, tables: Iterable[Table], known: Mapping[str, Certificate]) -> dict[str, Mark]:
+    """The partitions whose certificate is older than one of the tables, or tells of one that is not there."""
+    found: dict[str, Mark] = {}
+    for each in tables:
+        made = delta_log.made(table_path(settings, each))
+        why = f"{each.name} was made again at {made:%Y-%m-%dT%H:%M:%SZ}" if made else f"{each.name} is not there any more"
+        older = (key for key, certificate in known.items() if made is None or certificate.at < made)
+        found |= dict.fromkeys(older, Mark(-1, -1, why))
+    return found
 
 
 def _marked(

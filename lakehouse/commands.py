@@ -34,6 +34,18 @@ def tables(
         console.print_json(states)
     else:
         console.print_rows(states[0], (state.values() for state in states))
+    _note_lost(settings, catalog)
+
+
+def _note_lost(settings: Settings, catalog: "Catalog", name: str = "") -> None:
+    from lakehouse.overview import lost_quarantines
+
+    for each, rows in lost_quarantines(settings, catalog).items():
+        if name in ("", each):
+            console.print_note(
+                f"table={each}: {rows:,} rows that were put aside are gone, for its quarantine was removed; "
+                "only a copy of that folder brings them back"
+            )
 
 
 def _table(settings: Settings, catalog: "Catalog", name: str, as_json: bool) -> None:
@@ -83,6 +95,7 @@ def quarantine(
     settings, catalog = _lakehouse()
     if not catalog.puts_aside(chosen := catalog.table(table)):
         raise RangeError(f"table={table}: a {catalog.kind(chosen)} is whole or not at all, so it puts no rows aside")
+    _note_lost(settings, catalog, table)
     text = reason.replace("'", "''")
     found = f"FROM {table}__quarantine WHERE strpos(reason, '{text}') > 0"
     if not as_json:

@@ -34,6 +34,8 @@ def start(
     reached: Callable[[str], None] = lambda point: None,
 ) -> StreamingQuery:
     """Starts the query that fills `table`; its tables must exist (`prepare`). `available_now` ends it at the present."""
+    if lake.catalog.is_derived(table) and not began(lake.settings, table):
+        seam.check(lake, table)
     if lake.catalog.is_derived(table) and not began(lake.settings, table) and _cut(lake, table):
         begun = seam.begin(lake, table)
         told = (
