@@ -63,13 +63,14 @@ def changes(path: Path, after: int, column: str = "") -> list[Change] | None:
     return [change for change in read if change]
 
 
-def made(path: Path) -> datetime | None:
-    """When the table was made; None if it is not there."""
+def made(path: Path) -> tuple[str, datetime] | None:
+    """The table's id, which no other has, and when it was made; None if it is not there."""
     from deltalake import DeltaTable
 
     if not DeltaTable.is_deltatable(str(path)):
         return None
-    return datetime.fromtimestamp((DeltaTable(str(path)).metadata().created_time or 0) / 1000, UTC)
+    known = DeltaTable(str(path)).metadata()
+    return str(known.id), datetime.fromtimestamp((known.created_time or 0) / 1000, UTC)
 
 
 def files(path: Path, version: int | None = None) -> list[dict]:

@@ -14,7 +14,19 @@ from typer.testing import CliRunner
 
 from assets import sensors as dagster_sensors
 from batch_jobs import seam as seam_job
-from lakehouse import cli, coverage, delta_log, erasing, frontier, overview, proof, reinjecting, sinks, trimming
+from lakehouse import (
+    bounded,
+    cli,
+    coverage,
+    delta_log,
+    erasing,
+    frontier,
+    overview,
+    proof,
+    reinjecting,
+    sinks,
+    trimming,
+)
 from lakehouse import live as live_run
 from lakehouse.catalog import load
 from lakehouse.errors import JobError, RangeError
@@ -63,9 +75,22 @@ def test_certificates_tell_nothing_of_a_table_or_an_input_that_was_made_again_un
     assert due(lake) == {}
     make_again(lake, name)
     again = due(lake)
-    assert len(again) == 3 and all(why.startswith(f"{name} was made again at ") for why in again.values())
+    assert len(again) == 3 and all(why.startswith(f"{name} was made again, or put back") for why in again.values())
     found = coverage.coverage(lake.settings, lake.catalog, table)
     assert (found.proven, len(found.changed)) == (0, 3)
+
+
+def test_certificates_of_a_table_count_no_more_when_an_older_copy_of_it_was_put_back(lake):
+    table, hours = lake.catalog.table(AVERAGES), Range(DAY, DAY + timedelta(hours=3))
+    copy = shutil.copytree(lake.path(table), lake.settings.root / "copy")
+    DeltaTable(str(lake.path(table))).delete("_partition = '2026-01-01-01'")
+    bounded.backfill(lake, table, Range(DAY + timedelta(hours=1), DAY + timedelta(hours=2)))
+    proof.prove(lake, table, hours)
+    assert due(lake) == {}
+    shutil.rmtree(lake.path(table))
+    copy.rename(lake.path(table))
+    assert len(due(lake)) == len(due(lake)) == 3, "and they are remembered"
+    assert {c.verdict for c in proof.prove(lake, table, hours)} == {"EQUAL"} and due(lake) == {}
 
 
 def test_certificates_of_a_table_that_is_not_there_any_more_are_not_believed(lake):
