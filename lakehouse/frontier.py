@@ -206,30 +206,18 @@ def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
         app = f"journal:{table.name}"
         position = (known.transaction_version(app) or 0) if known else 0
         moved = trimming.shift(journal)
-        position, whole = _unread(journal, position, moved)
-        if not whole:
+        position = max(position, moved)  # `_commits` was removed: what had been trimmed from the journal by then is not known
+        size = journal.stat().st_size + moved if journal.exists() else 0
+        if size <= position:
             continue
+        with journal.open("rb") as file:
+            file.seek(position - moved)
+            whole = file.read(size - position).rpartition(b"\n")[0]
         rows += [json.loads(line) for line in whole.decode().splitlines() if line.endswith("}")]
         reached.append(Transaction(app, position + len(whole) + 1))
     if rows:
         _append(path, rows, Commit, CommitProperties(app_transactions=reached))
     return len(rows)
-
-
-def _unread(journal: Path, position: int, moved: int) -> tuple[int, bytes]:
-    """The whole lines behind the position, and the position that they begin at.
-
-    All of them, if no line begins there: the journal was removed and begun again, or an older copy of it put back. A line may
-    then be in `_commits` twice, and none is left out.
-    """
-    if not journal.exists():
-        return position, b""
-    with journal.open("rb") as file:
-        at = file.seek(max(position - moved, 0))  # before the first line, if `_commits` was removed
-        if at:
-            file.seek(at - 1)
-            at = at if file.read(1) == b"\n" else file.seek(0)
-        return at + moved, file.read().rpartition(b"\n")[0]
 
 
 def certify(settings: Settings, certificates: Iterable[Certificate]) -> None:

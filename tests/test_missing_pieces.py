@@ -12,6 +12,7 @@ from test_trimming import TABLE, live
 from test_upkeep import Log
 from typer.testing import CliRunner
 
+from assets import proving
 from assets import sensors as dagster_sensors
 from batch_jobs import seam as seam_job
 from lakehouse import (
@@ -32,7 +33,6 @@ from lakehouse.catalog import load
 from lakehouse.errors import JobError, RangeError
 from lakehouse.frontier import Certificate, Journal, certify, flush, seam_path
 from lakehouse.lake import Lake
-from lakehouse.query import run
 from lakehouse.ranges import Range
 from lakehouse.settings import Settings
 from lakehouse.verdicts import Verdicts
@@ -61,11 +61,6 @@ def make_again(lake: Lake, name: str) -> None:
 
 def due(lake: Lake) -> dict[str, str]:
     return {each.partition: each.why for each in coverage.due(lake.settings, lake.catalog, lake.catalog.table(AVERAGES))}
-
-
-def commits(settings: Settings) -> int:
-    catalog = load(settings)
-    return run(settings, catalog, "SELECT count(DISTINCT batch) FROM _commits WHERE role = 'live'").rows[0][0]
 
 
 @pytest.mark.parametrize("name", [AVERAGES, VALID])
@@ -107,23 +102,6 @@ def test_a_hole_in_a_log_is_a_log_that_was_cut(tmp_path):
     (log.path / "_delta_log" / f"{last - 2:020}.json").unlink()
     assert delta_log.changes(log.path, 0) is None
     assert len(delta_log.changes(log.path, last - 2)) == 2, "behind the hole nothing is missing"
-
-
-def test_a_journal_that_was_begun_again_is_copied_into_the_ledger_from_its_first_line(tmp_path):
-    settings = Settings(root=tmp_path, tables=SENSORS)
-    journal = Journal(settings, TABLE)
-    for batch in range(5):
-        journal.append(live(batch))
-    assert flush(settings, [TABLE]) == 5
-    journal.path.unlink()
-    for batch in range(5, 8):
-        journal.append(live(batch))
-    assert flush(settings, [TABLE]) == 3, "shorter than what was copied"
-    journal.path.unlink()
-    for batch in range(8, 20):
-        journal.append(live(batch, (100 + batch, 7)))
-    flush(settings, [TABLE])
-    assert commits(settings) == 20, "longer, so that the position is in the midst of a line"
 
 
 def test_a_ledger_that_was_removed_is_filled_again_from_journals_that_were_trimmed_meanwhile(tmp_path):
@@ -227,3 +205,20 @@ def test_dagster_is_told_again_of_a_table_that_was_made_again(lake):
 
     assert told('{"sensor_averages": "2026-01-01-02"}') == set(), "told already"
     assert told('{"sensor_averages": "2026-02-01-00"}') == {f"2026-01-01-0{hour}" for hour in range(3)}
+
+
+def test_a_table_with_rows_and_without_a_journal_is_not_called_proven_nor_empty(lake):
+    averages = lake.catalog.table(AVERAGES)
+    proof.prove(lake, averages, Range(DAY, DAY + timedelta(hours=3)))
+    proof.prove(lake, lake.catalog.table(VALID), Range(DAY, DAY + timedelta(hours=3)))
+    schedule = proving.reconcile_closed(lake.settings, lake.catalog)
+
+    def skipped() -> str:
+        return schedule.evaluate_tick(dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC))).skip_message
+
+    assert skipped() == "every closed partition is certified, and nothing was changed"
+    journal = Journal(lake.settings, averages).path
+    journal.unlink()
+    assert f"of {AVERAGES}, which have rows, no frontier is known" in skipped()
+    with pytest.raises(RangeError, match=f"journal={journal}: the table has rows"):
+        bounded.closed_until(lake, averages)
