@@ -84,27 +84,37 @@ def _made_again(
 ) -> dict[str, Mark]:
     """The partitions whose certificate tells of another table of that name, or of one that is not there.
 
-    `kept`: name -> the table's id, and since when certificates count; brought up to date. `gone_back`: tables with fewer versions
-    than at the last look.
+    `kept`: name -> the table's id, since when certificates count, and its last commit when it was looked at; brought up to date.
+    `gone_back`: tables with fewer versions than at the last look.
     """
     found: dict[str, Mark] = {}
     for each in tables:
-        present = delta_log.made(table_path(settings, each))
-        if present is None:
+        entry = _present(table_path(settings, each), kept.get(each.name, ["", "", ""]), known, each.name in gone_back)
+        if entry is None:
             found |= dict.fromkeys(known, Mark(-1, -1, f"{each.name} is not there any more"))
             continue
-        identity, made = present
-        before, since = kept.get(each.name, ["", ""])
-        if before != identity if before else any(c.at < made for c in known.values()):
-            since = made.isoformat()
-        elif each.name in gone_back:
-            since = datetime.now(UTC).isoformat()
-        kept[each.name] = [identity, since]
+        kept[each.name], since = entry, entry[1]
         if since:
             older = (key for key, certificate in known.items() if certificate.at < datetime.fromisoformat(since))
             why = f"{each.name} was made again, or put back from an older copy, at {since[:19]}Z"
             found |= dict.fromkeys(older, Mark(-1, -1, why))
     return found
+
+
+def _present(path: Path, kept: list[str], known: Mapping[str, Certificate], gone_back: bool) -> list[str] | None:
+    """What `_made_again` keeps of a table, brought up to date; None if it is not there."""
+    before, since, seen = kept
+    now = delta_log.stamp(path, delta_log.latest(path))
+    if seen and delta_log.stamp(path, int(seen.partition(" ")[0])) == seen:
+        return [before, since, now]  # the log goes on from there: the table is not opened
+    if (made := delta_log.made(path)) is None:
+        return None
+    identity, at = made
+    if before != identity if before else any(certificate.at < at for certificate in known.values()):
+        since = at.isoformat()
+    elif gone_back:
+        since = datetime.now(UTC).isoformat()
+    return [identity, since, now]
 
 
 def _marked(

@@ -73,6 +73,12 @@ def made(path: Path) -> tuple[str, datetime] | None:
     return str(known.id), datetime.fromtimestamp((known.created_time or 0) / 1000, UTC)
 
 
+def stamp(path: Path, version: int) -> str:
+    """What tells one commit from another of the same version; empty if the log does not have it."""
+    commit = path / "_delta_log" / f"{version:020}.json"
+    return f"{version} {commit.stat().st_mtime_ns}" if commit.exists() else ""
+
+
 def files(path: Path, version: int | None = None) -> list[dict]:
     """The files of the table, now or at a version, with rows, bytes, partition and statistics; none if it is not there.
 
