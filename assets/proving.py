@@ -78,7 +78,7 @@ def reconcile_closed(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinit
         ]
         ranges += [RangeOfTable(table=t.name) for t in catalog.keyed if frontier(settings, t)]
         if not ranges:
-            return dg.SkipReason("every closed partition is certified, and nothing was changed")
+            return dg.SkipReason(_nothing_to_prove(settings, catalog))
         return dg.RunRequest(
             run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M}",
             run_config=dg.RunConfig(ops={_PROVE: Ranges(ranges=ranges)}),
@@ -86,6 +86,12 @@ def reconcile_closed(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinit
         )
 
     return evaluate
+
+
+def _nothing_to_prove(settings: Settings, catalog: Catalog) -> str:
+    without = [t.name for t in catalog.derived if frontier(settings, t) is None and coverage.stored(settings, t)[1]]
+    gone = f"; of {', '.join(without)}, which have rows, no frontier is known: their journals are gone" if without else ""
+    return f"every closed partition is certified, and nothing was changed{gone}"
 
 
 def _brief(whys: Sequence[str]) -> str:

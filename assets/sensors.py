@@ -64,6 +64,8 @@ def _closings(
 ) -> list[dg.AssetMaterialization]:
     ahead = frontier(settings, table)
     known = partition_range(told, table.grain) if told else None
+    if known and ahead and ahead < known.end:  # a frontier never moves back: the table was removed, and made again
+        known = None
     if most == 0 or ahead is None or (known and ahead < known.end + (known.end - known.start)):
         return []  # the usual tick: nothing to tell, and no Delta log to read
     span = coverage.closed(settings, table)

@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import declared, event_time, live_run, plan, ranges, sinks, sources
+from lakehouse import declared, delta_log, event_time, live_run, plan, ranges, sinks, sources
 from lakehouse.digest import digest
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.event_time import ORIGIN
@@ -34,6 +34,11 @@ def closed_until(lake: Lake, table: Table) -> datetime:
     """The frontier of a table that has ranges to compute. Raises RangeError for a record, a snapshot, or before any commit."""
     lake.catalog.check_derived(table)
     ahead = frontier(lake.settings, table)
+    if ahead is None and delta_log.files(lake.path(table)):
+        raise RangeError(
+            f"table={table.name}, journal={lake.journal(table).path}: the table has rows, and its journal no live commit, "
+            "so its frontier is not known; restore the journal, or start the job of the table"
+        )
     if ahead is None:
         raise RangeError(f"table={table.name}: nothing is closed before the live run's first commit; start its job")
     return ahead

@@ -33,7 +33,8 @@ def causes(
     if not partitions:
         return {}
     driving = lake.catalog.driving_input(table)
-    proven = {key: c for key, c in latest(lake.settings, table, "EQUAL").items() if key in partitions}
+    _, made_at = delta_log.made(lake.path(table))  # a certificate that is older tells of another table of that name
+    proven = {key: c for key, c in latest(lake.settings, table, "EQUAL").items() if key in partitions and c.at >= made_at}
     wrote = {key: proven[key].version if key in proven else -1 for key in partitions}  # evidence is what came after that
     read = {key: version_of(proven[key], driving) if key in proven else -1 for key in partitions}
     column = lake.catalog.event_time(driving) if lake.catalog.kind(driving) == "record" else ""

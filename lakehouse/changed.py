@@ -1,11 +1,13 @@
 """Which proven partitions were changed since: by the logs of a table and of its input, looked at from where it was left off.
 
-`_ledger/<table>.proof.json` keeps up to which version each log was looked at, and what was found and is not proven since.
+`_ledger/<table>.proof.json` keeps up to which version each log was looked at, and what was found and is not proven since; and of
+each table its id, with the time since which another has its name, or an older copy its place.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from lakehouse import delta_log, event_time
@@ -20,8 +22,7 @@ from lakehouse.table import Table
 
 def looked_at(settings: Settings, table: Table) -> dict[str, int]:
     """Up to which version the log of `table` and that of its input were looked at."""
-    path = _path(settings, table)
-    return json.loads(path.read_text())["versions"] if path.exists() else {}
+    return _kept(settings, table).get("versions", {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +48,17 @@ def look(
     """The partitions changed since they were proven, with what the logs say since the last look; kept for the next.
 
     `known`: the last certificates. Of `closed` partitions without one a change is kept, too: a proof may be under way that has
-    not seen it.
+    not seen it. A certificate from before the table, or its input, was made again or put back from a copy counts as changed.
     """
     driving, candidates = catalog.driving_input(table), known.keys() | set(closed)
     with alone(_lock(settings, table)):
-        versions, marks = looked_at(settings, table), _marks(settings, table)
+        versions, marks, gone_back = looked_at(settings, table), _marks(settings, table), set()
         for each in (table, driving):
             path, before = table_path(settings, each), versions.get(each.name)
             now = delta_log.latest(path)
+            if before is not None and now < before:
+                marks.clear()  # they are by versions that are gone
+                gone_back.add(each.name)
             if before is None:  # the first look: from the oldest certificate on
                 seen = (c.version if each is table else version_of(c, driving) for c in known.values())
                 before = min(seen, default=now)
@@ -65,8 +69,52 @@ def look(
             versions[each.name] = now
         marks = {key: mark for key, mark in marks.items() if key not in known or mark.holds(known[key], driving)}
         kept = {key: [mark.version, mark.input, mark.why] for key, mark in sorted(marks.items()) if key in candidates}
-        replace_file(_path(settings, table), {"versions": versions, "marks": kept})
-    return {key: mark for key, mark in marks.items() if key in known}
+        tables = _kept(settings, table).get("tables", {})
+        again = _made_again(settings, (table, driving), known, tables, gone_back)
+        replace_file(_path(settings, table), {"versions": versions, "marks": kept, "tables": tables})
+    return {key: mark for key, mark in marks.items() if key in known} | again
+
+
+def _made_again(
+    settings: Settings,
+    tables: Iterable[Table],
+    known: Mapping[str, Certificate],
+    kept: dict[str, list[str]],
+    gone_back: Set[str],
+) -> dict[str, Mark]:
+    """The partitions whose certificate tells of another table of that name, or of one that is not there.
+
+    `kept`: name -> the table's id, since when certificates count, and its last commit when it was looked at; brought up to date.
+    `gone_back`: tables with fewer versions than at the last look.
+    """
+    found: dict[str, Mark] = {}
+    for each in tables:
+        entry = _present(table_path(settings, each), kept.get(each.name, ["", "", ""]), known, each.name in gone_back)
+        if entry is None:
+            found |= dict.fromkeys(known, Mark(-1, -1, f"{each.name} is not there any more"))
+            continue
+        kept[each.name], since = entry, entry[1]
+        if since:
+            older = (key for key, certificate in known.items() if certificate.at < datetime.fromisoformat(since))
+            why = f"{each.name} was made again, or put back from an older copy, at {since[:19]}Z"
+            found |= dict.fromkeys(older, Mark(-1, -1, why))
+    return found
+
+
+def _present(path: Path, kept: list[str], known: Mapping[str, Certificate], gone_back: bool) -> list[str] | None:
+    """What `_made_again` keeps of a table, brought up to date; None if it is not there."""
+    before, since, seen = kept
+    now = delta_log.stamp(path, delta_log.latest(path))
+    if seen and delta_log.stamp(path, int(seen.partition(" ")[0])) == seen:
+        return [before, since, now]  # the log goes on from there: the table is not opened
+    if (made := delta_log.made(path)) is None:
+        return None
+    identity, at = made
+    if before != identity if before else any(certificate.at < at for certificate in known.values()):
+        since = at.isoformat()
+    elif gone_back:
+        since = datetime.now(UTC).isoformat()
+    return [identity, since, now]
 
 
 def _marked(
@@ -105,9 +153,12 @@ def version_of(certificate: Certificate, driving: Table) -> int:
 
 
 def _marks(settings: Settings, table: Table) -> dict[str, Mark]:
+    return {key: Mark(*values) for key, values in _kept(settings, table).get("marks", {}).items()}
+
+
+def _kept(settings: Settings, table: Table) -> dict[str, dict]:
     path = _path(settings, table)
-    kept = json.loads(path.read_text())["marks"] if path.exists() else {}
-    return {key: Mark(*values) for key, values in kept.items()}
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def _path(settings: Settings, table: Table) -> Path:

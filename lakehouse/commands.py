@@ -31,6 +31,7 @@ def tables(
     if name:
         _table(settings, catalog, name, as_json)
         _remark(settings, catalog, [catalog.table(name)])
+        _note_lost(settings, catalog, name)
         return
     from lakehouse.overview import overview
 
@@ -40,6 +41,7 @@ def tables(
     else:
         console.print_rows(states[0], (state.values() for state in states))
     _remark(settings, catalog, list(catalog))
+    _note_lost(settings, catalog)
 
 
 def _remark(settings: Settings, catalog: "Catalog", tables: "list[Table]") -> None:
@@ -62,6 +64,17 @@ def accept(table: TableName) -> None:
     settings, catalog = _lakehouse()
     for change in declared.accept(settings, catalog, catalog.table(table)):
         console.print_text(f"{table} goes on, though {change}")
+
+
+def _note_lost(settings: Settings, catalog: "Catalog", name: str = "") -> None:
+    from lakehouse.overview import lost_quarantines
+
+    for each, rows in lost_quarantines(settings, catalog).items():
+        if name in ("", each):
+            console.print_note(
+                f"table={each}: {rows:,} rows that were put aside are gone, for its quarantine was removed; "
+                "only a copy of that folder brings them back"
+            )
 
 
 def _table(settings: Settings, catalog: "Catalog", name: str, as_json: bool) -> None:
@@ -135,6 +148,7 @@ def quarantine(
     settings, catalog = _lakehouse()
     if not catalog.puts_aside(chosen := catalog.table(table)):
         raise RangeError(f"table={table}: a {catalog.kind(chosen)} is whole or not at all, so it puts no rows aside")
+    _note_lost(settings, catalog, table)
     text = reason.replace("'", "''")
     found = f"FROM {table}__quarantine WHERE strpos(reason, '{text}') > 0"
     if not as_json:

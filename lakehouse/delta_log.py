@@ -49,18 +49,35 @@ def latest(path: Path) -> int:
 
 
 def changes(path: Path, after: int, column: str = "") -> list[Change] | None:
-    """The changes later than version `after`, oldest first; None if the log does not go back that far any more.
+    """The changes later than version `after`, oldest first; None if the log does not have all of these versions any more.
 
     With `column`, a timestamp, each tells the span of it that its files have.
     """
     versions = sorted(_versions(path))
     if not versions or versions[-1] <= after:
         return []
-    if versions[0] > after + 1:
+    later = [v for v in versions if v > after]
+    if later != list(range(after + 1, versions[-1] + 1)):
         return None
     seen: set[tuple[str, int]] = set()
-    read = (_change(path / "_delta_log" / f"{v:020}.json", v, column, seen) for v in versions if v > after)
+    read = (_change(path / "_delta_log" / f"{v:020}.json", v, column, seen) for v in later)
     return [change for change in read if change]
+
+
+def made(path: Path) -> tuple[str, datetime] | None:
+    """The table's id, which no other has, and when it was made; None if it is not there."""
+    from deltalake import DeltaTable
+
+    if not DeltaTable.is_deltatable(str(path)):
+        return None
+    known = DeltaTable(str(path)).metadata()
+    return str(known.id), datetime.fromtimestamp((known.created_time or 0) / 1000, UTC)
+
+
+def stamp(path: Path, version: int) -> str:
+    """What tells one commit from another of the same version; empty if the log does not have it."""
+    commit = path / "_delta_log" / f"{version:020}.json"
+    return f"{version} {commit.stat().st_mtime_ns}" if commit.exists() else ""
 
 
 def files(path: Path, version: int | None = None) -> list[dict]:

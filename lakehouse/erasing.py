@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import early, following, sinks, upkeep
-from lakehouse.aside import put_aside
+from lakehouse.aside import of_other_topics, put_aside
 from lakehouse.errors import JobError, RangeError
 from lakehouse.event_time import ARRIVAL, INGESTION, PARTITION
 from lakehouse.lake import Lake
@@ -88,7 +88,7 @@ def _put_aside(lake: Lake, record: Table, where: str) -> tuple[DataFrame, int]:
     """The rows put aside that meet the condition as far as their value can be decoded: partition and position of each."""
     rows = put_aside(lake, record, judged=False)
     known = [F.col(c).cast("string") for c in rows.columns if not c.startswith("_") and c != INGESTION]
-    undecoded = rows.where(F.coalesce(*known).isNull()).count()
+    undecoded = rows.where(F.coalesce(*known).isNull()).count() + sum(of_other_topics(lake, record).values())
     position = (F.col(f"{ARRIVAL}.{name}").alias(name) for name in _POSITION)
     return rows.where(where).select(PARTITION, *position), undecoded
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import functions as F
 
-from lakehouse import bounded, event_time, updates
+from lakehouse import bounded, delta_log, event_time, updates
 from lakehouse.errors import RangeError
 from lakehouse.event_time import WINDOW
 from lakehouse.frontier import Commit, frontier
@@ -20,7 +20,9 @@ _EVER = datetime(9999, 1, 1, tzinfo=UTC)
 def derived(lake: Lake, record: Table) -> list[Table]:
     """The tables that hold something computed from the record, inputs first."""
     tables = (lake.catalog.table(name) for name in lake.catalog.downstream(record))
-    return [table for table in tables if lake.catalog.is_derived(table) and next(lake.journal(table).live(), None)]
+    # by its rows as well: a batch run up to a seam may have written them, or the journal may be gone
+    filled = (t for t in tables if lake.catalog.is_derived(t))
+    return [t for t in filled if next(lake.journal(t).live(), None) or delta_log.files(lake.path(t))]
 
 
 def spans(lake: Lake, record: Table, hours: Iterable[datetime]) -> dict[str, tuple[Range, ...]]:

@@ -215,6 +215,7 @@ def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
         app = f"journal:{table.name}"
         position = (known.transaction_version(app) or 0) if known else 0
         moved = trimming.shift(journal)
+        position = max(position, moved)  # `_commits` was removed: what had been trimmed from the journal by then is not known
         size = journal.stat().st_size + moved if journal.exists() else 0
         if size <= position:
             continue

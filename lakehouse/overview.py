@@ -18,6 +18,10 @@ _LATE = """SELECT "table", sum(late) FROM (
 ) GROUP BY "table" """  # a batch that was replayed has two lines
 
 
+_ASIDE = """SELECT "table", max(at), max(quarantined) FROM _commits WHERE role = 'live' AND quarantined > 0
+    GROUP BY "table", generation, batch"""
+
+
 @dataclass(frozen=True, slots=True)
 class TableState:
     """One table as it stands; what is None does not exist, or not yet."""
@@ -71,6 +75,25 @@ def _rows_and_version(settings: Settings, table: Table, side: str = "") -> tuple
         return None, None
     stored = DeltaTable(str(path))
     return stored.count(), stored.version()
+
+
+def lost_quarantines(settings: Settings, catalog: Catalog) -> dict[str, int]:
+    """Of records whose quarantine was removed: how many rows, by the ledger, were put aside before the present one was made.
+
+    No run brings them back. Those of other tables a backfill computes again.
+    """
+    from deltalake import DeltaTable
+
+    frontier.flush(settings, catalog)
+    found: dict[str, int] = {}
+    for name, at, rows in query.run(settings, catalog, _ASIDE).rows if "_commits" in query.names(settings, catalog) else ():
+        if name not in catalog.tables or catalog.kind(table := catalog.table(name)) != "record":
+            continue
+        path = str(table_path(settings, table, "quarantine"))
+        made = DeltaTable(path).metadata().created_time if DeltaTable.is_deltatable(path) else None
+        if made is None or datetime.fromisoformat(at).timestamp() * 1000 < made:
+            found[name] = found.get(name, 0) + rows
+    return found
 
 
 def declaration(catalog: Catalog, table: Table) -> dict[str, object]:

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import event_time, following, plan, ranges, sinks
-from lakehouse.aside import put_aside
+from lakehouse.aside import of_other_topics, put_aside
 from lakehouse.errors import RangeError
 from lakehouse.event_time import ARRIVAL, ORIGIN, PARTITION
 from lakehouse.frontier import frontier
@@ -93,6 +93,8 @@ def _planned(lake: Lake, record: Table, judged: DataFrame, taken: Column) -> Rei
             hours[each["hour"].astimezone(UTC)] += each["count"]
         if each["reason"]:
             bad[each["reason"]] += each["count"]
+    for topic, rows in of_other_topics(lake, record).items():
+        bad[f"topic {topic} is no input of the table any more"] += rows
     waiting = sum(each["count"] for each in found if not each["hour"] and not each["reason"])
     arrivals = sorted({each["arrived"] for each in found if each["arrived"]})
     return Reinjection(record.name, dict(hours), waiting, dict(bad), tuple(arrivals), following.spans(lake, record, hours))

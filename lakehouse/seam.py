@@ -14,7 +14,7 @@ from lakehouse import bounded, declared, delta_log, event_time, plan, ranges
 from lakehouse.errors import JobError
 from lakehouse.event_time import WINDOW
 from lakehouse.files import alone, replace_file
-from lakehouse.frontier import Seam, frontier, seam_of, seam_path
+from lakehouse.frontier import NOTHING, Seam, frontier, seam_of, seam_path
 from lakehouse.lake import Lake
 from lakehouse.live_run import began
 from lakehouse.ranges import EPOCH, Range, text
@@ -64,6 +64,20 @@ def _begin(lake: Lake, table: Table) -> Seam:
     )  # fmt: skip
     replace_file(seam_path(lake.settings, table), asdict(seam) | {"frontier": text(ahead), "at": text(seam.at)})
     return seam
+
+
+def check(lake: Lake, table: Table) -> None:
+    """Raises JobError if batch runs have filled the table up to a seam of which the file is gone.
+
+    Without it a live run that begins now would write their rows once more.
+    """
+    filled = any(c.role == "bounded" and c.version != NOTHING for c in lake.journal(table).rewriting())
+    if filled and seam_of(lake.settings, table) is None:
+        raise JobError(
+            f"table={table.name}, file={seam_path(lake.settings, table)}: it held the seam up to which batch runs have filled "
+            "the table, and it is gone, so the live run would write their rows again; restore the file, or run "
+            f"`lakehouse seam {table.name}`, which sets another and computes what lies before it"
+        )
 
 
 def history(lake: Lake, table: Table) -> Range | None:

@@ -1,6 +1,7 @@
 """Exactly-once appends, replacements of ranges, side tables. The only place that writes tables."""
 
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,6 +37,8 @@ def create(lake: Lake, table: Table) -> None:
     declared = plan.stored_schema(lake, table)
     plan.check(lake, table)
     partitioned = lake.catalog.puts_aside(table)
+    if partitioned:
+        _say_if_gone(lake, table)
     _create(lake.path(table), declared, partitioned, _searched(lake, table))
     if partitioned:
         _create(lake.path(table, "quarantine"), StructType.fromDDL(plan.QUARANTINE), True, "reason")
@@ -48,6 +51,17 @@ def create(lake: Lake, table: Table) -> None:
             f"table={table.name}, columns={', '.join(changed)}: the table on disk has other columns or types than its "
             "declaration; give the new shape a new name, or remove the old table and fill it again"
         )
+
+
+def _say_if_gone(lake: Lake, table: Table) -> None:
+    """Tells on standard error that a table has lost its quarantine, which is made again, empty."""
+    path = lake.path(table, "quarantine")
+    if delta_log.latest(lake.path(table)) > 0 and delta_log.latest(path) < 0:
+        remedy = "restore the folder" if lake.catalog.kind(table) == "record" else "a backfill puts them aside again"
+        print(
+            f"table={table.name}, quarantine={path}: it is not there any more, and with it the rows that it held; an empty "
+            f"one is made; {remedy}", file=sys.stderr, flush=True,
+        )  # fmt: skip
 
 
 def _searched(lake: Lake, table: Table) -> str:

@@ -80,7 +80,7 @@ def ledgers(settings: Settings) -> list[Place]:
 def needed(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]:
     """Who needs the table from which version on: streams that read it, tables that have it pinned, its own live run.
 
-    A stream is known by its checkpoint, also if its table is not declared any more.
+    A stream is known by its checkpoint, also if its table is not declared any more; without one by its last commit.
     """
     from deltalake import DeltaTable
 
@@ -98,6 +98,8 @@ def needed(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]
         last = next(Journal(settings, reader).live(), None)
         if last and reader.name == table.name:
             found["its own query"] = last.version  # a batch that is replayed looks for its commit from there on
+        elif last and reader.name not in found and table.name in (read := last.inputs.get("tables", {})):
+            found[reader.name] = read[table.name]["reservoirVersion"]
         elif last and table.name in (pinned := last.inputs.get("snapshots", {})):
             found[reader.name] = pinned[table.name]
         elif last and table.name in last.inputs.get("tables", {}) and reader.name not in found:  # its checkpoint is gone

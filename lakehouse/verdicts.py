@@ -75,9 +75,10 @@ class Verdicts:
         import pyarrow.parquet as pq
         from deltalake import DeltaTable
 
-        if not (self._path / "_delta_log").is_dir():
+        log = self._path / "_delta_log"
+        if not log.is_dir():
             return {}
-        if self._delta is None:
+        if self._delta is None or not (log / f"{self._delta.version():020}.json").exists():  # removed, and made again
             self._delta = DeltaTable(str(self._path))
         else:
             self._delta.update_incremental()

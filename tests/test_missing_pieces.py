@@ -1,0 +1,224 @@
+"""What is gone, torn, or older than the rest is noticed: side tables, ledgers, a table made again under its name, a seam."""
+
+import shutil
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import dagster as dg
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import functions as F
+from test_trimming import TABLE, live
+from test_upkeep import Log
+from typer.testing import CliRunner
+
+from assets import proving
+from assets import sensors as dagster_sensors
+from batch_jobs import seam as seam_job
+from lakehouse import (
+    bounded,
+    cli,
+    coverage,
+    delta_log,
+    erasing,
+    frontier,
+    overview,
+    proof,
+    reinjecting,
+    sinks,
+    trimming,
+)
+from lakehouse import live as live_run
+from lakehouse.catalog import load
+from lakehouse.errors import JobError, RangeError
+from lakehouse.frontier import Certificate, Journal, certify, flush, seam_path
+from lakehouse.lake import Lake
+from lakehouse.ranges import Range
+from lakehouse.settings import Settings
+from lakehouse.verdicts import Verdicts
+
+SENSORS = ("lakehouse.tables.sensors",)
+DAY = datetime(2026, 1, 1, tzinfo=UTC)
+RECORD, VALID, AVERAGES, TRENDS = "sensor_readings", "valid_readings", "sensor_averages", "sensor_trends"
+
+
+@pytest.fixture
+def lake(spark, filled, tmp_path) -> Lake:
+    """The filled lakehouse, to be damaged."""
+    settings = Settings(root=shutil.copytree(filled, tmp_path / "root"), tables=SENSORS)
+    return Lake(spark, settings, load(settings))
+
+
+def make_again(lake: Lake, name: str) -> None:
+    """Removes a table, and makes it again with the rows of its first hour."""
+    table = lake.catalog.table(name)
+    path = lake.path(table)
+    rows = DeltaTable(str(path)).to_pyarrow_table(filters=[("_partition", "=", "2026-01-01-00")])
+    shutil.rmtree(path)
+    sinks.create(lake, table)
+    write_deltalake(str(path), rows, mode="append")
+
+
+def due(lake: Lake) -> dict[str, str]:
+    return {each.partition: each.why for each in coverage.due(lake.settings, lake.catalog, lake.catalog.table(AVERAGES))}
+
+
+@pytest.mark.parametrize("name", [AVERAGES, VALID])
+def test_certificates_tell_nothing_of_a_table_or_an_input_that_was_made_again_under_its_name(lake, name):
+    table = lake.catalog.table(AVERAGES)
+    proof.prove(lake, table, Range(DAY, DAY + timedelta(hours=3)))
+    assert due(lake) == {}
+    make_again(lake, name)
+    again = due(lake)
+    assert len(again) == 3 and all(why.startswith(f"{name} was made again, or put back") for why in again.values())
+    found = coverage.coverage(lake.settings, lake.catalog, table)
+    assert (found.proven, len(found.changed)) == (0, 3)
+
+
+def test_certificates_of_a_table_count_no_more_when_an_older_copy_of_it_was_put_back(lake):
+    table, hours = lake.catalog.table(AVERAGES), Range(DAY, DAY + timedelta(hours=3))
+    copy = shutil.copytree(lake.path(table), lake.settings.root / "copy")
+    DeltaTable(str(lake.path(table))).delete("_partition = '2026-01-01-01'")
+    bounded.backfill(lake, table, Range(DAY + timedelta(hours=1), DAY + timedelta(hours=2)))
+    proof.prove(lake, table, hours)
+    assert due(lake) == {}
+    shutil.rmtree(lake.path(table))
+    copy.rename(lake.path(table))
+    assert len(due(lake)) == len(due(lake)) == 3, "and they are remembered"
+    assert {c.verdict for c in proof.prove(lake, table, hours)} == {"EQUAL"} and due(lake) == {}
+
+
+def test_certificates_of_a_table_that_is_not_there_any_more_are_not_believed(lake):
+    table = lake.catalog.table(AVERAGES)
+    proof.prove(lake, table, Range(DAY, DAY + timedelta(hours=3)))
+    shutil.rmtree(lake.path(table))
+    assert set(due(lake).values()) == {f"{AVERAGES} is not there any more"}
+
+
+def test_a_hole_in_a_log_is_a_log_that_was_cut(tmp_path):
+    log = Log(tmp_path)
+    last = log.append(5)
+    assert len(delta_log.changes(log.path, 0)) == last
+    (log.path / "_delta_log" / f"{last - 2:020}.json").unlink()
+    assert delta_log.changes(log.path, 0) is None
+    assert len(delta_log.changes(log.path, last - 2)) == 2, "behind the hole nothing is missing"
+
+
+def test_a_ledger_that_was_removed_is_filled_again_from_journals_that_were_trimmed_meanwhile(tmp_path):
+    settings = Settings(root=tmp_path, tables=SENSORS)
+    journal = Journal(settings, TABLE)
+    for batch in range(40):
+        journal.append(live(batch, (batch, 0) if batch % 4 == 0 else None))
+    flush(settings, [TABLE])
+    trimming.trim(journal, longest=4_000, recent=1_500)
+    shutil.rmtree(tmp_path / frontier.LEDGER / "_commits")
+    kept = len(list(journal))
+    assert flush(settings, [TABLE]) == kept < 40
+    journal.append(live(40))
+    assert flush(settings, [TABLE]) == 1
+
+
+def test_verdicts_of_a_ledger_that_was_made_again_replace_those_of_the_one_before(tmp_path):
+    settings = Settings(root=tmp_path, tables=SENSORS)
+
+    def found(hour: int, verdict: str) -> Certificate:
+        start = DAY + timedelta(hours=hour)
+        at = start + timedelta(days=1)
+        return Certificate(
+            AVERAGES, start, start + timedelta(hours=1), verdict, 1, 1, 0, "", "", at, 1, {}, "", at, 0.0
+        )
+
+    for hour in range(3):
+        certify(settings, [found(hour, "EQUAL")])
+    verdicts = Verdicts(settings)
+    assert verdicts.now()[AVERAGES].counts == {"EQUAL": 3}
+    shutil.rmtree(tmp_path / frontier.LEDGER / "_certificates")
+    assert verdicts.now() == {}
+    certify(settings, [found(5, "DIFFERENT")])
+    assert verdicts.now()[AVERAGES].counts == {"DIFFERENT": 1}
+
+
+def test_upkeep_keeps_what_a_query_whose_checkpoint_is_gone_has_not_read(tmp_path):
+    log = Log(tmp_path)
+    before = log.append(4)
+    reader = Journal(log.settings, log.catalog.table(AVERAGES))
+    reader.append(replace(live(0), inputs={"tables": {VALID: {"reservoirVersion": before, "index": -1}}}))
+    log.append(6)
+    assert log.maintained() == (before, AVERAGES)
+
+
+def test_a_quarantine_that_was_removed_is_said_and_its_rows_are_counted(lake, capsys):
+    record, path = lake.catalog.table(RECORD), lake.path(lake.catalog.table(RECORD), "quarantine")
+    rows = DeltaTable(str(path)).count()
+    assert overview.lost_quarantines(lake.settings, lake.catalog) == {}
+    sinks.create(lake, record)
+    assert capsys.readouterr().err == ""
+    shutil.rmtree(path)
+    with pytest.raises(RangeError, match="it is not there, and with it the rows that were put aside"):
+        reinjecting.planned(lake, record)
+    assert overview.lost_quarantines(lake.settings, lake.catalog) == {RECORD: rows}
+    sinks.create(lake, record)
+    assert f"quarantine={path}: it is not there any more" in capsys.readouterr().err
+    environment = {"LAKEHOUSE_ROOT": str(lake.settings.root), "LAKEHOUSE_TABLES": SENSORS[0]}
+    for command in (["tables"], ["quarantine", RECORD]):
+        shown = CliRunner().invoke(cli.app(), command, env=environment)
+        assert shown.exit_code == 0 and f"{rows} rows that were put aside are gone" in shown.stderr, command
+
+
+def test_rows_put_aside_of_a_topic_that_is_no_input_any_more_are_told_of(lake):
+    record = lake.catalog.table(RECORD)
+    rows = DeltaTable(str(lake.path(record, "quarantine"))).count()
+    name, source = next(iter(lake.catalog.topics_of(record).items()))
+    renamed = replace(lake.catalog, sources=lake.catalog.sources | {name: replace(source, topic="another")})
+    found = reinjecting.planned(replace(lake, catalog=renamed), record)
+    assert found.bad == {f"topic {source.topic} is no input of the table any more": rows}
+
+
+@pytest.mark.parametrize("name", [VALID, AVERAGES])
+def test_what_holds_rows_follows_an_erasure_though_its_journal_is_gone(lake, name):
+    Journal(lake.settings, lake.catalog.table(name)).path.unlink()
+    with pytest.raises(RangeError, match=f"{name} has something of these rows"):
+        erasing.planned(lake, lake.catalog.table(RECORD), "sensor_id = 'sensor-1'")
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_stream_does_not_begin_behind_a_seam_that_is_gone(lake):
+    table = lake.catalog.table(TRENDS)
+    assert sum(commit.written for commit in seam_job.run(lake, seam_job.plan(lake, TRENDS))) > 0
+    seam_path(lake.settings, table).unlink()
+    with pytest.raises(JobError, match="it held the seam up to which batch runs have filled the table"):
+        live_run.start(lake, table, available_now=True)
+    list(seam_job.run(lake, seam_job.plan(lake, TRENDS)))
+    live_run.start(lake, table, available_now=True).awaitTermination()
+    rows = lake.read(table).groupBy("sensor_id", "window").count().where(F.col("count") > 1)
+    assert rows.isEmpty() and proof.reconcile(lake, table).verdict == "EQUAL"
+
+
+def test_dagster_is_told_again_of_a_table_that_was_made_again(lake):
+    sensor = dagster_sensors.closed_partitions(lake.settings, lake.catalog)
+
+    def told(cursor: str) -> set[str]:
+        with dg.DagsterInstance.ephemeral() as instance:
+            result = sensor.evaluate_tick(dg.build_sensor_context(instance, cursor=cursor))
+        return {event.partition for event in result.asset_events if event.asset_key.path[-1] == AVERAGES}
+
+    assert told('{"sensor_averages": "2026-01-01-02"}') == set(), "told already"
+    assert told('{"sensor_averages": "2026-02-01-00"}') == {f"2026-01-01-0{hour}" for hour in range(3)}
+
+
+def test_a_table_with_rows_and_without_a_journal_is_not_called_proven_nor_empty(lake):
+    averages = lake.catalog.table(AVERAGES)
+    proof.prove(lake, averages, Range(DAY, DAY + timedelta(hours=3)))
+    proof.prove(lake, lake.catalog.table(VALID), Range(DAY, DAY + timedelta(hours=3)))
+    schedule = proving.reconcile_closed(lake.settings, lake.catalog)
+
+    def skipped() -> str:
+        return schedule.evaluate_tick(dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC))).skip_message
+
+    assert skipped() == "every closed partition is certified, and nothing was changed"
+    journal = Journal(lake.settings, averages).path
+    journal.unlink()
+    assert f"of {AVERAGES}, which have rows, no frontier is known" in skipped()
+    with pytest.raises(RangeError, match=f"journal={journal}: the table has rows"):
+        bounded.closed_until(lake, averages)
