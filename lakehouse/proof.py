@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from lakehouse import bounded, causes, coverage, delta_log, event_time, keyed, plan, ranges, sinks, updates
 from lakehouse.attempts import noting_failure
 from lakehouse.digest import EMPTY, Difference, Digest, differences, digest, digests_by
-from lakehouse.errors import RangeError
+from lakehouse.errors import CommitError, RangeError
 from lakehouse.event_time import ARRIVAL, ORIGIN, PARTITION
 from lakehouse.frontier import Certificate, certify
 from lakehouse.histories import VALID
@@ -170,6 +170,8 @@ def _computed(lake: Lake, table: Table, span: Range, snapshots: Mapping[str, int
     instant = event_time.instant_of(table.window, lake.catalog.event_time(table))
     partitions = set(span.partitions(table.grain))
     lost = {key: files[0]["path"] for key, files in lake.lost(table, partitions, blank.version).items()}
+    if lost:
+        _check_reachable(lake, table, blank.version)
     stored = lake.partitions(table, partitions, blank.version, without_lost=True)
     actual, expected = stored.where(event_time.between(instant, span)), plan.good(computed.judged)
     if lake.catalog.kind(table) == "row":
@@ -184,6 +186,17 @@ def _computed(lake: Lake, table: Table, span: Range, snapshots: Mapping[str, int
             by_bounded[key] = part.rows
     theirs = {key: part for (key, _), part in made.items()}
     return _Sides(span, actual, expected, computed.inputs, ours, theirs, by_bounded, lost)
+
+
+def _check_reachable(lake: Lake, table: Table, version: int) -> None:
+    """Raises CommitError if none of the table's files is there: that is an outage, and no verdict."""
+    path = lake.path(table)
+    files = delta_log.files(path, version)
+    if len(delta_log.lost(path, files)) == len(files):
+        raise CommitError(
+            f"table={table.name}, files={len(files)} (in {path}): the table's log names them and none is there; bring the storage "
+            f"back, or, if they are lost, `lakehouse repair {table.name}` computes them again"
+        )
 
 
 def _certificate(sides: _Sides, span: Range, key: str, blank: Certificate, **judged: object) -> Certificate:
