@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from batch_jobs import maintain
 from benchmarks import keyed, measure
 from benchmarks.state_run import START, records
-from lakehouse import live, session
+from lakehouse import ingest, session
 from lakehouse.lake import Lake
 from lakehouse.live_run import BatchLog, LiveRun, live_run
 from lakehouse.ranges import EPOCH
@@ -74,7 +74,7 @@ def _commit(lake: Lake, query: LiveRun, n: int, step: timedelta) -> None:
     at = START + step * n
     log = BatchLog(EPOCH, at, {"keys": {"0": (n + 1) * ROWS}})
     batch = records(lake, range(n * ROWS, (n + 1) * ROWS), at, n * ROWS)
-    live.record_batch(query, query.plan.record({"key_topic": batch}), n, log)
+    ingest.record_batch(query, query.plan.record({"key_topic": batch}), n, log)
 
 
 def _read(lake: Lake, n: int, step: timedelta) -> None:

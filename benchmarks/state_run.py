@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from benchmarks import keyed
-from lakehouse import live, session
+from lakehouse import ingest, live, session
 from lakehouse.lake import Lake
 from lakehouse.live_run import BatchLog, live_run
 from lakehouse.ranges import EPOCH
@@ -35,7 +35,7 @@ def fill(lake: Lake, commits: int, keys: int, step: timedelta) -> None:
     for n, at in enumerate(times):
         batch = records(lake, range(n * keys, (n + 1) * keys) if n < commits else range(-n, 1 - n), at, n * keys)
         log = BatchLog(EPOCH, datetime.now(UTC), {"keys": {"0": (n + 1) * keys}})
-        live.record_batch(run, run.plan.record({"key_topic": batch}), n, log)
+        ingest.record_batch(run, run.plan.record({"key_topic": batch}), n, log)
 
 
 def records(lake: Lake, ids: range, at: datetime, offset: int) -> DataFrame:

@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse import bounded, live, proof, updates
+from lakehouse import bounded, ingest, live, proof, updates
 from lakehouse.catalog import catalog_of
 from lakehouse.frontier import Certificate, Commit, frontier
 from lakehouse.lake import Lake
@@ -105,9 +105,9 @@ class Stage:
         judged = run.plan.record({name: records if name == source else records.limit(0) for name in topics})
         if abort_at:
             with suppress(Aborted):
-                live.record_batch(replace(run, reached=self._aborting(record, abort_at)), judged, batch_id, log)
+                ingest.record_batch(replace(run, reached=self._aborting(record, abort_at)), judged, batch_id, log)
             run = live_run(self.lake, table)
-        live.record_batch(run, judged, batch_id, log)
+        ingest.record_batch(run, judged, batch_id, log)
 
     def advance(self, record: str, row: Value, *, source: str = "") -> None:
         """Moves the record's watermark to the event time of `row` less the delay, on every partition it has.

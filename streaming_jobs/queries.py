@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyspark.sql.streaming import StreamingQuery
 
-from lakehouse import checkpoints, live
+from lakehouse import checkpoints, ingest, live
 from lakehouse.checkpoints import CHECKPOINTS
 from lakehouse.errors import CommitError, JobError, TopicError
 from lakehouse.frontier import note_dropped
@@ -109,7 +109,7 @@ class LiveQuery:
         if self.parked or all(lag >= 0 for lag in _lags(report).values()):
             return
         try:
-            live.check_topics(self.lake, self.table)
+            ingest.check_topics(self.lake, self.table)
         except TopicError as err:
             self._park(str(err))
 

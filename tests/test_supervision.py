@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from test_streaming_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
 
-from lakehouse import broker, catalog, jars, live, proof
+from lakehouse import broker, catalog, ingest, jars, proof
 from lakehouse.errors import JobError
 from lakehouse.files import replace_file
 from lakehouse.kafka_options import client_config
@@ -297,8 +297,8 @@ def test_a_writer_that_sleeps_while_another_takes_over_writes_nothing_and_delta_
         with lease.held(stage.lake.settings, "sensors"):
             stage.feed("sensor_readings", [reading])
             with pytest.raises(JobError, match="runs it now"):
-                live.record_batch(asleep, asleep.plan.record({"sensor_topic": records}), 0, log)
+                ingest.record_batch(asleep, asleep.plan.record({"sensor_topic": records}), 0, log)
     assert stage.rows("sensor_readings").count() == 1
     # a transaction begun after the other's commit meets no conflict: the check is what keeps the row from being there twice
-    live.record_batch(replace(asleep, reached=lambda point: None), asleep.plan.record({"sensor_topic": records}), 0, log)
+    ingest.record_batch(replace(asleep, reached=lambda point: None), asleep.plan.record({"sensor_topic": records}), 0, log)
     assert stage.rows("sensor_readings").count() == 2
