@@ -165,7 +165,8 @@ def test_what_is_done_about_a_process_elsewhere(wanted, seen, action, why):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_job_whose_host_is_gone_goes_on_here_and_one_elsewhere_drains_when_it_is_stopped_here(settings, spark):
-    broker.start(settings, jars.resolve(settings.jars))
+    running = broker.start(settings, jars.resolve(settings.jars))
+    settings = replace(settings, bootstrap_servers=running.bootstrap_servers)  # a second host knows no embedded broker
     sent = produce(settings, 0, 10)
     desired.wish(settings, "sensors", "running", "a test")
     driver = ("-m", "streaming_jobs.driver", "sensors")
