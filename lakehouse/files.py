@@ -37,9 +37,9 @@ def lines_backwards(path: Path, block: int = 1 << 16) -> Iterator[str]:
             position -= step
             file.seek(position)
             rest, *parts = (file.read(step) + rest).split(b"\n")
-            yield from (p.decode() for p in reversed(parts) if p.endswith(b"}"))
+            yield from (p.decode(errors="replace") for p in reversed(parts) if p.endswith(b"}"))
         if rest.endswith(b"}"):
-            yield rest.decode()
+            yield rest.decode(errors="replace")
 
 
 @contextmanager
@@ -85,13 +85,18 @@ def read_value(path: Path, decode: Callable[[object], Value], meaning: str) -> V
         return None
 
 
+def aside_name(path: Path) -> Path:
+    """Where a file that holds garbage goes: beside itself, with the time in its name."""
+    return path.with_name(f"{path.name}{_UNREADABLE}{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:4]}")
+
+
 def moved_aside(path: Path) -> list[Path]:
     """The files of that name that were unreadable, and that nobody has removed since; oldest first."""
     return sorted(path.parent.glob(f"{path.name}{_UNREADABLE}*"))
 
 
 def _say_unreadable(path: Path, given: bytes, err: Exception, meaning: str) -> None:
-    beside = path.with_name(f"{path.name}{_UNREADABLE}{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:4]}")
+    beside = aside_name(path)
     try:
         path.rename(beside)
         if beside.read_bytes() != given:  # replaced by a sound one in between

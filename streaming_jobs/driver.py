@@ -23,7 +23,7 @@ import psutil
 from py4j.protocol import Py4JNetworkError
 from pyspark.sql.streaming import StreamingQuery
 
-from lakehouse import bounded, catalog, declared, early, frontier, live, quality, session
+from lakehouse import bounded, catalog, declared, early, frontier, journal_repair, live, quality, session
 from lakehouse.errors import BrokerError, JobError, LakehouseError
 from lakehouse.lake import Lake
 from lakehouse.settings import Settings, from_environment
@@ -116,6 +116,10 @@ class Job:
                 bounded.refresh(lake, table)
         streamed = [t for t in tables if lake.catalog.kind(t) != "snapshot"]
         live.prepare(lake, streamed)
+        for table in streamed:  # before a query looks where it was
+            if told := journal_repair.mend(self.settings, table):
+                print(told, file=sys.stderr, flush=True)
+                self.say(error=told)
         return streamed
 
     def _guard(self, ends: bool, point: str) -> None:
