@@ -51,7 +51,10 @@ def shift(journal: Path) -> int:
         return 0
     with journal.open("rb") as file:
         first = file.read(len(first_line(0)))
-    return int(first[1:]) if first.startswith(b"#") else 0
+    try:
+        return int(first[1:]) if first.startswith(b"#") else 0
+    except ValueError:  # torn: whoever flushes the journal finds it cut, and makes it whole (`journal_repair`)
+        return 0
 
 
 def first_line(count: int) -> bytes:

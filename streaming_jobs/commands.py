@@ -136,10 +136,13 @@ def supervise(
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
+    troubles: dict[str, str] = {}
     while not stopping.wait(every):
         for pipeline in named:
             decision = reconciler.reconcile(settings, pipeline)
-            if decision.action != "nothing":
+            trouble = decision.why if decision.trouble else ""
+            new, troubles[pipeline] = trouble != troubles.get(pipeline, ""), trouble
+            if decision.action != "nothing" or (trouble and new):
                 console.print(
                     f"{progress.now()} {pipeline}: {decision.action}, {decision.why}", soft_wrap=True, markup=False
                 )

@@ -72,11 +72,12 @@ def read(settings: Settings, pipeline: str) -> Desired | None:
 def lost(settings: Settings, pipeline: str) -> str:
     """Why it is not known what is wanted, if it was asked for; empty if it is known, or nobody has asked."""
     path = _path(settings, pipeline)
-    if path.exists() or not (aside := moved_aside(path)):
+    if path.exists() or not ((aside := moved_aside(path)) or history(settings, pipeline)):
         return ""
+    what = f"file={aside[-1]}: unreadable" if aside else f"file={path}: gone"
     return (
-        f"file={aside[-1]}: it held what is wanted of the job, and was unreadable, so nothing is started or ended; "
-        f"`lakehouse start {pipeline}` or `lakehouse stop {pipeline}` says it again"
+        f"{what}, and it says what is wanted of the job, so nothing is started or ended; `lakehouse start {pipeline}` or "
+        f"`lakehouse stop {pipeline}` says it again"
     )
 
 
@@ -114,6 +115,10 @@ def note(settings: Settings, pipeline: str, event: Event) -> None:
     replace_file(progress.job_folder(settings, pipeline) / "history.json", [asdict(e) for e in kept])
 
 
+class Busy(JobError):
+    """Another starts or ends the job's process, which takes moments."""
+
+
 @contextmanager
 def acting(settings: Settings, pipeline: str, wait: float = 0.0) -> Iterator[None]:
     """The right to start or end the job's process: one holder at a time, gone with it.
@@ -126,7 +131,7 @@ def acting(settings: Settings, pipeline: str, wait: float = 0.0) -> Iterator[Non
     try:
         lock.acquire()
     except portalocker.exceptions.LockException as err:
-        raise JobError(
+        raise Busy(
             f"pipeline={pipeline!r}: one at a time starts or ends its process, and another is at it; try again in a moment"
         ) from err
     with lock:

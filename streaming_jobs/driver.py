@@ -187,7 +187,7 @@ class Job:
         """
         for preview in self.previews.values():
             preview.stop()
-        deadline = time.monotonic() + _DRAIN
+        deadline, cut = time.monotonic() + _DRAIN, []
         for each in self.queries.values():
             query = each.query
             if query is None:
@@ -198,7 +198,13 @@ class Job:
             else:
                 while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
                     time.sleep(0.02)
+            if query.isActive and time.monotonic() >= deadline:
+                cut.append(each.table.name)
             query.stop()
+        if cut:
+            told = f"tables={', '.join(cut)}: not drained within {_DRAIN:g} s, so cut off; they go on there at the next start"
+            print(told, file=sys.stderr, flush=True)
+            self.say(error=told)
         for table in (t for t in tables if t.early and self.settings.early):
             try:
                 early.settle(lake, table)

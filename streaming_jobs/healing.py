@@ -80,6 +80,7 @@ class Decision:
     why: str
     counted: bool = False
     due: datetime | None = None  # nothing now, but a restart then
+    trouble: bool = False  # nothing, for it could not be done, or nobody knows what is wanted
 
 
 def decide(

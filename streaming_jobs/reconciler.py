@@ -28,15 +28,15 @@ def reconcile(settings: Settings, pipeline: str) -> Decision:
         with desired.acting(settings, pipeline):
             return _acted(settings, pipeline)
     except (JobError, OSError) as err:  # another is at it; it outlives SIGKILL; the disk is full
-        return Decision("nothing", str(err))
+        return Decision("nothing", str(err), trouble=not isinstance(err, desired.Busy))
 
 
 def _asked_again(settings: Settings, pipeline: str, lost: str) -> Decision:
     """What was wanted is not readable any more: of a job that runs it can be known, of another only who uses it can say."""
     if not supervisor.running(settings, pipeline):
-        return Decision("nothing", lost)
-    desired.wish(settings, pipeline, "running", "whoever supervises it, since it runs and desired.json was unreadable")
-    return Decision("nothing", "it runs, and is to run from now on: desired.json was unreadable")
+        return Decision("nothing", lost, trouble=True)
+    desired.wish(settings, pipeline, "running", "whoever supervises it, since it runs")
+    return Decision("nothing", "it runs, and is to run from now on: desired.json was unreadable or gone", trouble=True)
 
 
 def _acted(settings: Settings, pipeline: str) -> Decision:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +14,9 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from lakehouse import cli, files
+from lakehouse import catalog, cli, files, hooks
 from lakehouse.settings import Settings, to_environment
-from streaming_jobs import desired, lease, progress, reconciler, supervisor
+from streaming_jobs import desired, lease, lineage, notices, progress, reconciler, supervisor
 from streaming_jobs.desired import Event
 from streaming_jobs.progress import JobStatus
 
@@ -113,6 +114,41 @@ from streaming_jobs import supervisor
 os.getuid() or os.setuid(65534)
 print(supervisor.status(from_environment(), "sensors"))
 """
+
+
+def test_a_wish_that_is_gone_is_said_too(settings):
+    (folder(settings) / "desired.json").unlink()
+    decision = reconciler.reconcile(settings, "sensors")
+    assert decision.trouble and "desired.json: gone" in decision.why
+    never = progress.job_folder(settings, "ads")
+    assert reconciler.reconcile(settings, "ads").why == "nobody has asked for it" and not never.exists()
+
+
+def test_supervise_says_what_it_cannot_do_once(settings):
+    (folder(settings) / "desired.json").write_text("{")
+    command = [sys.executable, "-m", "lakehouse", "supervise", "sensors", "--every", "0.1"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=os.environ | to_environment(settings), **pipes) as process:
+        assert "desired.json.unreadable" in process.stdout.readline()
+        time.sleep(1)  # ten more looks
+        process.terminate()
+        said, errors = process.communicate()
+    assert (process.returncode, said) == (0, "") and errors.count("it is now desired.json.unreadable") == 1
+
+
+def test_what_hooks_and_lineage_remember_is_moved_aside_too(settings, capfd):
+    known, to = catalog.load(settings), lineage.client(str(settings.root / "events"))
+    for garbage in GARBAGE[:5]:
+        told = settings.root / "_hooks" / "told.json"
+        told.parent.mkdir(exist_ok=True)
+        told.write_text(garbage)
+        (settings.root / "_lineage.json").write_text(garbage)
+        hooked = replace(settings, hook_command="true")
+        assert hooks.tell(hooked, notices.of_job(settings, "sensors")) == []
+        lineage.Lineage(settings, known, to).tell()
+        assert len(files.moved_aside(told)) == len(files.moved_aside(settings.root / "_lineage.json"))
+    assert len(files.moved_aside(told)) == 5
+    assert capfd.readouterr().err.count("JSON as the lakehouse writes it") == 10
 
 
 def test_who_may_only_read_is_told_and_changes_nothing(settings):
