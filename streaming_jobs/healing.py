@@ -168,13 +168,13 @@ def _fault(seen: Observed, since: datetime, now: datetime, bounds: Bounds) -> st
 
 def _start(seen: Observed, since: datetime, done: list[Event], now: datetime, counted: bool) -> Decision:
     """The first restart comes at once, later ones after ever longer waits: from its end on, or from the last attempt."""
-    moments = (seen.started, seen.heartbeat, done[-1].moment if done else None)
-    known = [moment for moment in moments if moment and moment <= now]  # the clock of another host may be ahead
+    known = [moment for moment in (seen.started, seen.heartbeat, done[-1].moment if done else None) if moment]
     if not known or max(known) < since or (seen.scheduled and seen.state == "stopped"):
         return Decision("start", WANTED)  # it did not go down: it has not been up since that was said, or has done its run
     ended = {"dead": "its process died", "failed": "it failed"}.get(str(seen.state), "it ended, though it is to run")
     why = f"{ended}: {seen.error}" if seen.error else ended
-    due = max(known) + backoff(seen.pipeline, len(done))
+    past = [moment for moment in known if moment <= now]  # the clock of another host may be ahead
+    due = max(past) + backoff(seen.pipeline, len(done)) if past else now
     if now < due:
         return Decision("nothing", f"{why}; next attempt in {_shown(due - now)}", due=due)
     return Decision("start", why, counted=counted)
