@@ -108,8 +108,12 @@ def whole_lines(path: Path, text: bytes) -> list[dict]:
 
 
 def mend_if_cut(settings: Settings, table: Table, position: int) -> None:
-    """Makes a journal whole that was cut while its job runs, and says so on standard error."""
-    if is_cut(Journal(settings, table).path, position) and (told := mend(settings, table)):
+    """Makes a journal whole that was cut while its job runs, and says so on standard error; as it does if `_commits` is gone."""
+    path = Journal(settings, table).path
+    if not position and trimming.shift(path) > 0:
+        told = "it was trimmed, for `_commits` had every line; `_commits` is gone or was made anew, and the old lines with it"
+        print(f"journal={path}: {told}", file=sys.stderr, flush=True)
+    if is_cut(path, position) and (told := mend(settings, table)):
         print(told, file=sys.stderr, flush=True)
 
 

@@ -89,6 +89,9 @@ def held(settings: Settings, job: str) -> Iterator[Lease]:
             locks.enter_context(_locked(path, pipeline))
             before, spoken = holder(path), progress.read(settings, job)
             _check_expired(settings, pipeline, job, before)
+            if before and not before.ended and spoken is None:
+                told = "gone, and with it which JVM the process before had; if it still runs it is Delta that keeps the two apart"
+                print(f"file={path.with_name('status.json')}: {told}", file=sys.stderr, flush=True)
             for name in dict.fromkeys((pipeline, job, (before and before.job) or job)):
                 _await_end_of_jvm(settings, name)
             last = before.epoch if before else spoken.epoch if spoken else 0  # never one that a process that sleeps may have

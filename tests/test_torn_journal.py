@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from test_streaming_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
 
-from lakehouse import broker, catalog, files, frontier, jars, journal_repair, live, proof
+from lakehouse import broker, catalog, files, frontier, jars, journal_repair, live, proof, trimming
 from lakehouse.catalog import table_path
 from lakehouse.frontier import Commit, Journal
 from lakehouse.lake import Lake
@@ -138,6 +138,30 @@ def test_a_line_that_only_looks_whole_is_said_and_left_out(settings, capfd):
         assert len(lines_of(settings, "valid_readings")) == whole - 1
         assert len(list(Journal(settings, table_of(settings, "valid_readings")).rewriting())) < whole
     assert capfd.readouterr().err.count(f"journal={path}: a line holds one commit, and one is torn") == 1
+
+
+def test_a_ledger_that_was_removed_is_said(settings, capfd):
+    tables = catalog.load(settings)
+    journal = Journal(settings, tables.table("sensor_readings"))
+    frontier.flush(settings, tables)
+    trimming.trim(journal, longest=0, recent=journal.path.stat().st_size // 2)
+    assert frontier.flush(settings, tables) == 0 and capfd.readouterr().err == ""
+    shutil.rmtree(settings.root / frontier.LEDGER / "_commits")
+    assert frontier.flush(settings, tables) > 0
+    assert f"journal={journal.path}: it was trimmed" in capfd.readouterr().err
+    assert frontier.flush(settings, tables) == 0 and capfd.readouterr().err == ""
+
+
+def test_the_first_line_of_a_trimmed_journal_may_be_torn_too(settings, capfd):
+    tables = catalog.load(settings)
+    journal = Journal(settings, tables.table("sensor_readings"))
+    frontier.flush(settings, tables)
+    trimming.trim(journal, longest=0, recent=journal.path.stat().st_size // 2)
+    whole = list(journal)
+    journal.path.write_bytes(b"#garbage" + journal.path.read_bytes()[8:])
+    assert frontier.flush(settings, tables) == 0
+    assert list(journal)[: len(whole)] == whole and f"journal={journal.path}" in capfd.readouterr().err
+    assert frontier.flush(settings, tables) == 0 and capfd.readouterr().err == ""
 
 
 def test_what_is_known_of_a_table_that_was_removed_is_not_put_into_the_one_made_anew(settings, spark):

@@ -73,6 +73,15 @@ def test_the_epoch_goes_on_though_its_file_was_garbage(settings):
         assert turn.epoch == 3, "not one that a process which sleeps may have"
 
 
+def test_a_status_that_is_gone_is_said_by_the_next_holder_unless_the_one_before_ended_well(settings, capfd):
+    (folder(settings) / "status.json").unlink()
+    with pytest.raises(OSError), lease.held(settings, "sensors"):
+        raise OSError("a test")
+    assert capfd.readouterr().err == ""
+    with lease.held(settings, "sensors"):
+        assert "which JVM the process before had" in capfd.readouterr().err
+
+
 def test_a_holder_writes_its_epoch_again_if_the_file_becomes_garbage(settings, capfd):
     path = lease.path_of(settings, "sensors")
     with lease.held(settings, "sensors") as turn:
