@@ -85,7 +85,9 @@ def test_a_status_that_is_gone_is_said_by_the_next_holder_unless_the_one_before_
 def test_a_holder_writes_its_epoch_again_if_the_file_becomes_garbage(settings, capfd):
     path = lease.path_of(settings, "sensors")
     with lease.held(settings, "sensors") as turn:
-        path.write_text("garbage")
+        garbage = path.with_name("garbage")
+        garbage.write_text("garbage")
+        garbage.replace(path)  # in one step, for the thread that renews the lease reads the file, too
         turn.check()
         turn.check()
         assert json.loads(path.read_text())["epoch"] == turn.epoch
