@@ -28,7 +28,6 @@ _DESCRIPTION = """The process that fills {tables}, live.
 The sensor `supervise_streaming_jobs` keeps it so: it restarts what died, hangs or failed, and gives up what fails again
 and again. The process goes on without Dagster. One that is scheduled is run by the schedule `run_{pipeline}`, and by nothing
 else."""
-_START = 180.0  # seconds
 _LOG = 15  # lines
 
 
@@ -82,7 +81,7 @@ def _start(pipeline: str) -> dg.JobDefinition:
     @dg.op(name=f"start_{pipeline}_job")
     def start(context: dg.OpExecutionContext, lakehouse: Lakehouse) -> Iterator[dg.AssetObservation | dg.Output]:
         settings, by = lakehouse.settings, asked_by(context)
-        yield from _told(settings, lambda: supervisor.start(settings, pipeline, wait=_START, by=by))
+        yield from _told(settings, lambda: supervisor.start(settings, pipeline, by=by))
 
     @dg.job(
         name=f"start_{pipeline}", description=f"Has the streaming job of `{pipeline}` run: starts it, unless it runs."
@@ -116,7 +115,7 @@ def _restart(pipeline: str) -> dg.JobDefinition:
         context: dg.OpExecutionContext, config: Ending, lakehouse: Lakehouse
     ) -> Iterator[dg.AssetObservation | dg.Output]:
         settings, by = lakehouse.settings, asked_by(context)
-        yield from _told(settings, lambda: supervisor.restart(settings, pipeline, now=config.now, wait=_START, by=by))
+        yield from _told(settings, lambda: supervisor.restart(settings, pipeline, now=config.now, by=by))
 
     @dg.job(
         name=f"restart_{pipeline}",

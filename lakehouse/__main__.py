@@ -1,4 +1,8 @@
+import sys
+
 from lakehouse.cli import main
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path:  # as for the script `lakehouse`, the current folder is no place of modules
+        del sys.path[0]
     main()

@@ -2,11 +2,18 @@
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 import portalocker
+
+Value = TypeVar("Value")
+_UNREADABLE = ".unreadable-"  # in the name of a file that was moved aside; then when that was
 
 
 def append_line(path: Path, text: str) -> None:
@@ -30,9 +37,9 @@ def lines_backwards(path: Path, block: int = 1 << 16) -> Iterator[str]:
             position -= step
             file.seek(position)
             rest, *parts = (file.read(step) + rest).split(b"\n")
-            yield from (p.decode() for p in reversed(parts) if p.endswith(b"}"))
+            yield from (p.decode(errors="replace") for p in reversed(parts) if p.endswith(b"}"))
         if rest.endswith(b"}"):
-            yield rest.decode()
+            yield rest.decode(errors="replace")
 
 
 @contextmanager
@@ -45,8 +52,63 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def replace_file(path: Path, value: object) -> None:
-    """Writes `value` as JSON in one step: a reader sees the file before or this one."""
+    """Writes `value` as JSON in one step: a reader sees the file before or this one, after a crash of the machine, too."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(f".{os.getpid()}")
-    beside.write_text(json.dumps(value, indent=1))
-    beside.replace(path)
+    # two hosts may have one root, so a process id alone would not be a name of its own
+    beside = path.with_suffix(f".{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    try:
+        with beside.open("w") as file:
+            file.write(json.dumps(value, indent=1))
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError:
+        with suppress(OSError):  # the disk is full, say: the error that is raised says so
+            beside.unlink(missing_ok=True)
+        raise
+
+
+def read_value(path: Path, decode: Callable[[object], Value], meaning: str) -> Value | None:
+    """What `replace_file` wrote, decoded; None if there is no file.
+
+    A file that holds something else is moved aside, and the user reads on standard error which file that is, where it is now,
+    and what follows (`meaning`); then it counts as not there.
+    """
+    try:
+        given = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        return decode(json.loads(given))
+    except (ValueError, TypeError, KeyError, AttributeError) as err:
+        _say_unreadable(path, given, err, meaning)
+        return None
+
+
+def aside_name(path: Path) -> Path:
+    """Where a file that holds garbage goes: beside itself, with the time in its name."""
+    return path.with_name(f"{path.name}{_UNREADABLE}{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:4]}")
+
+
+def moved_aside(path: Path) -> list[Path]:
+    """The files of that name that were unreadable, and that nobody has removed since; oldest first."""
+    return sorted(path.parent.glob(f"{path.name}{_UNREADABLE}*"))
+
+
+def _say_unreadable(path: Path, given: bytes, err: Exception, meaning: str) -> None:
+    beside = aside_name(path)
+    try:
+        path.rename(beside)
+        if beside.read_bytes() != given:  # replaced by a sound one in between
+            if path.exists():
+                beside.unlink()
+            else:
+                beside.rename(path)
+            return
+        where = f"it is now {beside.name}"
+    except FileNotFoundError:  # another process was faster
+        return
+    except OSError as failed:  # who may only read
+        where = f"it stays where it is ({failed.strerror})"
+    what = f"JSON as the lakehouse writes it, and it holds something else ({type(err).__name__}: {err})"
+    print(f"file={path}: {what}; {where}; {meaning}", file=sys.stderr, flush=True)

@@ -117,7 +117,9 @@ class Journal:
     def __iter__(self) -> Iterator[Commit]:
         """Newest first; a batch that was replayed appears once, one whose rows were taken back not at all."""
         seen: set[tuple[str, int, int]] = set()
-        for commit in _holding(map(decoded, lines_backwards(self.path))):
+        from lakehouse import journal_repair
+
+        for commit in _holding(journal_repair.readable(self.path)):
             if commit.role == "live":
                 batch = (commit.role, commit.generation, commit.batch)
                 if batch in seen:
@@ -130,9 +132,12 @@ class Journal:
 
     def rewriting(self) -> Iterator[Commit]:
         """The bounded commits, and the live ones that had late rows; the many others are not even decoded."""
+        from lakehouse import journal_repair
+
         told = ('"role":"bounded"', '"role":"void"')
-        lines = (n for n in lines_backwards(self.path) if '"late":0,' not in n or any(role in n for role in told))
-        return _holding(map(decoded, lines))
+        return _holding(
+            journal_repair.readable(self.path, lambda line: '"late":0,' not in line or any(role in line for role in told))
+        )
 
     def before(self, generation: int, batch: int) -> Commit | None:
         """The last live commit before that batch: what a batch starts from, the same when it is replayed."""
@@ -206,7 +211,7 @@ def flush(settings: Settings, tables: Iterable[Table]) -> int:
 def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
     from deltalake import CommitProperties, Transaction
 
-    from lakehouse import trimming
+    from lakehouse import journal_repair, trimming
 
     known = _delta(path)
     rows, reached = [], []
@@ -214,6 +219,7 @@ def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
         journal = Journal(settings, table).path
         app = f"journal:{table.name}"
         position = (known.transaction_version(app) or 0) if known else 0
+        journal_repair.mend_if_cut(settings, table, position)
         moved = trimming.shift(journal)
         position = max(position, moved)  # `_commits` was removed: what had been trimmed from the journal by then is not known
         size = journal.stat().st_size + moved if journal.exists() else 0
@@ -222,7 +228,7 @@ def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
         with journal.open("rb") as file:
             file.seek(position - moved)
             whole = file.read(size - position).rpartition(b"\n")[0]
-        rows += [json.loads(line) for line in whole.decode().splitlines() if line.endswith("}")]
+        rows += journal_repair.whole_lines(journal, whole)
         reached.append(Transaction(app, position + len(whole) + 1))
     if rows:
         _append(path, rows, Commit, CommitProperties(app_transactions=reached))

@@ -28,7 +28,7 @@ from typing import Literal
 
 import portalocker
 
-from lakehouse.files import replace_file
+from lakehouse.files import read_value, replace_file
 from lakehouse.ranges import text
 from lakehouse.settings import Settings
 
@@ -137,11 +137,14 @@ def _alone(settings: Settings) -> Iterator[dict[str, Tried] | None]:
         except portalocker.exceptions.LockException:
             yield None
             return
-        try:
-            given = json.loads(_noted(settings).read_text())
-        except FileNotFoundError:
-            given = {}
-        yield {key: Tried(**tried) for key, tried in given.items()}
+        yield read_value(_noted(settings), _tried, "what was told within a day may be told again") or {}
+
+
+def _tried(given: dict) -> dict[str, Tried]:
+    tried = {key: Tried(**each) for key, each in given.items()}
+    for each in tried.values():
+        datetime.fromisoformat(each.at)
+    return tried
 
 
 def _noted(settings: Settings) -> Path:

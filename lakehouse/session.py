@@ -82,6 +82,7 @@ def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
         "spark.sql.ui.retainedExecutions": "100",
         "spark.ui.showConsoleProgress": "false",
         "spark.pyspark.python": sys.executable,
+        "spark.executorEnv.PYTHONSAFEPATH": "1",  # Python workers import what the driver does: nothing from the current folder
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
     }  # fmt: skip

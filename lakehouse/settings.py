@@ -21,7 +21,7 @@ from lakehouse.freshness import Freshness, freshness
 
 _SECRET = ("password", "jaas", "secret", "token", "ssl.key")
 _KAFKA = "LAKEHOUSE_KAFKA_"
-_BOUNDS = ("start_within", "heartbeat_within", "batch_within", "restarts_within", "stale_after")
+_BOUNDS = ("start_within", "heartbeat_within", "batch_within", "restarts_within", "healthy_after", "stale_after")
 _HOOKS = ("hook_command", "hook_url")
 SOONEST_STALE = timedelta(minutes=5)  # Dagster is told of records once a minute
 _PAIRS = ("spark_conf", "freshness", "resources", "together", "repair")
@@ -69,6 +69,7 @@ class Settings:
     live_lag: str = "30 seconds"  # a backfill waits while what a live query is to read has waited longer
     restarts: int = 5  # more than that within `restarts_within`, and a streaming job is given up
     restarts_within: str = "1 hour"
+    healthy_after: str = "2 minutes"  # a streaming job that ran so long without a failure counts its restarts from zero
     query_restarts: int = 3  # of a query alone, before it is parked or its process ends
     stale_after: str = "30 minutes"  # a table not added to for longer is stale; derived ones may take a partition longer
     hook_command: str = field(default="", repr=False)  # run at failures, with what happened as JSON on its standard input

@@ -31,11 +31,15 @@ def trim(journal: Journal, longest: int = LONGEST, recent: int = _RECENT) -> Non
         whole = path.read_bytes()
         cut = whole.rfind(b"\n", 0, len(whole) - recent) + 1
         old = (line.decode() for line in whole[:cut].split(b"\n") if line.endswith(b"}"))
-        kept = "".join(f"{encoded(commit)}\n" for commit in remembered(map(decoded, old))).encode()
-        gone = shift(path) + cut - len(kept) - len(_first_line(0))
+        try:
+            commits = list(map(decoded, old))
+        except (ValueError, KeyError, TypeError):  # a torn line: first the journal is made whole (`journal_repair`)
+            return
+        kept = "".join(f"{encoded(commit)}\n" for commit in remembered(commits)).encode()
+        gone = shift(path) + cut - len(kept) - len(first_line(0))
         beside = path.with_suffix(".trimmed")
         with beside.open("wb") as file:
-            file.write(_first_line(gone) + kept + whole[cut:])
+            file.write(first_line(gone) + kept + whole[cut:])
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
@@ -46,11 +50,14 @@ def shift(journal: Path) -> int:
     if not journal.exists():
         return 0
     with journal.open("rb") as file:
-        first = file.read(len(_first_line(0)))
-    return int(first[1:]) if first.startswith(b"#") else 0
+        first = file.read(len(first_line(0)))
+    try:
+        return int(first[1:]) if first.startswith(b"#") else 0
+    except ValueError:  # torn: whoever flushes the journal finds it cut, and makes it whole (`journal_repair`)
+        return 0
 
 
-def _first_line(count: int) -> bytes:
+def first_line(count: int) -> bytes:
     """The first line of a trimmed journal; no reader takes it for a commit."""
     return f"#{count:020}\n".encode()
 

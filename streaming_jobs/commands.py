@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from streaming_jobs.progress import JobStatus
 
 _PIPELINES = Annotated[list[str] | None, typer.Argument(help="Pipelines; all if none is named")]
-_WAIT = Annotated[float, typer.Option(help="Seconds until it must run")]
+_WAIT = Annotated[float | None, typer.Option(help="Seconds until it must run; by default LAKEHOUSE_START_WITHIN")]
 _DRAIN = Annotated[float, typer.Option(help="Seconds to drain")]
 _NOW = Annotated[bool, typer.Option("--now", help="Kill instead of drain: it resumes where it was all the same")]
 
 
 @app.command()
-def start(pipelines: _PIPELINES = None, wait: _WAIT = 120) -> None:
+def start(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
     """Start streaming jobs, each a process of its own that goes on when this command ends.
 
     A scheduled one is run up to the present, which is waited for, and then by its schedule.
@@ -54,7 +54,7 @@ def stop(pipelines: _PIPELINES = None, timeout: _DRAIN = 60, now: _NOW = False) 
 
 
 @app.command()
-def restart(pipelines: _PIPELINES = None, wait: _WAIT = 120, timeout: _DRAIN = 60, now: _NOW = False) -> None:
+def restart(pipelines: _PIPELINES = None, wait: _WAIT = None, timeout: _DRAIN = 60, now: _NOW = False) -> None:
     """Stop and start streaming jobs; parked queries are tried again."""
     from rich.console import Console
 
@@ -91,7 +91,9 @@ def status(
     for name, each in found:
         if told := views.freshness(settings, name):
             console.print(Text(told), soft_wrap=True)
-        for told in views.troubles(each):
+        if told := views.place(each):
+            console.print(Text(f"{name}: {told}"), soft_wrap=True)
+        for told in views.troubles(settings, name, each):
             console.print(Text(f"{name}: {told}", style="red"), soft_wrap=True)
 
 
@@ -134,10 +136,13 @@ def supervise(
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
+    troubles: dict[str, str] = {}
     while not stopping.wait(every):
         for pipeline in named:
             decision = reconciler.reconcile(settings, pipeline)
-            if decision.action != "nothing":
+            trouble = decision.why if decision.trouble else ""
+            new, troubles[pipeline] = trouble != troubles.get(pipeline, ""), trouble
+            if decision.action != "nothing" or (trouble and new):
                 console.print(
                     f"{progress.now()} {pipeline}: {decision.action}, {decision.why}", soft_wrap=True, markup=False
                 )

@@ -5,20 +5,22 @@
 <root>/_jobs/<pipeline>/actor         locked by whoever starts or ends the process, for as long as that takes
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Literal
 
 import portalocker
 import psutil
 
 from lakehouse.errors import JobError
-from lakehouse.files import replace_file
+from lakehouse.files import moved_aside, read_value, replace_file
 from lakehouse.settings import Settings
 from streaming_jobs import progress
+from streaming_jobs.holders import made
+from streaming_jobs.places import Place, here
 
 _KEPT = 100
 What = Literal["started", "restarted", "stopping", "killed", "broken"]
@@ -46,6 +48,8 @@ class Event:
     pid: int = 0
     process_started: float = 0.0
     counted: bool = False  # a restart that the breaker counts
+    well: float = 0.0  # of a restart: seconds that the process before had been well
+    place: Place = field(default_factory=here)  # where its pid means something
 
     @property
     def moment(self) -> datetime:
@@ -55,31 +59,64 @@ class Event:
 def wish(settings: Settings, pipeline: str, state: Literal["running", "stopped"], by: str = "") -> Desired:
     """Records what the job is to be from now on, by default in the name of the user of this process."""
     desired = Desired(state, progress.now(), by or psutil.Process().username())
-    replace_file(progress.job_folder(settings, pipeline) / "desired.json", asdict(desired))
+    replace_file(_path(settings, pipeline), asdict(desired))
     return desired
 
 
 def read(settings: Settings, pipeline: str) -> Desired | None:
     """What was last asked for; None if nobody has asked."""
-    try:
-        return Desired(**json.loads((progress.job_folder(settings, pipeline) / "desired.json").read_text()))
-    except FileNotFoundError:
-        return None
+    meaning = f"what is wanted is not known: `lakehouse start {pipeline}` or `lakehouse stop {pipeline}` says it again"
+    return read_value(_path(settings, pipeline), _desired, meaning)
+
+
+def lost(settings: Settings, pipeline: str) -> str:
+    """Why it is not known what is wanted, if it was asked for; empty if it is known, or nobody has asked."""
+    path = _path(settings, pipeline)
+    if path.exists() or not ((aside := moved_aside(path)) or history(settings, pipeline)):
+        return ""
+    what = f"file={aside[-1]}: unreadable" if aside else f"file={path}: gone"
+    return (
+        f"{what}, and it says what is wanted of the job, so nothing is started or ended; `lakehouse start {pipeline}` or "
+        f"`lakehouse stop {pipeline}` says it again"
+    )
+
+
+def _path(settings: Settings, pipeline: str) -> Path:
+    return progress.job_folder(settings, pipeline) / "desired.json"
+
+
+def _desired(given: object) -> Desired:
+    desired = made(Desired, given, since=str)
+    datetime.fromisoformat(desired.since)
+    if desired.state not in ("running", "stopped"):
+        raise ValueError(f"state={desired.state!r}")
+    return desired
 
 
 def history(settings: Settings, pipeline: str) -> tuple[Event, ...]:
     """What was done, oldest first."""
-    try:
-        given = json.loads((progress.job_folder(settings, pipeline) / "history.json").read_text())
-    except FileNotFoundError:
-        return ()
-    return tuple(Event(**event) for event in given)
+    path = progress.job_folder(settings, pipeline) / "history.json"
+    return read_value(path, _events, "restarts are counted from zero") or ()
+
+
+def _events(given: object) -> tuple[Event, ...]:
+    if not isinstance(given, list):
+        raise TypeError("no list of events")
+    # an event without a place is one of an earlier version, and counts as one of here
+    events = tuple(made(Event, {"place": {}} | event, at=str, what=str) for event in given)
+    for event in events:
+        datetime.fromisoformat(event.at)
+    return events
 
 
 def note(settings: Settings, pipeline: str, event: Event) -> None:
     """Adds to the history; only for who is `acting`."""
     kept = (*history(settings, pipeline), event)[-_KEPT:]
     replace_file(progress.job_folder(settings, pipeline) / "history.json", [asdict(e) for e in kept])
+
+
+class Busy(JobError):
+    """Another starts or ends the job's process, which takes moments."""
 
 
 @contextmanager
@@ -94,7 +131,7 @@ def acting(settings: Settings, pipeline: str, wait: float = 0.0) -> Iterator[Non
     try:
         lock.acquire()
     except portalocker.exceptions.LockException as err:
-        raise JobError(
+        raise Busy(
             f"pipeline={pipeline!r}: one at a time starts or ends its process, and another is at it; try again in a moment"
         ) from err
     with lock:

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from types import FrameType
 
@@ -22,13 +23,14 @@ import psutil
 from py4j.protocol import Py4JNetworkError
 from pyspark.sql.streaming import StreamingQuery
 
-from lakehouse import bounded, catalog, declared, early, frontier, live, quality, session
+from lakehouse import bounded, catalog, declared, early, frontier, journal_repair, live, quality, session
 from lakehouse.errors import BrokerError, JobError, LakehouseError
 from lakehouse.lake import Lake
 from lakehouse.settings import Settings, from_environment
 from lakehouse.table import Table
-from streaming_jobs import desired, lease, progress, supervisor
+from streaming_jobs import desired, lease, origins, progress, supervisor
 from streaming_jobs.lease import Lease
+from streaming_jobs.places import here
 from streaming_jobs.progress import JobStatus, QueryStatus
 from streaming_jobs.queries import LiveQuery, cause
 
@@ -49,7 +51,10 @@ class Job:
         self.status = JobStatus(
             pipeline, me.pid, me.create_time(), 0, 0.0, "starting", now, now,
             queries=tuple(self.parked.values()), epoch=turn.epoch if turn else 0, freshness=str(settings.freshness_of(pipeline)),
+            place=here(), code=origins.origins(settings),
         )  # fmt: skip
+        self.asked = desired.read(settings, pipeline)
+        self.well_since: datetime | None = None  # since when it is at work
         self.queries: dict[str, LiveQuery] = {}
         self.previews: dict[str, StreamingQuery] = {}  # of early results: nothing depends on them
         self.flushed = time.monotonic()
@@ -58,7 +63,7 @@ class Job:
         """Renews the status file. Raises JobError, leaving it alone, if another process has taken over."""
         if self.turn:
             self.turn.check()
-        self.status = replace(self.status, **changes)
+        self.status = replace(self.status, place=here(), **changes)
         progress.write(self.settings, self.status)
 
     def run(self, available_now: bool) -> None:
@@ -111,6 +116,10 @@ class Job:
                 bounded.refresh(lake, table)
         streamed = [t for t in tables if lake.catalog.kind(t) != "snapshot"]
         live.prepare(lake, streamed)
+        for table in streamed:  # before a query looks where it was
+            if told := journal_repair.mend(self.settings, table):
+                print(told, file=sys.stderr, flush=True)
+                self.say(error=told)
         return streamed
 
     def _guard(self, ends: bool, point: str) -> None:
@@ -135,14 +144,29 @@ class Job:
                     raise JobError(f"table={name}: its query failed; {error}")
             state = "degraded" if any(q.parked for q in self.queries.values()) else "running"
             memory = {"python_bytes": progress.memory(self.status.pid), "jvm_bytes": progress.memory(self.status.jvm)}
-            self.say(state=state, queries=self._observed(), **memory)
+            self.say(state=state, queries=self._observed(), well=self._well(), **memory)
             if ended:
                 return
+            self._obey()
             if time.monotonic() - self.flushed > _FLUSH:
                 frontier.flush(self.settings, [q.table for q in self.queries.values()])
                 supervisor.shorten_log(self.settings, self.pipeline)
                 self.flushed = time.monotonic()
             self.stopping.wait(_HEARTBEAT)
+
+    def _well(self) -> float:
+        """Seconds since a query failed last, or since the job is at work, up to the oldest micro-batch that has not ended."""
+        now = datetime.now(UTC)
+        self.well_since = self.well_since or now
+        failed = (query.failures[-1].at for query in self.queries.values() if query.failures)
+        busy = (datetime.fromisoformat(q.status.busy_since) for q in self.queries.values() if q.status.busy_since)
+        return max((min(busy, default=now) - max([self.well_since, *failed])).total_seconds(), 0.0)
+
+    def _obey(self) -> None:
+        """Drains the job once it is to be stopped: who said that may be on another host, where no signal comes from."""
+        wanted = desired.read(self.settings, self.pipeline)
+        if wanted and wanted.state == "stopped" and wanted != self.asked:
+            self.stopping.set()
 
     def _check_previews(self) -> None:
         """Early results that fail stand still and are told of; final rows go on."""
@@ -163,7 +187,7 @@ class Job:
         """
         for preview in self.previews.values():
             preview.stop()
-        deadline = time.monotonic() + _DRAIN
+        deadline, cut = time.monotonic() + _DRAIN, []
         for each in self.queries.values():
             query = each.query
             if query is None:
@@ -174,7 +198,13 @@ class Job:
             else:
                 while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
                     time.sleep(0.02)
+            if query.isActive and time.monotonic() >= deadline:
+                cut.append(each.table.name)
             query.stop()
+        if cut:
+            told = f"tables={', '.join(cut)}: not drained within {_DRAIN:g} s, so cut off; they go on there at the next start"
+            print(told, file=sys.stderr, flush=True)
+            self.say(error=told)
         for table in (t for t in tables if t.early and self.settings.early):
             try:
                 early.settle(lake, table)
@@ -270,6 +300,8 @@ def _jvm_ended(status: JobStatus, err: Exception) -> bool:
 
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path:  # started by hand: as for the script `lakehouse`, the current folder is no place of modules
+        del sys.path[0]
     code = main()
     sys.stdout.flush()
     os._exit(code)  # a py4j thread that waits for a dead JVM must not keep the process

@@ -40,12 +40,14 @@ class Bounds:
     stop: timedelta = timedelta(minutes=2)  # until it has drained
     restarts: int = 5  # more than that ...
     within: timedelta = timedelta(hours=1)  # ... in that time is a crash loop
+    healthy: timedelta = timedelta(minutes=2)  # well for so long, and the restarts before no longer count
 
     @classmethod
     def of(cls, settings: Settings) -> "Bounds":
         return cls(
             start=duration(settings.start_within), heartbeat=duration(settings.heartbeat_within),
             batch=duration(settings.batch_within), restarts=settings.restarts, within=duration(settings.restarts_within),
+            healthy=duration(settings.healthy_after),
         )  # fmt: skip
 
 
@@ -62,6 +64,9 @@ class Observed:
     error: str = ""
     room: bool = True  # on the disk, for a process to start
     scheduled: bool = False  # a run of a schedule: that it has ended is right
+    well: timedelta = timedelta(0)  # how long the process ran without a failure
+    elsewhere: str = ""  # the place of a process that can only be waited for; empty of one that is here
+    lease: timedelta = timedelta(0)  # for so long a process elsewhere may still write
 
 
 Action = Literal["nothing", "start", "replace", "stop", "kill", "break"]
@@ -75,6 +80,7 @@ class Decision:
     why: str
     counted: bool = False
     due: datetime | None = None  # nothing now, but a restart then
+    trouble: bool = False  # nothing, for it could not be done, or nobody knows what is wanted
 
 
 def decide(
@@ -89,9 +95,11 @@ def decide(
     if desired is None:
         return Decision("nothing", "nobody has asked for it")
     since = datetime.fromisoformat(desired.since)
+    if seen.elsewhere and seen.lease:
+        return _elsewhere(desired, seen)
     if desired.state == "stopped":
         return _end(seen, since, history, now, bounds)
-    done = restarts(history, max(since, now - bounds.within))
+    done = unhealthy(restarts(history, max(since, now - bounds.within)), seen.well, bounds.healthy)
     fault = _fault(seen, since, now, bounds) if seen.alive else ""
     if seen.alive and not fault:
         return Decision("nothing", f"it is {seen.state}")
@@ -107,6 +115,26 @@ def decide(
     if seen.alive:
         return Decision("replace", fault, counted=True)
     return _start(seen, since, done, now, counted)
+
+
+def unhealthy(done: Sequence[Event], well: timedelta, healthy: timedelta) -> list[Event]:
+    """The restarts that count, for the wait and for the breaker: those since a process of the job was well for long enough.
+
+    `well`: how long the last one was.
+    """
+    if well >= healthy:
+        return []
+    first = max((n for n, event in enumerate(done) if event.well >= healthy.total_seconds()), default=0)
+    return list(done[first:])
+
+
+def _elsewhere(desired: Desired, seen: Observed) -> Decision:
+    """A process that runs elsewhere is judged by its lease alone, and only who is there can end it."""
+    if not seen.alive:
+        why = f"its process ({seen.elsewhere}) is gone or {seen.state}, and its lease expires in {_shown(seen.lease)}"
+        return Decision("nothing", f"{why}; nothing is started beside it before that")
+    asked = ", and drains as it was asked to" if desired.state == "stopped" else ""
+    return Decision("nothing", f"it is {seen.state} elsewhere ({seen.elsewhere}){asked}")
 
 
 def _end(seen: Observed, since: datetime, history: Sequence[Event], now: datetime, bounds: Bounds) -> Decision:
@@ -145,7 +173,8 @@ def _start(seen: Observed, since: datetime, done: list[Event], now: datetime, co
         return Decision("start", WANTED)  # it did not go down: it has not been up since that was said, or has done its run
     ended = {"dead": "its process died", "failed": "it failed"}.get(str(seen.state), "it ended, though it is to run")
     why = f"{ended}: {seen.error}" if seen.error else ended
-    due = max(known) + backoff(seen.pipeline, len(done))
+    past = [moment for moment in known if moment <= now]  # the clock of another host may be ahead
+    due = max(past) + backoff(seen.pipeline, len(done)) if past else now
     if now < due:
         return Decision("nothing", f"{why}; next attempt in {_shown(due - now)}", due=due)
     return Decision("start", why, counted=counted)

@@ -2,40 +2,35 @@
 
 A process that runs several has the lease of each, so that none of them is run by another beside it.
 
-<root>/_jobs/<pipeline>/lease       locked by the process that runs the pipeline
+<root>/_jobs/<pipeline>/lease       locked by the process that runs the pipeline, and touched by it every second
 <root>/_jobs/<pipeline>/epoch.json  the lease in force: its epoch, one more for each holder, and the holder
 
 The lock alone keeps two processes apart, on one machine with a file system that locks. The epoch is for where it does
 not: a process that wakes up after another took over finds an epoch that is not its own, before it writes, and ends.
+A holder that runs elsewhere (`streaming_jobs.places`) is waited for until its lease has expired: its process, or its JVM, may
+live on though its lock is gone.
 """
 
-import json
 import os
+import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import portalocker
 import psutil
 
 from lakehouse.errors import JobError
-from lakehouse.files import replace_file
+from lakehouse.files import moved_aside, replace_file
 from lakehouse.settings import Settings
-from streaming_jobs import progress
+from streaming_jobs import holders, progress
+from streaming_jobs.holders import Holder, holder, path_of
+from streaming_jobs.places import here
 
 _END_OF_JVM = 20.0  # seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Whose turn it is; the process is its pid and its start time (seconds since 1970), `job` the name it runs under."""
-
-    epoch: int
-    pid: int
-    process_started: float
-    since: str
-    job: str = ""
+_RENEWAL = 1.0  # seconds between two touches of the lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +38,11 @@ class Lease:
     """The right of one process to run pipelines (its job), as long as the epoch of each is the one in force."""
 
     job: str
-    epochs: Mapping[Path, int]
+    held: Mapping[Path, Holder]
 
     @property
     def epoch(self) -> int:
-        return max(self.epochs.values())
+        return max(mine.epoch for mine in self.held.values())
 
     def check(self) -> None:
         """Raises JobError, with the winner's name, if another process has taken over: a small file read for each pipeline."""
@@ -55,45 +50,98 @@ class Lease:
             raise refusal
 
     def refusal(self) -> JobError | None:
-        for path, epoch in self.epochs.items():
-            now = holder(path)
-            if now and now.epoch == epoch:
+        for path, mine in self.held.items():
+            if (now := holder(path)) == mine or self._restored(path, mine):
                 continue
-            who = f"pid={now.pid} since {now.since} (epoch {now.epoch})" if now else "nobody (epoch.json is gone)"
+            who = f"{now} (epoch {now.epoch})" if now else "nobody (epoch.json is gone)"
             return JobError(
-                f"pipeline={path.parent.name!r}, epoch={epoch}: {who} runs it now; one process fills a table, so "
+                f"pipeline={path.parent.name!r}, epoch={mine.epoch}: {who} runs it now; one process fills a table, so "
                 f"pid={os.getpid()} ends without writing"
             )
         return None
 
+    def _restored(self, path: Path, mine: Holder) -> bool:
+        """Whether the file was unreadable, which was said, and is written again: whoever takes over leaves a readable one."""
+        if path.exists() or not moved_aside(path):
+            return False
+        replace_file(path, asdict(mine))
+        return True
 
-def holder(path: Path) -> Holder | None:
-    """The lease in force by its file `epoch.json`; None before the first."""
-    try:
-        return Holder(**json.loads(path.read_text()))
-    except FileNotFoundError:
-        return None
-
-
-def path_of(settings: Settings, pipeline: str) -> Path:
-    return progress.job_folder(settings, pipeline) / "epoch.json"
+    def renew(self) -> None:
+        """Says to other hosts, by the clock of the file system, that this process lives."""
+        for path in self.held:
+            lease = path.with_name("lease")
+            try:
+                os.utime(lease)
+            except FileNotFoundError:
+                lease.touch()
+                told = "the lock of the process that runs the pipeline, and it was removed; the epoch alone protects it now"
+                print(f"file={lease}: {told}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def held(settings: Settings, job: str) -> Iterator[Lease]:
     """The right to run the pipelines of a job: held by one process, gone with it. Raises JobError naming who holds it."""
     with ExitStack() as locks:
-        epochs = {}
+        taken: dict[Path, Holder] = {}
         for pipeline in settings.members(job):
             path = path_of(settings, pipeline)
             locks.enter_context(_locked(path, pipeline))
-            before = holder(path)
+            before, spoken = holder(path), progress.read(settings, job)
+            _check_expired(settings, pipeline, job, before)
+            if before and not before.ended and spoken is None:
+                told = "gone, and with it which JVM the process before had; if it still runs it is Delta that keeps the two apart"
+                print(f"file={path.with_name('status.json')}: {told}", file=sys.stderr, flush=True)
             for name in dict.fromkeys((pipeline, job, (before and before.job) or job)):
                 _await_end_of_jvm(settings, name)
-            now = Holder((before.epoch if before else 0) + 1, os.getpid(), psutil.Process().create_time(), progress.now(), job)
-            replace_file(path, asdict(now))
-            epochs[path] = now.epoch
-        yield Lease(job, epochs)
+            last = before.epoch if before else spoken.epoch if spoken else 0  # never one that a process that sleeps may have
+            mine = Holder(last + 1, os.getpid(), psutil.Process().create_time(), progress.now(), job, here())
+            replace_file(path, asdict(mine))
+            taken[path] = mine
+        lease = Lease(job, taken)
+        ended = threading.Event()
+        renewal = threading.Thread(target=_keep, args=(lease, ended), name="lease", daemon=True)
+        renewal.start()
+        try:
+            yield lease
+        finally:
+            ended.set()
+            renewal.join()
+        _release(lease)  # not after an error: its JVM may still write, and who is elsewhere cannot see it
+
+
+def _keep(lease: Lease, ended: threading.Event) -> None:
+    """Renews the lease until the process ends or another has it. What fails is said once, and tried again."""
+    failed = ""
+    while True:
+        try:
+            if lease.refusal():
+                return
+            lease.renew()
+            failed = ""
+        except OSError as err:
+            if not failed:
+                told = f"lease of {lease.job}: it cannot be renewed, and expires for other hosts ({err})"
+                print(told, file=sys.stderr, flush=True)
+            failed = str(err)
+        if ended.wait(_RENEWAL):
+            return
+
+
+def _release(lease: Lease) -> None:
+    for path, mine in lease.held.items():
+        if holder(path) == mine:
+            replace_file(path, asdict(replace(mine, ended=True)))
+
+
+def _check_expired(settings: Settings, pipeline: str, job: str, before: Holder | None) -> None:
+    spoken = progress.last_word(settings, job)
+    if seconds := holders.left(settings, pipeline, spoken.place if spoken else here()):
+        who = before or f"pid={spoken.pid} ({spoken.place})"
+        raise JobError(
+            f"pipeline={pipeline!r}: {who} may still write; a process that runs elsewhere is judged by its lease alone, which "
+            f"expires in {seconds:.0f} s unless it is renewed; stop the job there, or start it here after that"
+        )
 
 
 def _locked(path: Path, pipeline: str) -> portalocker.Lock:
@@ -103,21 +151,27 @@ def _locked(path: Path, pipeline: str) -> portalocker.Lock:
         lock.acquire()
     except portalocker.exceptions.LockException as err:
         winner = holder(path)
-        who = f"pid={winner.pid} since {winner.since}" if winner else "another process"
+        who = winner or "another process"
         raise JobError(f"pipeline={pipeline!r}: {who} runs it; one process fills a table, so this one ends") from err
     return lock
 
 
 def others(settings: Settings, job: str) -> set[str]:
     """Jobs of other names whose process, still there, runs a pipeline of this one."""
-    found = (holder(path_of(settings, pipeline)) for pipeline in settings.members(job))
-    return {h.job for h in found if h and h.job not in ("", job) and progress.is_alive(h.pid, h.process_started)}
+    found = ((pipeline, holder(path_of(settings, pipeline))) for pipeline in settings.members(job))
+    return {h.job for pipeline, h in found if h and h.job not in ("", job) and _lives(settings, pipeline, h)}
+
+
+def _lives(settings: Settings, pipeline: str, holder: Holder) -> bool:
+    if holder.place.is_here:
+        return progress.is_alive(holder.pid, holder.process_started)
+    return holders.left(settings, pipeline, holder.place) > 0
 
 
 def _await_end_of_jvm(settings: Settings, pipeline: str) -> None:
     """A killed driver's JVM notices within moments; until then it may still be in the middle of a commit."""
     before = progress.read(settings, pipeline)
-    if before is None or not before.jvm or not progress.is_alive(before.jvm, before.jvm_started):
+    if before is None or not before.jvm_alive:
         return
     try:
         psutil.Process(before.jvm).wait(timeout=_END_OF_JVM)

@@ -20,7 +20,7 @@ from openlineage.client.transport.http import HttpConfig, HttpTransport
 
 from lakehouse.catalog import Catalog, table_path
 from lakehouse.errors import BrokerError, SettingsError
-from lakehouse.files import replace_file
+from lakehouse.files import read_value, replace_file
 from lakehouse.frontier import NOTHING, Commit, Journal
 from lakehouse.inputs import FileSource, KafkaSource
 from lakehouse.kafka_options import client_config
@@ -63,7 +63,7 @@ class Lineage:
 
     def tell(self) -> int:
         """Sends the events that are due, and returns how many. Raises OSError for one that cannot be sent: it is due again."""
-        told = json.loads(self._noted.read_text()) if self._noted.exists() else {}
+        told = read_value(self._noted, _noted, "all is sent again, with the same ids") or {}
         sent = 0
         for table in self.catalog:
             known = told.setdefault(table.name, {"bounded": "", "run": "", "ended": True, "live": ""})
@@ -143,6 +143,13 @@ class Lineage:
             return client_config(self.settings)["bootstrap.servers"].split(",")[0]
         except BrokerError:  # the embedded one, which is not running now
             return "embedded"
+
+
+def _noted(given: object) -> dict[str, dict]:
+    for known in given.values():
+        if not {"bounded", "run", "ended", "live"} <= known.keys():
+            raise TypeError("no object of what was sent for each table")
+    return given
 
 
 def _job(table: Table, mode: str) -> Job:

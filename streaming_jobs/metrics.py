@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from lakehouse.catalog import Catalog
 from lakehouse.durations import duration
-from lakehouse.errors import DeclarationError, SettingsError
+from lakehouse.errors import DeclarationError, JobError, SettingsError
 from lakehouse.frontier import Journal
 from lakehouse.ranges import EPOCH, parse_instant
 from lakehouse.results import LastWindows
@@ -56,6 +56,7 @@ class LakehouseCollector(Collector):
             started, found = time.monotonic(), Families()
             for pipeline in self._catalog.pipelines():
                 self._try("job", lambda pipeline=pipeline: self._job(found, pipeline))
+                self._try("job", lambda pipeline=pipeline: self._check_files(pipeline))
             for table in self._catalog:
                 self._try("table", lambda table=table: self._progress_of(found, table))
                 if table.metrics:
@@ -94,6 +95,11 @@ class LakehouseCollector(Collector):
             return  # how fast it was says nothing about now
         for query in queries:
             _last_batch(found, pipeline, query, of_topic=self._catalog.kind(self._catalog.table(query.table)) == "record")
+
+    def _check_files(self, pipeline: str) -> None:
+        """Raises JobError as long as a file that was unreadable lies there, so that an alert tells of it."""
+        if found := progress.unreadable(self._settings, pipeline):
+            raise JobError(f"file={found[-1]}: it was unreadable; look what became of the disk, then remove it")
 
     def _progress_of(self, found: Families, table: Table) -> None:
         if self._catalog.kind(table) == "snapshot":
@@ -148,7 +154,7 @@ def _interval(settings: Settings, pipeline: str) -> float | None:
 
 def _processes(found: Families, status: JobStatus) -> None:
     for name, pid, started in (("driver", status.pid, status.process_started), ("jvm", status.jvm, status.jvm_started)):
-        if pid and progress.is_alive(pid, started):
+        if pid and status.place.is_here and progress.is_alive(pid, started):
             with suppress(psutil.Error):  # it may end between the two looks
                 process = psutil.Process(pid)
                 memory, cpu = process.memory_info().rss, process.cpu_times()

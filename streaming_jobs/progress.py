@@ -18,8 +18,11 @@ from typing import Literal
 
 import psutil
 
-from lakehouse.files import append_line, replace_file
+from lakehouse.files import append_line, moved_aside, read_value, replace_file
 from lakehouse.settings import Settings
+from streaming_jobs import holders
+from streaming_jobs.holders import job_folder, made
+from streaming_jobs.places import UNKNOWN, Place
 
 State = Literal["starting", "running", "degraded", "stopping", "stopped", "failed", "dead", "broken"]
 QueryState = Literal["running", "restarting", "parked"]
@@ -79,10 +82,19 @@ class JobStatus:
     jvm_bytes: int = 0
     ui: str = ""  # address of Spark's own pages; empty if the settings do without
     freshness: str = "continuous"  # by which this process runs; one of a schedule ends at the present
+    place: Place = UNKNOWN  # where its pid means something
+    well: float = 0.0  # seconds without a failure, up to now or to a micro-batch that has not ended
+    code: Mapping[str, str] = field(default_factory=dict)  # module of tables -> the file that it was imported from
 
     @property
     def alive(self) -> bool:
-        return is_alive(self.pid, self.process_started)
+        """Of one elsewhere only its lease is known: `read` calls it dead when that has expired."""
+        return is_alive(self.pid, self.process_started) if self.place.is_here else self.state in ACTIVE
+
+    @property
+    def jvm_alive(self) -> bool:
+        """Whether its JVM is seen to run, which is here or not at all."""
+        return bool(self.jvm) and self.place.is_here and is_alive(self.jvm, self.jvm_started)
 
 
 def is_alive(pid: int, started: float) -> bool:
@@ -104,10 +116,6 @@ def memory(pid: int) -> int:
         return 0
 
 
-def job_folder(settings: Settings, pipeline: str) -> Path:
-    return settings.root / "_jobs" / pipeline
-
-
 def write(settings: Settings, status: JobStatus) -> None:
     """Replaces the status file as a whole, its heartbeat set to now."""
     replace_file(job_folder(settings, status.pipeline) / "status.json", asdict(replace(status, heartbeat=now())))
@@ -115,14 +123,31 @@ def write(settings: Settings, status: JobStatus) -> None:
 
 def read(settings: Settings, pipeline: str) -> JobStatus | None:
     """The job's last word, its state `dead` if its process ended without one; None if it never ran."""
-    path = job_folder(settings, pipeline) / "status.json"
-    if not path.exists():
-        return None
-    given = json.loads(path.read_text())
-    given["queries"] = tuple(QueryStatus(**q) for q in given["queries"])
-    status = JobStatus(**given)
-    if status.state in ACTIVE and not status.alive:
+    status = last_word(settings, pipeline)
+    if status is None or status.state not in ACTIVE:
+        return status
+    if not status.alive or (not status.place.is_here and not holders.left(settings, pipeline, status.place)):
         return replace(status, state="dead", queries=tuple(replace(q, active=False) for q in status.queries))
+    return status
+
+
+def last_word(settings: Settings, pipeline: str) -> JobStatus | None:
+    """What stands in the status file, whether or not the process still runs."""
+    meaning = "a job that runs writes it again; of one that does not, counts and parked queries are forgotten"
+    return read_value(job_folder(settings, pipeline) / "status.json", _decoded, meaning)
+
+
+def unreadable(settings: Settings, pipeline: str) -> list[Path]:
+    """Files of the job that held garbage, and were moved aside."""
+    names = ("status.json", "desired.json", "history.json", "epoch.json")
+    return [path for name in names for path in moved_aside(job_folder(settings, pipeline) / name)]
+
+
+def _decoded(given: dict) -> JobStatus:
+    queries = tuple(made(QueryStatus, query, table=str) for query in given["queries"])
+    status = made(JobStatus, given | {"queries": queries}, pid=int, state=str)
+    for instant in (status.started_at, status.heartbeat):
+        datetime.fromisoformat(instant)
     return status
 
 

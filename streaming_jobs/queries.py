@@ -127,6 +127,9 @@ class LiveQuery:
             # a report without a batch has the number of the next one
             if report.batchId <= self.noted or "addBatch" not in report.durationMs:
                 continue
+            if 0 <= self.noted < report.batchId - 1:  # Spark keeps the last hundred reports
+                self._tell(f"the reports of micro-batches {self.noted + 1} to {report.batchId - 1} were missed, and with them "
+                           "whether Spark dropped rows there; `lakehouse reconcile` compares their hours")  # fmt: skip
             self.noted = report.batchId
             progress.note(self.lake.settings, self.table.pipeline, json.loads(report.json))
             dropped = sum(o.numRowsDroppedByWatermark for o in report.stateOperators)

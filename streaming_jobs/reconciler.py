@@ -6,11 +6,11 @@ waiting for it; whoever is at the job already goes first.
 
 import shutil
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
-from streaming_jobs import desired, healing, progress, supervisor
+from streaming_jobs import desired, healing, holders, progress, supervisor
 from streaming_jobs.desired import Event
 from streaming_jobs.healing import Bounds, Decision, Observed
 from streaming_jobs.progress import JobStatus
@@ -21,12 +21,22 @@ _ROOM = 32 << 20  # bytes; below that a process would end before it could say wh
 def reconcile(settings: Settings, pipeline: str) -> Decision:
     """Does now what is to be done about the job, and returns it. What cannot be done is told as `nothing`, with why."""
     if desired.read(settings, pipeline) is None:
+        if lost := desired.lost(settings, pipeline):
+            return _asked_again(settings, pipeline, lost)
         return Decision("nothing", "nobody has asked for it")
     try:
         with desired.acting(settings, pipeline):
             return _acted(settings, pipeline)
     except (JobError, OSError) as err:  # another is at it; it outlives SIGKILL; the disk is full
-        return Decision("nothing", str(err))
+        return Decision("nothing", str(err), trouble=not isinstance(err, desired.Busy))
+
+
+def _asked_again(settings: Settings, pipeline: str, lost: str) -> Decision:
+    """What was wanted is not readable any more: of a job that runs it can be known, of another only who uses it can say."""
+    if not supervisor.running(settings, pipeline):
+        return Decision("nothing", lost, trouble=True)
+    desired.wish(settings, pipeline, "running", "whoever supervises it, since it runs")
+    return Decision("nothing", "it runs, and is to run from now on: desired.json was unreadable or gone", trouble=True)
 
 
 def _acted(settings: Settings, pipeline: str) -> Decision:
@@ -36,8 +46,10 @@ def _acted(settings: Settings, pipeline: str) -> Decision:
     match decision.action:
         case "start" | "replace":
             supervisor.kill(settings, pipeline, decision.why)  # also what a dead process left: its JVM
-            launched = {"restarted": decision.why != healing.WANTED, "counted": decision.counted}
-            supervisor.launch(settings, pipeline, decision.why, **launched)
+            restarted, well = decision.why != healing.WANTED, seen.well.total_seconds()
+            supervisor.launch(
+                settings, pipeline, decision.why, restarted=restarted, counted=decision.counted, well=well if restarted else 0.0
+            )
         case "stop":
             supervisor.ask_to_end(settings, pipeline, decision.why)
         case "kill":
@@ -61,13 +73,14 @@ def _give_up(settings: Settings, pipeline: str, why: str) -> None:
 def observe(settings: Settings, pipeline: str) -> Observed:
     """The job's process as it is now: of one that has not spoken yet, what is known from its launch and its log."""
     room = shutil.disk_usage(settings.root).free > _ROOM
-    launched = supervisor.silent_launch(settings, pipeline)
+    launched, status = supervisor.silent_launch(settings, pipeline), supervisor.status(settings, pipeline)
     if launched:
-        alive = progress.is_alive(launched.pid, launched.process_started)
-        error = "" if alive else supervisor.last_error(settings, pipeline)
+        alive, place = supervisor.is_launching(settings, pipeline, launched), launched.place
+        error = "" if alive or not place.is_here else supervisor.last_error(settings, pipeline)
         state = "starting" if alive else "failed" if error else "dead"
-        return Observed(pipeline, state, alive, launched.moment, launched.moment, error=error, room=room)
-    status = supervisor.status(settings, pipeline)
+        left = max(holders.left(settings, pipeline, place), 1.0 if alive else 0.0)
+        away = {} if place.is_here else {"elsewhere": str(place), "lease": timedelta(seconds=left)}
+        return Observed(pipeline, state, alive, launched.moment, launched.moment, error=error, room=room, **away)
     if status is None:
         return Observed(pipeline, room=room)
     started, heartbeat = (datetime.fromisoformat(at) for at in (status.started_at, status.heartbeat))
@@ -75,4 +88,8 @@ def observe(settings: Settings, pipeline: str) -> Observed:
     busy = min(at_work, key=lambda found: found[1], default=None)
     error = status.error if status.state == "failed" else ""  # of others it is a remark
     scheduled = status.freshness.startswith("scheduled")
-    return Observed(pipeline, status.state, status.alive, started, heartbeat, busy, error, room, scheduled)
+    left = timedelta(seconds=holders.left(settings, pipeline, status.place))
+    return Observed(
+        pipeline, status.state, status.alive, started, heartbeat, busy, error, room, scheduled, timedelta(seconds=status.well),
+        "" if status.place.is_here else str(status.place), left,
+    )  # fmt: skip

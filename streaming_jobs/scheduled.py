@@ -3,6 +3,7 @@
 Dagster's schedule ticks, and `lakehouse start` runs one besides. Whoever waits for a run supervises it meanwhile.
 """
 
+import time
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -41,13 +42,16 @@ def run(settings: Settings, pipeline: str, *, by: str) -> JobStatus:
 
 def await_end(settings: Settings, pipeline: str, pid: int) -> JobStatus:
     """Returns when that process has ended well, ending it if it hangs; raises JobError with why it ended otherwise."""
-    born = supervisor.start_time(pid)
-    while progress.is_alive(pid, born):
+    elsewhere, born = not supervisor.is_here(settings, pipeline), supervisor.start_time(pid)
+    while supervisor.lives(settings, pipeline) if elsewhere else progress.is_alive(pid, born):
         reconciler.reconcile(settings, pipeline)
+        if elsewhere:
+            time.sleep(_LOOK)
+            continue
         with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
             psutil.Process(pid).wait(_LOOK)
     now = supervisor.status(settings, pipeline)
-    if now and progress.is_alive(now.jvm, now.jvm_started):  # it ends when it sees the pipe to its parent closed
+    if now and now.jvm_alive:  # it ends when it sees the pipe to its parent closed
         with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
             psutil.Process(now.jvm).wait(_END_OF_JVM)
     if now and now.pid == pid and now.state == "stopped":

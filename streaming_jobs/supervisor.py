@@ -1,27 +1,30 @@
-"""Starts, stops and looks at the processes of streaming jobs. Knows them by pid and start time only.
+"""Starts, stops and looks at the processes of streaming jobs. Knows them by pid and start time only, where these mean something.
 
+A process elsewhere (`streaming_jobs.places`) can only be asked to drain, and waited for until it has, or its lease has expired.
 Each start and stop is recorded as what is wanted (`desired`), so that whoever supervises the job (`reconciler`) keeps it so.
 """
 
 import os
-import shutil
 import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 
 from lakehouse import catalog, declared
+from lakehouse.durations import duration
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings, to_environment
-from streaming_jobs import desired, lease, progress
+from streaming_jobs import desired, holders, lease, progress
 from streaming_jobs.desired import Event
+from streaming_jobs.job_logs import fresh_log, log_tail
+from streaming_jobs.job_logs import last_error as last_error
+from streaming_jobs.job_logs import log_path as log_path
+from streaming_jobs.job_logs import shorten_log as shorten_log
+from streaming_jobs.places import Place, file_system_now, here, modified
 from streaming_jobs.progress import AT_WORK, JobStatus
 
-_LOGS = 3
-_LOG_BYTES = 16 << 20
 _LOOK = 0.1  # seconds between two looks at a status file, which is all that a job shares with others
 _KILLED = 5.0  # seconds for a process to be gone after SIGKILL
 _DRAIN = 60.0  # seconds
@@ -33,11 +36,12 @@ def status(settings: Settings, pipeline: str) -> JobStatus | None:
     return progress.read(settings, pipeline)
 
 
-def start(settings: Settings, pipeline: str, *, wait: float = 60, by: str = "") -> JobStatus:
+def start(settings: Settings, pipeline: str, *, wait: float | None = None, by: str = "") -> JobStatus:
     """Has the job run from now on: starts it, detached, and returns when it runs; one that does so already is left alone.
 
     A scheduled one runs once, and then by its schedule. Raises JobError with the end of its log if it fails, or does not
-    run within `wait` seconds; DeclarationError if what is declared is not what its queries began with.
+    run within `wait` seconds, by default those after which whoever supervises it would replace it (`start_within`);
+    DeclarationError if what is declared is not what its queries began with.
     """
     _check(settings, pipeline)
     wanted = desired.wish(settings, pipeline, "running", by)
@@ -53,8 +57,10 @@ def begin(settings: Settings, pipeline: str, why: str) -> int:
     """
     now, wanted = status(settings, pipeline), str(settings.freshness_of(pipeline))
     other = now is not None and now.alive and now.freshness != wanted
-    if running(settings, pipeline) and not other:
-        return identity(settings, pipeline)[0]
+    if running(settings, pipeline):
+        if not other:
+            return identity(settings, pipeline)[0]
+        _refuse_elsewhere(settings, pipeline, f"{now.freshness}, and by the settings it is to be {wanted}")
     end(settings, pipeline, f"{why}, to be {wanted}", _DRAIN)
     return launch(settings, pipeline, why)
 
@@ -73,10 +79,12 @@ def stop(
 
 
 def restart(
-    settings: Settings, pipeline: str, *, timeout: float = 60, now: bool = False, wait: float = 60, by: str = ""
+    settings: Settings, pipeline: str, *, timeout: float = 60, now: bool = False, wait: float | None = None, by: str = ""
 ) -> JobStatus:
     """Ends the job as `stop` does and starts it again; parked queries are tried again. Raises JobError as `start` does."""
     _check(settings, pipeline)
+    if running(settings, pipeline):
+        _refuse_elsewhere(settings, pipeline, "and is to be started again")
     wanted = desired.wish(settings, pipeline, "running", by)
     with desired.acting(settings, pipeline, ACTING):
         end(settings, pipeline, f"restart asked for by {wanted.by}", 0 if now else timeout)
@@ -90,7 +98,9 @@ def _check(settings: Settings, pipeline: str) -> None:
     declared.check(settings, known, known.of_pipeline(pipeline))
 
 
-def launch(settings: Settings, pipeline: str, why: str, *, restarted: bool = False, counted: bool = False) -> int:
+def launch(
+    settings: Settings, pipeline: str, why: str, *, restarted: bool = False, counted: bool = False, well: float = 0.0
+) -> int:
     """Starts the job's process, detached, and returns its pid without waiting for it; for who is `acting` only.
 
     One that runs the same pipelines under another name, since the settings had them together or apart, is drained first.
@@ -98,34 +108,41 @@ def launch(settings: Settings, pipeline: str, why: str, *, restarted: bool = Fal
     for other in lease.others(settings, pipeline):
         with desired.acting(settings, other, ACTING):
             end(settings, other, f"{why}, in the process {pipeline!r}", _DRAIN)
-    log, at = _fresh_log(settings, pipeline), progress.now()
+    log, at = fresh_log(settings, pipeline), progress.now()
     # By way of a shell that ends at once: in a session of its own no terminal reaches the job, and as nobody's child
     # it leaves no zombie behind, whoever started it.
     detached = ["/bin/sh", "-c", '"$@" </dev/null >>"$0" 2>&1 & echo $!', str(log)]
-    command = [*detached, sys.executable, "-m", "streaming_jobs.driver", pipeline]
+    # -P: as for the script `lakehouse`, the current folder is no place of modules
+    command = [*detached, sys.executable, "-P", "-m", "streaming_jobs.driver", pipeline]
     environment = os.environ | to_environment(settings)
     run = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environment, start_new_session=True)
     pid = int(run.stdout)
     what = "restarted" if restarted else "started"
-    desired.note(settings, pipeline, Event(at, what, why, pid, start_time(pid), counted))
+    desired.note(settings, pipeline, Event(at, what, why, pid, start_time(pid), counted, well))
     return pid
 
 
 def end(settings: Settings, pipeline: str, why: str, timeout: float) -> None:
-    """Drains the job's process for at most `timeout` seconds, then kills it; for who is `acting` only. Raises JobError."""
-    pid, born = identity(settings, pipeline)
+    """Drains the job's process for at most `timeout` seconds, then kills it; for who is `acting` only. Raises JobError.
+
+    One that runs elsewhere drains because that is wanted of it, and is waited for.
+    """
+    pid, born, place = _process(settings, pipeline)
+    if not place.is_here:
+        _await_end_elsewhere(settings, pipeline, timeout)
+        return
     if timeout and progress.is_alive(pid, born):
         ask_to_end(settings, pipeline, why)
         with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
             psutil.Process(pid).wait(timeout)
             now = status(settings, pipeline)  # its JVM ends when it sees the pipe to its parent closed, moments later
-            if now and progress.is_alive(now.jvm, now.jvm_started):
+            if now and now.jvm_alive:
                 psutil.Process(now.jvm).wait(timeout)
     kill(settings, pipeline, why)
 
 
 def ask_to_end(settings: Settings, pipeline: str, why: str) -> None:
-    """Has the job's process begin to drain; for who is `acting` only."""
+    """Has the job's process, which is here, begin to drain; for who is `acting` only."""
     pid, born = identity(settings, pipeline)
     desired.note(settings, pipeline, Event(progress.now(), "stopping", why, pid, born))
     with suppress(psutil.NoSuchProcess):
@@ -137,9 +154,12 @@ def kill(settings: Settings, pipeline: str, why: str) -> None:
 
     Raises JobError if one survives SIGKILL (it waits for a disk, say): then no other may start.
     """
-    pid, born = identity(settings, pipeline)
+    pid, born, place = _process(settings, pipeline)
+    if not place.is_here:
+        _await_end_elsewhere(settings, pipeline, 0)
+        return
     now = status(settings, pipeline)
-    ours = [(pid, born), (now.jvm, now.jvm_started)] if now else [(pid, born)]
+    ours = [(pid, born), (now.jvm, now.jvm_started)] if now and now.place.is_here else [(pid, born)]
     if progress.is_alive(pid, born):
         desired.note(settings, pipeline, Event(progress.now(), "killed", why, pid, born))
     deadline = time.monotonic() + _KILLED
@@ -158,10 +178,19 @@ def kill(settings: Settings, pipeline: str, why: str) -> None:
 
 def identity(settings: Settings, pipeline: str) -> tuple[int, float]:
     """Pid and start time of the job's process: of the one launched last, until one speaks for itself."""
+    return _process(settings, pipeline)[:2]
+
+
+def _process(settings: Settings, pipeline: str) -> tuple[int, float, Place]:
     now, launched = status(settings, pipeline), silent_launch(settings, pipeline)
     if launched:
-        return launched.pid, launched.process_started
-    return (now.pid, now.process_started) if now else (0, 0.0)
+        return launched.pid, launched.process_started, launched.place
+    return (now.pid, now.process_started, now.place) if now else (0, 0.0, here())
+
+
+def is_here(settings: Settings, pipeline: str) -> bool:
+    """Whether the job's process runs where it can be looked at and ended."""
+    return _process(settings, pipeline)[2].is_here
 
 
 def silent_launch(settings: Settings, pipeline: str) -> Event | None:
@@ -172,14 +201,25 @@ def silent_launch(settings: Settings, pipeline: str) -> Event | None:
     return None if spoken else launched
 
 
-def await_running(settings: Settings, pipeline: str, pid: int, wait: float) -> JobStatus:
+def is_launching(settings: Settings, pipeline: str, launched: Event) -> bool:
+    """Whether a process that has not spoken yet may still do so; one elsewhere as long as a lease would last."""
+    if launched.place.is_here:
+        return progress.is_alive(launched.pid, launched.process_started)
+    folder = progress.job_folder(settings, pipeline)
+    age = file_system_now(folder) - (modified(folder / "history.json") or 0.0)
+    return age < duration(settings.heartbeat_within).total_seconds()
+
+
+def await_running(settings: Settings, pipeline: str, pid: int, wait: float | None = None) -> JobStatus:
     """Returns when the process runs, or has done its run of a schedule.
 
     Raises JobError with the end of its log if it ends otherwise, or does not run within `wait` seconds.
     """
-    deadline, born = time.monotonic() + wait, start_time(pid)
-    while time.monotonic() < deadline:
-        ended = not progress.is_alive(pid, born)  # looked at first: what it said last is then final
+    wait = duration(settings.start_within).total_seconds() if wait is None else wait
+    deadline = time.monotonic() + wait
+    while True:
+        # looked at first: what it said last is then final
+        ended = identity(settings, pipeline)[0] != pid or not lives(settings, pipeline)
         now = status(settings, pipeline)
         ours = now is not None and now.pid == pid
         done = ours and ended and now.state == "stopped" and settings.freshness_of(pipeline).cron is not None
@@ -187,18 +227,55 @@ def await_running(settings: Settings, pipeline: str, pid: int, wait: float) -> J
             return now
         if ended:
             raise JobError(f"pipeline={pipeline!r}: its process ended before it ran:\n{log_tail(settings, pipeline)}")
+        if time.monotonic() >= deadline:
+            raise JobError(
+                f"pipeline={pipeline!r}, pid={pid}: it is still starting after {wait:g} s, and goes on with that; see "
+                f"`lakehouse status {pipeline}` later, or wait longer (--wait); its log ends:\n{log_tail(settings, pipeline)}"
+            )
         time.sleep(_LOOK)
-    raise JobError(
-        f"pipeline={pipeline!r}: not running after {wait:g} s; its log ends:\n{log_tail(settings, pipeline)}"
-    )
+
+
+def lives(settings: Settings, pipeline: str) -> bool:
+    """Whether the job's process lives, or may, for all that is known of one elsewhere."""
+    if launched := silent_launch(settings, pipeline):
+        return is_launching(settings, pipeline, launched)
+    now = status(settings, pipeline)
+    return now is not None and now.alive
 
 
 def running(settings: Settings, pipeline: str) -> bool:
     """Whether a process runs, or is about to."""
-    pid, born = identity(settings, pipeline)
+    pid, _ = identity(settings, pipeline)
     now = status(settings, pipeline)
     ending = now is not None and now.pid == pid and now.state not in ("starting", *AT_WORK)
-    return progress.is_alive(pid, born) and not ending
+    return lives(settings, pipeline) and not ending
+
+
+def _refuse_elsewhere(settings: Settings, pipeline: str, why: str) -> None:
+    pid, _, place = _process(settings, pipeline)
+    if not place.is_here:
+        raise JobError(
+            f"pipeline={pipeline!r}, pid={pid}, {place}: it runs elsewhere, {why}; a process is started and ended where it runs: "
+            f"say it there, or here `lakehouse stop {pipeline}` and then `lakehouse start {pipeline}`, which runs it here"
+        )
+
+
+def _await_end_elsewhere(settings: Settings, pipeline: str, timeout: float) -> None:
+    """Returns when the process elsewhere has said that it ended, or its lease has expired. Raises JobError after `timeout` s."""
+    deadline = time.monotonic() + timeout
+    while True:
+        pid, _, place = _process(settings, pipeline)
+        launched = silent_launch(settings, pipeline)
+        waiting = holders.left(settings, pipeline, place)
+        if not waiting and not (launched and is_launching(settings, pipeline, launched)):
+            return
+        if time.monotonic() >= deadline:
+            raise JobError(
+                f"pipeline={pipeline!r}, pid={pid}, {place}: a process that runs elsewhere is ended there alone; one that lives "
+                f"drains once `lakehouse stop {pipeline}` was said, and the lease of one that is gone expires "
+                f"{settings.heartbeat_within} after its last sign of life; try again then"
+            )
+        time.sleep(_LOOK)
 
 
 def start_time(pid: int) -> float:
@@ -207,50 +284,3 @@ def start_time(pid: int) -> float:
         return psutil.Process(pid).create_time()
     except psutil.NoSuchProcess:
         return 0.0
-
-
-def log_path(settings: Settings, pipeline: str) -> Path:
-    return progress.job_folder(settings, pipeline) / "driver.log"
-
-
-def _fresh_log(settings: Settings, pipeline: str) -> Path:
-    log = log_path(settings, pipeline)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    _set_aside(log)
-    if log.exists():
-        log.replace(_older(log, 1))
-    return log
-
-
-def _set_aside(log: Path) -> None:
-    """Makes room for one more log behind those of earlier processes."""
-    for i in range(_LOGS, 1, -1):
-        if (older := _older(log, i - 1)).exists():
-            older.replace(_older(log, i))
-
-
-def _older(log: Path, number: int) -> Path:
-    return log.with_suffix(f".log.{number}")
-
-
-def shorten_log(settings: Settings, pipeline: str, longest: int = _LOG_BYTES) -> None:
-    """Puts the log of a running process aside once it is long, as that of an earlier one.
-
-    Copied and emptied, for the process keeps it open; a line written in between is lost.
-    """
-    log = log_path(settings, pipeline)
-    if log.exists() and log.stat().st_size > longest:
-        _set_aside(log)
-        shutil.copy(log, _older(log, 1))
-        os.truncate(log, 0)
-
-
-def log_tail(settings: Settings, pipeline: str, lines: int = 15) -> str:
-    log = log_path(settings, pipeline)
-    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else "(no log)"
-
-
-def last_error(settings: Settings, pipeline: str) -> str:
-    """Why a process ended that had not come to a status of its own: the last line of its log; empty if it says nothing."""
-    lines = [line for line in log_tail(settings, pipeline).splitlines() if line.strip()]
-    return lines[-1].removeprefix("error: ")[:2000] if lines and log_path(settings, pipeline).exists() else ""

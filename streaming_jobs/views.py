@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lakehouse.ranges import EPOCH, parse_instant
 from lakehouse.settings import Settings
-from streaming_jobs import desired, scheduled, supervisor
+from streaming_jobs import desired, origins, progress, scheduled, supervisor
 from streaming_jobs.progress import JobStatus, QueryStatus
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def top(settings: Settings, pipelines: Iterable[str]) -> "Group":
     lags = [
         f"{partition} {lag:,}" for status in jobs for q in status.queries for partition, lag in sorted(q.lags.items())
     ]
-    trouble = [Text(f"{name}: {told}", style="red") for name, status in found for told in troubles(status)]
+    trouble = [Text(f"{name}: {told}", style="red") for name, status in found for told in troubles(settings, name, status)]
     return Group(
         _processes(settings, found),
         "",
@@ -64,10 +64,16 @@ def freshness(settings: Settings, pipeline: str) -> str:
     return f"{pipeline}: {scheduled.told(settings, pipeline)}" if pipeline in settings.freshness else ""
 
 
-def troubles(status: JobStatus | None) -> list[str]:
+def troubles(settings: Settings, pipeline: str, status: JobStatus | None) -> list[str]:
     """What is wrong with a job, in a line each; of a parked query also what to do."""
+    lost = desired.lost(settings, pipeline)
+    unreadable = [
+        f"file={path}: it was unreadable and moved aside; look what became of the disk, then remove it"
+        for path in progress.unreadable(settings, pipeline)
+    ]
+    files = [*([lost] if lost else []), *unreadable]
     if status is None:
-        return []
+        return files
     remedy = f"; remove the cause, then `lakehouse restart {status.pipeline}`"
     failed = [
         f"table={q.table} is {q.state} since {q.since}"
@@ -78,7 +84,14 @@ def troubles(status: JobStatus | None) -> list[str]:
         if q.state in ("parked", "restarting")
     ]
     begun = [f"table={q.table} is in a new {q.begun}" for q in status.queries if q.begun]
-    return [*([status.error] if status.error else []), *failed, *begun]
+    return [*([status.error] if status.error else []), *failed, *begun, *origins.differing(settings, status), *files]
+
+
+def place(status: JobStatus | None) -> str:
+    """Where the job's process runs, if not here; empty if it does."""
+    if status is None or status.place.is_here:
+        return ""
+    return f"pid {status.pid} is elsewhere: {status.place}"
 
 
 def _processes(settings: Settings, found: Iterable[tuple[str, JobStatus | None]]) -> "Table":

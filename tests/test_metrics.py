@@ -254,7 +254,8 @@ def test_what_cannot_be_read_is_counted_and_costs_only_itself(settings, capfd):
         assert value(shown, "lakehouse_scrape_errors_total", part="table") == 0
         assert value(shown, "lakehouse_table_frontier_timestamp_seconds", table="sensor_averages") > 0
         assert len(shown["lakehouse_result_sensor_averages_readings"]) > 0
-    assert "metrics of job: JSONDecodeError" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert said.count("JSONDecodeError") == 1 and said.count(f"metrics of job: JobError: file={folder / 'status.json'}") == 2
 
 
 def test_an_empty_lakehouse_has_metrics_and_stays_empty(tmp_path):

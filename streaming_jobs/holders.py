@@ -1,0 +1,91 @@
+"""Who holds the right to run a pipeline, and how long another must wait for it. `streaming_jobs.lease` takes and renews it.
+
+<root>/_jobs/<pipeline>/epoch.json  the holder (Holder)
+<root>/_jobs/<pipeline>/lease       written every second by the holder, as long as it lives: its time is when that was last
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TypeVar
+
+from lakehouse.durations import duration
+from lakehouse.files import read_value
+from lakehouse.settings import Settings
+from streaming_jobs.places import UNKNOWN, Place, file_system_now, modified
+
+Kind = TypeVar("Kind")
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Whose turn it is; the process is its pid and its start time (seconds since 1970), `job` the name it runs under."""
+
+    epoch: int
+    pid: int
+    process_started: float
+    since: str
+    job: str = ""
+    place: Place = UNKNOWN
+    ended: bool = False  # it has said that it writes no more
+
+    def __str__(self) -> str:
+        return f"pid={self.pid} since {self.since}" + ("" if self.place.is_here else f" ({self.place})")
+
+    def is_process(self, pid: int, process_started: float, place: Place) -> bool:
+        return (self.pid, self.process_started, self.place) == (pid, process_started, place)
+
+
+def job_folder(settings: Settings, pipeline: str) -> Path:
+    return settings.root / "_jobs" / pipeline
+
+
+def path_of(settings: Settings, pipeline: str) -> Path:
+    return job_folder(settings, pipeline) / "epoch.json"
+
+
+def holder(path: Path) -> Holder | None:
+    """The lease in force by its file `epoch.json`; None before the first."""
+    return read_value(path, decoded, "the next holder counts on from the epoch in status.json")
+
+
+def decoded(given: object) -> Holder:
+    return made(Holder, given, epoch=int, pid=int)
+
+
+def made(kind: type[Kind], given: object, **types: type) -> Kind:
+    """A dataclass from the JSON of one; what only a later version has is left out. Raises TypeError or KeyError for another."""
+    names = {f.name for f in fields(kind)}
+    known = {name: value for name, value in given.items() if name in names}
+    if isinstance(known.get("place"), Mapping):
+        known["place"] = Place(**known["place"])
+    for name, wanted in types.items():
+        if not isinstance(known[name], wanted):
+            raise TypeError(f"{name}={known[name]!r} is no {wanted.__name__}")
+    return kind(**known)
+
+
+def left(settings: Settings, job: str, said: Place) -> float:
+    """For how many seconds a process that runs elsewhere may still write to tables of the job; 0 if none does.
+
+    `said` is where the job's last process ran by its status, if a file `epoch.json` is gone. Whoever holds the lease here is
+    known by its pid, and counts for nothing.
+    """
+    within = duration(settings.heartbeat_within).total_seconds()
+    paths = (path_of(settings, pipeline) for pipeline in settings.members(job))
+    return max((_left(path, within, said) for path in paths), default=0.0)
+
+
+def _left(path: Path, within: float, said: Place) -> float:
+    now = holder(path)
+    if (now.place if now else said).is_here or (now and now.ended):
+        return 0.0
+    renewed = modified(path.with_name("lease")) or modified(path)
+    if renewed is None:
+        return 0.0
+    try:
+        age = file_system_now(path.parent) - renewed
+    except OSError:  # who may only read starts nothing beside it: the clock of this host will do
+        age = time.time() - renewed
+    return max(within - age, 0.0)

@@ -1,0 +1,70 @@
+"""Where a process runs: a pid says nothing on another host, after another boot, or in another PID namespace (a container).
+
+A process that runs elsewhere can be neither looked at nor ended from here. What is known of it is how old its lease is, by the
+clock of the file system that holds the root: the clocks of two hosts differ, the time of a file does not.
+"""
+
+import os
+import uuid
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One table of processes. An empty one, of a file that an earlier version wrote, counts as this one."""
+
+    host: str = ""
+    boot: str = ""
+    namespace: str = ""
+
+    @property
+    def is_here(self) -> bool:
+        return self in (UNKNOWN, here())
+
+    def __str__(self) -> str:
+        return f"host={self.host}, boot={self.boot[:8]}, PID namespace={self.namespace}"
+
+
+UNKNOWN = Place()
+
+
+def here() -> Place:
+    """The place of this process; its host may be renamed while it runs."""
+    return Place(os.uname().nodename, _boot(), _namespace())
+
+
+@cache
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # not Linux: the host alone tells places apart
+        return ""
+
+
+@cache
+def _namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid").removeprefix("pid:[").removesuffix("]")
+    except OSError:
+        return ""
+
+
+def modified(path: Path) -> float | None:
+    """When a file was last written, by the clock of its file system; None if there is none."""
+    try:
+        with path.open("rb") as file:  # opened, since a network file system may answer a mere look from its cache
+            return os.fstat(file.fileno()).st_mtime
+    except FileNotFoundError:
+        return None
+
+
+def file_system_now(folder: Path) -> float:
+    """What the clock of the file system says now: the time of a file that is written for that."""
+    path = folder / f".clock-{uuid.uuid4().hex}"
+    path.touch()
+    try:
+        return path.stat().st_mtime
+    finally:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,84 @@
+"""A module of the same name in the current folder is never what runs: not in the job, not in the command, not in a worker."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lakehouse import catalog
+from lakehouse.errors import JobError
+from lakehouse.settings import Settings, from_environment, to_environment
+from streaming_jobs import origins, progress, supervisor, views
+from streaming_jobs.progress import JobStatus
+
+TABLES = """
+from lakehouse.table import kafka, table
+
+topic = kafka("rows", schema="n BIGINT, at TIMESTAMP NOT NULL")
+
+@table(layer="bronze", event_time="at", delay="1 second")
+def rows_of_WHERE(topic):
+    return topic
+
+def where(n):
+    return "WHERE"
+"""
+NAME = "tables_of_two_places"
+
+
+@pytest.fixture
+def settings(tmp_path, monkeypatch) -> Settings:
+    """Tables on the path; those of another module of that name lie in the current folder."""
+    for place in ("path", "here"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / f"{NAME}.py").write_text(TABLES.replace("WHERE", place))
+    monkeypatch.chdir(tmp_path / "here")
+    root = Path(__file__).parents[1]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (root, tmp_path / "path"))))
+    monkeypatch.syspath_prepend(tmp_path / "path")
+    yield Settings(root=tmp_path / "root", jars=from_environment().jars, tables=(NAME,))
+    sys.modules.pop(NAME, None)
+
+
+def run(settings: Settings, *command: str) -> str:
+    done = subprocess.run([sys.executable, *command], env=os.environ | to_environment(settings), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_job_imports_what_the_command_line_does_and_its_status_says_from_where(settings, tmp_path):
+    assert "rows_of_path" in run(settings, "-m", "lakehouse", "tables", "--json")
+    with pytest.raises(JobError, match="none is running"):  # the broker; by then it has loaded its tables
+        supervisor.start(settings, NAME, wait=60, by="a test")
+    assert supervisor.status(settings, NAME).code == {NAME: str(tmp_path / "path" / f"{NAME}.py")}
+
+
+def test_a_job_of_other_code_is_told_of(settings, tmp_path):
+    catalog.load(settings)
+    me, now = psutil.Process(), progress.now()
+    status = JobStatus(NAME, me.pid, me.create_time(), 0, 0.0, "running", now, now, code=origins.origins(settings))
+    assert views.troubles(settings, NAME, status) == []
+    other = replace(status, code={NAME: str(tmp_path / "here" / f"{NAME}.py")})
+    (said,) = views.troubles(settings, NAME, other)
+    assert str(tmp_path / "here") in said and str(tmp_path / "path") in said and f"lakehouse restart {NAME}" in said
+
+
+IN_A_WORKER = f"""
+import {NAME} as tables
+from lakehouse import session
+from lakehouse.settings import from_environment
+from pyspark.sql import functions as F
+
+spark = session.create(from_environment(), "a test")
+print(tables.where(0), spark.range(1).select(F.udf(tables.where, "string")("id").alias("where")).head().where)
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+def test_a_python_worker_imports_what_its_driver_does(settings):
+    assert run(settings, "-P", "-c", IN_A_WORKER).split() == ["path", "path"]

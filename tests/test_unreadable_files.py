@@ -1,0 +1,188 @@
+"""Files of a job that hold garbage: said by name, moved aside, and the job goes on."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from typer.testing import CliRunner
+
+from lakehouse import catalog, cli, files, hooks
+from lakehouse.settings import Settings, to_environment
+from streaming_jobs import desired, lease, lineage, notices, progress, reconciler, supervisor
+from streaming_jobs.desired import Event
+from streaming_jobs.progress import JobStatus
+
+NAMES = ("status.json", "desired.json", "history.json", "epoch.json")
+GARBAGE = ("", "{", "3", "[]", "[3]", "{}", "\0" * 40, '{"state": 1}')
+
+
+@pytest.fixture
+def settings(tmp_path) -> Settings:
+    """A job that ran well, and was stopped."""
+    settings = Settings(root=tmp_path / "root", tables=("lakehouse.tables.sensors",))
+    with lease.held(settings, "sensors") as turn:
+        progress.write(settings, status_of(1, 1.0, state="stopped", epoch=turn.epoch))
+    desired.wish(settings, "sensors", "stopped", "a test")
+    desired.note(settings, "sensors", Event(progress.now(), "stopping", "a test", 1, 1.0))
+    return settings
+
+
+def status_of(pid: int, born: float, **given: object) -> JobStatus:
+    now = progress.now()
+    return JobStatus("sensors", pid, born, 0, 0.0, **({"state": "running", "started_at": now, "heartbeat": now} | given))
+
+
+def folder(settings: Settings) -> Path:
+    return progress.job_folder(settings, "sensors")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_status_and_supervise_say_which_file_move_it_aside_and_go_on(settings, capfd, name, garbage):
+    if (name, garbage) == ("history.json", "[]"):
+        garbage = '["x"]'  # an empty history is one
+    path = folder(settings) / name
+    path.write_text(garbage)
+    shown = CliRunner().invoke(cli.app(), ["status", "sensors"], env=to_environment(settings))
+    decision = reconciler.reconcile(settings, "sensors")
+    lease.others(settings, "sensors")
+    said = shown.stderr + capfd.readouterr().err
+    assert shown.exit_code == 0, shown.exception
+    assert said.count(f"file={path}: JSON as the lakehouse writes it") == 1, said
+    (aside,) = files.moved_aside(path)
+    assert aside.read_text() == garbage and aside.name in said
+    assert decision.action == "nothing", decision
+    again = CliRunner().invoke(cli.app(), ["status", "sensors"], env=to_environment(settings))
+    assert aside.name in again.stdout.replace("\n", ""), "said until somebody has looked at it"
+
+
+def test_the_epoch_goes_on_though_its_file_was_garbage(settings):
+    with lease.held(settings, "sensors") as turn:
+        progress.write(settings, status_of(1, 1.0, state="stopped", epoch=turn.epoch))
+        assert turn.epoch == 2
+    (folder(settings) / "epoch.json").write_text("{")
+    with lease.held(settings, "sensors") as turn:
+        assert turn.epoch == 3, "not one that a process which sleeps may have"
+
+
+def test_a_status_that_is_gone_is_said_by_the_next_holder_unless_the_one_before_ended_well(settings, capfd):
+    (folder(settings) / "status.json").unlink()
+    with pytest.raises(OSError), lease.held(settings, "sensors"):
+        raise OSError("a test")
+    assert capfd.readouterr().err == ""
+    with lease.held(settings, "sensors"):
+        assert "which JVM the process before had" in capfd.readouterr().err
+
+
+def test_a_holder_writes_its_epoch_again_if_the_file_becomes_garbage(settings, capfd):
+    path = lease.path_of(settings, "sensors")
+    with lease.held(settings, "sensors") as turn:
+        garbage = path.with_name("garbage")
+        garbage.write_text("garbage")
+        garbage.replace(path)  # in one step, for the thread that renews the lease reads the file, too
+        turn.check()
+        turn.check()
+        assert json.loads(path.read_text())["epoch"] == turn.epoch
+    assert f"file={path}" in capfd.readouterr().err
+
+
+def test_what_is_wanted_of_a_job_that_runs_is_known_and_of_another_is_asked_for(settings):
+    path = folder(settings) / "desired.json"
+    path.write_text("{")
+    why = reconciler.reconcile(settings, "sensors").why
+    assert "unreadable" in why and "lakehouse start sensors" in why
+    assert not path.exists(), "nothing is guessed"
+    me = psutil.Process()
+    progress.write(settings, status_of(me.pid, me.create_time()))
+    assert "it runs, and is to run" in reconciler.reconcile(settings, "sensors").why
+    assert desired.read(settings, "sensors").state == "running"
+
+
+def test_a_job_is_started_over_garbage_in_each_of_its_files(settings):
+    for name in NAMES:
+        (folder(settings) / name).write_text("{")
+    with pytest.raises(Exception, match="none is running"):  # the broker: the driver has come as far as that
+        supervisor.start(settings, "sensors", wait=60, by="a test")
+    status = supervisor.status(settings, "sensors")
+    assert status.state == "failed" and "none is running" in status.error
+    assert [event.what for event in desired.history(settings, "sensors")] == ["started"]
+    found = {path.name.partition(".unreadable")[0] for path in progress.unreadable(settings, "sensors")}
+    assert found == {*NAMES} - {"desired.json"}, "which is written by what is asked for now"
+
+
+AS_ANOTHER = """
+import os
+from lakehouse.settings import from_environment
+from streaming_jobs import supervisor
+os.getuid() or os.setuid(65534)
+print(supervisor.status(from_environment(), "sensors"))
+"""
+
+
+def test_a_wish_that_is_gone_is_said_too(settings):
+    (folder(settings) / "desired.json").unlink()
+    decision = reconciler.reconcile(settings, "sensors")
+    assert decision.trouble and "desired.json: gone" in decision.why
+    never = progress.job_folder(settings, "ads")
+    assert reconciler.reconcile(settings, "ads").why == "nobody has asked for it" and not never.exists()
+
+
+def test_supervise_says_what_it_cannot_do_once(settings):
+    (folder(settings) / "desired.json").write_text("{")
+    command = [sys.executable, "-m", "lakehouse", "supervise", "sensors", "--every", "0.1"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=os.environ | to_environment(settings), **pipes) as process:
+        assert "desired.json.unreadable" in process.stdout.readline()
+        time.sleep(1)  # ten more looks
+        process.terminate()
+        said, errors = process.communicate()
+    assert (process.returncode, said) == (0, "") and errors.count("it is now desired.json.unreadable") == 1
+
+
+def test_what_hooks_and_lineage_remember_is_moved_aside_too(settings, capfd):
+    known, to = catalog.load(settings), lineage.client(str(settings.root / "events"))
+    for garbage in GARBAGE[:5]:
+        told = settings.root / "_hooks" / "told.json"
+        told.parent.mkdir(exist_ok=True)
+        told.write_text(garbage)
+        (settings.root / "_lineage.json").write_text(garbage)
+        hooked = replace(settings, hook_command="true")
+        assert hooks.tell(hooked, notices.of_job(settings, "sensors")) == []
+        lineage.Lineage(settings, known, to).tell()
+        assert len(files.moved_aside(told)) == len(files.moved_aside(settings.root / "_lineage.json"))
+    assert len(files.moved_aside(told)) == 5
+    assert capfd.readouterr().err.count("JSON as the lakehouse writes it") == 10
+
+
+def test_who_may_only_read_is_told_and_changes_nothing(settings):
+    with tempfile.TemporaryDirectory() as place:  # pytest's own folders are closed to others
+        open_to_all = replace(settings, root=Path(place) / "root")
+        shutil.copytree(settings.root, open_to_all.root)
+        Path(place).chmod(0o755)
+        path = folder(open_to_all) / "status.json"
+        path.write_text("{")
+        folder(open_to_all).chmod(0o555)
+        environment = os.environ | to_environment(open_to_all)
+        run = subprocess.run([sys.executable, "-c", AS_ANOTHER], env=environment, capture_output=True, text=True)
+        folder(open_to_all).chmod(0o755)
+        assert run.stdout == "None\n" and "it stays where it is" in run.stderr, run
+        assert path.read_text() == "{"
+
+
+def test_a_value_that_cannot_be_written_leaves_no_half_of_it(settings):
+    path = folder(settings) / "history.json"
+    before = path.read_text()
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(OSError):
+        files.replace_file(path, [])
+    assert sorted(p.name for p in folder(settings).iterdir() if "history" in p.name) == ["history.json"] and before
+    shutil.rmtree(path)
