@@ -194,8 +194,8 @@ def _check_reachable(lake: Lake, table: Table, version: int) -> None:
     files = delta_log.files(path, version)
     if len(delta_log.lost(path, files)) == len(files):
         raise CommitError(
-            f"table={table.name}, files={len(files)} (in {path}): the table's log names them and none is there; bring the storage "
-            f"back, or, if they are lost, `lakehouse repair {table.name}` computes them again"
+            f"table={table.name}, files={len(files)} (in {path}): the table's log names them and none is there; bring the "
+            f"storage back, or, if they are lost, `lakehouse repair {table.name}` computes them again"
         )
 
 
