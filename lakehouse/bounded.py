@@ -1,7 +1,6 @@
 """The bounded run: the same plan over stored input, for a closed range."""
 
 import hashlib
-import json
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ from lakehouse import declared, delta_log, event_time, live_run, plan, ranges, s
 from lakehouse.digest import digest
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.event_time import ORIGIN
-from lakehouse.files import replace_file
+from lakehouse.files import read_value, replace_file
 from lakehouse.frontier import LEDGER, NOTHING, Commit, frontier
 from lakehouse.inputs import FileSource
 from lakehouse.lake import Lake
@@ -230,9 +229,9 @@ def _looked_at(lake: Lake, table: Table, unit: Range, version: int) -> Commit:
 def refresh(lake: Lake, table: Table) -> Commit | None:
     """As `rebuild`; computes nothing if the table, its declaration, its files and the versions of its inputs are as then."""
     _make_inputs(lake, table)
-    noted = _noted(lake, table)
+    noted = read_value(_noted(lake, table), dict, f"{table.name} is computed anew")
     there = (lake.path(table) / "_delta_log").is_dir()  # it may have been removed, to be filled again
-    if there and noted.exists() and json.loads(noted.read_text()) == _of(lake, table, _inputs(lake, table)):
+    if there and noted and noted == _of(lake, table, _inputs(lake, table)):
         return None
     return rebuild(lake, table)
 

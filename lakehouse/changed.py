@@ -4,7 +4,6 @@
 each table its id, with the time since which another has its name, or an older copy its place.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +12,7 @@ from pathlib import Path
 from lakehouse import delta_log, event_time
 from lakehouse.catalog import Catalog, table_path
 from lakehouse.delta_log import Change
-from lakehouse.files import alone, replace_file
+from lakehouse.files import alone, read_value, replace_file
 from lakehouse.frontier import LEDGER, Certificate
 from lakehouse.ranges import partition_range
 from lakehouse.settings import Settings
@@ -157,8 +156,7 @@ def _marks(settings: Settings, table: Table) -> dict[str, Mark]:
 
 
 def _kept(settings: Settings, table: Table) -> dict[str, dict]:
-    path = _path(settings, table)
-    return json.loads(path.read_text()) if path.exists() else {}
+    return read_value(_path(settings, table), dict, "the logs are looked at as if for the first time") or {}
 
 
 def _path(settings: Settings, table: Table) -> Path:

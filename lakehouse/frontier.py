@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from lakehouse.errors import JobError
 from lakehouse.files import alone, append_line, lines_backwards
 from lakehouse.settings import Settings
 from lakehouse.table import Table
@@ -167,8 +168,14 @@ def seam_of(settings: Settings, table: Table) -> Seam | None:
     path = seam_path(settings, table)
     if not path.exists():
         return None
-    kept = json.loads(path.read_text())
-    return Seam(**kept | {name: datetime.fromisoformat(kept[name]) for name in ("frontier", "at")})
+    try:
+        kept = json.loads(path.read_text())
+        return Seam(**kept | {name: datetime.fromisoformat(kept[name]) for name in ("frontier", "at")})
+    except (ValueError, TypeError, KeyError) as err:
+        raise JobError(
+            f"table={table.name}, file={path}: it holds the seam at which the live run begins, and cannot be read ({err!r}); "
+            "restore it from a copy: without it the live run would write what batch runs have written"
+        ) from err
 
 
 def seam_path(settings: Settings, table: Table) -> Path:

@@ -4,7 +4,6 @@ Where the table has these rows already they stay: what the live run wrote goes o
 what reads the table has nothing to follow. The line then has the version NOTHING: the unit was looked at.
 """
 
-import json
 import time
 import uuid
 from collections import Counter
@@ -20,7 +19,7 @@ from pyspark.sql import functions as F
 from lakehouse import plan, sinks
 from lakehouse.digest import EMPTY, Digest, digests_by
 from lakehouse.event_time import PARTITION
-from lakehouse.files import replace_file
+from lakehouse.files import read_value, replace_file
 from lakehouse.frontier import LEDGER, NOTHING, Commit, decoded, encoded
 from lakehouse.lake import Lake, Side
 from lakehouse.ranges import Range
@@ -103,9 +102,9 @@ def recover(lake: Lake, table: Table) -> None:
     Without them what reads the table would never follow, for the next run finds the rows there.
     """
     path = intended(lake.settings, table)
-    if not path.exists():
+    doubt = f"a killed batch run of {table.name} may lack its line in the journal: `lakehouse reconcile` finds what differs"
+    if (noted := read_value(path, dict, doubt)) is None:
         return
-    noted = json.loads(path.read_text())
     version = sinks.replaced(lake.spark, lake.path(table), noted["run"], noted["before"])
     if version is not None:
         told = {(line.version, line.start) for line in lake.journal(table).rewriting()}

@@ -19,6 +19,7 @@ from lakehouse.catalog import Catalog, table_path
 from lakehouse.durations import duration
 from lakehouse.errors import CommitError
 from lakehouse.event_time import PARTITION
+from lakehouse.files import read_value
 from lakehouse.frontier import LEDGER, Journal, frontier, seam_of
 from lakehouse.live_run import CHECKPOINTS
 from lakehouse.publication import intended
@@ -116,8 +117,9 @@ def _wished(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int
     readers = [t for t in (*catalog.derived, *catalog.keyed) if t is table or table.name in t.inputs]
     looked = {reader.name: changed.looked_at(settings, reader).get(table.name) for reader in readers}
     found = {f"the proof of {name}": version for name, version in looked.items() if version is not None}
-    if (killed := intended(settings, table)).exists():
-        found["a bounded run that was killed"] = json.loads(killed.read_text())["before"]
+    killed = read_value(intended(settings, table), dict, f"a killed batch run of {table.name} holds no version back")
+    if killed is not None:
+        found["a bounded run that was killed"] = killed["before"]
     path, ahead = table_path(settings, table), frontier(settings, table)
     many = delta_log.latest(path) - delta_log.oldest(path) >= settings.versions
     if many and ahead and catalog.puts_aside(table):

@@ -17,6 +17,7 @@ from assets import sensors as dagster_sensors
 from batch_jobs import seam as seam_job
 from lakehouse import (
     bounded,
+    changed,
     cli,
     coverage,
     delta_log,
@@ -61,6 +62,24 @@ def make_again(lake: Lake, name: str) -> None:
 
 def due(lake: Lake) -> dict[str, str]:
     return {each.partition: each.why for each in coverage.due(lake.settings, lake.catalog, lake.catalog.table(AVERAGES))}
+
+
+def test_a_note_of_a_reconciliation_that_became_garbage_is_named_and_moved_aside(tmp_path, capfd):
+    note = tmp_path / "_ledger" / f"{TABLE.name}.proof.json"
+    note.parent.mkdir()
+    note.write_text('{"versions": ')
+    assert changed.looked_at(Settings(root=tmp_path), TABLE) == {}
+    assert note.name in capfd.readouterr().err
+    assert [path.read_text() for path in note.parent.glob(f"{note.name}.*")] == ['{"versions": ']
+
+
+def test_a_seam_that_became_garbage_stops_who_needs_it_and_stays_where_it_is(tmp_path):
+    seam = seam_path(Settings(root=tmp_path), TABLE)
+    seam.parent.mkdir()
+    seam.write_text('{"frontier": ')
+    with pytest.raises(JobError, match="holds the seam at which the live run begins, and cannot be read"):
+        frontier.seam_of(Settings(root=tmp_path), TABLE)
+    assert seam.exists()
 
 
 @pytest.mark.parametrize("name", [AVERAGES, VALID])
