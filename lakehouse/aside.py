@@ -18,14 +18,16 @@ def put_aside(lake: Lake, record: Table, *, judged: bool = True) -> DataFrame:
     judged=False expectations are left out. Raises RangeError if the quarantine is not there.
     """
     step, stored = plan.plan_of(lake, record, judged=judged), _quarantine(lake, record)
-    position = {name: F.col(f"{ARRIVAL}.{name}") for name in ("partition", "offset")}
+    # with the time, for of a topic that was made again the offsets come again
+    of = {"partition": "partition", "offset": "offset", "timestamp": "time"}
+    position = {name: F.col(f"{ARRIVAL}.{there}") for name, there in of.items()}
     parts = []
     for name, source in step.topics.items():
         own = stored.where(F.col(f"{ARRIVAL}.topic") == source.topic)
-        raw = own.select("key", "value", *(c.alias(n) for n, c in position.items()), F.col(f"{ARRIVAL}.time").alias("timestamp"))
-        rows = step.record({n: raw if n == name else raw.limit(0) for n in step.topics})
+        raw = own.select("key", "value", *(c.alias(n) for n, c in position.items()))
+        rows = step.record({n: raw if n == name else raw.limit(0) for n in step.topics}, timed=True)
         arrived = own.select(*(c.alias(f"{RECORD}_{n}") for n, c in position.items()), ARRIVAL, PARTITION)
-        parts.append(rows.join(arrived, [f"{RECORD}_{n}" for n in position]))
+        parts.append(rows.join(arrived, [f"{RECORD}_{n}" for n in position]).drop(f"{RECORD}_timestamp"))
     found = parts[0]
     for part in parts[1:]:
         found = found.unionByName(part)

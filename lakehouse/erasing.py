@@ -24,7 +24,7 @@ from lakehouse.ranges import Range, partition_range, text
 from lakehouse.table import Table
 from lakehouse.upkeep import Place
 
-_POSITION = ("topic", "partition", "offset")
+_POSITION = ("topic", "partition", "offset", "time")  # a topic that was made again has its offsets again
 
 
 @dataclass(frozen=True, slots=True)

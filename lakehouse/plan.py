@@ -46,11 +46,11 @@ class Plan:
         """The column, of input and output alike, by which rows belong together: a window, or a row's own arrival."""
         return event_time.WINDOW if self.kind == "window" else ARRIVAL
 
-    def record(self, records: Mapping[str, DataFrame]) -> DataFrame:
+    def record(self, records: Mapping[str, DataFrame], *, timed: bool = False) -> DataFrame:
         """Raw records of each topic through parser and function, judged: parsing first, then event time, then expectations.
 
         Nothing in it changes from one micro-batch to the next, so it belongs into the streaming query, where Spark
-        compiles it once; `arrived` adds what does. Key and value are kept of bad rows only.
+        compiles it once; `arrived` adds what does. Key and value are kept of bad rows only; the timestamp if `timed`.
         """
         rows = self._called({name: sources.decoded(records[name], source) for name, source in self.topics.items()}, {RECORD})
         # a column each: of a struct that is passed on whole, Spark would make an object for every row
@@ -62,7 +62,8 @@ class Plan:
         reason = F.coalesce(own["problem"], *out_of_time, quality.first_broken(self.rules))
         held = {f"{RECORD}_{name}": F.when(F.col(REASON).isNotNull(), own[name]) for name in ("key", "value")}
         known = (f"{RECORD}_topic",) if len(self.topics) == 1 else ()  # what all rows have in common need not go with each
-        return rows.withColumn(REASON, reason).withColumns(held).drop(f"{RECORD}_timestamp", f"{RECORD}_problem", *known)
+        sent = () if timed else (f"{RECORD}_timestamp",)
+        return rows.withColumn(REASON, reason).withColumns(held).drop(*sent, f"{RECORD}_problem", *known)
 
     def of_partition(self, topic: str, partition: int) -> Column:
         """Whether a judged record came from that partition."""

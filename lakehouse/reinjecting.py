@@ -25,7 +25,7 @@ from lakehouse.ranges import EPOCH, Range
 from lakehouse.table import Table
 
 _HOUR = timedelta(hours=1)
-_POSITION = ("topic", "partition", "offset")
+_POSITION = ("topic", "partition", "offset", "time")  # a topic that was made again has its offsets again
 
 
 @dataclass(frozen=True, slots=True)

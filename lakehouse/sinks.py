@@ -49,7 +49,7 @@ def create(lake: Lake, table: Table) -> None:
     if changed := sorted(n for n in stored | wanted if stored.get(n) != wanted.get(n)):
         raise DeclarationError(
             f"table={table.name}, columns={', '.join(changed)}: the table on disk has other columns or types than its "
-            "declaration; give the new shape a new name, or remove the old table and fill it again"
+            "declaration; give the new shape a new name"
         )
 
 

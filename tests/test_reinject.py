@@ -72,6 +72,20 @@ def stage(spark, tmp_path) -> Stage:
     return stage
 
 
+@pytest.fixture
+def again(spark, tmp_path) -> Stage:
+    """A topic that was made again after three bad messages, and whose next three have the same offsets."""
+    stage = Stage(spark, tmp_path / "root", HERE)
+    stage._now = datetime(2026, 1, 2, tzinfo=UTC)
+    for sensor in "ab":
+        stage.feed("readings", [at(minute, "1,5", sensor) for minute in range(3)])
+        stage._offsets.clear()
+    stage.advance("readings", at(190, "1.0", "c"))
+    stage.run(*RUNNING)
+    stage._now += timedelta(hours=3)
+    return stage
+
+
 def declared(stage: Stage) -> None:
     other = replace(stage.lake.catalog.table("readings"), transformation=mended)
     tables = {t.name: other if t.name == "readings" else t for t in stage.lake.catalog}
@@ -85,6 +99,17 @@ def offsets(stage: Stage, side: str = "") -> list[int]:
 def verdicts(stage: Stage) -> dict[str, set[str]]:
     whole = Range(START, START + timedelta(hours=3))
     return {n: {c.verdict for c in proof.prove(stage.lake, stage.lake.catalog.table(n), whole)} for n in RUNNING}
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(300)
+def test_messages_of_a_topic_made_again_are_told_from_those_of_the_same_offsets_before(again):
+    declared(again)
+    assert reinject.run(again.lake, "readings").rows == 6
+    assert offsets(again, "quarantine") == []
+    rows = again.rows("readings").where("sensor <> 'c'").groupBy("sensor").count().collect()
+    assert {row["sensor"]: row["count"] for row in rows} == {"a": 3, "b": 3}
 
 
 @pytest.mark.slow
