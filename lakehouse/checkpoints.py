@@ -7,6 +7,7 @@ takes none of them back when a table is restored. So a generation that begins is
 """
 
 import json
+import sys
 import uuid
 from collections import ChainMap
 from collections.abc import Iterable, Mapping
@@ -183,9 +184,16 @@ def begin(settings: Settings, table: Table, after: tuple[int, int] | None, why: 
 
 def beginning(settings: Settings, table: Table, of: int | None = None) -> Beginning | None:
     """The beginning of that generation, or the last one noted; None of a generation that is the first."""
-    for line in map(json.loads, lines_backwards(_beginnings(settings, table))):
-        if of in (None, line["generation"]):
-            return Beginning(**line | {"after": line["after"] and tuple(line["after"])})
+    path = _beginnings(settings, table)
+    for text in lines_backwards(path):
+        try:
+            line = json.loads(text)
+            found = Beginning(**line | {"after": line["after"] and tuple(line["after"])})
+        except (ValueError, TypeError, KeyError) as err:  # a crash tears a line before its generation has begun
+            print(f"table={table.name}, file={path}: a line is torn ({err}), and is left out", file=sys.stderr, flush=True)
+            continue
+        if of in (None, found.generation):
+            return found
     return None
 
 

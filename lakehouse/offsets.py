@@ -4,7 +4,6 @@
 them begin at their beginning, and which gaps someone has declared.
 """
 
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lakehouse.errors import BrokerError, CommitError, TopicError
-from lakehouse.files import replace_file
+from lakehouse.files import read_value, replace_file
 from lakehouse.frontier import LEDGER, Commit
 from lakehouse.kafka_options import client_config
 from lakehouse.settings import Settings
@@ -59,10 +58,11 @@ class Broker:
 
 
 def known(settings: Settings, table: Table) -> Topics:
-    path = _path(settings, table)
-    if not path.exists():
-        return Topics()
-    kept = json.loads(path.read_text())
+    meaning = f"the ids that the topics of {table.name} have now are kept from here on, and gaps that were declared count as gaps"
+    return read_value(_path(settings, table), _decoded, meaning) or Topics()
+
+
+def _decoded(kept: dict) -> Topics:
     anew = {topic: tuple(after) for topic, after in kept["anew"].items()}
     return Topics(kept["ids"], anew, tuple(Gap(**gap) for gap in kept["gaps"]))
 

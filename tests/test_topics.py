@@ -227,7 +227,8 @@ def test_a_generation_that_began_is_told_of_once(tmp_path):
     settings, now = Settings(root=tmp_path), "2026-01-01T00:00:00+00:00"
     query = QueryStatus("taken", True, begun="generation 2: it is gone")
     progress.write(settings, JobStatus("sent", 1, 1.0, 0, 0.0, "stopped", now, now, queries=(query,)))
-    assert views.troubles(settings, "sent", progress.read(settings, "sent")) == ["table=taken is in a new generation 2: it is gone"]
+    told = views.troubles(settings, "sent", progress.read(settings, "sent"))
+    assert told == ["table=taken is in a new generation 2: it is gone"]
     [notice] = notices.of_job(settings, "sent")
     assert (notice.what, notice.table, notice.why) == ("checkpoint_replaced", "taken", "generation 2: it is gone")
     assert notice.at == START
