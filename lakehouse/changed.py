@@ -48,6 +48,7 @@ def look(
 
     `known`: the last certificates. Of `closed` partitions without one a change is kept, too: a proof may be under way that has
     not seen it. A certificate from before the table, or its input, was made again or put back from a copy counts as changed.
+    What somebody removed is kept of every partition (`emptied`): one without a row left is none that the table has.
     """
     driving, candidates = catalog.driving_input(table), known.keys() | set(closed)
     with alone(_lock(settings, table)):
@@ -60,18 +61,23 @@ def look(
                 gone_back.add(each.name)
             if before is None:  # the first look: from the oldest certificate on
                 seen = (c.version if each is table else version_of(c, driving) for c in known.values())
-                before = min(seen, default=now)
+                before = min(seen, default=delta_log.oldest(path) if each is table else now)
             if now > before:
                 column = catalog.event_time(each) if catalog.kind(each) == "record" else ""
                 for key, mark in _marked(delta_log.changes(path, before, column), each, table, candidates, now).items():
                     marks[key] = mark.with_(marks.get(key))
             versions[each.name] = now
         marks = {key: mark for key, mark in marks.items() if key not in known or mark.holds(known[key], driving)}
-        kept = {key: [mark.version, mark.input, mark.why] for key, mark in sorted(marks.items()) if key in candidates}
+        kept = {key: [mark.version, mark.input, mark.why] for key, mark in sorted(marks.items())}
         tables = _kept(settings, table).get("tables", {})
         again = _made_again(settings, (table, driving), known, tables, gone_back)
         replace_file(_path(settings, table), {"versions": versions, "marks": kept, "tables": tables})
     return {key: mark for key, mark in marks.items() if key in known} | again
+
+
+def emptied(settings: Settings, table: Table) -> Set[str]:
+    """Partitions that were changed and are not proven since, by the last look: there may be no row left in them."""
+    return _marks(settings, table).keys()
 
 
 def _made_again(
@@ -130,7 +136,8 @@ def _marked(
     marks: dict[str, Mark] = {}
     for change in found:
         if own:
-            touched: Iterable[str] = change.partitions & candidates
+            by_hand = change.removes and not change.ours
+            touched: Iterable[str] = change.partitions if by_hand else change.partitions & candidates
         elif change.removes or not (change.ours and change.live):
             touched = [key for key in candidates if reaches(change, changed, table, key)]
         else:

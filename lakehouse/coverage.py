@@ -4,13 +4,13 @@ A partition is computed again only if that can tell something new.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from lakehouse import delta_log
 from lakehouse.catalog import Catalog, table_path
-from lakehouse.changed import look
+from lakehouse.changed import Mark, emptied, look
 from lakehouse.event_time import ORIGIN, PARTITION
 from lakehouse.frontier import Certificate, Verdict, certificates, frontier
 from lakehouse.ranges import EPOCH, Range, floor, joined, partition_format, partition_range
@@ -153,10 +153,11 @@ def due(settings: Settings, catalog: Catalog, table: Table) -> list[Due]:
     New ones; those whose rows, or rows of their input, were changed since; those that are pending; those that were not
     EQUAL under another declaration; and of the others the one whose proof is the oldest.
     """
-    if not table.proof or (span := closed(settings, table, known := latest(settings, table, None, first_day(settings)))) is None:
+    if not table.proof:
         return []
-    keys = list(span.partitions(table.grain))
-    marks, gone = look(settings, catalog, table, known, keys), lost(settings, table)
+    known = latest(settings, table, None, first_day(settings))
+    keys, marks = _closed_and_changed(settings, catalog, table, known, first_day(settings))
+    gone = lost(settings, table)
     found, settled = [], []
     for key in keys:
         last = known.get(key)
@@ -183,9 +184,8 @@ def coverage(settings: Settings, catalog: Catalog, table: Table) -> Coverage:
     Of all history, also of what lies before `settings.since`.
     """
     known = latest(settings, table)
-    span = closed(settings, table, known, EPOCH)
-    keys = list(span.partitions(table.grain)) if span else []
-    marks, gone = look(settings, catalog, table, known, keys), lost(settings, table)
+    keys, marks = _closed_and_changed(settings, catalog, table, known, EPOCH)
+    gone = lost(settings, table)
     by_verdict: dict[str, list[str]] = {}
     for key in keys:
         verdict = "" if key not in known or key in marks else known[key].verdict
@@ -206,6 +206,19 @@ def coverage(settings: Settings, catalog: Catalog, table: Table) -> Coverage:
         unknown=tuple(key for key in keys if key not in known),
         before_since=sum(key < first_day(settings).strftime(partition_format(table.grain)) for key in keys),
     )  # fmt: skip
+
+
+def _closed_and_changed(
+    settings: Settings, catalog: Catalog, table: Table, known: Mapping[str, Certificate], first: datetime
+) -> tuple[list[str], dict[str, Mark]]:
+    """The closed partitions in order, also those that somebody has emptied; and which of those proven were changed since."""
+
+    def keys(more: Iterable[str]) -> list[str]:
+        span = closed(settings, table, [*known, *more], first)
+        return list(span.partitions(table.grain)) if span else []
+
+    marks = look(settings, catalog, table, known, keys(()))
+    return keys(emptied(settings, table)), marks
 
 
 def ranges(found: Iterable[Due], table: Table) -> list[Range]:

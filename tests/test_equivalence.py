@@ -62,7 +62,10 @@ def test_stream_and_batch_agree_whatever_happens_alone(player, disturbance):
 @pytest.mark.timeout(2400)
 def test_whatever_happens_in_whatever_order_all_is_equal_in_the_end(spark, say, fresh_seed):
     print(f"seed {fresh_seed}")
-    occurred = tell(lambda steps: machine.play(spark, steps), machine.runs(25), count=5, by_seed=fresh_seed)
+    runs = machine.runs(25)
+    occurred = tell(
+        lambda steps: machine.play(spark, steps), runs, count=5, by_seed=fresh_seed, examples=machine.EXAMPLES
+    )
     say("state machine", fresh_seed, occurred)
     assert occurred["stories"] >= 5 and not [rule for rule in machine.RULES if not occurred[rule]], occurred
 

@@ -114,6 +114,14 @@ def test_certificates_of_a_table_that_is_not_there_any_more_are_not_believed(lak
     assert set(due(lake).values()) == {f"{AVERAGES} is not there any more"}
 
 
+@pytest.mark.parametrize("hours", [["00"], ["00", "01", "02"]], ids=["the first", "all"])
+def test_partitions_that_somebody_emptied_before_they_were_proven_are_due(lake, hours):
+    path = str(lake.path(lake.catalog.table(AVERAGES)))
+    DeltaTable(path).delete(" OR ".join(f"_partition = '2026-01-01-{hour}'" for hour in hours))
+    assert due(lake) == {f"2026-01-01-{hour}": "new" for hour in ("00", "01", "02")}
+    assert coverage.coverage(lake.settings, lake.catalog, lake.catalog.table(AVERAGES)).partitions == 3
+
+
 def test_a_hole_in_a_log_is_a_log_that_was_cut(tmp_path):
     log = Log(tmp_path)
     last = log.append(5)
