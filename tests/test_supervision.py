@@ -229,6 +229,10 @@ def test_a_poison_batch_parks_its_query_and_one_that_hangs_has_its_process_repla
     assert second.state == "degraded" and query("remainders").error == parked.error, "nobody has asked for it anew"
 
     orders.write_text(orders.read_text().replace("n % (n - 13)", "try_mod(n, n - 13)"))
+    accept = [sys.executable, "-P", "-m", "lakehouse", "accept", "remainders"]  # in a process that has the mended module
+    accepted = subprocess.run(accept, env=os.environ | to_environment(settings), capture_output=True, text=True)
+    assert accepted.returncode == 0 and "try_mod" in accepted.stdout, accepted.stderr
+    sys.modules.pop(orders.stem)  # and this process imports it again
     supervisor.restart(settings, name, wait=120, by="a test")
     awaited(lambda: arrived(settings, "remainders") == 4, "what was left over is caught up with")
     assert supervisor.status(settings, name).state == "running" and query("remainders").state == "running"
