@@ -7,6 +7,7 @@ takes none of them back when a table is restored. So a generation that begins is
 """
 
 import json
+import shutil
 import sys
 import uuid
 from collections import ChainMap
@@ -276,3 +277,12 @@ def topics_begun(checkpoint: Path) -> dict | None:
     files: Iterable[Path] = (checkpoint / "sources" / str(n) / "0" for n in numbers(checkpoint / "sources"))
     found = [json.loads(f.read_text().rpartition("\n")[2] or "{}") for f in files if f.is_file()]
     return dict(ChainMap(*found)) if found else None
+
+
+def forget(settings: Settings, table: Table) -> bool:
+    """Removes the checkpoint of a query that was Spark's and is stepped now: what upkeep keeps for it nobody would ever read."""
+    folder = settings.root / CHECKPOINTS / table.name
+    if not any(folder.glob("*/offsets")):
+        return False
+    shutil.rmtree(folder)
+    return True

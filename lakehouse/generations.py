@@ -21,6 +21,7 @@ from lakehouse.errors import CommitError, JobError
 from lakehouse.frontier import Commit
 from lakehouse.lake import Lake
 from lakehouse.ranges import EPOCH
+from lakehouse.stream.strategy import is_stepped
 from lakehouse.table import Table
 
 Replay = Callable[[Lake, Table, Written], None]
@@ -32,6 +33,8 @@ def fit(lake: Lake, table: Table, replay: Replay) -> str:
     `replay` writes what a micro-batch of an ingest table has not written yet. Raises CommitError where rows might be lost.
     """
     standing = checkpoints.standing(lake.settings, table)
+    if is_stepped(lake, table):
+        return _fit_stepped(lake, table, standing)
     own = checkpoints.generation(lake.settings, table)
     checkpoint = checkpoints.folder_of(lake.settings, table, own)
     kind, stateful = lake.catalog.kind(table), _stateful(lake, table)
@@ -56,6 +59,36 @@ def fit(lake: Lake, table: Table, replay: Replay) -> str:
     told = _begin(lake, table, standing, wrong, replay)
     print(told, file=sys.stderr, flush=True)
     return told
+
+
+def _fit_stepped(lake: Lake, table: Table, standing: Standing) -> str:
+    """Of a table that keeps its position itself only what was taken back is amiss: it goes on from what it holds."""
+    if checkpoints.forget(lake.settings, table):
+        print(f"table={table.name}: it keeps its position in its own commits now; its checkpoint was removed", file=sys.stderr)
+    fault = standing.last and _input_fault(lake, table, _position(lake, table, standing.last))
+    if fault and not table.keeps:
+        raise CommitError(f"table={table.name}, {fault}")
+    if not standing.taken_back and not fault:
+        return ""
+    why = fault or f"it was put back to version {standing.version}"
+    if standing.taken_back:
+        _check_readers(lake, table, standing)
+        _put_back_aside(lake, table, standing)
+        _void(lake, table, standing, checkpoints.generation(lake.settings, table) + 1)
+    begun = checkpoints.begin(lake.settings, table, standing.number, why, continues=bool(standing.last) and not table.keeps)
+    told = (
+        f"table={table.name}, generation={begun.generation}: {why}, so a new generation goes on behind "
+        f"{_behind(table, standing)}; no row is lost or doubled"
+    )
+    print(told, file=sys.stderr, flush=True)
+    return told
+
+
+def _behind(table: Table, standing: Standing) -> str:
+    last = standing.last
+    if table.keeps:
+        return "nothing, with all of its record"
+    return f"micro-batch {last.batch} of generation {last.generation}" if last else "nothing, with all that its input has"
 
 
 def _stateful(lake: Lake, table: Table) -> bool:
@@ -84,11 +117,9 @@ def _begin(lake: Lake, table: Table, standing: Standing, why: str, replay: Repla
     begun = checkpoints.begin(lake.settings, table, standing.number, why, continues=continues, **more)
     if last and kind in ("row", "window"):
         _written(lake, table, standing, begun.generation, again=bool(more))
-    behind = f"micro-batch {last.batch} of generation {last.generation}" if last else "nothing, with all that its input has"
-    behind = "nothing, with all of its record" if table.keeps else behind
     return (
         f"table={table.name}, generation={begun.generation}: the checkpoint did not fit the table ({why}), so a new generation "
-        f"begins behind {behind}; no row is lost or doubled. Look for what removed or replaced the folder "
+        f"begins behind {_behind(table, standing)}; no row is lost or doubled. Look for what removed or replaced the folder "
         f"{checkpoints.folder_of(lake.settings, table, begun.generation).parent}"
     )
 

@@ -55,7 +55,10 @@ def record(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
         begun = ended(run.checkpoint, batch_id - 1) if batch_id else topics_begun(run.checkpoint)
         before = run.lake.journal(run.table).before(run.generation, batch_id)
         offsets.check_joined(run.table, offsets.known(run.lake.settings, run.table), before, begun, log.inputs)
-        tasks, partitions = _tasks(run, batch_id, log), sum(map(len, log.inputs.values()))
+        records = _records(run, batch_id, log)
+        # each task writes a file, and all that reads the table opens it; of a topic that was made anew the offsets go back
+        tasks, partitions = max(1 + records // _RECORDS, 1), sum(map(len, log.inputs.values()))
+        log = replace(log, rows=max(records, 0))
         record_batch(run, batch.coalesce(tasks) if tasks < partitions else batch, batch_id, log)
 
     return run.plan.record(records), batches
@@ -74,12 +77,11 @@ def replay(lake: Lake, table: Table, written: Written) -> None:
     record_batch(run, run.plan.record(records), written.batch, log)
 
 
-def _tasks(run: LiveRun, batch_id: int, log: BatchLog) -> int:
-    """How many tasks a record's micro-batch is worth: each writes a file, and all that reads the table opens it."""
+def _records(run: LiveRun, batch_id: int, log: BatchLog) -> int:
+    """How many records a micro-batch has, by its offsets."""
     before = run.lake.journal(run.table).before(run.generation, batch_id)
     known = before.inputs if before else {}
-    records = sum(end - known.get(t, {}).get(p, 0) for t, ends in log.inputs.items() for p, end in ends.items())
-    return max(1 + records // _RECORDS, 1)  # of a topic that was made anew the offsets go back
+    return sum(end - known.get(t, {}).get(p, 0) for t, ends in log.inputs.items() for p, end in ends.items())
 
 
 def record_batch(run: LiveRun, batch: DataFrame, batch_id: int, log: BatchLog) -> None:
@@ -109,7 +111,7 @@ def record_batch(run: LiveRun, batch: DataFrame, batch_id: int, log: BatchLog) -
     def arrived(judged: DataFrame) -> DataFrame:
         return run.plan.arrived(judged, mark, at)
 
-    run.write(batch, batch_id, counts, maxima, arrived, watermark=mark, inputs=log.inputs)
+    run.write(batch, batch_id, counts, maxima, arrived, rows=log.rows, watermark=mark, inputs=log.inputs)
 
 
 def _key(topic: str, partition: str) -> str:

@@ -10,9 +10,10 @@ from datetime import datetime
 
 from pyspark.sql import DataFrame, Observation
 
-from lakehouse import histories, observing, plan, sinks
+from lakehouse import histories, plan, sinks
 from lakehouse.lake import Lake
-from lakehouse.live_run import LiveRun
+from lakehouse.live_run import BatchLog, LiveRun
+from lakehouse.stream.advance import Step
 from lakehouse.table import Table
 
 Batches = Callable[[DataFrame, int], None]
@@ -23,7 +24,7 @@ def state(run: LiveRun) -> tuple[DataFrame, Batches]:
     rows = run.plan.kept(run.stream(), run.snapshots(), f"gate_{run.table.name}")
 
     def batches(batch: DataFrame, batch_id: int) -> None:
-        inputs = _inputs(run, batch_id)
+        inputs = _inputs(run, run.log(batch_id))
         batch = run.held(batch)
         try:
             written = batch.count()
@@ -38,13 +39,13 @@ def state(run: LiveRun) -> tuple[DataFrame, Batches]:
     return rows, batches
 
 
-def history(run: LiveRun) -> tuple[DataFrame, Batches]:
-    """A query of the record's rows, whose micro-batches add to the versions of the keys in them."""
+def history(run: LiveRun) -> Step:
+    """Steps over the record's rows, which add to the versions of the keys in them."""
     snapshots = run.snapshots()
 
-    def batches(batch: DataFrame, batch_id: int) -> None:
-        inputs, gate = _inputs(run, batch_id), Observation()
-        new = run.plan.kept(batch, observing.beside(batch, snapshots), gate).persist()
+    def step(batch: DataFrame, batch_id: int, log: BatchLog) -> None:
+        inputs, gate = _inputs(run, log), Observation()
+        new = run.plan.kept(batch, snapshots, gate).persist()
         try:
             written = new.count()
             if batch_id == 0:
@@ -55,7 +56,7 @@ def history(run: LiveRun) -> tuple[DataFrame, Batches]:
         finally:
             new.unpersist()
 
-    return run.stream(), batches
+    return step
 
 
 def recomputed(lake: Lake, table: Table, rows: DataFrame, snapshots: dict[str, int]) -> DataFrame:
@@ -68,8 +69,8 @@ def _there(run: LiveRun) -> DataFrame:
     return sinks.whole(run.lake.spark, run.lake.path(run.table), plan.stored_schema(run.lake, run.table))
 
 
-def _inputs(run: LiveRun, batch_id: int) -> dict[str, object]:
-    return {"tables": {run.plan.driving: run.log(batch_id).inputs}, "snapshots": run.pinned}
+def _inputs(run: LiveRun, log: BatchLog) -> dict[str, object]:
+    return {"tables": {run.plan.driving: log.inputs}, "snapshots": run.pinned}
 
 
 def _reached(run: LiveRun, batch_id: int, seen: dict[str, object]) -> dict[str, object]:

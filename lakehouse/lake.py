@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from lakehouse import delta_log
 from lakehouse.catalog import Catalog, table_path
-from lakehouse.durations import spark_interval
+from lakehouse.durations import duration
 from lakehouse.errors import CommitError
 from lakehouse.event_time import PARTITION
 from lakehouse.frontier import Journal
@@ -30,14 +32,14 @@ class Lake:
     def path(self, table: Table, side: Side = "") -> Path:
         return table_path(self.settings, table, side)
 
-    def pace(self, table: Table) -> str:
-        """The least time between two micro-batches of the table's live query, as Spark reads it.
+    def pace(self, table: Table) -> timedelta:
+        """The least time between two micro-batches of the table's live query.
 
         Where a pipeline is to be filled every so often only the queries at its head wait: the others have nothing to do
         until then, and follow at once.
         """
         interval = self.settings.freshness_of(table.pipeline).interval
-        return spark_interval(interval) if interval and self.catalog.at_head(table) else self.settings.trigger
+        return interval if interval and self.catalog.at_head(table) else duration(self.settings.trigger, "trigger")
 
     def journal(self, table: Table) -> Journal:
         return Journal(self.settings, table)
@@ -100,11 +102,19 @@ class Lake:
                 raise _gone(self.catalog, table, path, lost)
             gone = {file["path"] for file in lost}
             found = [file for file in found if file["path"] not in gone]
-        files = [str(path / unquote(file["path"])) for file in found]
-        schema = delta_log.schema(path, version)
+        return self._read(path, [path / unquote(file["path"]) for file in found], delta_log.schema(path, version))
+
+    def rows_of(self, table: Table, files: Sequence[Path], schema: StructType) -> DataFrame:
+        """The rows of these files of a table. Raises CommitError for one that is not on disk."""
+        path = self.path(table)
+        if lost := [{"path": str(file.relative_to(path))} for file in files if not file.exists()]:
+            raise _gone(self.catalog, table, path, lost)
+        return self._read(path, files, schema)
+
+    def _read(self, path: Path, files: Sequence[Path], schema: StructType) -> DataFrame:
         if not files:
             return self.spark.createDataFrame([], schema)
-        return self.spark.read.schema(schema).option("basePath", str(path)).parquet(*files)
+        return self.spark.read.schema(schema).option("basePath", str(path)).parquet(*map(str, files))
 
     def snapshots(self, versions: dict[str, int]) -> dict[str, DataFrame]:
         """Inputs without event time, each at its pinned version."""

@@ -21,17 +21,19 @@ from lakehouse import (
     generations,
     ingest,
     keyed,
-    observing,
     plan,
     ranges,
     seam,
     sinks,
 )
+from lakehouse.durations import spark_interval
 from lakehouse.frontier import frontier
 from lakehouse.lake import Lake
-from lakehouse.live_run import LiveRun, began, live_run
+from lakehouse.live_run import BatchLog, LiveRun, began, live_run
 from lakehouse.plan import Plan
 from lakehouse.ranges import EPOCH, Range
+from lakehouse.stream.advance import Step, Stepped
+from lakehouse.stream.strategy import strategy
 from lakehouse.table import Table
 
 _INSTANT = timedelta(microseconds=1)
@@ -45,8 +47,10 @@ def start(
     *,
     available_now: bool = False,
     reached: Callable[[str], None] = lambda point: None,
-) -> StreamingQuery:
-    """Starts the query that fills `table`; its tables must exist (`prepare`). `available_now` ends it at the present.
+) -> StreamingQuery | Stepped:
+    """Starts the query that fills `table`, Spark's own or steps of ours (`stream.strategy`); its tables must exist (`prepare`).
+
+    `available_now` ends it at the present.
 
     Raises DeclarationError if it began as another table (`declared`).
     """
@@ -61,6 +65,7 @@ def start(
         )
         print(told, file=sys.stderr, flush=True)
     generations.fit(lake, table, ingest.replay)
+    filled_by = strategy(lake, table)
     run = live_run(lake, table, reached)
     for name, version in pinned_states(lake, table, run.pinned).items():
         told = (
@@ -68,15 +73,16 @@ def start(
             "changes reads a history, as of the event time"
         )
         print(told, file=sys.stderr, flush=True)
-    closing = run.plan.kind in ("row", "window") and plan.closes_ranges(lake, run.plan)
-    kinds = {"record": ingest.record, "row": _row, "window": _window, "state": keyed.state, "history": keyed.history}
-    stream, batches = (_closing if closing else kinds[run.plan.kind])(run)
+    steps = {"append": _row, "close": _closing, "versions": keyed.history}
+    if filled_by in steps:
+        return Stepped(run, steps[filled_by](run), available_now=available_now, pace=lake.pace(table)).start()
+    kinds = {"record": ingest.record, "window": _window, "state": keyed.state}
+    stream, batches = kinds[run.plan.kind](run)
     lake.spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.name)
     writer = stream.writeStream.queryName(table.name).option("checkpointLocation", str(run.checkpoint))
-    trigger = {"availableNow": True} if available_now else {"processingTime": lake.pace(table)}
+    trigger = {"availableNow": True} if available_now else {"processingTime": spark_interval(lake.pace(table))}
     mode = "update" if table.keeps == "state" else "append"
-    aggregates = not closing and run.plan.kind in ("window", "state")
-    with _gate_kept(lake) if aggregates else nullcontext():
+    with _gate_kept(lake) if filled_by == "state" else nullcontext():
         return writer.outputMode(mode).foreachBatch(batches).trigger(**trigger).start()
 
 
@@ -112,18 +118,16 @@ def prepare(lake: Lake, tables: list[Table]) -> None:
         sinks.create(lake, table)
 
 
-def _row(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
+def _row(run: LiveRun) -> Step:
     lake = run.lake
     driving = lake.catalog.table(run.plan.driving)
-    stream = run.stream()
     snapshots = run.snapshots()
 
-    def batches(batch: DataFrame, batch_id: int) -> None:
-        log = run.log(batch_id)
+    def step(batch: DataFrame, batch_id: int, log: BatchLog) -> None:
         before = lake.journal(run.table).before(run.generation, batch_id)
         gate = Observation()
         others = _near(lake, run, batch) if run.table.deduplicate else None
-        judged = run.plan.derived(batch, observing.beside(batch, snapshots), "live", gate, others=others)
+        judged = run.plan.derived(batch, snapshots, "live", gate, others=others)
         start = (before and before.frontier) or run.start
 
         def counts(_: Mapping[str, object]) -> dict[str, object]:
@@ -142,10 +146,11 @@ def _row(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
             batch_id,
             counts,
             watermark=start,
+            rows=log.rows,
             inputs={"tables": {driving.name: log.inputs}, "snapshots": run.pinned},
         )
 
-    return stream, batches
+    return step
 
 
 def _near(lake: Lake, run: LiveRun, batch: DataFrame) -> DataFrame:
@@ -170,7 +175,7 @@ def _window(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
         try:
             run.write(
                 batch, batch_id, lambda _: _of_gate(run), watermark=log.watermark,
-                frontier=max(log.watermark, run.start),
+                frontier=max(log.watermark, run.start), rows=batch.count(),
                 inputs={"tables": {driving.name: log.inputs}, "snapshots": run.pinned},
             )  # fmt: skip
         finally:
@@ -179,21 +184,20 @@ def _window(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
     return judged, batches
 
 
-def _closing(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
+def _closing(run: LiveRun) -> Step:
     """At each micro-batch the bounded function, on the range that it closes (`plan.closes_ranges`).
 
     The range is complete: of the rows still to come those that fall into it are late.
     """
-    lake, table, step = run.lake, run.table, run.plan
-    driving = lake.catalog.table(step.driving)
-    stream = event_time.arrivals(run.stream(), step.event_time)
+    lake, table, computed = run.lake, run.table, run.plan
+    driving = lake.catalog.table(computed.driving)
     snapshots, histories = run.snapshots(), lake.catalog.histories(table)
 
-    def batches(batch: DataFrame, batch_id: int) -> None:
-        log = run.log(batch_id)
+    def step(batch: DataFrame, batch_id: int, log: BatchLog) -> None:
+        batch = event_time.arrivals(batch, computed.event_time)
         before = lake.journal(table).before(run.generation, batch_id)
         start = (before and before.frontier) or run.start
-        counted = cache(partial(_counted, step, batch))
+        counted = cache(partial(_counted, computed, batch))
         complete = run.complete(log) or counted()["watermark"] or start
         for history in histories:  # a row finds what was valid only once its history is as far; looked at before it is read
             complete = min(complete, frontier(lake.settings, history) or start)
@@ -205,10 +209,11 @@ def _closing(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]
         if ahead == start or not event_time.closes(table, span := Range(start, ahead)):
             run.skip(batch_id, before, **counted() | known)
             return
-        judged = bounded.closing(lake, step, span, snapshots | lake.snapshots(read))
-        run.write(judged, batch_id, lambda _: counted() | known, **known)  # counted after it is written: it can be read sooner
+        judged = bounded.closing(lake, computed, span, snapshots | lake.snapshots(read))
+        # counted after it is written: it can be read sooner
+        run.write(judged, batch_id, lambda _: counted() | known, rows=log.rows, **known)
 
-    return stream, batches
+    return step
 
 
 def _counted(step: Plan, batch: DataFrame) -> dict[str, object]:

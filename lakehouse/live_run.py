@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
@@ -23,6 +26,7 @@ from lakehouse.lake import Lake
 from lakehouse.plan import REASON, Plan
 from lakehouse.ranges import EPOCH, micros, partition_format
 from lakehouse.settings import Settings
+from lakehouse.storage import small_commits
 from lakehouse.table import Table
 
 
@@ -33,6 +37,7 @@ class BatchLog:
     watermark: datetime
     at: datetime
     inputs: dict[str, object]
+    rows: int | None = None  # of the input, if known
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,7 @@ class LiveRun:
         """The frontier of a micro-batch that an earlier life of the query got past; `start` if it wrote nothing then."""
         if batch > self.committed:
             return None
-        noted = sinks.noted(self.lake.spark, self.lake.path(self.table), self.app(batch), batch)
+        noted = sinks.noted(self.lake.path(self.table), self.app(batch), batch)
         return datetime.fromisoformat(noted["frontier"]) if noted else start
 
     @property
@@ -148,12 +153,14 @@ class LiveRun:
         counts: Callable[[Mapping[str, object]], dict[str, object]],
         observed: Sequence[Column] = (),
         completed: Callable[[DataFrame], DataFrame] = lambda judged: judged,
+        rows: int | None = None,
         **known: object,
     ) -> None:
         """Good rows to the table, bad ones to its quarantine, then the journal's line.
 
-        `counts` makes the rest of that line from what was `observed` of the judged rows: in one place with the counts of
-        good and bad, and before they are `completed`, since each such place may cost a copy of every row.
+        `rows`: of the input, if known; few are computed into this process's memory, and committed from there. `counts` makes
+        the rest of that line from what was `observed` of the judged rows: in one place with the counts of good and bad, and
+        before they are `completed`, since each such place may cost a copy of every row.
         """
         started = time.monotonic()
         app = self.app(batch)
@@ -170,17 +177,28 @@ class LiveRun:
         judged = self.due(judged)
         counted = completed(judged.observe(outcome, good, bad, *observed))
         replayed = batch <= self.committed
-        version = sinks.append(plan.good(counted), path, app, batch, metadata, replayed=replayed)
+        few = None if replayed or rows is None or rows > self.lake.settings.step_rows else _few(counted)
+        if few is None:
+            version = sinks.append(plan.good(counted), path, app, batch, metadata, replayed=replayed)
+        else:
+            version = sinks.append_few(few.filter(pc.field(REASON).is_null()), path, app, batch, metadata)
         self.reached("rows")
         seen = observing.observed(outcome) or judged.agg(good, bad, *observed).head().asDict()
-        # the second pass over the batch is paid for only when there is something to put aside
         if seen["bad"] and not (replayed and batch <= sinks.committed(aside, app)):
-            sinks.append(plan.bad(completed(judged)), aside, app, batch, metadata)
+            self._put_aside(few if few is not None else completed(judged), aside, app, batch, metadata)
         self.reached("quarantine")
         told = {**known, **counts(seen), "quarantined": seen["bad"], "written": seen["good"]}
         if self.again and batch == 0:  # its rows have been counted
             told |= {"arrived": 0, "late": 0, "late_from": None, "late_to": None}
         self._tell(batch, version, seconds=time.monotonic() - started, **told)
+
+    def _put_aside(self, judged: "DataFrame | pa.Table", aside: Path, app: str, batch: int, metadata: Mapping) -> None:
+        """The bad rows to the quarantine; of a large batch by a second pass over it, paid for only if there are any."""
+        if isinstance(judged, DataFrame):
+            sinks.append(plan.bad(judged), aside, app, batch, metadata)
+            return
+        bad = self.lake.spark.createDataFrame(judged.filter(pc.field(REASON).is_valid()))
+        sinks.append_few(plan.bad(bad).toArrow(), aside, app, batch, metadata)
 
     def skip(self, batch: int, before: Commit | None, **known: object) -> None:
         """The journal's line of a micro-batch that has nothing for the table: no commit, most of the time of a short one."""
@@ -196,7 +214,7 @@ class LiveRun:
         metadata = {"fingerprint": self.table.fingerprint, "inputs": known["inputs"]}
         self.reached("begin")
         if batch <= self.committed and known["written"]:
-            version = sinks.version_of(self.lake.spark, path, app, batch)
+            version = sinks.version_of(path, app, batch)
         elif batch > self.committed and (known["written"] or batch == 0):
             version = sinks.swap(rows.coalesce(self.lake.settings.shuffle_partitions), path, app, batch, metadata)
         else:
@@ -217,7 +235,8 @@ class LiveRun:
 def renew(lake: Lake, table: Table) -> None:
     """Begins the next generation of a state or history: when its job is started the next time, it computes it anew."""
     generation = checkpoints.generation(lake.settings, table)
-    if (checkpoints.folder_of(lake.settings, table, generation) / "offsets").exists():
+    last = checkpoints.standing(lake.settings, table).last
+    if (last and last.generation == generation) or (checkpoints.folder_of(lake.settings, table, generation) / "offsets").exists():
         checkpoints.begin(lake.settings, table, None, "it was asked for")
 
 
@@ -236,10 +255,22 @@ def live_run(lake: Lake, table: Table, reached: Callable[[str], None] = lambda p
 
 
 def began(settings: Settings, table: Table) -> bool:
-    """Whether the table's live query was ever started, so that it goes on where its checkpoint is."""
-    started = any((settings.root / CHECKPOINTS / table.name).glob("*/offsets"))
-    return started or next(Journal(settings, table).live(), None) is not None
+    """Whether the table's live query was ever started, so that it goes on where it is: by its checkpoint, journal or commits."""
+    if any((settings.root / CHECKPOINTS / table.name).glob("*/offsets")) or next(Journal(settings, table).live(), None):
+        return True
+    return checkpoints.standing(settings, table).written is not None
 
 
 def _instant(milliseconds: int) -> datetime:
     return EPOCH + timedelta(milliseconds=milliseconds)
+
+
+def _few(rows: DataFrame) -> "pa.Table | None":
+    """The rows in memory; None if they are more than that is for, or of columns that only Spark writes."""
+    try:
+        found = rows.toArrow()
+    except Py4JError as err:
+        if "spark.driver.maxResultSize" not in str(err):
+            raise
+        return None
+    return found if small_commits.can_hold(found.schema) else None

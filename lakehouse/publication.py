@@ -105,7 +105,7 @@ def recover(lake: Lake, table: Table) -> None:
     doubt = f"a killed batch run of {table.name} may lack its line in the journal: `lakehouse reconcile` finds what differs"
     if (noted := read_value(path, dict, doubt)) is None:
         return
-    version = sinks.replaced(lake.spark, lake.path(table), noted["run"], noted["before"])
+    version = sinks.replaced(lake.path(table), noted["run"], noted["before"])
     if version is not None:
         told = {(line.version, line.start) for line in lake.journal(table).rewriting()}
         for line in map(decoded, noted.get("commits") or [noted["commit"]]):  # of an earlier version of this library: one

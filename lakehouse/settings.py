@@ -27,14 +27,14 @@ SOONEST_STALE = timedelta(minutes=5)  # Dagster is told of records once a minute
 _PAIRS = ("spark_conf", "freshness", "resources", "together", "repair")
 RESOURCES = (
     "spark_master", "driver_memory", "state_memory_mb", "shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger",
-    "scheduler_pools",
+    "step_rows", "scheduler_pools",
 )  # fmt: skip
 _MEMORY = re.compile(r"\d+[kmgKMG]")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # s3a://bucket; as a path it has one slash
 _REPAIR = re.compile(r"partitions (\d+), rows (\d+)")
 _WHOLE = (
-    "shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger", "state_memory_mb", "restarts", "query_restarts",
-    "metrics_port", "versions",
+    "shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger", "step_rows", "state_memory_mb",
+    "restarts", "query_restarts", "metrics_port", "versions",
 )  # fmt: skip
 
 
@@ -60,6 +60,7 @@ class Settings:
     together: Mapping[str, str] = field(default_factory=dict)  # name -> pipelines that share one process under it: "a, b"
     max_offsets_per_trigger: int = 1_000_000  # records of a topic in one micro-batch
     max_files_per_trigger: int = 1_000  # files of a table in one micro-batch
+    step_rows: int = 20_000  # of the input: a micro-batch of more is written by Spark, one of fewer by the job itself, for less
     early: bool = True  # keep the early results that tables declare; each costs a bounded run at every refresh
     metrics_host: str = "127.0.0.1"  # where `lakehouse metrics` listens; it asks nobody who they are
     metrics_port: int = 9464  # 0: any that is free
@@ -103,6 +104,8 @@ class Settings:
         for name in ("shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name}={getattr(self, name)}: at least 1; no micro-batch could move otherwise")
+        if self.step_rows < 0:
+            raise SettingsError(f"step_rows={self.step_rows}: 0 or more; with 0 Spark writes every micro-batch")
         if self.versions < 1:
             raise SettingsError(f"versions={self.versions}: at least 1, the present one; raise it")
         if self.state_memory_mb < 16:

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
@@ -14,7 +15,11 @@ from lakehouse.errors import CommitError, DeclarationError
 from lakehouse.event_time import ORIGIN, PARTITION, WINDOW
 from lakehouse.files import alone
 from lakehouse.lake import Lake
+from lakehouse.storage import small_commits
 from lakehouse.table import Table
+
+if TYPE_CHECKING:
+    import pyarrow
 
 _CHECKPOINTS = 50  # commits from one of Delta's checkpoints to the next
 _PROPERTIES = {
@@ -105,10 +110,15 @@ def append(
     """
     if replayed:
         rows.write.format("noop").mode("overwrite").save()
-        return version_of(rows.sparkSession, path, app, batch)
+        return version_of(path, app, batch)
     transaction = _transaction(rows.sparkSession, path, known=True)
     files = transaction.writeFiles(rows._jdf)
     return _commit_batch(rows.sparkSession, path, transaction, files, "Append", app, batch, metadata)
+
+
+def append_few(rows: "pyarrow.Table", path: Path, app: str, batch: int, metadata: Mapping[str, object]) -> int:
+    """As `append`, of rows that are here already: without a Spark job."""
+    return small_commits.append(rows, path, app, batch, _text(app, batch, metadata))
 
 
 def whole(spark: SparkSession, path: Path, schema: StructType) -> DataFrame:
@@ -164,7 +174,8 @@ def _transaction(spark: SparkSession, path: Path, *, known: bool = False):
     if known:
         last = log.unsafeVolatileSnapshot()
         recent = last.version() - last.checkpointProvider().version() <= _CHECKPOINTS
-        if recent and (path / "_delta_log" / f"{last.version():020}.json").exists():  # else it has been removed, and made anew
+        there, next_one = ((path / "_delta_log" / f"{last.version() + n:020}.json").exists() for n in (0, 1))
+        if recent and there and not next_one:  # else it has been removed, and made anew, or others have committed since
             return log.startTransaction(jvm.scala.Option.empty(), jvm.scala.Some(last))
     return log.startTransaction()
 
@@ -227,9 +238,9 @@ def purge(path: Path, partitions: Sequence[str]) -> int:
     return len(found)
 
 
-def replaced(spark: SparkSession, path: Path, run: str, after: int) -> int | None:
+def replaced(path: Path, run: str, after: int) -> int | None:
     """The version, later than `after`, by which that run replaced partitions; None if it did not."""
-    return _marked(spark, path, f"bounded:{run}", 0, after)
+    return _marked(path, f"bounded:{run}", 0, after)
 
 
 def holds(path: Path, partitions: Sequence[str]) -> bool:
@@ -250,9 +261,9 @@ def _text(app: str, batch: int, metadata: Mapping[str, object]) -> str:
     return json.dumps({"app": app, "batch": batch, **metadata}, default=str)
 
 
-def version_of(spark: SparkSession, path: Path, app: str, batch: int) -> int:
+def version_of(path: Path, app: str, batch: int) -> int:
     """The version by which `app` wrote that batch. Raises CommitError."""
-    found = _marked(spark, path, app, batch)
+    found = _marked(path, app, batch)
     if found is None:
         raise CommitError(
             f"table={path.name}, batch={batch}: no commit of {app} in its history; the log was cut or edited"
@@ -260,24 +271,22 @@ def version_of(spark: SparkSession, path: Path, app: str, batch: int) -> int:
     return found
 
 
-def noted(spark: SparkSession, path: Path, app: str, batch: int) -> dict | None:
+def noted(path: Path, app: str, batch: int) -> dict | None:
     """What `app` noted with its commit of that batch; None if it made none."""
-    found = _marked(spark, path, app, batch)
+    found = _marked(path, app, batch)
     if found is None:
         return None
     with (path / "_delta_log" / f"{found:020}.json").open() as log:
         return json.loads(json.loads(log.readline())["commitInfo"]["userMetadata"])
 
 
-def _marked(spark: SparkSession, path: Path, app: str, batch: int, after: int = -1) -> int | None:
+def _marked(path: Path, app: str, batch: int, after: int = -1) -> int | None:
     """The version, later than `after`, whose commit carries our mark: other writers may have committed since.
 
     From the newest backwards, file by file: the table's state, which grows with its files, is not loaded for that.
     """
     mark = json.dumps(f'{{"app": "{app}", "batch": {batch},')[:-1]  # as it stands in the log, quoted once more
-    latest = spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path)).update(
-        False, spark._jvm.scala.Option.empty(), spark._jvm.scala.Option.empty()
-    ).version()  # fmt: skip
+    latest = delta_log.latest(path)
     for version in range(latest, after, -1):
         commit = path / "_delta_log" / f"{version:020}.json"
         if not commit.exists():

@@ -33,6 +33,7 @@ from lakehouse.lake import Lake
 from lakehouse.live_run import BatchLog, live_run
 from lakehouse.ranges import EPOCH, Range
 from lakehouse.settings import Settings
+from lakehouse.stream.advance import StepFailed
 
 COMMIT_POINTS = ("begin", "rows", "quarantine", "journal")
 Value = Mapping[str, object] | bytes | str | None
@@ -96,10 +97,11 @@ class Stage:
         columns = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("partition", pa.int32()), ("offset", pa.int64()),
                              ("timestamp", pa.timestamp("us", "UTC"))])  # fmt: skip
         arrow = pa.Table.from_pylist([dict(zip(columns.names, row, strict=True)) for row in rows], columns)
-        records = self.lake.spark.createDataFrame(arrow).repartition(2)  # a commit of more than one file
+        records = self.lake.spark.createDataFrame(arrow).repartition(2)
         self._now += timedelta(seconds=1)
         log = BatchLog(EPOCH, self._now, {t: {str(p): n for p, n in ends.items()} for t, ends in progress.items()})
         batch_id = self._batches.get(record, 0)
+        log = replace(log, rows=len(rows) if batch_id % 2 else None)  # by Spark in more than one file, and without it in one
         self._batches[record] = batch_id + 1
         run = live_run(self.lake, table)
         judged = run.plan.record({name: records if name == source else records.limit(0) for name in topics})
@@ -124,19 +126,23 @@ class Stage:
         """Lets time pass at the broker: a partition that has no message meanwhile is silent for so long."""
         self._now += time
 
-    def run(self, *tables: str, files_per_batch: int = 1_000, abort_at: str | None = None) -> None:
+    def run(
+        self, *tables: str, files_per_batch: int = 1_000, abort_at: str | None = None, by_spark: bool = False
+    ) -> None:  # fmt: skip
         """Runs live queries up to the present, each input commit cut into micro-batches of `files_per_batch` files.
 
-        With `abort_at` each query crashes in its first micro-batch at that commit point, and is then resumed.
+        With `abort_at` each query crashes in its first micro-batch at that commit point, and is then resumed. `by_spark` has
+        Spark write what is few enough to be written without it, too.
         """
-        lake = replace(self.lake, settings=replace(self.lake.settings, max_files_per_trigger=files_per_batch))
+        few = 0 if by_spark else self.lake.settings.step_rows
+        lake = replace(self.lake, settings=replace(self.lake.settings, max_files_per_trigger=files_per_batch, step_rows=few))
         for name in tables:
             table = lake.catalog.table(name)
             before = self._last_batch(name)
             if abort_at:
                 try:
                     live.start(lake, table, available_now=True, reached=self._aborting(name, abort_at)).awaitTermination()
-                except StreamingQueryException as err:
+                except (StreamingQueryException, StepFailed) as err:
                     if Aborted.__name__ not in str(err):
                         raise
             query = live.start(lake, table, available_now=True)

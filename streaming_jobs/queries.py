@@ -17,6 +17,7 @@ from lakehouse.errors import CommitError, JobError, TopicError
 from lakehouse.frontier import note_dropped
 from lakehouse.lake import Lake
 from lakehouse.ranges import text
+from lakehouse.stream.advance import Stepped
 from lakehouse.table import Table
 from streaming_jobs import healing, progress
 from streaming_jobs.healing import Failure
@@ -35,7 +36,7 @@ class LiveQuery:
         before: QueryStatus | None = None,
     ) -> None:  # fmt: skip
         self.lake, self.table, self.guard = lake, table, guard
-        self.query: StreamingQuery | None = None
+        self.query: StreamingQuery | Stepped | None = None
         self.status = before or QueryStatus(table.name, False, since=progress.now())
         self.failures: list[Failure] = []
         self.due: datetime | None = None  # of the next restart
@@ -84,7 +85,7 @@ class LiveQuery:
         error = self.failure()
         if not error:
             return
-        stuck = _in_flight(self.lake, self.table)
+        stuck = self.query.in_flight if isinstance(self.query, Stepped) else _in_flight(self.lake, self.table)
         now = datetime.now(UTC)
         self.failures = [*self.failures[-100:], Failure(now, stuck and stuck[0], error)]
         most = self.lake.settings.query_restarts

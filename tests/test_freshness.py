@@ -21,6 +21,7 @@ from assets import definitions
 from lakehouse import broker, catalog, cli, jars, proof
 from lakehouse.cron import cron
 from lakehouse.digest import digest
+from lakehouse.durations import duration
 from lakehouse.errors import JobError, SettingsError
 from lakehouse.files import replace_file
 from lakehouse.freshness import freshness
@@ -105,8 +106,8 @@ def test_only_the_head_of_a_pipeline_waits_for_the_interval():
     settings = Settings(tables=SENSORS, freshness={"sensors": "every 10 minutes"})
     lake = Lake(None, settings, catalog.load(settings))
     paces = {table.name: lake.pace(table) for table in lake.catalog}
-    assert paces.pop("sensor_readings") == "600000000 microseconds"
-    assert set(paces.values()) == {settings.trigger}
+    assert paces.pop("sensor_readings") == timedelta(minutes=10)
+    assert set(paces.values()) == {duration(settings.trigger)}
 
 
 # ---- supervision

@@ -7,7 +7,6 @@ from types import ModuleType
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -17,6 +16,7 @@ from lakehouse.catalog import catalog_of
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.histories import as_of
 from lakehouse.state import state
+from lakehouse.stream.advance import StepFailed
 from lakehouse.table import kafka, table, tumbling
 from lakehouse.testing import COMMIT_POINTS, Aborted, Stage, assert_live_equals_bounded
 
@@ -221,7 +221,7 @@ def test_a_batch_that_is_replayed_closes_what_it_had_closed_however_far_the_stre
         if point == "rows":
             raise Aborted(point)
 
-    with pytest.raises(StreamingQueryException, match="Aborted"):
+    with pytest.raises(StepFailed, match="Aborted"):
         live.start(lake, table, available_now=True, reached=crash).awaitTermination()
     assert stage.frontier("payments_with_city") is None, "its rows are written, its journal does not know"
     stage.run("cities", "payments_with_city")

@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 from types import ModuleType
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -14,6 +13,7 @@ from lakehouse.catalog import catalog_of
 from lakehouse.errors import DeclarationError
 from lakehouse.lake import Lake
 from lakehouse.settings import Settings
+from lakehouse.stream.advance import StepFailed
 from lakehouse.table import files, interval, kafka, session, sql_table, table, tumbling
 from lakehouse.testing import Stage, assert_live_equals_bounded
 from streaming_jobs import progress, views
@@ -223,7 +223,7 @@ def test_a_query_that_fails_says_its_cause_and_keeps_the_rest_in_a_file(fed):
 
     query = LiveQuery(fed.lake, fed.lake.catalog.table("framed_by_time"), fails)
     query.start(available_now=True)
-    with pytest.raises(StreamingQueryException):
+    with pytest.raises(StepFailed):
         query.query.awaitTermination()
     assert query.failure() == "RuntimeError: not at begin"
     kept = progress.job_folder(fed.lake.settings, query.table.pipeline) / "framed_by_time.failure.txt"

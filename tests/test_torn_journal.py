@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,8 @@ def many(spark, tmp_path_factory) -> Path:
         rows = [(minute // 10 % 2, reading(f"00:{minute + n}:00", f"{50 + n}.00")) for n in range(1, 10, 3)]
         stage.feed("sensor_readings", [*rows, reading("00:00:01", "40.00"), b"junk"])
     stage.advance("sensor_readings", reading("02:10:00", "60.00"))
-    stage.run("valid_readings", files_per_batch=3)
-    stage.run("sensor_averages", files_per_batch=3)
+    stage.run("valid_readings", files_per_batch=1)
+    stage.run("sensor_averages", files_per_batch=1)
     return stage.lake.settings.root
 
 
@@ -100,16 +101,19 @@ def test_a_journal_that_is_gone_is_put_back_whole(settings):
 @pytest.mark.parametrize("name", TABLES)
 def test_lines_that_were_not_copied_are_made_again_from_the_tables_own_commits(settings, name):
     whole = lines_of(settings, name)
-    done = settings.root / "_checkpoints" / name / "1" / "commits" / f"{whole[-1].batch}"
-    done.parent.mkdir(parents=True, exist_ok=True)
-    done.touch()  # Spark knows the last micro-batch as done, so it will not run again
+    if name == "sensor_readings":
+        done = settings.root / "_checkpoints" / name / "1" / "commits" / f"{whole[-1].batch}"
+        done.parent.mkdir(parents=True, exist_ok=True)
+        done.touch()  # Spark knows the last micro-batch as done, so it will not run again
     table = table_of(settings, name)
     cut(settings, name, len(whole) - 1)
     told = journal_repair.mend(settings, table)
     assert "made again from the table's own commits" in told and "not known any more" in told, told
     made = lines_of(settings, name)
     known = ("generation", "batch", "version", "fingerprint", "inputs", "written", "quarantined", "watermark")
-    written = [line for line in whole if line.version > 0]
+    written = [whole[0], *(line for before, line in pairwise(whole) if line.version > before.version)]
+    if name != "sensor_readings":
+        written.pop()  # the last commit of a table that is stepped is looked at once more when its job is started
     assert [line.batch for line in made] == [line.batch for line in written]
     for line, was in zip(made, written, strict=True):
         assert {n: getattr(line, n) for n in known} == {n: getattr(was, n) for n in known}
@@ -123,8 +127,6 @@ def test_lines_that_were_not_copied_are_made_again_from_the_tables_own_commits(s
 
 def test_a_micro_batch_that_a_crash_kept_from_the_journal_is_no_damage(settings):
     cut(settings, "valid_readings", 1)
-    last = lines_of(settings, "valid_readings")[-1].batch + 1
-    (settings.root / "_checkpoints" / "valid_readings" / "1" / "commits" / f"{last}").unlink()
     assert journal_repair.mend(settings, table_of(settings, "valid_readings")) == "", "it is run again"
 
 
@@ -172,7 +174,6 @@ def test_what_is_known_of_a_table_that_was_removed_is_not_put_into_the_one_made_
     before = lines_of(settings, table.name)
     for side in ("", "quarantine"):
         shutil.rmtree(table_path(settings, table, side))
-    shutil.rmtree(settings.root / "_checkpoints" / table.name)
     journal_of(settings, table.name).unlink()
     live.prepare(lake, [table])
     assert journal_repair.mend(settings, table) == ""

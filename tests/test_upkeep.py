@@ -17,7 +17,6 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
-from pyspark.errors import StreamingQueryException
 from typer.testing import CliRunner
 
 from batch_jobs import commands, maintain
@@ -29,6 +28,7 @@ from lakehouse.frontier import Certificate, certificates, certify
 from lakehouse.publication import intended
 from lakehouse.ranges import parse_range
 from lakehouse.settings import Settings, to_environment
+from lakehouse.stream.advance import StepFailed
 from lakehouse.tables import sensors
 from lakehouse.testing import Stage, assert_live_equals_bounded
 from lakehouse.upkeep import Place, Upkeep
@@ -45,7 +45,7 @@ def stage(spark, tmp_path) -> Stage:
     for hour in range(3):
         for minute in (10, 40):
             stage.feed("sensor_readings", [_reading(hour, minute, n) for n in range(6)])
-            stage.run(*TABLES[1 : 2 if hour else 3])
+            stage.run(*TABLES[1 : 2 if hour else 3], by_spark=True)
         if not hour:
             checkpointed(stage)
     return stage
@@ -243,7 +243,7 @@ def test_a_batch_that_crashed_finds_its_commit_when_the_past_has_gone(spark, tmp
     for minute in (10, 40):
         stage.feed("sensor_readings", [_reading(0, minute, n) for n in range(3)])
         query = live.start(stage.lake, table, available_now=True, reached=_crash_after_rows if minute == 40 else _go_on)
-        with pytest.raises(StreamingQueryException, match="ZeroDivisionError") if minute == 40 else nullcontext():
+        with pytest.raises(StepFailed, match="ZeroDivisionError") if minute == 40 else nullcontext():
             query.awaitTermination()
     for _ in range(3):
         write_deltalake(str(path), DeltaTable(str(path)).to_pyarrow_table().slice(0, 0), mode="append")

@@ -131,7 +131,7 @@ def _played(stage: Stage, suite: Suite, story: Story) -> Counter[str]:
         messages = [(e.partition, suite.message(e)) for e in batch.events]
         stage.feed(suite.ingest, messages + [(0, b"\xff junk")] * batch.junk, abort_at=batch.crash)
         if number == story.early:
-            stage.run(*names, files_per_batch=story.files, abort_at=first)
+            stage.run(*names, files_per_batch=story.files, abort_at=first, by_spark=True)
     end = max((e.at for e in story.events), default=0)
     stage.advance(suite.ingest, suite.message(Event(end + 3600, 1, 0, 70)))
     if any(t.grain == "day" for t in tables):

@@ -1,0 +1,146 @@
+"""How far a table has read its input, and what comes next: files, commit by commit, by the input's log alone.
+
+A position is written with the rows that were computed up to it, in their commit, in the form of Spark's own offsets
+(`reservoirVersion`, `index`): a table whose query was Spark's goes on by steps, and the other way round.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from lakehouse import delta_log
+from lakehouse.errors import CommitError
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """The next file to read: that behind `index` of a version of the input; -1: the version's first."""
+
+    version: int
+    index: int = -1
+
+    @classmethod
+    def of(cls, offset: Mapping) -> "Position":
+        if offset.get("isStartingVersion"):  # Spark had read the table as it was at that version, in one batch
+            return cls(offset["reservoirVersion"] + 1)
+        return cls(offset["reservoirVersion"], max(offset["index"], -1))
+
+    def offset(self, identity: str) -> dict[str, object]:
+        """As it is kept with a commit. `identity`: the input's id, which no other table has."""
+        return {
+            "sourceVersion": 1, "reservoirId": identity, "reservoirVersion": self.version, "index": self.index,
+            "isStartingVersion": False,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one step reads: files of the input, the rows in them, and where the next step begins."""
+
+    files: tuple[Path, ...]
+    rows: int
+    end: Position
+
+
+@dataclass(frozen=True, slots=True)
+class _Added:
+    path: Path
+    rows: int
+    after: Position
+
+
+def whole(path: Path, version: int) -> Piece:
+    """The table as it is at that version."""
+    files = delta_log.files(path, version)
+    rows = sum(file["num_records"] or 0 for file in files)
+    return Piece(tuple(path / unquote(file["path"]) for file in files), rows, Position(version + 1))
+
+
+def following(path: Path, position: Position, files: int, until: int | None = None) -> Piece:
+    """What was added behind the position, at most so many `files`, in commits up to version `until`.
+
+    Without files it tells how far the log has nothing to read. Raises CommitError if the log was cut behind the position.
+    """
+    taken: list[_Added] = []
+    version = position.version
+    while (until is None or version <= until) and (found := _added(path, version)) is not None:
+        new = [file for file in found if file.after > position]
+        if len(taken) + len(new) > files:
+            taken += new[: files - len(taken)]
+            return _piece(taken, taken[-1].after)
+        taken += new
+        version += 1
+        if len(taken) == files:
+            break
+    if not taken and version == position.version:
+        _check_kept(path, version)
+        return Piece((), 0, position)
+    return _piece(taken, Position(version))
+
+
+def between(path: Path, start: Position, end: Position) -> Piece:
+    """What lies between two positions: what a step that was cut off had read."""
+    last = end.version if end.index >= 0 else end.version - 1
+    found = (file for version in range(start.version, last + 1) for file in _kept(path, version))
+    return _piece([file for file in found if start < file.after <= end], end)
+
+
+def begins(path: Path) -> Position:
+    """The first commit that the input's log still has."""
+    return Position(delta_log.oldest(path))
+
+
+def _piece(files: list[_Added], end: Position) -> Piece:
+    return Piece(tuple(file.path for file in files), sum(file.rows for file in files), end)
+
+
+def _kept(path: Path, version: int) -> list[_Added]:
+    found = _added(path, version)
+    if found is None:
+        _check_kept(path, version)
+        raise CommitError(f"input={path.name}, version={version}: the table's log ends before it, and it was read; put it back")
+    return found
+
+
+def _check_kept(path: Path, version: int) -> None:
+    """Raises CommitError if the version was cut from the log; it may also be yet to come."""
+    oldest = delta_log.oldest(path)
+    if version < oldest:
+        raise CommitError(
+            f"input={path.name}, version={version}: its log begins with {oldest}, and was read up to there only; give the table "
+            "that reads it a new name, and begin that by `lakehouse seam`"
+        )
+
+
+def _added(path: Path, version: int) -> list[_Added] | None:
+    """The files of rows that a commit added, each with the position behind it; None if the log does not have the commit.
+
+    A commit that also removed rows put others in their place: what it replaced went downstream already, and what follows from
+    the change is computed again by those who repair it.
+    """
+    try:
+        lines = (path / "_delta_log" / f"{version:020}.json").read_text().splitlines()
+    except FileNotFoundError:
+        return None
+    moved = [(kind, action[kind]) for kind, action in _actions(lines) if action[kind]["dataChange"]]
+    if any(kind == "remove" for kind, _ in moved):
+        return []
+    last = len(moved) - 1
+    return [
+        _Added(
+            path / unquote(file["path"]),
+            json.loads(file.get("stats") or "{}").get("numRecords", 0),
+            Position(version + 1) if index == last else Position(version, index),
+        )
+        for index, (_, file) in enumerate(moved)
+    ]
+
+
+def _actions(lines: list[str]) -> Iterator[tuple[str, dict]]:
+    for line in lines:
+        action = json.loads(line)
+        kind = next(iter(action), "")
+        if kind in ("add", "remove"):
+            yield kind, action

@@ -1,0 +1,110 @@
+"""Commits without a Spark job: what Spark and deltalake read of them is what Spark itself would have written."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+from deltalake import DeltaTable
+
+from lakehouse import delta_log, sinks
+from lakehouse.errors import CommitError
+from lakehouse.files import alone
+from lakehouse.ranges import Range
+from lakehouse.storage import small_commits
+
+APP = "rows:live:1"
+WIDE = (
+    "w struct<start: timestamp, end: timestamp>, at timestamp, local timestamp_ntz, day date, n bigint, i int, s smallint, "
+    "y tinyint, f float, d double, price decimal(9,2), large decimal(30,6), ok boolean, name string, raw binary, "
+    "list array<struct<a: int, b: string>>, named map<string, decimal(5,1)>, _origin string, _partition string"
+)
+AT = datetime(2026, 3, 29, 1, 30, 0, 123456, UTC)
+
+
+def values(n: int, partition: str | None = "2026-03-29-01") -> tuple:
+    return (
+        (AT, AT), AT, AT.replace(tzinfo=None), AT.date(), n, n, n, n, 1.5, 2.5, Decimal("12.34"), Decimal("1.000001"), True,
+        f"näme {n}", b"\xff", [(1, "x")], {"k": Decimal("1.5")}, "live", partition,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def rows(spark):
+    none = (None,) * 17 + ("live", None)
+    return spark.createDataFrame([values(1), values(2), values(3, "2026-03-29-02"), none], WIDE).coalesce(1)
+
+
+@pytest.fixture
+def tables(rows, tmp_path):
+    """A table that Spark writes and one that is written without it, alike."""
+    paths = [tmp_path / "spark", tmp_path / "ours"]
+    for path in paths:
+        sinks._create(path, rows.schema, True, "w,at,_origin")
+    sinks.append(rows, paths[0], APP, 0, {"inputs": {}})
+    sinks.append_few(rows.toArrow(), paths[1], APP, 0, {"inputs": {}})
+    return paths
+
+
+def test_spark_and_deltalake_read_the_same_rows(spark, tables):
+    assert small_commits.can_hold(spark.read.format("delta").load(str(tables[0])).toArrow().schema)
+    theirs, ours = (spark.read.format("delta").load(str(path)) for path in tables)
+    assert theirs.schema == ours.schema
+    assert sorted(map(str, theirs.collect())) == sorted(map(str, ours.collect())) and ours.count() == 4
+    one, other = (DeltaTable(str(path)).to_pyarrow_table().sort_by([("n", "ascending")]) for path in tables)
+    assert one.equals(other)
+
+
+def test_statistics_choose_the_same_files(tables):
+    found = [
+        sorted(
+            ({k: v for k, v in file.items() if k.startswith(("min.", "max.", "null_count.", "num_", "partition."))}
+             for file in delta_log.files(path)), key=str,
+        )
+        for path in tables
+    ]  # fmt: skip
+    assert found[0] == found[1] and found[0][0]["min.at"]
+    logs = [json.loads(line) for line in (tables[1] / "_delta_log" / f"{1:020}.json").read_text().splitlines()]
+    spans = [delta_log.may_hold(file, "at", Range(AT, AT.replace(second=1))) for file in delta_log.files(tables[1])]
+    assert any(spans) and any("txn" in action for action in logs)
+
+
+def test_the_batch_is_noted_with_the_rows_and_never_committed_twice(spark, tables, rows):
+    path = tables[1]
+    assert sinks.committed(path, APP) == 0 and sinks.version_of(path, APP, 0) == 1
+    empty = rows.toArrow().slice(0, 0)
+    assert sinks.append_few(empty, path, APP, 1, {"inputs": {"a": 1}}) == 2
+    assert sinks.noted(path, APP, 1) == {"app": APP, "batch": 1, "inputs": {"a": 1}}
+    with pytest.raises(CommitError, match="batch=1: rows:live:1 has committed batch 1 already"):
+        sinks.append_few(rows.toArrow(), path, APP, 1, {})
+    assert sinks.append(rows, path, APP, 2, {}) == 3, "Spark goes on behind it"
+    assert sinks.append_few(rows.toArrow(), path, APP, 3, {}) == 4, "and it behind Spark"
+    assert spark.read.format("delta").load(str(path)).count() == 4 * 3
+
+
+def test_it_waits_for_a_commit_under_way(tables, rows):
+    path = tables[1]
+    with ThreadPoolExecutor() as pool:
+        with alone(path / "_delta_log" / ".commit.lock"):
+            ours = pool.submit(sinks.append_few, rows.toArrow(), path, APP, 1, {})
+            with pytest.raises(TimeoutError):
+                ours.result(timeout=1)
+        assert ours.result(timeout=60) == 2
+
+
+def test_a_table_that_was_removed_and_made_anew_is_another_one(tables, rows, tmp_path):
+    import shutil
+
+    path = tables[1]
+    for batch in (1, 2):
+        sinks.append_few(rows.toArrow(), path, APP, batch, {})
+    shutil.rmtree(path)
+    sinks._create(path, rows.schema, True, "w,at,_origin")
+    assert sinks.append_few(rows.toArrow(), path, APP, 0, {}) == 1
+    assert DeltaTable(str(path)).to_pyarrow_dataset().count_rows() == 4
+
+
+def test_columns_that_only_spark_writes_are_left_to_it(spark):
+    odd = spark.sql("SELECT INTERVAL '1' DAY AS span, 1 AS n")
+    assert not small_commits.can_hold(odd.toArrow().schema)
