@@ -1,9 +1,9 @@
-"""The checkpoint of a live query, and whether it fits what its table holds.
+"""Where a table stands by its own commits, and whether the checkpoint of a query of Spark's fits that.
 
-Each life of a checkpoint is a generation: a folder `_checkpoints/<table>/<generation>`, and an application of Delta's own
-transactions, `<table>:live:<generation>`. Delta skips a transaction that is not above the last one of its application, and
-takes none of them back when a table is restored. So a generation that begins is above all that folders, the journal,
-`_ledger/<table>.generations.jsonl` and transactions know.
+Each life of a query is a generation: a folder `_checkpoints/<table>/<generation>`, if it is Spark's, and an application of
+Delta's own transactions, `<table>:live:<generation>`. Delta skips a transaction that is not above the last one of its
+application, and takes none of them back when a table is restored. So a generation that begins is above all that folders, the
+journal, `_ledger/<table>.generations.jsonl` and transactions know.
 """
 
 import json
@@ -203,16 +203,13 @@ def _beginnings(settings: Settings, table: Table) -> Path:
 
 
 def misfit(
-    checkpoint: Path, standing: Standing, begun: Beginning | None, inputs: Mapping | None, *, continues: bool, stateful: bool
-) -> str:
-    """Why the query cannot go on from its checkpoint; empty if it can. `inputs`: what the table's last micro-batch had read.
-
-    `continues`: a generation of such a query begins with a written checkpoint, and goes on with the numbers of the one before.
-    """
+    checkpoint: Path, standing: Standing, begun: Beginning | None, inputs: Mapping | None, *, stateful: bool
+) -> str:  # fmt: skip
+    """Why the query cannot go on from its checkpoint; empty if it can. `inputs`: what the table's last micro-batch had read."""
     own, number = int(checkpoint.name), standing.number
     offsets, commits = numbers(checkpoint / "offsets"), numbers(checkpoint / "commits")
     if not offsets and not commits:
-        empty = number is None or (number[0] < own and not continues and not stateful)
+        empty = number is None or (number[0] < own and not stateful)
         return "" if empty else "it is gone"
     if not offsets or not (checkpoint / "metadata").is_file():
         return f"its {'metadata' if offsets else 'offsets'} is gone"
@@ -227,7 +224,7 @@ def misfit(
         return f"it is of generation {own}, and the table of generation {of}"
     if of < own and done < 0 and after in (None, number):
         return ""  # its first micro-batch has written nothing yet
-    if of < own and not (continues and after == number):
+    if of < own:
         return f"it is at micro-batch {done} of generation {own}, and the table holds none of that"
     if not done <= batch <= begins:
         return f"it is at micro-batch {done}, and the table at {batch}"
@@ -255,8 +252,8 @@ def state_gone(checkpoint: Path, batch: int) -> str:
     return "" if numbers(operator) else "its state is gone"
 
 
-def write(spark: SparkSession, checkpoint: Path, done: tuple[int, Mapping] | None, due: tuple[int, Mapping] | None) -> None:
-    """Makes the checkpoint of a query of one source, as Spark does: the micro-batch `done` is committed, and `due` is next."""
+def write(spark: SparkSession, checkpoint: Path, offset: Mapping) -> None:
+    """Makes the checkpoint of a query of one source, as Spark does, that has its first micro-batch read up to the offset."""
     metadata = spark._jvm.org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata
     now = int(datetime.now(UTC).timestamp() * 1000)
     known = json.loads(metadata.apply(0, now, spark._jsparkSession.conf()).json())
@@ -265,11 +262,7 @@ def write(spark: SparkSession, checkpoint: Path, done: tuple[int, Mapping] | Non
     (checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
     for folder in ("offsets", "commits"):
         (checkpoint / folder).mkdir()
-    before = (done[0] - 1, done[1]) if done and done[0] else None  # of the last two Spark asks for both
-    for batch, offset in filter(None, (before, done, due)):
-        (checkpoint / "offsets" / str(batch)).write_text(f"v1\n{json.dumps(known)}\n{json.dumps(offset)}")
-    if done:
-        (checkpoint / "commits" / str(done[0])).write_text('v1\n{"nextBatchWatermarkMs":0}')
+    (checkpoint / "offsets" / "0").write_text(f"v1\n{json.dumps(known)}\n{json.dumps(offset)}")
 
 
 def topics_begun(checkpoint: Path) -> dict | None:

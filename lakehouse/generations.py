@@ -3,9 +3,9 @@
 What the next generation begins with, by kind of table:
 
     ingest           the offsets that the last commit had read; of a commit without its journal line the rest is written first
-    row, closing     a written checkpoint: the position of the last commit in the input, between two files if need be
+    stepped          the position of the last commit that the table holds (`stream.strategy`); it has no checkpoint
     window (state)   its state built again: the input from the first version on that holds a row of a window still open
-    keyed            all of its record, as after `lakehouse backfill`
+    keyed, versions  all of its record, as after `lakehouse backfill`
 """
 
 import sys
@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from deltalake import DeltaTable
 
-from lakehouse import checkpoints, delta_log, plan, seam, sinks
+from lakehouse import checkpoints, delta_log, seam, sinks
 from lakehouse.catalog import table_path
 from lakehouse.checkpoints import Standing, Written
 from lakehouse.errors import CommitError, JobError
@@ -37,13 +37,10 @@ def fit(lake: Lake, table: Table, replay: Replay) -> str:
         return _fit_stepped(lake, table, standing)
     own = checkpoints.generation(lake.settings, table)
     checkpoint = checkpoints.folder_of(lake.settings, table, own)
-    kind, stateful = lake.catalog.kind(table), _stateful(lake, table)
-    continues = kind in ("row", "window") and not stateful
+    kind = lake.catalog.kind(table)
     last, begun = standing.last, checkpoints.beginning(lake.settings, table, own)
-    wrong = checkpoints.misfit(
-        checkpoint, standing, begun, last and _position(lake, table, last), continues=continues,
-        stateful=stateful and kind == "window",
-    )  # fmt: skip
+    inputs = last and _position(lake, table, last)
+    wrong = checkpoints.misfit(checkpoint, standing, begun, inputs, stateful=kind == "window")
     if kind == "state" and not wrong and (done := checkpoints.numbers(checkpoint / "commits")):
         wrong = checkpoints.state_gone(checkpoint, done[-1])
     if fault := last and _input_fault(lake, table, _position(lake, table, last)):
@@ -91,12 +88,6 @@ def _behind(table: Table, standing: Standing) -> str:
     return f"micro-batch {last.batch} of generation {last.generation}" if last else "nothing, with all that its input has"
 
 
-def _stateful(lake: Lake, table: Table) -> bool:
-    """Whether Spark keeps state for the table's query."""
-    kind = lake.catalog.kind(table)
-    return kind == "state" or (kind == "window" and not plan.closes_ranges(lake, plan.plan_of(lake, table, judged=False)))
-
-
 def _position(lake: Lake, table: Table, last: Written | Commit) -> Mapping:
     """What a micro-batch had read of the input that its query follows."""
     driving = lake.catalog.driving_input(table)
@@ -112,29 +103,16 @@ def _begin(lake: Lake, table: Table, standing: Standing, why: str, replay: Repla
         )
     if kind == "record" and pending:
         replay(lake, table, pending)
-    more = _state_from(lake, table, standing) if last and kind == "window" and _stateful(lake, table) else {}
-    continues = bool(last) and kind in ("row", "window") and not more
-    begun = checkpoints.begin(lake.settings, table, standing.number, why, continues=continues, **more)
-    if last and kind in ("row", "window"):
-        _written(lake, table, standing, begun.generation, again=bool(more))
+    again = _state_from(lake, table, standing) if last and kind == "window" else {}
+    begun = checkpoints.begin(lake.settings, table, standing.number, why, **again)
+    if again:
+        folder = checkpoints.folder_of(lake.settings, table, begun.generation)
+        checkpoints.write(lake.spark, folder, _position(lake, table, last))
     return (
         f"table={table.name}, generation={begun.generation}: the checkpoint did not fit the table ({why}), so a new generation "
         f"begins behind {_behind(table, standing)}; no row is lost or doubled. Look for what removed or replaced the folder "
         f"{checkpoints.folder_of(lake.settings, table, begun.generation).parent}"
     )
-
-
-def _written(lake: Lake, table: Table, standing: Standing, generation: int, *, again: bool) -> None:
-    """The checkpoint of a new generation of one source: at the table's position, or to read `again` what lies before that."""
-    checkpoint = checkpoints.folder_of(lake.settings, table, generation)
-    noted, pending = standing.noted, standing.pending
-    due = (pending.batch, _position(lake, table, pending)) if pending else None
-    done = (noted.batch, _position(lake, table, noted)) if noted else None
-    if again:
-        done, due = None, (0, _position(lake, table, standing.last))
-    elif pending and pending.batch and (noted is None or pending.number != (noted.generation, noted.batch + 1)):
-        done, due = due, None  # lines are missing before it, and its own with them
-    checkpoints.write(lake.spark, checkpoint, done, due)
 
 
 def _state_from(lake: Lake, table: Table, standing: Standing) -> dict[str, object]:

@@ -1,6 +1,6 @@
-"""The live run: one Structured Streaming query fills one table; what its micro-batches hold, by kind of table.
+"""The live run: one query, of steps or of Spark's, fills one table; what its micro-batches hold, by kind of table.
 
-How a micro-batch is written, `lakehouse.live_run` says.
+Which of the two a table has, `lakehouse.stream.strategy` decides; how a micro-batch is written, `lakehouse.live_run` says.
 """
 
 import sys

@@ -1,7 +1,7 @@
-"""One life of a table's live query, and how one micro-batch of it is written: exactly once, one journal line.
+"""One life of a table's live query, and how one micro-batch or step of it is written: exactly once, one journal line.
 
 Commit points of a micro-batch, in order; a crash between any two is resumed by running the batch again:
-`begin` - rows - `rows` - quarantine - `quarantine` - journal - `journal` - Spark's own commit file.
+`begin` - rows - `rows` - quarantine - `quarantine` - journal - `journal` - of a query of Spark's its own commit file.
 """
 
 import json
