@@ -1,0 +1,156 @@
+"""Tables that are filled by steps: they follow their input, are cut off and go on, and two of them never write one table."""
+
+import sys
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType
+
+from lakehouse import live
+from lakehouse.stream.advance import StepFailed
+from lakehouse.stream.strategy import strategy
+from lakehouse.table import count, interval, kafka, session, sliding, table, tumbling
+from lakehouse.testing import assert_live_equals_bounded
+
+HERE = sys.modules[__name__]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+hit_topic = kafka("hits", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def hits(hit_topic: DataFrame) -> DataFrame:
+    return hit_topic
+
+
+@table(layer="silver")
+def positive(hits: DataFrame) -> DataFrame:
+    return hits.where("value > 0")
+
+
+@F.udf(LongType())
+def slowly(value):  # of type hints Spark would make another kind of function
+    time.sleep(0 if value < 1_000 else 60)
+    return value
+
+
+@table(layer="silver")
+def slow(hits: DataFrame) -> DataFrame:
+    return hits.withColumn("value", slowly("value"))
+
+
+@table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
+def short(hits: DataFrame) -> DataFrame:
+    return hits.groupBy("window", "user").agg(F.sum("value").alias("value"))
+
+
+@table(layer="gold", window=tumbling("5 minutes"), keys=["user"])
+def long(hits: DataFrame) -> DataFrame:
+    return hits.groupBy("window", "user").agg(F.sum("value").alias("value"))
+
+
+@table(layer="gold", window=sliding("20 seconds", "10 seconds"), keys=["user"])
+def slid(hits: DataFrame) -> DataFrame:
+    return hits.groupBy("window", "user").agg(F.sum("value").alias("value"))
+
+
+@table(layer="gold", window=session("2 minutes"), keys=["user"])
+def sessions(hits: DataFrame) -> DataFrame:
+    return hits.groupBy("window", "user").agg(F.sum("value").alias("value"))
+
+
+@table(layer="gold", window=count(3), keys=["user"])
+def threes(hits: DataFrame) -> DataFrame:
+    return hits.groupBy("window", "user").agg(F.sum("value").alias("value"))
+
+
+@table(layer="silver", join=interval(after="30 seconds"))
+def near(hits: DataFrame) -> DataFrame:
+    others = hits.select(F.col("at").alias("then"), F.col("user").alias("other"))
+    return hits.join(others, F.expr("user <> other AND then BETWEEN at AND at + interval 30 seconds"))
+
+
+@table(layer="gold", keeps="state", keys=["user"])
+def totals(hits: DataFrame) -> DataFrame:
+    return hits.groupBy("user").agg(F.sum("value").alias("value"))
+
+
+@table(layer="silver", keeps="history", keys=["user"])
+def latest(hits: DataFrame) -> DataFrame:
+    return hits.select("user", "at", "value", "_arrival")
+
+
+def hit(second: float, value: int = 1) -> dict:
+    return {"user": "a", "at": (START + timedelta(seconds=second)).isoformat(), "value": value}
+
+
+@pytest.fixture
+def stage(stage_of):
+    return stage_of(HERE)
+
+
+def until(true, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_which_engine_fills_which_table_is_decided_in_one_place(stage):
+    found = {t.name: strategy(stage.lake, t) for t in stage.lake.catalog}
+    assert found == {
+        "hits": "ingest", "positive": "append", "slow": "append", "short": "close", "slid": "close", "threes": "close",
+        "near": "close", "long": "state", "sessions": "state", "totals": "state", "latest": "versions",
+    }  # fmt: skip
+    stage.feed("hits", [hit(1)])
+    stage.run(*found.keys() - {"hits"})
+    folders = {folder.name for folder in (stage.lake.settings.root / "_checkpoints").iterdir()}
+    assert folders == {name for name, how in found.items() if how == "state"}, "the others keep their position themselves"
+
+
+def test_a_table_follows_its_input_and_is_idle_between(stage):
+    query = live.start(stage.lake, stage.lake.catalog.table("positive"))
+    try:
+        for number in range(1, 4):
+            stage.feed("hits", [hit(number), hit(number, -1)])
+            query.processAllAvailable()
+            assert stage.rows("positive").count() == number
+        until(lambda: not query.status["isTriggerActive"])
+        assert query.isActive and [r.numInputRows for r in query.recentProgress if r.batchId >= 0] == [2, 2, 2]
+    finally:
+        query.stop()
+    assert not query.isActive and query.exception() is None
+    stage.advance("hits", hit(7200))
+    stage.run("positive")
+    assert_live_equals_bounded(stage, "positive")
+
+
+def test_a_step_that_is_cut_off_is_taken_by_the_next_life(stage):
+    table = stage.lake.catalog.table("slow")
+    stage.feed("hits", [hit(1)])
+    stage.run("slow")
+    stage.feed("hits", [hit(2, 1_000)])
+    query = live.start(stage.lake, table)
+    until(lambda: query.in_flight)
+    time.sleep(2)  # it computes, for a minute
+    began = time.monotonic()
+    query.stop()
+    assert time.monotonic() - began < 30 and not query.isActive and query.exception() is None
+    assert stage.rows("slow").count() == 1, "nothing of it is written"
+    assert next(stage.lake.journal(table).live()).batch == 0
+
+
+def test_of_two_that_step_one_table_the_second_commit_is_refused(stage):
+    table, go_on = stage.lake.catalog.table("positive"), threading.Event()
+    stage.feed("hits", [hit(1)])
+    one = live.start(stage.lake, table, available_now=True, reached=lambda point: point == "begin" and go_on.wait(60))
+    until(lambda: one.in_flight)
+    live.start(stage.lake, table, available_now=True).awaitTermination()
+    go_on.set()
+    with pytest.raises(StepFailed, match="CommitError: .*positive:live:1 has committed batch 0 already, so another"):
+        one.awaitTermination()
+    assert stage.rows("positive").count() == 1 and "batch 0, offsets from" in one.in_flight[1]
