@@ -151,6 +151,6 @@ def test_of_two_that_step_one_table_the_second_commit_is_refused(stage):
     until(lambda: one.in_flight)
     live.start(stage.lake, table, available_now=True).awaitTermination()
     go_on.set()
-    with pytest.raises(StepFailed, match="CommitError: .*positive:live:1 has committed batch 0 already, so another"):
+    with pytest.raises(StepFailed, match=r"CommitError: .*positive:live:1 has committed batch 0 already, so another"):
         one.awaitTermination()
     assert stage.rows("positive").count() == 1 and "batch 0, offsets from" in one.in_flight[1]
