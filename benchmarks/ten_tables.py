@@ -5,57 +5,57 @@ from pyspark.sql import functions as F
 
 from lakehouse.table import expect, kafka, sliding, table, tumbling
 
-PIPELINE = "ten"
+PIPELINE = "ten_tables"
 payment_topic = kafka(
     "ten-payments", schema="id BIGINT NOT NULL, account STRING NOT NULL, at TIMESTAMP NOT NULL, cents BIGINT NOT NULL"
 )
 
 
-@table(layer="bronze", pipeline=PIPELINE, event_time="at", delay="2 seconds")
+@table(layer="bronze", event_time="at", delay="2 seconds")
 def payments(payment_topic: DataFrame) -> DataFrame:
     return payment_topic
 
 
-@table(layer="silver", pipeline=PIPELINE, expectations=[expect.column_values_to_be_between("cents", min_value=0)])
+@table(layer="silver", expectations=[expect.column_values_to_be_between("cents", min_value=0)])
 def valid_payments(payments: DataFrame) -> DataFrame:
     return payments.withColumn("amount", (F.col("cents") / 100).cast("decimal(12,2)"))
 
 
-@table(layer="silver", pipeline=PIPELINE)
+@table(layer="silver")
 def large_payments(valid_payments: DataFrame) -> DataFrame:
     return valid_payments.where("cents > 90000")
 
 
-@table(layer="silver", pipeline=PIPELINE)
+@table(layer="silver")
 def small_payments(valid_payments: DataFrame) -> DataFrame:
     return valid_payments.where("cents < 1000").withColumn("fee", F.lit(5).cast("bigint"))
 
 
-@table(layer="silver", pipeline=PIPELINE)
+@table(layer="silver")
 def named_payments(valid_payments: DataFrame) -> DataFrame:
     return valid_payments.withColumn("name", F.concat(F.lit("account "), F.col("account")))
 
 
-@table(layer="silver", pipeline=PIPELINE)
+@table(layer="silver")
 def rounded_payments(named_payments: DataFrame) -> DataFrame:
-    return named_payments.select("id", "name", "at", F.round("amount", 0).alias("rounded"))
+    return named_payments.withColumn("rounded", F.round("amount", 0)).drop("amount", "cents")
 
 
-@table(layer="gold", pipeline=PIPELINE, window=tumbling("10 seconds"), keys=["account"])
+@table(layer="gold", window=tumbling("10 seconds"), keys=["account"])
 def account_sums(valid_payments: DataFrame) -> DataFrame:
     return valid_payments.groupBy("window", "account").agg(F.sum("cents").alias("cents"), F.count("*").alias("payments"))
 
 
-@table(layer="gold", pipeline=PIPELINE, window=sliding("30 seconds", "10 seconds"), keys=["account"])
+@table(layer="gold", window=sliding("30 seconds", "10 seconds"), keys=["account"])
 def account_peaks(valid_payments: DataFrame) -> DataFrame:
     return valid_payments.groupBy("window", "account").agg(F.max("cents").alias("largest"))
 
 
-@table(layer="gold", pipeline=PIPELINE, window=tumbling("5 minutes"), keys=["account"])
+@table(layer="gold", window=tumbling("5 minutes"), keys=["account"])
 def account_minutes(valid_payments: DataFrame) -> DataFrame:
     return valid_payments.groupBy("window", "account").agg(F.sum("cents").alias("cents"))
 
 
-@table(layer="gold", pipeline=PIPELINE, keeps="state", keys=["account"])
+@table(layer="gold", keeps="state", keys=["account"])
 def balances(payments: DataFrame) -> DataFrame:
     return payments.groupBy("account").agg(F.sum("cents").alias("cents"), F.count("*").alias("payments"))
