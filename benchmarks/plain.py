@@ -13,6 +13,8 @@ from pyspark.sql.streaming import StreamingQuery
 from lakehouse import session
 from lakehouse.settings import Settings, from_environment
 
+_TRIGGER = "500 milliseconds"
+
 CAMPAIGNS = str(files("lakehouse").joinpath("tables/ad_campaigns.csv"))
 WATERMARK = "watermark"  # the file that tells how far the gold table is complete
 PARTITION = "hour"  # of the bronze table: the hour of arrival
@@ -77,7 +79,7 @@ def run(name: str, events: Callable[..., DataFrame], views: Callable[..., DataFr
 
 def _start(rows: DataFrame, table: Path, settings: Settings, live: bool) -> StreamingQuery:
     writer = _partitioned(rows.writeStream.format("delta").option("checkpointLocation", f"{table}_checkpoint"), rows)
-    trigger = {"processingTime": settings.trigger} if live else {"availableNow": True}
+    trigger = {"processingTime": _TRIGGER} if live else {"availableNow": True}
     return writer.trigger(**trigger).start(str(table))
 
 

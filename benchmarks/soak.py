@@ -35,7 +35,7 @@ from lakehouse.producers.sender import send
 from lakehouse.settings import Settings, from_environment
 from streaming_jobs import supervisor
 
-PIPELINE, TRIGGER, RATE = "sensors", "100 milliseconds", 500
+PIPELINE, FRESH_WITHIN, RATE = "sensors", "170 milliseconds", 500
 MIB, KIB = 1 << 20, 1 << 10
 _START = 300.0  # seconds for the job to run
 
@@ -183,7 +183,7 @@ def main() -> int:
     console = out()
     with tempfile.TemporaryDirectory(prefix="lakehouse-soak-", dir=given.work) as work:
         settings = replace(
-            from_environment(), root=Path(work).resolve(), kafka={}, bootstrap_servers="", trigger=TRIGGER,
+            from_environment(), root=Path(work).resolve(), kafka={}, bootstrap_servers="", fresh_within=FRESH_WITHIN,
             tables=(f"lakehouse.tables.{PIPELINE}",),
         )  # fmt: skip
         try:

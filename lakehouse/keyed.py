@@ -56,7 +56,7 @@ def history(run: LiveRun) -> Step:
         finally:
             new.unpersist()
 
-    return step
+    return Step(step)
 
 
 def recomputed(lake: Lake, table: Table, rows: DataFrame, snapshots: dict[str, int]) -> DataFrame:

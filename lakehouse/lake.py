@@ -18,7 +18,10 @@ from lakehouse.event_time import PARTITION
 from lakehouse.frontier import Journal
 from lakehouse.ranges import Range
 from lakehouse.settings import Settings
+from lakehouse.storage import recent
 from lakehouse.table import Table
+
+_LOOK = 0.25  # of the freshness: how often a query behind the head looks for news
 
 Side = Literal["", "quarantine", "early"]
 
@@ -35,11 +38,12 @@ class Lake:
     def pace(self, table: Table) -> timedelta:
         """The least time between two micro-batches of the table's live query.
 
-        Where a pipeline is to be filled every so often only the queries at its head wait: the others have nothing to do
-        until then, and follow at once.
+        Only the queries at a pipeline's head wait: the others have nothing to do until these have committed, and follow at
+        once. A query of Spark's has to look for that.
         """
-        interval = self.settings.freshness_of(table.pipeline).interval
-        return interval if interval and self.catalog.at_head(table) else duration(self.settings.trigger, "trigger")
+        if self.catalog.at_head(table):
+            return self.settings.pace(table.pipeline)
+        return duration(self.settings.fresh_within) * _LOOK
 
     def journal(self, table: Table) -> Journal:
         return Journal(self.settings, table)
@@ -107,6 +111,8 @@ class Lake:
     def rows_of(self, table: Table, files: Sequence[Path], schema: StructType) -> DataFrame:
         """The rows of these files of a table. Raises CommitError for one that is not on disk."""
         path = self.path(table)
+        if (kept := recent.rows_of(files)) is not None:
+            return self.spark.createDataFrame(kept.select(schema.names))
         if lost := [{"path": str(file.relative_to(path))} for file in files if not file.exists()]:
             raise _gone(self.catalog, table, path, lost)
         return self._read(path, files, schema)

@@ -6,7 +6,7 @@ Which of the two a table has, `lakehouse.stream.strategy` decides; how a micro-b
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cache, partial
 
 from pyspark.sql import DataFrame, Observation
@@ -27,7 +27,7 @@ from lakehouse import (
     sinks,
 )
 from lakehouse.durations import spark_interval
-from lakehouse.frontier import frontier
+from lakehouse.frontier import Commit, frontier
 from lakehouse.lake import Lake
 from lakehouse.live_run import BatchLog, LiveRun, began, live_run
 from lakehouse.plan import Plan
@@ -138,7 +138,7 @@ def _row(run: LiveRun) -> Step:
                 "late": passed["late"],
                 "late_from": ranges.micros(passed["late_from"]),
                 "late_to": ranges.micros(passed["late_to"]),
-                "frontier": max(start, run.complete(log) or start, plan.utc(furthest) if furthest else start),
+                "frontier": max(start, run.complete(log.inputs) or start, plan.utc(furthest) if furthest else start),
             }
 
         run.write(
@@ -150,7 +150,7 @@ def _row(run: LiveRun) -> Step:
             inputs={"tables": {driving.name: log.inputs}, "snapshots": run.pinned},
         )
 
-    return step
+    return Step(step)
 
 
 def _near(lake: Lake, run: LiveRun, batch: DataFrame) -> DataFrame:
@@ -193,27 +193,41 @@ def _closing(run: LiveRun) -> Step:
     driving = lake.catalog.table(computed.driving)
     snapshots, histories = run.snapshots(), lake.catalog.histories(table)
 
+    def begins(before: Commit | None) -> datetime:
+        return (before and before.frontier) or run.start
+
+    def ahead_of(start: datetime, complete: datetime) -> datetime:
+        for history in histories:  # a row finds what was valid only once its history is as far; looked at before it is read
+            complete = min(complete, frontier(lake.settings, history) or start)
+        return max(start, complete - table.after)
+
+    def closes(start: datetime, ahead: datetime) -> bool:
+        return ahead > start and event_time.closes(table, Range(start, ahead))
+
+    def due(offset: Mapping[str, object]) -> bool:
+        complete = run.complete(offset)
+        start = begins(next(lake.journal(table).live(), None))
+        return complete is None or closes(start, ahead_of(start, complete))
+
     def step(batch: DataFrame, batch_id: int, log: BatchLog) -> None:
         batch = event_time.arrivals(batch, computed.event_time)
         before = lake.journal(table).before(run.generation, batch_id)
-        start = (before and before.frontier) or run.start
+        start = begins(before)
         counted = cache(partial(_counted, computed, batch))
-        complete = run.complete(log) or counted()["watermark"] or start
-        for history in histories:  # a row finds what was valid only once its history is as far; looked at before it is read
-            complete = min(complete, frontier(lake.settings, history) or start)
+        ahead = ahead_of(start, run.complete(log.inputs) or counted()["watermark"] or start)
         # a batch that is replayed does not decide anew what it has written: the stream may be further by now
-        ahead = run.noted_frontier(batch_id, start) or max(start, complete - table.after)
+        ahead = run.noted_frontier(batch_id, start) or ahead
         read = {history.name: sinks.version(lake.path(history)) for history in histories}
         inputs = {"tables": {driving.name: log.inputs}, "snapshots": run.pinned} | ({"histories": read} if read else {})
         known = {"watermark": start, "frontier": ahead, "inputs": inputs}
-        if ahead == start or not event_time.closes(table, span := Range(start, ahead)):
+        if not closes(start, ahead):
             run.skip(batch_id, before, **counted() | known)
             return
-        judged = bounded.closing(lake, computed, span, snapshots | lake.snapshots(read))
+        judged = bounded.closing(lake, computed, Range(start, ahead), snapshots | lake.snapshots(read))
         # counted after it is written: it can be read sooner
         run.write(judged, batch_id, lambda _: counted() | known, rows=log.rows, **known)
 
-    return step
+    return Step(step, due)
 
 
 def _counted(step: Plan, batch: DataFrame) -> dict[str, object]:

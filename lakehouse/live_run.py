@@ -27,6 +27,7 @@ from lakehouse.plan import REASON, Plan
 from lakehouse.ranges import EPOCH, micros, partition_format
 from lakehouse.settings import Settings
 from lakehouse.storage import small_commits
+from lakehouse.stream import news
 from lakehouse.table import Table
 
 
@@ -93,12 +94,12 @@ class LiveRun:
         """
         return batch.observe(f"batch_{self.table.name}", F.count(F.lit(1)).alias("rows")).persist()
 
-    def complete(self, log: BatchLog) -> datetime | None:
-        """How far the driving input is complete by the commits that a micro-batch has read whole; None if that is not known.
+    def complete(self, offset: Mapping[str, object]) -> datetime | None:
+        """How far the driving input is complete by the commits before an offset, that are read whole; None if not known.
 
         A micro-batch further than by the watermark of its rows, which was in force when they arrived.
         """
-        last = log.inputs["reservoirVersion"] - 1  # of that version itself it may have read a part
+        last = offset["reservoirVersion"] - 1  # of that version itself it may have read a part
         lines = self.lake.journal(self.lake.catalog.table(self.plan.driving)).live()
         line = next((line for line in lines if line.version <= last), None)
         return line.frontier if line and line.version == last else None
@@ -171,19 +172,18 @@ class LiveRun:
         } | ({"frontier": known["frontier"]} if "frontier" in known else {})
         path, aside = self.lake.path(self.table), self.lake.path(self.table, "quarantine")
         self.reached("begin")
-        outcome = Observation()
-        reason = F.col(REASON)
-        good, bad = F.count(F.when(reason.isNull(), 1)).alias("good"), F.count(reason).alias("bad")
-        judged = self.due(judged)
-        counted = completed(judged.observe(outcome, good, bad, *observed))
-        replayed = batch <= self.committed
-        few = None if replayed or rows is None or rows > self.lake.settings.step_rows else _few(counted)
-        if few is None:
-            version = sinks.append(plan.good(counted), path, app, batch, metadata, replayed=replayed)
-        else:
+        judged, replayed, few = self.due(judged), batch <= self.committed, None
+        if not replayed and rows is not None and rows <= self.lake.settings.step_rows:
+            few, seen = _few(judged, observed, completed)
+        if few is not None:
             version = sinks.append_few(few.filter(pc.field(REASON).is_null()), path, app, batch, metadata)
+        else:
+            counts_of_rows = (F.count(F.when(F.col(REASON).isNull(), 1)).alias("good"), F.count(REASON).alias("bad"), *observed)
+            outcome = Observation()
+            many = plan.good(completed(judged.observe(outcome, *counts_of_rows)))
+            version = sinks.append(many, path, app, batch, metadata, replayed=replayed)
+            seen = observing.observed(outcome) or judged.agg(*counts_of_rows).head().asDict()
         self.reached("rows")
-        seen = observing.observed(outcome) or judged.agg(good, bad, *observed).head().asDict()
         if seen["bad"] and not (replayed and batch <= sinks.committed(aside, app)):
             self._put_aside(few if few is not None else completed(judged), aside, app, batch, metadata)
         self.reached("quarantine")
@@ -229,6 +229,7 @@ class LiveRun:
             at=datetime.now(UTC), fingerprint=self.table.fingerprint, **known,
         )  # fmt: skip
         self.lake.journal(self.table).append(commit)
+        news.tell(self.table.name)
         self.reached("journal")
 
 
@@ -265,12 +266,22 @@ def _instant(milliseconds: int) -> datetime:
     return EPOCH + timedelta(milliseconds=milliseconds)
 
 
-def _few(rows: DataFrame) -> "pa.Table | None":
-    """The rows in memory; None if they are more than that is for, or of columns that only Spark writes."""
+def _few(
+    judged: DataFrame, observed: Sequence[Column], completed: Callable[[DataFrame], DataFrame]
+) -> tuple["pa.Table | None", dict[str, object]]:
+    """The completed rows in memory, and what is counted and observed of them.
+
+    None if they are more than that is for, or of columns that only Spark writes.
+    """
+    outcome = Observation()
     try:
-        found = rows.toArrow()
+        found = completed(judged.observe(outcome, *observed) if observed else judged).toArrow()
     except Py4JError as err:
         if "spark.driver.maxResultSize" not in str(err):
             raise
-        return None
-    return found if small_commits.can_hold(found.schema) else None
+        return None, {}
+    if not small_commits.can_hold(found.schema):
+        return None, {}
+    seen = (observing.observed(outcome) or judged.agg(*observed).head().asDict()) if observed else {}
+    bad = found.num_rows - found[REASON].null_count
+    return found, seen | {"good": found.num_rows - bad, "bad": bad}

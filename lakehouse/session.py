@@ -30,6 +30,8 @@ def create(settings: Settings, name: str, *, ui: bool = False) -> SparkSession:
     # of the property itself only spark-submit takes notice: workers would run on the first python3 of the PATH
     spark.sparkContext.pythonExec = str(chosen["spark.pyspark.python"])
     spark.sparkContext.setLogLevel("ERROR")
+    if "spark.sql.files.minPartitionNum" not in settings.spark_conf:  # else files would be split by the parallelism of leaves
+        spark.conf.set("spark.sql.files.minPartitionNum", str(spark.sparkContext.defaultParallelism))
     # Hadoop's checksums on local disks: a second file for each, a process for its permissions, and twice as many to list.
     # (Delta's commits go another way: `fs.AbstractFileSystem.file.impl`.)
     local = spark._jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark._jsc.hadoopConfiguration())
@@ -49,6 +51,7 @@ def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(settings.root.absolute() / "_warehouse"),  # else a folder wherever one happens to be
         "spark.sql.shuffle.partitions": settings.shuffle_partitions,
+        "spark.sql.leafNodeDefaultParallelism": "1",  # rows of a step that are in memory are one task
         # 50 tasks for a log of a few files would take longer than the commit itself
         "spark.databricks.delta.snapshotPartitions": settings.shuffle_partitions,
         # a writer per partition that is open at once, instead of sorting all rows by partition first

@@ -21,7 +21,7 @@ from lakehouse.freshness import Freshness, freshness
 
 _SECRET = ("password", "jaas", "secret", "token", "ssl.key")
 _KAFKA = "LAKEHOUSE_KAFKA_"
-_BOUNDS = ("start_within", "heartbeat_within", "batch_within", "restarts_within", "healthy_after", "stale_after")
+_BOUNDS = ("fresh_within", "start_within", "heartbeat_within", "batch_within", "restarts_within", "healthy_after", "stale_after")
 _HOOKS = ("hook_command", "hook_url")
 SOONEST_STALE = timedelta(minutes=5)  # Dagster is told of records once a minute
 _PAIRS = ("spark_conf", "freshness", "resources", "together", "repair")
@@ -29,6 +29,7 @@ RESOURCES = (
     "spark_master", "driver_memory", "state_memory_mb", "shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger",
     "step_rows", "scheduler_pools",
 )  # fmt: skip
+_HEAD = 0.6  # of the freshness: between two micro-batches of an ingest table
 _MEMORY = re.compile(r"\d+[kmgKMG]")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # s3a://bucket; as a path it has one slash
 _REPAIR = re.compile(r"partitions (\d+), rows (\d+)")
@@ -54,7 +55,7 @@ class Settings:
     state_memory_mb: int = 512  # of RocksDB in one job, beside driver_memory; state that is larger is read from disk
     shuffle_partitions: int = 2
     scheduler_pools: str = ""  # Spark's file of pools: the weight of each table's query; empty: all weigh the same
-    trigger: str = "500 milliseconds"  # the least time between two micro-batches of a query
+    fresh_within: str = "2 seconds"  # from arrival to a readable row in each table; steps are as rare as that allows
     freshness: Mapping[str, str] = field(default_factory=dict)  # pipeline -> when its queries run, if not continuously
     resources: Mapping[str, str] = field(default_factory=dict)  # pipeline -> those of its own: "driver_memory 2g, ..."
     together: Mapping[str, str] = field(default_factory=dict)  # name -> pipelines that share one process under it: "a, b"
@@ -87,7 +88,7 @@ class Settings:
             date.fromisoformat(self.since)
         except ValueError as err:
             raise SettingsError(f"since={self.since!r}: a day, for partitions begin there; write 2026-01-01") from err
-        for name in ("trigger", "history", "live_lag", *_BOUNDS):
+        for name in ("history", "live_lag", *_BOUNDS):
             try:
                 span = duration(getattr(self, name), name)
             except DeclarationError as err:
@@ -131,6 +132,13 @@ class Settings:
     def freshness_of(self, pipeline: str) -> Freshness:
         """When the pipeline's queries run; raises SettingsError."""
         return freshness(self.freshness.get(pipeline, "continuous"), pipeline)
+
+    def pace(self, pipeline: str) -> timedelta:
+        """The time between two looks into the topics of a pipeline.
+
+        A row waits half of it on average, and most of the rest of the freshness is left to the tables behind each other.
+        """
+        return self.freshness_of(pipeline).interval or _HEAD * duration(self.fresh_within)
 
     def for_pipeline(self, pipeline: str) -> "Settings":
         """What its streaming job runs with: these, with the pipeline's own resources. Raises SettingsError."""

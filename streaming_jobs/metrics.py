@@ -18,7 +18,6 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from lakehouse.catalog import Catalog
-from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, JobError, SettingsError
 from lakehouse.frontier import Journal
 from lakehouse.ranges import EPOCH, parse_instant
@@ -148,8 +147,7 @@ def _result(table: Table, column: str) -> str:
 
 
 def _interval(settings: Settings, pipeline: str) -> float | None:
-    knob = settings.freshness_of(pipeline)
-    return None if knob.cron else (knob.interval or duration(settings.trigger)).total_seconds()
+    return None if settings.freshness_of(pipeline).cron else settings.pace(pipeline).total_seconds()
 
 
 def _processes(found: Families, status: JobStatus) -> None:

@@ -107,7 +107,7 @@ def test_only_the_head_of_a_pipeline_waits_for_the_interval():
     lake = Lake(None, settings, catalog.load(settings))
     paces = {table.name: lake.pace(table) for table in lake.catalog}
     assert paces.pop("sensor_readings") == timedelta(minutes=10)
-    assert set(paces.values()) == {duration(settings.trigger)}
+    assert set(paces.values()) == {duration(settings.fresh_within) / 4}
 
 
 # ---- supervision

@@ -22,7 +22,7 @@ def test_each_field_is_read_from_its_variable(tmp_path):
             "LAKEHOUSE_KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
             "LAKEHOUSE_SPARK_CONF": "spark.a=1; spark.b=x=y",
             "LAKEHOUSE_SHUFFLE_PARTITIONS": "7",
-            "LAKEHOUSE_TRIGGER": "2 seconds",
+            "LAKEHOUSE_FRESH_WITHIN": "5 seconds",
             "UNRELATED": "x",
         }
     )
@@ -31,7 +31,7 @@ def test_each_field_is_read_from_its_variable(tmp_path):
     assert settings.bootstrap_servers == "kafka:9092"
     assert settings.kafka == {"security.protocol": "SASL_SSL"}
     assert settings.spark_conf == {"spark.a": "1", "spark.b": "x=y"}
-    assert (settings.shuffle_partitions, settings.trigger) == (7, "2 seconds")
+    assert (settings.shuffle_partitions, settings.fresh_within) == (7, "5 seconds")
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_each_field_is_read_from_its_variable(tmp_path):
         ("ROOT", "s3a://bucket/lakehouse"),
         ("ROOT", "file:///srv/lakehouse"),
         ("JARS", "gs://bucket"),
-        ("TRIGGER", "often"),
+        ("FRESH_WITHIN", "often"),
         ("BATCH_WITHIN", "10"),
         ("HEARTBEAT_WITHIN", "0 seconds"),
         ("RESTARTS", "0"),

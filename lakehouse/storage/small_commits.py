@@ -23,6 +23,7 @@ from lakehouse import delta_log
 from lakehouse.errors import CommitError
 from lakehouse.event_time import PARTITION
 from lakehouse.files import alone
+from lakehouse.storage import recent
 
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST = 32  # characters of a text that a statistic holds whole
@@ -40,11 +41,11 @@ def append(rows: pa.Table, path: Path, app: str, batch: int, metadata: str) -> i
 
     Raises CommitError if `app` has committed that batch before: two writers of one table exclude each other.
     """
-    table = _table(path)
+    table = _known.get(path, (None, ""))[0] or _table(path)  # its columns do not change
     searched = _searched(table)
     partitioned = table.metadata().partition_columns == [PARTITION]
     columns = [field.name for field in table.schema().fields if not (partitioned and field.name == PARTITION)]
-    added = [_written(part.select(columns), path, key, searched) for key, part in _parts(rows, partitioned)]
+    added = [_written(part, columns, path, key, searched) for key, part in _parts(rows, partitioned)]
     properties = CommitProperties(custom_metadata={"userMetadata": metadata}, app_transactions=[Transaction(app, batch)])
     # JVM writers look whether a version is there and then rename a file to it (`sinks`), so they must not look meanwhile
     with alone(path / "_delta_log" / ".commit.lock"):
@@ -71,7 +72,7 @@ def _table(path: Path) -> DeltaTable:
         known, stamp = _known.get(path, (None, ""))
     if known is None or stamp != delta_log.stamp(path, known.version()):
         known = DeltaTable(str(path))
-    else:
+    elif (path / "_delta_log" / f"{known.version() + 1:020}.json").exists():
         known.update_incremental()
     with _lock:
         _known[path] = known, delta_log.stamp(path, known.version())
@@ -94,13 +95,15 @@ def _parts(rows: pa.Table, partitioned: bool) -> Iterator[tuple[str | None, pa.T
         yield key, rows.filter(pc.is_null(keys) if key is None else pc.equal(keys, key))
 
 
-def _written(rows: pa.Table, path: Path, key: str | None, searched: list[str]) -> AddAction:
+def _written(part: pa.Table, columns: list[str], path: Path, key: str | None, searched: list[str]) -> AddAction:
     """Writes one file of one partition (of none: "")."""
+    rows = part.select(columns)
     name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
     folder = "" if key == "" else f"{PARTITION}={_NO_PARTITION if key is None else key}/"
     (path / folder).mkdir(exist_ok=True)
     file = path / folder / name
     pq.write_table(rows, file, compression="snappy", coerce_timestamps="us", store_decimal_as_integer=True)
+    recent.keep(file, rows if key == "" else rows.append_column(PARTITION, part[PARTITION]))
     values = {} if key == "" else {PARTITION: key}
     size, now = os.stat(file).st_size, time.time_ns() // 1_000_000
     return AddAction(folder + name, size, values, now, True, _statistics(rows, searched))

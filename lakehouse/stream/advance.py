@@ -21,11 +21,11 @@ from lakehouse import checkpoints, delta_log, plan
 from lakehouse.event_time import ORIGIN
 from lakehouse.live_run import BatchLog, LiveRun
 from lakehouse.ranges import EPOCH
-from lakehouse.stream import positions
+from lakehouse.stream import news, positions
 from lakehouse.stream.positions import Piece, Position
 
-Step = Callable[[DataFrame, int, BatchLog], None]
-_LOOK = 0.05  # seconds between two looks whether the input has grown: each asks for one file
+_LOOK = 0.5  # seconds until the next look whether another process has added to the input: it asks for one file
+_PATIENCE = 10.0  # seconds that input waits at most for more, before a step that has nothing to write notes how far it is
 _IDLE = 10.0  # seconds without anything to do, after which that is reported
 _OUTSTANDING = 1_000  # files that wait are counted up to so many
 _STOP = 60.0  # seconds for a step to end once it is told to
@@ -33,6 +33,18 @@ _STOP = 60.0  # seconds for a step to end once it is told to
 
 class StepFailed(Exception):
     """A step failed; the text is the traceback of what it raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a table does with its input.
+
+    `take`: computes and writes what follows from some rows, by the number of their batch. `due`: whether there is something to
+    write once the input is read up to an offset; if not, the step waits for more.
+    """
+
+    take: Callable[[DataFrame, int, BatchLog], None]
+    due: Callable[[Mapping[str, object]], bool] = lambda offset: True
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +84,11 @@ class Stepped:
         self.name = run.table.name
         self.recentProgress: list[Report] = []  # of the last hundred steps; replaced and never changed, for others read it
         self.in_flight: tuple[int, str] | None = None  # the batch that is computed, or failed, and its range
-        driving = run.lake.catalog.table(run.plan.driving)
-        self._input = run.lake.path(driving)
+        self._input = run.lake.path(run.lake.catalog.table(run.plan.driving))
         self._identity = ""
         self._until = delta_log.latest(self._input) if available_now else None
         self._stopping, self._error, self._idle = threading.Event(), None, threading.Event()
+        self._hurried = threading.Event()  # someone waits until all is read
         self._at: Position | None = None
         self._began = time.monotonic()
         self._thread = InheritableThread(target=self._go_on, name=self.name, daemon=True)
@@ -106,6 +118,7 @@ class Stepped:
     def stop(self) -> None:
         """Ends it; a step under way is cut off, and is run again by the next life of the query."""
         self._stopping.set()
+        news.tell(self.run.plan.driving)
         if self._thread.is_alive():
             self.run.lake.spark.sparkContext.cancelJobsWithTag(self._tag)
             self._thread.join(_STOP)
@@ -113,8 +126,11 @@ class Stepped:
     def processAllAvailable(self) -> None:
         """Returns when all that the input has now is read; raises what the query failed with."""
         latest = delta_log.latest(self._input)
+        self._hurried.set()
+        news.tell(self.run.plan.driving)
         while self.isActive and (self._at is None or self._at < Position(latest + 1) or not self._idle.is_set()):
-            time.sleep(_LOOK / 2)
+            time.sleep(0.02)
+        self._hurried.clear()
         if error := self.exception():
             raise error
 
@@ -182,25 +198,33 @@ class Stepped:
 
     def _next(self) -> Piece | None:
         """What is to be read now, waiting for it; None when there will be nothing more."""
-        waited = time.monotonic()
+        idle, waiting = time.monotonic(), float("inf")
         while not self._stopping.is_set():
+            told, now = news.told(self.run.plan.driving), time.monotonic()
             piece = positions.following(self._input, self._at, self.run.lake.settings.max_files_per_trigger, self._until)
             self._at = piece.end if not piece.files else self._at
+            wait = _LOOK
             if piece.files:
                 self._idle.clear()
-                wait = self._began + self.pace.total_seconds() - time.monotonic()
-                if wait <= 0 or self._until is not None:
+                waiting = min(waiting, now)
+                wait = self._began + self.pace.total_seconds() - now
+                if self._until is not None or (wait <= 0 and self._worth(piece, now - waiting)):
                     return piece
-                self._stopping.wait(wait)  # and then all that came meanwhile
+                wait = wait if wait > 0 else _LOOK
             elif self._until is not None:
                 return None
             else:
                 self._idle.set()
-                if time.monotonic() - waited > _IDLE:
-                    waited = float("inf")
+                if now - idle > _IDLE:
+                    idle = float("inf")
                     self._tell(Report(self.name, -1, _now(), sources=(self._source(self._at),)))
-                self._stopping.wait(_LOOK)
+            news.wait(self.run.plan.driving, told, wait)
         return None
+
+    def _worth(self, piece: Piece, waited: float) -> bool:
+        """Whether a step would write something, or there is enough to be read, or it has waited long."""
+        many = len(piece.files) >= self.run.lake.settings.max_files_per_trigger
+        return many or self._hurried.is_set() or waited > _PATIENCE or self.step.due(piece.end.offset(self._identity))
 
     def _take(self, piece: Piece, number: int) -> None:
         before, started = self._began, time.monotonic()
@@ -209,7 +233,7 @@ class Stepped:
         offset = piece.end.offset(self._identity)
         since = json.dumps(self._at.offset(self._identity)) if self._at else "the start"
         self.in_flight = number, f"batch {number}, offsets from {since} to {json.dumps(offset)}"
-        self.step(self._rows(piece), number, BatchLog(EPOCH, datetime.now(UTC), offset, piece.rows))
+        self.step.take(self._rows(piece), number, BatchLog(EPOCH, datetime.now(UTC), offset, piece.rows))
         self.in_flight = None
         self._at = piece.end
         took = time.monotonic() - started

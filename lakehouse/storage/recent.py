@@ -1,0 +1,35 @@
+"""What this process has just written, kept in memory for those who read it next: rows by their file, the newest of them.
+
+A step reads what the step before it in the pipeline committed a moment ago. From memory that costs no file and no plan of one.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+
+_BYTES = 64 << 20  # of rows in memory, as Arrow; the oldest go first
+
+_kept: OrderedDict[Path, pa.Table] = OrderedDict()
+_lock = threading.Lock()
+
+
+def keep(file: Path, rows: pa.Table) -> None:
+    """Keeps the rows of a file, as they are read from it, partition column included."""
+    with _lock:
+        _kept[file] = rows
+        size = sum(rows.nbytes for rows in _kept.values())
+        while size > _BYTES:
+            _, gone = _kept.popitem(last=False)
+            size -= gone.nbytes
+
+
+def rows_of(files: Iterable[Path]) -> pa.Table | None:
+    """The rows of these files, in their order; None if one of them is not kept any more, or was never."""
+    with _lock:
+        found = [_kept.get(file) for file in files]
+    if not found or any(rows is None for rows in found):
+        return None
+    return pa.concat_tables(found)
