@@ -65,9 +65,9 @@ def sliding_windows(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.max("value").alias("value"))
 
 
-@table(layer="gold", window=sliding("90 seconds", "30 seconds"), keys=["user"])
+@table(layer="gold", window=sliding("10 minutes", "5 minutes"), keys=["user"])
 def long_windows(clicks: DataFrame) -> DataFrame:
-    """By Spark's own aggregate and its state, as all windows of a minute and longer."""
+    """By Spark's own aggregate and its state, as all windows of ten minutes and longer."""
     return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"), F.max("value").alias("value"))
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from lakehouse import delta_log
 from lakehouse.catalog import Catalog, table_path
@@ -112,7 +112,8 @@ class Lake:
         """The rows of these files of a table. Raises CommitError for one that is not on disk."""
         path = self.path(table)
         if (kept := recent.rows_of(files)) is not None:
-            return self.spark.createDataFrame(kept.select(schema.names))
+            nullable = StructType([StructField(f.name, f.dataType) for f in schema])  # as of rows from files
+            return self.spark.createDataFrame(kept.select(schema.names), nullable)
         if lost := [{"path": str(file.relative_to(path))} for file in files if not file.exists()]:
             raise _gone(self.catalog, table, path, lost)
         return self._read(path, files, schema)

@@ -205,9 +205,9 @@ def _closing(run: LiveRun) -> Step:
         return ahead > start and event_time.closes(table, Range(start, ahead))
 
     def due(offset: Mapping[str, object]) -> bool:
-        complete = run.complete(offset)
+        complete = run.complete(offset)  # the line of the commit that was just seen may be yet to come
         start = begins(next(lake.journal(table).live(), None))
-        return complete is None or closes(start, ahead_of(start, complete))
+        return complete is not None and closes(start, ahead_of(start, complete))
 
     def step(batch: DataFrame, batch_id: int, log: BatchLog) -> None:
         batch = event_time.arrivals(batch, computed.event_time)

@@ -40,7 +40,7 @@ def short(seen: DataFrame) -> DataFrame:
     return seen.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="gold", window=tumbling("5 minutes"), keys=["user"])
+@table(layer="gold", window=tumbling("10 minutes"), keys=["user"])
 def long(seen: DataFrame) -> DataFrame:
     """Kept in Spark's state."""
     return seen.groupBy("window", "user").agg(F.sum("value").alias("value"))

@@ -109,7 +109,7 @@ def never_totalled(clicks: DataFrame) -> DataFrame:
     return clicks.where("1 = 0").groupBy("user").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", window=tumbling("1 minute"), keys=["user"], early="1 second")
+@table(layer="gold", window=tumbling("10 minutes"), keys=["user"], early="1 second")
 def never_counted(clicks: DataFrame) -> DataFrame:
     return clicks.where("1 = 0").groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
@@ -124,7 +124,7 @@ def never_in_session(clicks: DataFrame) -> DataFrame:
     return clicks.where("1 = 0").groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", window=tumbling("1 minute"), keys=["user"])
+@table(layer="gold", window=tumbling("10 minutes"), keys=["user"])
 def known_counted(clicks: DataFrame, nobody: DataFrame) -> DataFrame:
     return clicks.join(nobody, "user").groupBy("window", "user").agg(F.count("*").alias("clicks"))
 

@@ -4,15 +4,19 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
+from urllib.parse import unquote
 
 import pytest
 from deltalake import DeltaTable
 
 from lakehouse import delta_log, sinks
+from lakehouse.catalog import catalog_of
 from lakehouse.errors import CommitError
 from lakehouse.files import alone
+from lakehouse.lake import Lake
 from lakehouse.ranges import Range
-from lakehouse.storage import small_commits
+from lakehouse.settings import Settings
+from lakehouse.storage import recent, small_commits
 
 APP = "rows:live:1"
 WIDE = (
@@ -54,6 +58,21 @@ def test_spark_and_deltalake_read_the_same_rows(spark, tables):
     assert sorted(map(str, theirs.collect())) == sorted(map(str, ours.collect())) and ours.count() == 4
     one, other = (DeltaTable(str(path)).to_pyarrow_table().sort_by([("n", "ascending")]) for path in tables)
     assert one.equals(other)
+
+
+def test_rows_in_memory_are_those_of_their_files(spark, tables, tmp_path, monkeypatch):
+    path, schema = tables[1], delta_log.schema(tables[1])
+    files = [path / unquote(file["path"]) for file in delta_log.files(path)]
+    lake = Lake(spark, Settings(root=tmp_path), catalog_of([]))
+    monkeypatch.setattr(Lake, "path", lambda lake, table: path)
+    from_memory = lake.rows_of(None, files, schema)
+    from_files = spark.read.schema(schema).option("basePath", str(path)).parquet(*map(str, files))
+    assert from_memory.schema == from_files.schema
+    assert sorted(map(str, from_memory.collect())) == sorted(map(str, from_files.collect())) and from_files.count() == 4
+    assert recent.rows_of([*files, path / "of another process"]) is None
+    monkeypatch.setattr(recent, "_BYTES", 0)
+    recent.keep(path / "one more", rows=recent.rows_of(files[:1]))
+    assert recent.rows_of(files[:1]) is None, "the oldest go first"
 
 
 def test_statistics_choose_the_same_files(tables):

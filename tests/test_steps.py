@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
 
 from lakehouse import live
+from lakehouse.stream import advance
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.strategy import strategy
 from lakehouse.table import count, interval, kafka, session, sliding, table, tumbling
@@ -48,7 +49,7 @@ def short(hits: DataFrame) -> DataFrame:
     return hits.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="gold", window=tumbling("5 minutes"), keys=["user"])
+@table(layer="gold", window=tumbling("10 minutes"), keys=["user"])
 def long(hits: DataFrame) -> DataFrame:
     return hits.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
@@ -127,6 +128,39 @@ def test_a_table_follows_its_input_and_is_idle_between(stage):
     stage.advance("hits", hit(7200))
     stage.run("positive")
     assert_live_equals_bounded(stage, "positive")
+
+
+def test_windows_wait_for_something_that_closes(stage, monkeypatch):
+    monkeypatch.setattr(advance, "_PATIENCE", 600)
+    query = live.start(stage.lake, stage.lake.catalog.table("short"))
+    try:
+        stage.feed("hits", [hit(1)])
+        query.processAllAvailable()  # all that was before the first row has closed
+        for second in (2, 3, 4):
+            stage.feed("hits", [hit(second)])
+        stage.advance("hits", hit(40))
+        until(lambda: stage.rows("short").count() == 1)
+        found = [r.numInputRows for r in query.recentProgress if r.batchId >= 0]
+        assert found[0] == 1 and found[1] >= 4, "one step reads all that came before the window closed"
+        stage.feed("hits", [hit(41)])  # closes nothing
+        query.processAllAvailable()
+        assert sum(r.numInputRows for r in query.recentProgress if r.batchId >= 0) == 7, "all is read for who asks"
+    finally:
+        query.stop()
+
+
+def test_what_closes_nothing_is_noted_after_a_while(stage, monkeypatch):
+    monkeypatch.setattr(advance, "_PATIENCE", 1)
+    table = stage.lake.catalog.table("short")
+    query = live.start(stage.lake, table)
+    try:
+        stage.feed("hits", [hit(1)])
+        query.processAllAvailable()
+        stage.feed("hits", [hit(2)])
+        until(lambda: sum(c.arrived for c in stage.lake.journal(table).live()) == 2)
+        assert stage.rows("short").count() == 0
+    finally:
+        query.stop()
 
 
 def test_a_step_that_is_cut_off_is_taken_by_the_next_life(stage):
