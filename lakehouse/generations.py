@@ -11,10 +11,11 @@ What the next generation begins with, by kind of table:
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from itertools import takewhile
 
 from deltalake import DeltaTable
 
-from lakehouse import checkpoints, delta_log, seam, sinks
+from lakehouse import checkpoints, delta_log, journal_repair, seam, sinks
 from lakehouse.catalog import table_path
 from lakehouse.checkpoints import Standing, Written
 from lakehouse.errors import CommitError, JobError
@@ -43,7 +44,7 @@ def fit(lake: Lake, table: Table, replay: Replay) -> str:
     wrong = checkpoints.misfit(checkpoint, standing, begun, inputs, stateful=kind == "window")
     if kind == "state" and not wrong and (done := checkpoints.numbers(checkpoint / "commits")):
         wrong = checkpoints.state_gone(checkpoint, done[-1])
-    if fault := last and _input_fault(lake, table, _position(lake, table, last)):
+    if fault := last and _input_fault(lake, table, last):
         if not table.keeps:
             raise CommitError(f"table={table.name}, {fault}")
         wrong = wrong or fault
@@ -62,7 +63,7 @@ def _fit_stepped(lake: Lake, table: Table, standing: Standing) -> str:
     """Of a table that keeps its position itself only what was taken back is amiss: it goes on from what it holds."""
     if checkpoints.forget(lake.settings, table):
         print(f"table={table.name}: it keeps its position in its own commits now; its checkpoint was removed", file=sys.stderr)
-    fault = standing.last and _input_fault(lake, table, _position(lake, table, standing.last))
+    fault = standing.last and _input_fault(lake, table, standing.last)
     if fault and not table.keeps:
         raise CommitError(f"table={table.name}, {fault}")
     if not standing.taken_back and not fault:
@@ -143,11 +144,12 @@ def _void(lake: Lake, table: Table, standing: Standing, generation: int) -> None
     lake.journal(table).append(void)
 
 
-def _input_fault(lake: Lake, table: Table, offset: Mapping) -> str:
-    """What is wrong if the input is older than what was read of it, or lacks what comes next; else empty."""
+def _input_fault(lake: Lake, table: Table, last: Written | Commit) -> str:
+    """What is wrong if the input is not what was read of it any more, or lacks what comes next; else empty."""
     driving = lake.catalog.driving_input(table)
     if driving is None:
         return ""
+    offset = _position(lake, table, last)
     path, read = lake.path(driving), offset["reservoirVersion"] - (offset["index"] < 0)
     latest, oldest = delta_log.latest(path), delta_log.oldest(path)
     if read > latest:
@@ -160,7 +162,15 @@ def _input_fault(lake: Lake, table: Table, offset: Mapping) -> str:
             f"input={driving.name}, version={offset['reservoirVersion']}: the query goes on from there, and the input's log "
             f"begins with {oldest}; give the table a new name, and begin that by `lakehouse seam`"
         )
+    if table.keeps and _put_back_since(lake, driving, last.at):
+        return f"its input {driving.name} was put back since, and rows that were read of it are not there any more or come again"
     return ""
+
+
+def _put_back_since(lake: Lake, table: Table, moment: datetime) -> bool:
+    """Whether rows of the table were taken back later than that, by the journal as it stands: `Journal` hides such lines."""
+    lines = takewhile(lambda line: line.at > moment, journal_repair.readable(lake.journal(table).path))
+    return any(line.role == "void" for line in lines)
 
 
 def _check_readers(lake: Lake, table: Table, standing: Standing) -> None:
