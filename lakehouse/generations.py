@@ -22,6 +22,7 @@ from lakehouse.errors import CommitError, JobError
 from lakehouse.frontier import Commit
 from lakehouse.lake import Lake
 from lakehouse.ranges import EPOCH
+from lakehouse.stream import positions
 from lakehouse.stream.strategy import is_stepped
 from lakehouse.table import Table
 
@@ -151,6 +152,11 @@ def _input_fault(lake: Lake, table: Table, last: Written | Commit) -> str:
         return ""
     offset = _position(lake, table, last)
     path, read = lake.path(driving), offset["reservoirVersion"] - (offset["index"] < 0)
+    if another := positions.another(path, offset["reservoirId"]):
+        return (
+            f"{another}; put that one back from a copy, or remove this table's folder and those of the tables that read it as "
+            "well, and the next start fills them from what the input has now"
+        )
     latest, oldest = delta_log.latest(path), delta_log.oldest(path)
     if read > latest:
         return (

@@ -74,7 +74,7 @@ class Stepped:
         self.in_flight: tuple[int, str] | None = None  # the batch that is computed, or failed, and its range
         driving = run.lake.catalog.table(run.plan.driving)
         self._input = run.lake.path(driving)
-        self._identity = ""
+        self._watched: positions.Input | None = None  # once the thread runs
         self._until = delta_log.latest(self._input) if available_now else None
         self._stopping, self._error, self._idle = threading.Event(), None, threading.Event()
         self._at: Position | None = None
@@ -127,7 +127,7 @@ class Stepped:
         context.setLocalProperty("spark.scheduler.pool", self.name)
         context.addJobTag(self._tag)
         try:
-            self._identity = delta_log.made(self._input)[0]
+            self._watched = positions.Input(self._input)
             self._at, number = self._resumed()
             while not self._stopping.is_set():
                 piece = self._next()
@@ -187,6 +187,7 @@ class Stepped:
             piece = positions.following(self._input, self._at, self.run.lake.settings.max_files_per_trigger, self._until)
             self._at = piece.end if not piece.files else self._at
             if piece.files:
+                self._watched.check()
                 self._idle.clear()
                 wait = self._began + self.pace.total_seconds() - time.monotonic()
                 if wait <= 0 or self._until is not None:
@@ -197,6 +198,7 @@ class Stepped:
             else:
                 self._idle.set()
                 if time.monotonic() - waited > _IDLE:
+                    self._watched.check()
                     waited = float("inf")
                     self._tell(Report(self.name, -1, _now(), sources=(self._source(self._at),)))
                 self._stopping.wait(_LOOK)
@@ -206,8 +208,8 @@ class Stepped:
         before, started = self._began, time.monotonic()
         self._began = started
         self._idle.clear()
-        offset = piece.end.offset(self._identity)
-        since = json.dumps(self._at.offset(self._identity)) if self._at else "the start"
+        offset = piece.end.offset(self._watched.identity)
+        since = json.dumps(self._at.offset(self._watched.identity)) if self._at else "the start"
         self.in_flight = number, f"batch {number}, offsets from {since} to {json.dumps(offset)}"
         self.step(self._rows(piece), number, BatchLog(EPOCH, datetime.now(UTC), offset, piece.rows))
         self.in_flight = None
@@ -227,7 +229,7 @@ class Stepped:
 
     def _source(self, at: Position) -> Source:
         outstanding = len(positions.following(self._input, at, _OUTSTANDING).files)
-        return Source(json.dumps(at.offset(self._identity)), metrics={"numFilesOutstanding": str(outstanding)})
+        return Source(json.dumps(at.offset(self._watched.identity)), metrics={"numFilesOutstanding": str(outstanding)})
 
     def _tell(self, report: Report) -> None:
         self.recentProgress = [*self.recentProgress[-99:], report]
