@@ -167,7 +167,8 @@ def start(settings: Settings, table: Table, topics: Sequence[str], last: Commit 
 
 
 def _past(gaps: Sequence[Gap], topic: str, partition: str, offset: int) -> int:
-    return next((g.until for g in gaps if (g.topic, g.partition, g.since) == (topic, partition, offset)), offset)
+    """The offset behind the furthest gap that was declared to begin there: the topic may have lost more since."""
+    return max((g.until for g in gaps if (g.topic, g.partition, g.since) == (topic, partition, offset)), default=offset)
 
 
 def lost(settings: Settings, table: Table, found: Mapping[str, Broker], last: Commit) -> list[Gap]:
@@ -180,6 +181,14 @@ def lost(settings: Settings, table: Table, found: Mapping[str, Broker], last: Co
         for p, offset in offsets.items()
         if _past(now.gaps, topic, p, offset) < found[topic].first.get(p, 0)
     ]
+
+
+def declare_lost(settings: Settings, table: Table, gaps: Sequence[Gap]) -> None:
+    """Notes gaps that someone has declared, each in place of an older one that begins where it does."""
+    before = known(settings, table)
+    begin = {(gap.topic, gap.partition, gap.since) for gap in gaps}
+    kept = (gap for gap in before.gaps if (gap.topic, gap.partition, gap.since) not in begin)
+    note(settings, table, replace(before, gaps=(*kept, *gaps)))
 
 
 def _check_there(table: Table, topic: str, read: Mapping[str, int], there: Broker, waits: bool) -> None:
