@@ -12,7 +12,7 @@ import sys
 import uuid
 from collections import ChainMap
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -54,6 +54,7 @@ class Written:
     inputs: Mapping[str, object]
     watermark: datetime | None
     frontier: datetime | None
+    topics: Mapping[str, str] = field(default_factory=dict)  # of an ingest table: their ids
 
     @property
     def number(self) -> tuple[int, int]:
@@ -147,7 +148,7 @@ def _written(table: Table, version: int, info: Mapping) -> Written | None:
         return None
     at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
     instants = (datetime.fromisoformat(str(mark[n])) if mark.get(n) else None for n in _INSTANTS)
-    return Written(int(generation), mark["batch"], version, at, mark["inputs"], *instants)
+    return Written(int(generation), mark["batch"], version, at, mark["inputs"], *instants, mark.get("topics", {}))
 
 
 def app(table: Table, generation: int) -> str:

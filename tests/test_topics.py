@@ -38,6 +38,7 @@ PARTS = ("offsets", "commits", "metadata")
 
 sent_topic = kafka("sent", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL")
 lost_topic = kafka("lost", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL")
+kept_topic = kafka("kept", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL")
 again_topic = kafka("again", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL")
 
 
@@ -54,6 +55,11 @@ def taken_again(again_topic: DataFrame) -> DataFrame:
 @table(layer="bronze", event_time="at", delay="5 seconds")
 def taken_on(lost_topic: DataFrame) -> DataFrame:
     return lost_topic
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def taken_kept(kept_topic: DataFrame) -> DataFrame:
+    return kept_topic
 
 
 @pytest.fixture(scope="module")
@@ -278,6 +284,44 @@ def test_a_gap_can_be_accepted_again_when_the_topic_has_lost_more(lake, monkeypa
         query.stop()
     run(lake, name)
     all_once(lake, name, 34)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(900)
+def test_the_ids_of_topics_outlive_the_file_that_keeps_them(lake, capsys):
+    """Each commit has them, too."""
+    name, declared = "taken_kept", lake.catalog.table("taken_kept")
+    broker.ensure_topics(lake.settings, {"kept": 2})
+    send(lake, "kept", 10)
+    run(lake, name)
+    before = offsets.known(lake.settings, declared)
+    kept = lake.settings.root / "_ledger" / f"{name}.topics.json"
+    kept.unlink()
+    capsys.readouterr()
+    offsets.watch(lake.settings, declared, ["kept"])()
+    assert "taken_kept.topics.json: it is gone" in (told := capsys.readouterr().err) and "from the table's last commit" in told
+    assert offsets.known(lake.settings, declared) == before
+    kept.unlink()
+    created_again(lake, "kept", 30)
+    with pytest.raises(TopicError, match=f"topic of id {re.escape(before.ids['kept'])}.*lakehouse new-topic {name}"):
+        run(lake, name)
+
+
+def test_a_broker_that_does_not_answer_is_said_once_and_again_after_it_was_back(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(offsets, "_WITHIN", 1.0)
+    look = offsets.watch(Settings(root=tmp_path, bootstrap_servers="localhost:1"), catalog_of([HERE]).table("taken"), ["sent"])
+    for _ in range(2):
+        look()
+    assert capsys.readouterr().err.count("table=taken: topic=sent: the broker must describe it within 1 s and did not") == 1
+
+
+def test_of_a_broker_without_ids_of_topics_it_is_said(tmp_path, capsys):
+    settings, declared = Settings(root=tmp_path), catalog_of([HERE]).table("taken")
+    for _ in range(2):
+        offsets.check_ids(settings, declared, {"sent": ""})
+    assert capsys.readouterr().err.count("table=taken, topic=sent: the broker gives it no id") == 1
+    assert offsets.known(settings, declared).ids == {}
 
 
 def test_a_crash_before_a_topic_is_declared_anew_declares_nothing(lake, monkeypatch):
