@@ -22,6 +22,7 @@ from lakehouse import delta_log, sinks
 from lakehouse.catalog import table_path
 from lakehouse.files import append_line, lines_backwards
 from lakehouse.frontier import LEDGER, Commit, Journal
+from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 
@@ -101,9 +102,12 @@ def standing(settings: Settings, table: Table) -> Standing:
         version -= 1
     # a line without a commit of its own names the last commit; a keyed table's names its version
     held = written.version if written and not table.keeps else holds
-    noted = next((c for c in Journal(settings, table).live() if c.version <= held), None)
+    made = delta_log.made(path) if held == 0 else None  # without rows: lines from before are of another table of that name
+    since = made[1] if made else EPOCH
+    noted = next((c for c in Journal(settings, table).live() if c.version <= held and c.at >= since), None)
     newest = next(Journal(settings, table).live(), None)
-    return Standing(holds, latest, written, noted, newest if newest and newest.version > held else None)
+    gone = newest is not None and (newest.version > held or newest.at < since)
+    return Standing(holds, latest, written, noted, newest if gone else None)
 
 
 def first_after(path: Path, table: Table, number: tuple[int, int] | None) -> int | None:

@@ -19,7 +19,7 @@ from lakehouse import checkpoints, delta_log, journal_repair, seam, sinks
 from lakehouse.catalog import table_path
 from lakehouse.checkpoints import Standing, Written
 from lakehouse.errors import CommitError, JobError
-from lakehouse.frontier import Commit
+from lakehouse.frontier import NOTHING, Commit
 from lakehouse.lake import Lake
 from lakehouse.ranges import EPOCH
 from lakehouse.stream import positions
@@ -49,6 +49,8 @@ def fit(lake: Lake, table: Table, replay: Replay) -> str:
         if not table.keeps:
             raise CommitError(f"table={table.name}, {fault}")
         wrong = wrong or fault
+    if standing.taken_back:  # with its checkpoint gone, too, nothing else says so
+        wrong = wrong or f"the table was put back to version {standing.version}"
     if not wrong:
         return ""
     if standing.taken_back:
@@ -141,6 +143,8 @@ def _state_from(lake: Lake, table: Table, standing: Standing) -> dict[str, objec
 def _void(lake: Lake, table: Table, standing: Standing, generation: int) -> None:
     """Notes that the lines of the journal above what the table holds are of rows that it does not hold any more."""
     held = standing.written.version if standing.written and not table.keeps else standing.version
+    if not standing.last:
+        held = NOTHING
     void = Commit(table.name, "void", generation, -1, held, datetime.now(UTC), table.fingerprint)
     lake.journal(table).append(void)
 
@@ -181,15 +185,33 @@ def _put_back_since(lake: Lake, table: Table, moment: datetime) -> bool:
 
 def _check_readers(lake: Lake, table: Table, standing: Standing) -> None:
     """Raises CommitError if rows that are written again would enter a table that a stream fills from this one twice."""
-    readers = [t for t in lake.catalog if table.name in t.inputs and not t.keeps and lake.catalog.driving_input(t) == table]
-    begun = [t.name for t in readers if next(lake.journal(t).live(), None)]
-    if begun:
-        whole = standing.taken_back.version
-        raise CommitError(
-            f"table={table.name}, version={standing.version}: it was put back to that, and {', '.join(sorted(begun))} had read "
-            f"version {whole}; what the query writes again would enter there twice. Put back its version {whole} (deltalake: "
-            f"DeltaTable(...).restore({whole})), and what is wrong with its rows right by a backfill or by hand"
-        )
+    begun = ", ".join(_begun_behind(lake, table))
+    if not begun:
+        return
+    whole = standing.taken_back.version
+    what, remedy = (
+        "it was put back to that",
+        f"Put back its version {whole} (deltalake: DeltaTable(...).restore({whole})), and what is wrong with its rows right by a "
+        "backfill or by hand",
+    )
+    if standing.latest < whole:
+        what = "its log ends with that, so it was removed, or replaced by an older copy"
+        remedy = f"Put its folder back from a copy with that version; or remove those of {begun} as well, and a start fills all"
+    raise CommitError(
+        f"table={table.name}, version={standing.version}: {what}, and {begun} had read version {whole}; what the query writes "
+        f"again would enter there twice. {remedy}"
+    )
+
+
+def _begun_behind(lake: Lake, table: Table) -> list[str]:
+    """The tables that a stream has begun to fill from this one, and from these, each after its input."""
+    found: list[str] = []
+    for reader in lake.catalog:  # inputs come first
+        driving = lake.catalog.driving_input(reader)
+        reads = driving is not None and (driving == table or driving.name in found)
+        if reads and not reader.keeps and checkpoints.standing(lake.settings, reader).last:
+            found.append(reader.name)
+    return found
 
 
 def _put_back_aside(lake: Lake, table: Table, standing: Standing) -> None:

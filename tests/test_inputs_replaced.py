@@ -11,13 +11,14 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
-from lakehouse import checkpoints, live, sinks
+from lakehouse import checkpoints, generations, live, sinks
 from lakehouse.errors import CommitError
 from lakehouse.stream import positions
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.positions import Position
-from lakehouse.table import kafka, table
+from lakehouse.table import kafka, table, tumbling
 from lakehouse.testing import Stage, assert_live_equals_bounded
 
 HERE = sys.modules[__name__]
@@ -39,6 +40,11 @@ def positive(drops: DataFrame) -> DataFrame:
 @table(layer="gold")
 def large(positive: DataFrame) -> DataFrame:
     return positive.where("value > 1")
+
+
+@table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
+def briefly(positive: DataFrame) -> DataFrame:
+    return positive.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
 @table(layer="silver", keeps="history", keys=["user"])
@@ -148,3 +154,31 @@ def test_an_input_that_is_gone_or_another_one_ends_the_query_that_reads_it(stage
     finally:
         query.stop()
     assert stage.rows("positive").count() == 3
+
+
+@pytest.mark.parallel
+def test_a_table_that_is_removed_with_its_readers_is_filled_again_with_them(stage_of):
+    stage = stage_of(HERE)
+    names = ("positive", "large", "briefly", "latest")
+    feed(stage, 0, 3)
+    stage.run(*names)
+    made = stage.rows("large").count()
+    make_anew(stage, "positive")
+    with pytest.raises(CommitError, match=r"version=0: its log ends with .*remove those of large, briefly as well"):
+        stage.run("positive")
+    make_anew(stage, "large")
+    make_anew(stage, "briefly")
+    stage.run("positive", "large", "briefly")
+    assert stage.rows("large").count() == made
+
+    for name in names:  # of `briefly` no window had closed: nothing but the journal knows of it
+        make_anew(stage, name)
+    make_anew(stage, "drops")
+    drops = stage.lake.catalog.table("drops")
+    generations.fit(stage.lake, drops, lambda *_: None)
+    assert next(stage.lake.journal(drops).live(), None) is None, "its topic is read from the beginning"
+    feed(stage, 0, 3)
+    stage.advance("drops", drop(7200))
+    stage.run(*names)
+    for name in names:
+        assert_live_equals_bounded(stage, name)
