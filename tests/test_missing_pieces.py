@@ -107,6 +107,28 @@ def test_certificates_of_a_table_count_no_more_when_an_older_copy_of_it_was_put_
     assert {c.verdict for c in proof.prove(lake, table, hours)} == {"EQUAL"} and due(lake) == {}
 
 
+def test_tables_does_not_say_equal_of_what_was_changed_since(lake):
+    table = lake.catalog.table(AVERAGES)
+
+    def shown() -> tuple[str | None, str]:
+        state = next(each for each in overview.overview(lake.settings, lake.catalog) if each.table == AVERAGES)
+        return state.verdict, state.why
+
+    proof.prove(lake, table, Range(DAY, DAY + timedelta(hours=3)))
+    assert shown() == ("EQUAL", "")
+    DeltaTable(str(lake.path(table))).delete("_partition = '2026-01-01-01'")
+    verdict, why = shown()
+    assert verdict == "PENDING" and why.startswith("1 partition changed since it was proven EQUAL: ")
+    bounded.backfill(lake, table, Range(DAY + timedelta(hours=1), DAY + timedelta(hours=2)))
+    proof.prove(lake, table, Range(DAY, DAY + timedelta(hours=3)))
+    assert shown() == ("EQUAL", "")
+    next((lake.path(table) / "_partition=2026-01-01-02").glob("*.parquet")).unlink()
+    assert shown()[0] == "DIFFERENT" and "a data file is missing" in shown()[1]
+    environment = {"LAKEHOUSE_ROOT": str(lake.settings.root), "LAKEHOUSE_TABLES": SENSORS[0]}
+    told = CliRunner().invoke(cli.app(), ["tables"], env=environment)
+    assert told.exit_code == 0 and f"table={AVERAGES}, verdict=DIFFERENT: 1 partition" in told.stderr
+
+
 def test_certificates_of_a_table_that_is_not_there_any_more_are_not_believed(lake):
     table = lake.catalog.table(AVERAGES)
     proof.prove(lake, table, Range(DAY, DAY + timedelta(hours=3)))
