@@ -6,6 +6,7 @@ know is here by the same names: `isActive`, `exception`, `stop`, `awaitTerminati
 """
 
 import json
+import sys
 import threading
 import time
 import traceback
@@ -224,7 +225,16 @@ class Stepped:
         """Those of the files; without those that a batch run wrote, for they replace what went downstream already."""
         lake = self.run.lake
         driving = lake.catalog.table(self.run.plan.driving)
-        rows = lake.rows_of(driving, piece.files, plan.stored_schema(lake, driving))
+        files = piece.files
+        if passed := positions.replaced(self._input, piece):
+            files = [file for file in files if file not in passed]
+            told = (
+                f"table={self.name}, input={driving.name}: {len(passed)} files that it had not read are gone ({passed[0].name}); "
+                "a batch run has replaced their rows since, so they are passed over, and what they reach here is PENDING until a "
+                "batch run of this table follows"
+            )
+            print(told, file=sys.stderr, flush=True)
+        rows = lake.rows_of(driving, files, plan.stored_schema(lake, driving))
         return rows if self.run.table.keeps else rows.where(F.col(ORIGIN) == "live")
 
     def _source(self, at: Position) -> Source:

@@ -87,6 +87,23 @@ def between(path: Path, start: Position, end: Position) -> Piece:
     return _piece([file for file in found if start < file.after <= end], end)
 
 
+def replaced(path: Path, piece: Piece) -> tuple[Path, ...]:
+    """Files of the piece that are not on disk, and whose rows a later commit has replaced: what it put there is read elsewhere.
+
+    One that compaction has replaced is none of them: its rows are those of another file now, which no reader takes for new.
+    """
+    gone = {file for file in piece.files if not file.exists()}
+    if not gone:
+        return ()
+    found: set[Path] = set()
+    for version in range(delta_log.oldest(path), delta_log.latest(path) + 1):
+        commit = path / "_delta_log" / f"{version:020}.json"
+        for kind, action in _actions(commit.read_text().splitlines()) if commit.exists() else ():
+            if kind == "remove" and action[kind]["dataChange"]:
+                found.add(path / unquote(action[kind]["path"]))
+    return tuple(sorted(gone & found))
+
+
 def begins(path: Path) -> Position:
     """The first commit that the input's log still has."""
     return Position(delta_log.oldest(path))
