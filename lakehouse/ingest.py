@@ -8,8 +8,8 @@ from datetime import timedelta
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import event_time, offsets, plan, sources
-from lakehouse.checkpoints import Written, beginning, ended, topics_begun
+from lakehouse import checkpoints, event_time, offsets, plan, sources
+from lakehouse.checkpoints import Written, beginning
 from lakehouse.errors import BrokerError, DeclarationError
 from lakehouse.event_time import Head
 from lakehouse.lake import Lake
@@ -54,7 +54,7 @@ def record(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
     def batches(batch: DataFrame, batch_id: int) -> None:
         log = run.log(batch_id)
         same_topics()
-        begun = ended(run.checkpoint, batch_id - 1) if batch_id else topics_begun(run.checkpoint)
+        begun = checkpoints.begins(run.checkpoint, batch_id)
         before = run.lake.journal(run.table).before(run.generation, batch_id)
         offsets.check_joined(run.table, offsets.known(run.lake.settings, run.table), before, begun, log.inputs)
         records = _records(run, batch_id, log)
