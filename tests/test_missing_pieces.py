@@ -1,12 +1,14 @@
 """What is gone, torn, or older than the rest is noticed: side tables, ledgers, a table made again under its name, a seam."""
 
+import json
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from pyspark.sql import functions as F
 from test_trimming import TABLE, live
 from test_upkeep import Log
@@ -30,7 +32,7 @@ from lakehouse import (
     trimming,
 )
 from lakehouse import live as live_run
-from lakehouse.catalog import load
+from lakehouse.catalog import load, table_path
 from lakehouse.errors import JobError, RangeError
 from lakehouse.frontier import Certificate, Journal, certify, flush, seam_path
 from lakehouse.lake import Lake
@@ -192,6 +194,20 @@ def test_upkeep_keeps_what_a_query_whose_checkpoint_is_gone_has_not_read(tmp_pat
     before = log.append(4)
     reader = Journal(log.settings, log.catalog.table(AVERAGES))
     reader.append(replace(live(0), inputs={"tables": {VALID: {"reservoirVersion": before, "index": -1}}}))
+    log.append(6)
+    assert log.maintained() == (before, AVERAGES)
+
+
+def test_upkeep_keeps_what_a_reader_has_not_read_though_its_journal_is_gone(tmp_path):
+    """What is stepped says in each commit of its own what it has read."""
+    log = Log(tmp_path)
+    before = log.append(4)
+    reader = log.catalog.table(AVERAGES)
+    mark = {"app": f"{AVERAGES}:live:1", "batch": 0, "inputs": {"tables": {VALID: {"reservoirVersion": before, "index": -1}}}}
+    write_deltalake(
+        str(table_path(log.settings, reader)), pa.table({"x": [1]}), mode="append",
+        commit_properties=CommitProperties(custom_metadata={"userMetadata": json.dumps(mark)}),
+    )  # fmt: skip
     log.append(6)
     assert log.maintained() == (before, AVERAGES)
 
