@@ -253,9 +253,14 @@ def _kept(settings: Settings, table: Table) -> dict[str, str] | None:
 
 
 def _has_begun(settings: Settings, table: Table, folder: Path) -> bool:
-    """Whether there is a row or a checkpoint: of a table that was removed, to be filled again, nothing needs to fit."""
-    from lakehouse import delta_log
+    """Whether there is a row or a checkpoint, or a step was taken that had no row yet to write, as until a first window closes.
+
+    Of a table that was removed, to be filled again, nothing needs to fit.
+    """
+    from lakehouse import checkpoints, delta_log
     from lakehouse.live_run import CHECKPOINTS
 
     started = any((settings.root / CHECKPOINTS / table.name).glob("*/offsets"))
-    return started or delta_log.latest(folder) > 0  # version 0 is a table without rows
+    if started or delta_log.latest(folder) > 0:  # version 0 is a table without rows
+        return True
+    return checkpoints.standing(settings, table).last is not None
