@@ -110,6 +110,9 @@ class Stepped:
         if self._thread.is_alive():
             self.run.lake.spark.sparkContext.cancelJobsWithTag(self._tag)
             self._thread.join(_STOP)
+            if self._thread.is_alive():
+                told = f"its step has not ended {_STOP:.0f} s after it was cut off; it ends with the process, and is taken again"
+                print(f"table={self.name}: {told}", file=sys.stderr, flush=True)
 
     def processAllAvailable(self) -> None:
         """Returns when all that the input has now is read; raises what the query failed with."""
@@ -136,7 +139,7 @@ class Stepped:
                     break
                 self._take(piece, number)
                 number += 1
-        except Exception as err:
+        except BaseException as err:  # also the SystemExit of a function that calls sys.exit: the thread ends by it
             if not self._stopping.is_set():
                 self._error = StepFailed("".join(traceback.format_exception(err)))
         finally:
