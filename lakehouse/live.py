@@ -55,7 +55,7 @@ def start(
     Raises DeclarationError if it began as another table (`declared`).
     """
     declared.begin(lake.settings, lake.catalog, table)
-    if lake.catalog.is_derived(table) and not began(lake.settings, table):
+    if lake.catalog.is_derived(table):
         seam.check(lake, table)
     if lake.catalog.is_derived(table) and not began(lake.settings, table) and _cut(lake, table):
         begun = seam.begin(lake, table)

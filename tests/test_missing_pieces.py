@@ -260,6 +260,21 @@ def test_a_stream_does_not_begin_behind_a_seam_that_is_gone(lake):
     assert rows.isEmpty() and proof.reconcile(lake, table).verdict == "EQUAL"
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_seam_that_is_gone_is_put_back_once_the_live_run_has_begun(lake, capsys):
+    """Else the next life of the query would write what lies before it once more."""
+    table = lake.catalog.table(TRENDS)
+    list(seam_job.run(lake, seam_job.plan(lake, TRENDS)))
+    live_run.start(lake, table, available_now=True).awaitTermination()
+    before = frontier.seam_of(lake.settings, table)
+    seam_path(lake.settings, table).unlink()
+    live_run.start(lake, table, available_now=True).awaitTermination()
+    assert frontier.seam_of(lake.settings, table) == before is not None
+    assert f"file={seam_path(lake.settings, table)}: it was gone" in capsys.readouterr().err
+    assert lake.read(table).groupBy("sensor_id", "window").count().where(F.col("count") > 1).isEmpty()
+
+
 def test_dagster_is_told_again_of_a_table_that_was_made_again(lake):
     sensor = dagster_sensors.closed_partitions(lake.settings, lake.catalog)
 
