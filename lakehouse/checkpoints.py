@@ -183,7 +183,7 @@ def begin(settings: Settings, table: Table, after: tuple[int, int] | None, why: 
     while any(sinks.committed(path, app(table, newest)) >= 0 for path in there):
         newest += 1
     begun = Beginning(newest, after, why, datetime.now(UTC).isoformat(), **more)  # type: ignore[arg-type]
-    append_line(_beginnings(settings, table), json.dumps(asdict(begun)))
+    append_line(beginnings(settings, table), json.dumps(asdict(begun)))
     folder_of(settings, table, newest).mkdir(parents=True)
     return begun
 
@@ -191,7 +191,7 @@ def begin(settings: Settings, table: Table, after: tuple[int, int] | None, why: 
 def beginning(settings: Settings, table: Table, of: int | None = None) -> Beginning | None:
     """The beginning of that generation, or the last one noted; None of a generation that is the first."""
     # a crash tears a line before its generation has begun
-    known = values_backwards(_beginnings(settings, table), lambda line: Beginning(**line | {"after": _pair(line["after"])}))
+    known = values_backwards(beginnings(settings, table), lambda line: Beginning(**line | {"after": _pair(line["after"])}))
     return next((found for found in known if of in (None, found.generation)), None)
 
 
@@ -199,7 +199,8 @@ def _pair(after: list[int] | None) -> tuple[int, int] | None:
     return (int(after[0]), int(after[1])) if after else None
 
 
-def _beginnings(settings: Settings, table: Table) -> Path:
+def beginnings(settings: Settings, table: Table) -> Path:
+    """The file that keeps how each generation began."""
     return settings.root / LEDGER / f"{table.name}.generations.jsonl"
 
 

@@ -49,6 +49,7 @@ def fit(lake: Lake, table: Table, replay: Replay) -> str:
         if not table.keeps:
             raise CommitError(f"table={table.name}, {fault}")
         wrong = wrong or fault
+    wrong = wrong or _beginning_gone(lake, table)
     if standing.taken_back:  # with its checkpoint gone, too, nothing else says so
         wrong = wrong or f"the table was put back to version {standing.version}"
     if not wrong:
@@ -69,9 +70,10 @@ def _fit_stepped(lake: Lake, table: Table, standing: Standing) -> str:
     fault = standing.last and _input_fault(lake, table, standing.last)
     if fault and not table.keeps:
         raise CommitError(f"table={table.name}, {fault}")
-    if not standing.taken_back and not fault:
+    unknown = _beginning_gone(lake, table)
+    if not standing.taken_back and not fault and not unknown:
         return ""
-    why = fault or f"it was put back to version {standing.version}"
+    why = fault or unknown or f"it was put back to version {standing.version}"
     if standing.taken_back:
         _check_readers(lake, table, standing)
         _put_back_aside(lake, table, standing)
@@ -83,6 +85,14 @@ def _fit_stepped(lake: Lake, table: Table, standing: Standing) -> str:
     )
     print(told, file=sys.stderr, flush=True)
     return told
+
+
+def _beginning_gone(lake: Lake, table: Table) -> str:
+    """That it is not known how the generation began, without which a micro-batch that is run again could be written twice."""
+    own = checkpoints.generation(lake.settings, table)
+    if own == 1 or checkpoints.beginning(lake.settings, table, own):
+        return ""
+    return f"how generation {own} began is not known any more, for {checkpoints.beginnings(lake.settings, table)} lost that"
 
 
 def _behind(table: Table, standing: Standing) -> str:

@@ -250,3 +250,41 @@ def test_keyed_tables_begin_anew_when_their_record_was_put_back(stage_of, capsys
     proven(stage, *names)
     for name in names:  # as often as one likes, and not again
         assert checkpoints.generation(stage.lake.settings, stage.lake.catalog.table(name)) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(900)
+def test_without_the_file_of_generations_nothing_is_written_twice(stage_of, capsys):
+    """It says which generation wrote a micro-batch that is run again, and which windows were in the table before."""
+    stage, names = stage_of(HERE), ("plain", "long", "totals")
+    settings, catalog = stage.lake.settings, stage.lake.catalog
+
+    def crash_at(at: str, name: str) -> None:
+        def crash(point: str) -> None:
+            if point == at:
+                raise Aborted(point)
+
+        with pytest.raises((StreamingQueryException, StepFailed), match="Aborted"):
+            live.start(stage.lake, catalog.table(name), available_now=True, reached=crash).awaitTermination()
+
+    feed(stage, 0)
+    stage.run(*names)
+    feed(stage, 4)
+    stage.run(*names)
+    feed(stage, 8)
+    crash_at("rows", "plain")  # they are in the table; the journal does not know of it
+    plain = catalog.table("plain")
+    checkpoints.begin(settings, plain, checkpoints.standing(settings, plain).number, "a test", continues=True)
+    for name in ("long", "totals"):
+        gone(checkpoint(stage, name).parent)
+        crash_at("begin", name)  # the new generation has begun, and written nothing
+    for name in names:
+        checkpoints.beginnings(settings, catalog.table(name)).unlink()
+    capsys.readouterr()
+    feed(stage, 12)
+    stage.run(*names)
+    told = capsys.readouterr().err
+    for name in names:
+        assert f"table={name}, generation=3: " in told and f"{name}.generations.jsonl lost that" in told, told
+    proven(stage, *names)
