@@ -15,7 +15,7 @@ from batch_jobs.publisher import publishing
 from lakehouse import attempts, bounded, causes, coverage, proof
 from lakehouse.catalog import Catalog
 from lakehouse.coverage import Coverage
-from lakehouse.files import append_line, lines_backwards
+from lakehouse.files import append_line, values_backwards
 from lakehouse.frontier import LEDGER, Verdict
 from lakehouse.lake import Lake
 from lakehouse.ranges import EPOCH, Range, partition_range
@@ -150,8 +150,7 @@ def run(lake: Lake, name: str, span: Range | None = None, *, unasked: bool = Fal
 
 def repairs(settings: Settings, table: Table) -> Iterator[Repaired]:
     """What was repaired, last first."""
-    for line in map(json.loads, lines_backwards(_path(settings, table))):
-        yield Repaired(**line | {"at": datetime.fromisoformat(line["at"])})
+    return values_backwards(_path(settings, table), lambda line: Repaired(**line | {"at": datetime.fromisoformat(line["at"])}))
 
 
 def _path(settings: Settings, table: Table) -> Path:

@@ -61,7 +61,10 @@ def _put_back(path: Path, before: dict | None) -> None:
 
 
 def _read(path: Path) -> dict | None:
+    if not path.exists():
+        return None
     try:
-        return json.loads(path.read_text()) if path.exists() else None
-    except ValueError:
+        found = json.loads(path.read_text())
+        return {name: str(found[name]) for name in ("at", "range", "why")}
+    except (ValueError, TypeError, KeyError):
         return {"at": "a time not known", "range": "", "why": f"{path} cannot be read"}

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from lakehouse.errors import BrokerError
+from lakehouse.files import read_value
 from lakehouse.settings import Settings
 
 _CLOCK_STEP = 2.0  # seconds; the kernel's boot time, which start times are counted from, is corrected by NTP
@@ -44,10 +45,14 @@ def home(settings: Settings) -> Path:
 
 def last(settings: Settings) -> Broker | None:
     """The broker that was last started here, alive or not."""
-    try:
-        return Broker(**json.loads((home(settings) / "broker.json").read_text()))
-    except FileNotFoundError:
-        return None
+    meaning = "the embedded broker counts as not running; if its process still runs, end it before `lakehouse broker start`"
+    return read_value(home(settings) / "broker.json", _decoded, meaning)
+
+
+def _decoded(given: dict) -> Broker:
+    broker = Broker(**given)
+    int(broker.pid), float(broker.start_time), broker.bootstrap_servers.split(",")  # raise of what they are not
+    return broker
 
 
 def write(settings: Settings, broker: Broker) -> None:

@@ -8,11 +8,10 @@ journal, `_ledger/<table>.generations.jsonl` and transactions know.
 
 import json
 import shutil
-import sys
 import uuid
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,8 +19,10 @@ from pyspark.sql import SparkSession
 
 from lakehouse import delta_log, sinks
 from lakehouse.catalog import table_path
-from lakehouse.files import append_line, lines_backwards
+from lakehouse.errors import CommitError
+from lakehouse.files import append_line, values_backwards
 from lakehouse.frontier import LEDGER, Commit, Journal
+from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 
@@ -54,6 +55,7 @@ class Written:
     inputs: Mapping[str, object]
     watermark: datetime | None
     frontier: datetime | None
+    topics: Mapping[str, str] = field(default_factory=dict)  # of an ingest table: their ids
 
     @property
     def number(self) -> tuple[int, int]:
@@ -100,9 +102,12 @@ def standing(settings: Settings, table: Table) -> Standing:
         version -= 1
     # a line without a commit of its own names the last commit; a keyed table's names its version
     held = written.version if written and not table.keeps else holds
-    noted = next((c for c in Journal(settings, table).live() if c.version <= held), None)
+    made = delta_log.made(path) if held == 0 else None  # without rows: lines from before are of another table of that name
+    since = made[1] if made else EPOCH
+    noted = next((c for c in Journal(settings, table).live() if c.version <= held and c.at >= since), None)
     newest = next(Journal(settings, table).live(), None)
-    return Standing(holds, latest, written, noted, newest if newest and newest.version > held else None)
+    gone = newest is not None and (newest.version > held or newest.at < since)
+    return Standing(holds, latest, written, noted, newest if gone else None)
 
 
 def first_after(path: Path, table: Table, number: tuple[int, int] | None) -> int | None:
@@ -147,7 +152,7 @@ def _written(table: Table, version: int, info: Mapping) -> Written | None:
         return None
     at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
     instants = (datetime.fromisoformat(str(mark[n])) if mark.get(n) else None for n in _INSTANTS)
-    return Written(int(generation), mark["batch"], version, at, mark["inputs"], *instants)
+    return Written(int(generation), mark["batch"], version, at, mark["inputs"], *instants, mark.get("topics", {}))
 
 
 def app(table: Table, generation: int) -> str:
@@ -178,27 +183,24 @@ def begin(settings: Settings, table: Table, after: tuple[int, int] | None, why: 
     while any(sinks.committed(path, app(table, newest)) >= 0 for path in there):
         newest += 1
     begun = Beginning(newest, after, why, datetime.now(UTC).isoformat(), **more)  # type: ignore[arg-type]
-    append_line(_beginnings(settings, table), json.dumps(asdict(begun)))
+    append_line(beginnings(settings, table), json.dumps(asdict(begun)))
     folder_of(settings, table, newest).mkdir(parents=True)
     return begun
 
 
 def beginning(settings: Settings, table: Table, of: int | None = None) -> Beginning | None:
     """The beginning of that generation, or the last one noted; None of a generation that is the first."""
-    path = _beginnings(settings, table)
-    for text in lines_backwards(path):
-        try:
-            line = json.loads(text)
-            found = Beginning(**line | {"after": line["after"] and tuple(line["after"])})
-        except (ValueError, TypeError, KeyError) as err:  # a crash tears a line before its generation has begun
-            print(f"table={table.name}, file={path}: a line is torn ({err}), and is left out", file=sys.stderr, flush=True)
-            continue
-        if of in (None, found.generation):
-            return found
-    return None
+    # a crash tears a line before its generation has begun
+    known = values_backwards(beginnings(settings, table), lambda line: Beginning(**line | {"after": _pair(line["after"])}))
+    return next((found for found in known if of in (None, found.generation)), None)
 
 
-def _beginnings(settings: Settings, table: Table) -> Path:
+def _pair(after: list[int] | None) -> tuple[int, int] | None:
+    return (int(after[0]), int(after[1])) if after else None
+
+
+def beginnings(settings: Settings, table: Table) -> Path:
+    """The file that keeps how each generation began."""
     return settings.root / LEDGER / f"{table.name}.generations.jsonl"
 
 
@@ -265,11 +267,33 @@ def write(spark: SparkSession, checkpoint: Path, offset: Mapping) -> None:
     (checkpoint / "offsets" / "0").write_text(f"v1\n{json.dumps(known)}\n{json.dumps(offset)}")
 
 
+def begins(checkpoint: Path, batch: int) -> dict | None:
+    """Where a micro-batch of topics begins; None of the first one if Spark did not note it. Raises CommitError if it is torn."""
+    if batch == 0:
+        return topics_begun(checkpoint)
+    found = ended(checkpoint, batch - 1)
+    if found is None:
+        raise _torn(checkpoint, checkpoint / "offsets" / str(batch - 1), "no offsets")
+    return found
+
+
 def topics_begun(checkpoint: Path) -> dict | None:
-    """Where a generation began to read topics, as Spark noted it; None if it did not."""
-    files: Iterable[Path] = (checkpoint / "sources" / str(n) / "0" for n in numbers(checkpoint / "sources"))
-    found = [json.loads(f.read_text().rpartition("\n")[2] or "{}") for f in files if f.is_file()]
+    """Where a generation began to read topics, as Spark noted it; None if it did not. Raises CommitError if it is torn."""
+    found = []
+    for file in (checkpoint / "sources" / str(n) / "0" for n in numbers(checkpoint / "sources")):
+        if file.is_file():
+            try:
+                found.append(dict(json.loads(file.read_text().rpartition("\n")[2] or "{}")))
+            except (ValueError, TypeError) as err:
+                raise _torn(checkpoint, file, err) from err
     return dict(ChainMap(*found)) if found else None
+
+
+def _torn(checkpoint: Path, file: Path, why: object) -> CommitError:
+    return CommitError(
+        f"file={file}: it holds from where its query reads topics, and is torn ({why}); remove the folder {checkpoint.name} of "
+        "the checkpoint, and the job begins a generation behind the table's last commit"
+    )
 
 
 def forget(settings: Settings, table: Table) -> bool:

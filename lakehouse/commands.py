@@ -39,7 +39,9 @@ def tables(
     if as_json:
         console.print_json(states)
     else:
-        console.print_rows(states[0], (state.values() for state in states))
+        shown = [{key: state[key] for key in state if key != "why"} for state in states]
+        console.print_rows(shown[0], (state.values() for state in shown))
+    _note_changed(states)
     _remark(settings, catalog, list(catalog))
     _note_lost(settings, catalog)
 
@@ -77,6 +79,13 @@ def _note_lost(settings: Settings, catalog: "Catalog", name: str = "") -> None:
             )
 
 
+def _note_changed(states: list[dict]) -> None:
+    for state in states:
+        if state["why"]:
+            remedy = f"`lakehouse reconcile {state['table']}` proves them again"
+            console.print_note(f"table={state['table']}, verdict={state['verdict']}: {state['why']}; {remedy}")
+
+
 def _table(settings: Settings, catalog: "Catalog", name: str, as_json: bool) -> None:
     from lakehouse import frontier, overview
 
@@ -94,6 +103,7 @@ def _table(settings: Settings, catalog: "Catalog", name: str, as_json: bool) -> 
     stands = {key: state[key] for key in ("rows", "version", "frontier", "late", "quarantined", "verdict")}
     last = proof and f"{proof['verdict']} {console.shown({name: proof[name] for name in ('start', 'end')})}"
     console.print_facts(stands | {"last certificate": last})
+    _note_changed([state])
 
 
 def validate(

@@ -114,7 +114,19 @@ def begin(settings: Settings, catalog: Catalog, table: Table) -> None:
 def keep(settings: Settings, catalog: Catalog, table: Table) -> None:
     """Keeps the present declaration as the one that the table's live query begins with, or goes on with."""
     known = {"at": datetime.now(UTC).isoformat(), "declaration": declaration(catalog, table)}
-    replace_file(_path(settings, table), known)
+    seam = noted_seam(settings, table) if _kept(settings, table) else None
+    replace_file(_path(settings, table), known | ({"seam": seam} if seam else {}))
+
+
+def note_seam(settings: Settings, table: Table, seam: Mapping[str, object]) -> None:
+    """Keeps where the table's live query begins, beside what it begins with: `seam_of` as JSON."""
+    replace_file(_path(settings, table), json.loads(_path(settings, table).read_text()) | {"seam": seam})
+
+
+def noted_seam(settings: Settings, table: Table) -> Mapping[str, object] | None:
+    """Where the table's live query began, as it was noted then; None if that was with all that its input had."""
+    path = _path(settings, table)
+    return json.loads(path.read_text()).get("seam") if path.exists() else None
 
 
 def check(settings: Settings, catalog: Catalog, tables: Iterable[Table]) -> None:
@@ -253,9 +265,14 @@ def _kept(settings: Settings, table: Table) -> dict[str, str] | None:
 
 
 def _has_begun(settings: Settings, table: Table, folder: Path) -> bool:
-    """Whether there is a row or a checkpoint: of a table that was removed, to be filled again, nothing needs to fit."""
-    from lakehouse import delta_log
+    """Whether there is a row or a checkpoint, or a step was taken that had no row yet to write, as until a first window closes.
+
+    Of a table that was removed, to be filled again, nothing needs to fit.
+    """
+    from lakehouse import checkpoints, delta_log
     from lakehouse.live_run import CHECKPOINTS
 
     started = any((settings.root / CHECKPOINTS / table.name).glob("*/offsets"))
-    return started or delta_log.latest(folder) > 0  # version 0 is a table without rows
+    if started or delta_log.latest(folder) > 0:  # version 0 is a table without rows
+        return True
+    return checkpoints.standing(settings, table).last is not None

@@ -42,6 +42,26 @@ def lines_backwards(path: Path, block: int = 1 << 16) -> Iterator[str]:
             yield rest.decode(errors="replace")
 
 
+_torn: set[tuple[Path, str]] = set()
+
+
+def values_backwards(path: Path, decode: Callable[[dict], Value]) -> Iterator[Value]:
+    """What `append_line` wrote as JSON, decoded, last first.
+
+    A line that holds something else is said on standard error, once in the life of a process, and left out.
+    """
+    for line in lines_backwards(path):
+        try:
+            value = decode(json.loads(line))
+        except (ValueError, TypeError, KeyError, AttributeError) as err:
+            if (path, line) not in _torn:
+                _torn.add((path, line))
+                told = f"a line holds one JSON object as the lakehouse writes it, and one is torn ({type(err).__name__}: {err})"
+                print(f"file={path}: {told}; it is left out", file=sys.stderr, flush=True)
+            continue
+        yield value
+
+
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
     """One process at a time has the file, and with it what it stands for; the others wait."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from lakehouse.errors import JobError
-from lakehouse.files import alone, append_line, lines_backwards
+from lakehouse.files import alone, append_line, values_backwards
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 
@@ -190,8 +190,8 @@ def note_dropped(settings: Settings, table: Table, rows: int) -> None:
 
 def dropped_by_spark(settings: Settings, table: Table, since: datetime | None) -> int:
     """How many rows Spark dropped after that instant."""
-    lines = map(json.loads, lines_backwards(_dropped(settings, table)))
-    return sum(line["rows"] for line in lines if since is None or datetime.fromisoformat(line["at"]) > since)
+    lines = values_backwards(_dropped(settings, table), lambda line: (int(line["rows"]), datetime.fromisoformat(line["at"])))
+    return sum(rows for rows, at in lines if since is None or at > since)
 
 
 def _dropped(settings: Settings, table: Table) -> Path:

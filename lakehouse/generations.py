@@ -11,16 +11,18 @@ What the next generation begins with, by kind of table:
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from itertools import takewhile
 
 from deltalake import DeltaTable
 
-from lakehouse import checkpoints, delta_log, seam, sinks
+from lakehouse import checkpoints, delta_log, journal_repair, seam, sinks
 from lakehouse.catalog import table_path
 from lakehouse.checkpoints import Standing, Written
 from lakehouse.errors import CommitError, JobError
-from lakehouse.frontier import Commit
+from lakehouse.frontier import NOTHING, Commit
 from lakehouse.lake import Lake
 from lakehouse.ranges import EPOCH
+from lakehouse.stream import positions
 from lakehouse.stream.strategy import is_stepped
 from lakehouse.table import Table
 
@@ -43,10 +45,13 @@ def fit(lake: Lake, table: Table, replay: Replay) -> str:
     wrong = checkpoints.misfit(checkpoint, standing, begun, inputs, stateful=kind == "window")
     if kind == "state" and not wrong and (done := checkpoints.numbers(checkpoint / "commits")):
         wrong = checkpoints.state_gone(checkpoint, done[-1])
-    if fault := last and _input_fault(lake, table, _position(lake, table, last)):
+    if fault := last and _input_fault(lake, table, last):
         if not table.keeps:
             raise CommitError(f"table={table.name}, {fault}")
         wrong = wrong or fault
+    wrong = wrong or _beginning_gone(lake, table)
+    if standing.taken_back:  # with its checkpoint gone, too, nothing else says so
+        wrong = wrong or f"the table was put back to version {standing.version}"
     if not wrong:
         return ""
     if standing.taken_back:
@@ -62,12 +67,13 @@ def _fit_stepped(lake: Lake, table: Table, standing: Standing) -> str:
     """Of a table that keeps its position itself only what was taken back is amiss: it goes on from what it holds."""
     if checkpoints.forget(lake.settings, table):
         print(f"table={table.name}: it keeps its position in its own commits now; its checkpoint was removed", file=sys.stderr)
-    fault = standing.last and _input_fault(lake, table, _position(lake, table, standing.last))
+    fault = standing.last and _input_fault(lake, table, standing.last)
     if fault and not table.keeps:
         raise CommitError(f"table={table.name}, {fault}")
-    if not standing.taken_back and not fault:
+    unknown = _beginning_gone(lake, table)
+    if not standing.taken_back and not fault and not unknown:
         return ""
-    why = fault or f"it was put back to version {standing.version}"
+    why = fault or unknown or f"it was put back to version {standing.version}"
     if standing.taken_back:
         _check_readers(lake, table, standing)
         _put_back_aside(lake, table, standing)
@@ -79,6 +85,14 @@ def _fit_stepped(lake: Lake, table: Table, standing: Standing) -> str:
     )
     print(told, file=sys.stderr, flush=True)
     return told
+
+
+def _beginning_gone(lake: Lake, table: Table) -> str:
+    """That it is not known how the generation began, without which a micro-batch that is run again could be written twice."""
+    own = checkpoints.generation(lake.settings, table)
+    if own == 1 or checkpoints.beginning(lake.settings, table, own):
+        return ""
+    return f"how generation {own} began is not known any more, for {checkpoints.beginnings(lake.settings, table)} lost that"
 
 
 def _behind(table: Table, standing: Standing) -> str:
@@ -139,16 +153,24 @@ def _state_from(lake: Lake, table: Table, standing: Standing) -> dict[str, objec
 def _void(lake: Lake, table: Table, standing: Standing, generation: int) -> None:
     """Notes that the lines of the journal above what the table holds are of rows that it does not hold any more."""
     held = standing.written.version if standing.written and not table.keeps else standing.version
+    if not standing.last:
+        held = NOTHING
     void = Commit(table.name, "void", generation, -1, held, datetime.now(UTC), table.fingerprint)
     lake.journal(table).append(void)
 
 
-def _input_fault(lake: Lake, table: Table, offset: Mapping) -> str:
-    """What is wrong if the input is older than what was read of it, or lacks what comes next; else empty."""
+def _input_fault(lake: Lake, table: Table, last: Written | Commit) -> str:
+    """What is wrong if the input is not what was read of it any more, or lacks what comes next; else empty."""
     driving = lake.catalog.driving_input(table)
     if driving is None:
         return ""
+    offset = _position(lake, table, last)
     path, read = lake.path(driving), offset["reservoirVersion"] - (offset["index"] < 0)
+    if another := positions.another(path, offset["reservoirId"]):
+        return (
+            f"{another}; put that one back from a copy, or remove this table's folder and those of the tables that read it as "
+            "well, and the next start fills them from what the input has now"
+        )
     latest, oldest = delta_log.latest(path), delta_log.oldest(path)
     if read > latest:
         return (
@@ -160,20 +182,46 @@ def _input_fault(lake: Lake, table: Table, offset: Mapping) -> str:
             f"input={driving.name}, version={offset['reservoirVersion']}: the query goes on from there, and the input's log "
             f"begins with {oldest}; give the table a new name, and begin that by `lakehouse seam`"
         )
+    if table.keeps and _put_back_since(lake, driving, last.at):
+        return f"its input {driving.name} was put back since, and rows that were read of it are not there any more or come again"
     return ""
+
+
+def _put_back_since(lake: Lake, table: Table, moment: datetime) -> bool:
+    """Whether rows of the table were taken back later than that, by the journal as it stands: `Journal` hides such lines."""
+    lines = takewhile(lambda line: line.at > moment, journal_repair.readable(lake.journal(table).path))
+    return any(line.role == "void" for line in lines)
 
 
 def _check_readers(lake: Lake, table: Table, standing: Standing) -> None:
     """Raises CommitError if rows that are written again would enter a table that a stream fills from this one twice."""
-    readers = [t for t in lake.catalog if table.name in t.inputs and not t.keeps and lake.catalog.driving_input(t) == table]
-    begun = [t.name for t in readers if next(lake.journal(t).live(), None)]
-    if begun:
-        whole = standing.taken_back.version
-        raise CommitError(
-            f"table={table.name}, version={standing.version}: it was put back to that, and {', '.join(sorted(begun))} had read "
-            f"version {whole}; what the query writes again would enter there twice. Put back its version {whole} (deltalake: "
-            f"DeltaTable(...).restore({whole})), and what is wrong with its rows right by a backfill or by hand"
-        )
+    begun = ", ".join(_begun_behind(lake, table))
+    if not begun:
+        return
+    whole = standing.taken_back.version
+    what, remedy = (
+        "it was put back to that",
+        f"Put back its version {whole} (deltalake: DeltaTable(...).restore({whole})), and what is wrong with its rows right by a "
+        "backfill or by hand",
+    )
+    if standing.latest < whole:
+        what = "its log ends with that, so it was removed, or replaced by an older copy"
+        remedy = f"Put its folder back from a copy with that version; or remove those of {begun} as well, and a start fills all"
+    raise CommitError(
+        f"table={table.name}, version={standing.version}: {what}, and {begun} had read version {whole}; what the query writes "
+        f"again would enter there twice. {remedy}"
+    )
+
+
+def _begun_behind(lake: Lake, table: Table) -> list[str]:
+    """The tables that a stream has begun to fill from this one, and from these, each after its input."""
+    found: list[str] = []
+    for reader in lake.catalog:  # inputs come first
+        driving = lake.catalog.driving_input(reader)
+        reads = driving is not None and (driving == table or driving.name in found)
+        if reads and not reader.keeps and checkpoints.standing(lake.settings, reader).last:
+            found.append(reader.name)
+    return found
 
 
 def _put_back_aside(lake: Lake, table: Table, standing: Standing) -> None:

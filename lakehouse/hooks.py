@@ -38,7 +38,9 @@ _WITHIN = 5.0  # seconds for one attempt
 _ROUND = 5.0  # seconds, after which no further attempt begins: others wait for this
 _SAID = 500  # bytes of what a command said that are repeated
 _WAIT = timedelta(seconds=30)  # before the second attempt; doubled before each later one
-What = Literal["job_failed", "job_given_up", "query_parked", "checkpoint_replaced", "verdict_different", "freshness_failed"]
+What = Literal[
+    "job_failed", "job_given_up", "job_files_lost", "query_parked", "checkpoint_replaced", "verdict_different", "freshness_failed"
+]
 
 
 @dataclass(frozen=True, slots=True)

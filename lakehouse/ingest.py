@@ -1,5 +1,6 @@
 """The live run of an ingest table: the micro-batches of its topics, their offsets, and the watermark that follows from them."""
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -7,8 +8,8 @@ from datetime import timedelta
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import event_time, offsets, plan, sources
-from lakehouse.checkpoints import Written, beginning, ended, topics_begun
+from lakehouse import checkpoints, event_time, offsets, plan, sources
+from lakehouse.checkpoints import Written, beginning
 from lakehouse.errors import BrokerError, DeclarationError
 from lakehouse.event_time import Head
 from lakehouse.lake import Lake
@@ -40,9 +41,10 @@ def record(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
     begins: offsets.Offsets = {}
     try:  # a new generation goes on where the table ends; a generation that exists takes its own offsets and ignores this
         begins = offsets.start(run.lake.settings, run.table, sorted(topics), last, waits=exists)
-    except BrokerError:
+    except BrokerError as err:
         if not exists:
-            raise  # else the query waits for the broker, and compares then
+            raise
+        print(f"table={run.table.name}: {err}; its query waits for the broker, and compares then", file=sys.stderr, flush=True)
     same_topics = offsets.watch(run.lake.settings, run.table, sorted(topics))
     records = {
         name: sources.topic_stream(run.lake.spark, run.lake.settings, source, begins.get(source.topic))
@@ -52,7 +54,7 @@ def record(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
     def batches(batch: DataFrame, batch_id: int) -> None:
         log = run.log(batch_id)
         same_topics()
-        begun = ended(run.checkpoint, batch_id - 1) if batch_id else topics_begun(run.checkpoint)
+        begun = checkpoints.begins(run.checkpoint, batch_id)
         before = run.lake.journal(run.table).before(run.generation, batch_id)
         offsets.check_joined(run.table, offsets.known(run.lake.settings, run.table), before, begun, log.inputs)
         records = _records(run, batch_id, log)
@@ -111,7 +113,8 @@ def record_batch(run: LiveRun, batch: DataFrame, batch_id: int, log: BatchLog) -
     def arrived(judged: DataFrame) -> DataFrame:
         return run.plan.arrived(judged, mark, at)
 
-    run.write(batch, batch_id, counts, maxima, arrived, rows=log.rows, watermark=mark, inputs=log.inputs)
+    ids = offsets.known(run.lake.settings, run.table).ids
+    run.write(batch, batch_id, counts, maxima, arrived, rows=log.rows, topics=ids, watermark=mark, inputs=log.inputs)
 
 
 def _key(topic: str, partition: str) -> str:

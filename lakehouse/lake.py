@@ -118,6 +118,12 @@ class Lake:
             raise _gone(self.catalog, table, path, lost)
         return self._read(path, files, schema)
 
+    def check_whole(self, table: Table, version: int | None = None) -> None:
+        """Raises CommitError if a file of the table, now or at a version, is not on disk."""
+        path = self.path(table)
+        if lost := delta_log.lost(path, delta_log.files(path, version)):
+            raise _gone(self.catalog, table, path, lost)
+
     def _read(self, path: Path, files: Sequence[Path], schema: StructType) -> DataFrame:
         if not files:
             return self.spark.createDataFrame([], schema)
@@ -133,6 +139,8 @@ def _gone(catalog: Catalog, table: Table, path: Path, lost: list[dict]) -> Commi
     remedy = "restore it from a backup: a record is computed from nothing else"
     if catalog.is_derived(table):
         remedy = f"`lakehouse repair {table.name}` computes its partition again"
+    if table.keeps:
+        remedy = f"`lakehouse backfill {table.name}` has its job compute it whole, when it is started the next time"
     more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
     return CommitError(
         f"table={table.name}, file={path / unquote(lost[0]['path'])}{more}: the table's log names it and it is not there, so its "

@@ -55,7 +55,7 @@ def start(
     Raises DeclarationError if it began as another table (`declared`).
     """
     declared.begin(lake.settings, lake.catalog, table)
-    if lake.catalog.is_derived(table) and not began(lake.settings, table):
+    if lake.catalog.is_derived(table):
         seam.check(lake, table)
     if lake.catalog.is_derived(table) and not began(lake.settings, table) and _cut(lake, table):
         begun = seam.begin(lake, table)
@@ -101,10 +101,18 @@ def _gate_kept(lake: Lake) -> Iterator[None]:
 
 
 def pinned_states(lake: Lake, table: Table, versions: Mapping[str, int]) -> dict[str, str]:
-    """The states among the snapshot inputs, which change with each micro-batch, and what the table sees of them."""
-    states = [t for t in lake.catalog.snapshot_inputs(table) if t.keeps and t.name in versions]
+    """The states among the snapshot inputs, and the snapshots that are made of one, and what the table sees of them.
+
+    A state changes with each micro-batch; what is pinned does not.
+    """
+    states = [t for t in lake.catalog.snapshot_inputs(table) if t.name in versions and _follows(lake, t)]
     at = {t.name: delta_log.written(lake.path(t), versions[t.name]) for t in states}
     return {name: f"version {versions[name]}" + (f" of {ranges.text(moment)}" if moment else "") for name, moment in at.items()}
+
+
+def _follows(lake: Lake, table: Table) -> bool:
+    """Whether the table changes with the stream: a state, or a snapshot of one."""
+    return bool(table.keeps) or any(_follows(lake, t) for t in lake.catalog.snapshot_inputs(table))
 
 
 def _cut(lake: Lake, table: Table) -> bool:

@@ -155,13 +155,14 @@ class LiveRun:
         observed: Sequence[Column] = (),
         completed: Callable[[DataFrame], DataFrame] = lambda judged: judged,
         rows: int | None = None,
+        topics: Mapping[str, str] | None = None,
         **known: object,
     ) -> None:
         """Good rows to the table, bad ones to its quarantine, then the journal's line.
 
         `rows`: of the input, if known; few are computed into this process's memory, and committed from there. `counts` makes
         the rest of that line from what was `observed` of the judged rows: in one place with the counts of good and bad, and
-        before they are `completed`, since each such place may cost a copy of every row.
+        before they are `completed`, since each such place may cost a copy of every row. `topics`: their ids, to keep.
         """
         started = time.monotonic()
         app = self.app(batch)
@@ -169,7 +170,7 @@ class LiveRun:
             "fingerprint": self.table.fingerprint,
             "inputs": known["inputs"],
             "watermark": known["watermark"],
-        } | ({"frontier": known["frontier"]} if "frontier" in known else {})
+        } | ({"frontier": known["frontier"]} if "frontier" in known else {}) | ({"topics": dict(topics)} if topics else {})
         path, aside = self.lake.path(self.table), self.lake.path(self.table, "quarantine")
         self.reached("begin")
         judged, replayed, few = self.due(judged), batch <= self.committed, None

@@ -6,7 +6,6 @@ them begin at their beginning, and which gaps someone has declared.
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ from lakehouse.settings import Settings
 from lakehouse.table import Table
 
 _EARLIEST = -2  # as Spark writes it
+_NO_ID = ("", "None", "AAAAAAAAAAAAAAAAAAAAAA")  # as brokers before 2.8 are answered for
 _WITHIN = 30.0  # seconds for an answer of the broker
 Offsets = Mapping[str, Mapping[str, int]]  # topic -> partition -> offset
 
@@ -82,7 +82,7 @@ def admin(settings: Settings):
 
 
 def ids(client, topics: Sequence[str]) -> dict[str, tuple[str, list[int]]]:
-    """Topic -> its id, and its partitions. Raises BrokerError."""
+    """Topic -> its id, empty of a broker that gives none, and its partitions. Raises BrokerError."""
     from confluent_kafka import KafkaException, TopicCollection
 
     found = {}
@@ -94,7 +94,8 @@ def ids(client, topics: Sequence[str]) -> dict[str, tuple[str, list[int]]]:
                 f"topic={topic}: the broker must describe it within {_WITHIN:.0f} s and did not ({err.args[0].str()}); check "
                 "that the broker runs and has the topic"
             ) from err
-        found[topic] = str(told.topic_id), [p.id for p in told.partitions]
+        identity = str(told.topic_id or "")
+        found[topic] = "" if identity in _NO_ID else identity, [p.id for p in told.partitions]
     return found
 
 
@@ -123,6 +124,14 @@ def on_broker(client, topics: Sequence[str]) -> dict[str, Broker]:
 def check_ids(settings: Settings, table: Table, present: Mapping[str, str]) -> None:
     """Keeps the ids of topics that are new to the table; raises TopicError if one is not that which the table has read."""
     before = known(settings, table)
+    if nameless := sorted(topic for topic, identity in present.items() if not identity):
+        _say(
+            f"table={table.name}, topic={', '.join(nameless)}: the broker gives it no id (it is older than Kafka 2.8), so one "
+            "that is deleted and created again is not noticed, unless it has fewer messages than were read"
+        )
+        present = {topic: identity for topic, identity in present.items() if identity}
+    if new := sorted(present.keys() - before.ids.keys()):
+        before = replace(before, ids=_read_before(settings, table, new) | before.ids)
     for topic, identity in present.items():
         if before.ids.get(topic, identity) != identity:
             raise TopicError(
@@ -130,17 +139,55 @@ def check_ids(settings: Settings, table: Table, present: Mapping[str, str]) -> N
                 f"and this is another one of that name, so its offsets mean other messages; `lakehouse new-topic {table.name}` "
                 "declares it, and reads it from its beginning"
             )
-    if new := {topic: identity for topic, identity in present.items() if topic not in before.ids}:
-        note(settings, table, replace(before, ids=before.ids | new))
+    if new:
+        note(settings, table, replace(before, ids={**before.ids, **present}))
+
+
+def _read_before(settings: Settings, table: Table, topics: Sequence[str]) -> dict[str, str]:
+    """The ids of topics as the table's last commit has them, where the file that keeps them does not know them (any more)."""
+    from lakehouse import checkpoints
+
+    last = checkpoints.standing(settings, table).last
+    read = [topic for topic in topics if last and topic in last.inputs]
+    if not read:
+        return {}
+    written = checkpoints.standing(settings, table).written
+    found = {topic: written.topics[topic] for topic in read if written and topic in written.topics}
+    lost = f"table={table.name}, file={_path(settings, table)}: it is gone, or does not have the ids of {', '.join(read)}"
+    unknown = sorted(set(read) - found.keys())
+    what = "they are taken from the table's last commit"
+    if unknown:
+        what = f"nor does the table's last commit, so {', '.join(unknown)} count as the ones that were read as they are now"
+    _say(f"{lost}; {what}; gaps that were declared are forgotten, and are asked for again")
+    return found
+
+
+_said: set[str] = set()
+
+
+def _say(what: str) -> None:
+    """On standard error, once in the life of a process."""
+    if what not in _said:
+        _said.add(what)
+        print(what, file=sys.stderr, flush=True)
 
 
 def watch(settings: Settings, table: Table, topics: Sequence[str]) -> Callable[[], None]:
     """Compares the ids again, each time it is called. Raises TopicError."""
-    client = admin(settings)
+    client, failing = admin(settings), False
 
     def look() -> None:
-        with suppress(BrokerError):  # while it is away nothing can be read either, and the next look compares
-            check_ids(settings, table, {topic: identity for topic, (identity, _) in ids(client, topics).items()})
+        nonlocal failing
+        try:
+            found = ids(client, topics)
+        except BrokerError as err:  # while it is away nothing can be read either, and the next look compares
+            if not failing:
+                told = "the ids of the topics are compared again once it answers"
+                print(f"table={table.name}: {err}; {told}", file=sys.stderr, flush=True)
+            failing = True
+            return
+        failing = False
+        check_ids(settings, table, {topic: identity for topic, (identity, _) in found.items()})
 
     return look
 
@@ -167,7 +214,8 @@ def start(settings: Settings, table: Table, topics: Sequence[str], last: Commit 
 
 
 def _past(gaps: Sequence[Gap], topic: str, partition: str, offset: int) -> int:
-    return next((g.until for g in gaps if (g.topic, g.partition, g.since) == (topic, partition, offset)), offset)
+    """The offset behind the furthest gap that was declared to begin there: the topic may have lost more since."""
+    return max((g.until for g in gaps if (g.topic, g.partition, g.since) == (topic, partition, offset)), default=offset)
 
 
 def lost(settings: Settings, table: Table, found: Mapping[str, Broker], last: Commit) -> list[Gap]:
@@ -180,6 +228,14 @@ def lost(settings: Settings, table: Table, found: Mapping[str, Broker], last: Co
         for p, offset in offsets.items()
         if _past(now.gaps, topic, p, offset) < found[topic].first.get(p, 0)
     ]
+
+
+def declare_lost(settings: Settings, table: Table, gaps: Sequence[Gap]) -> None:
+    """Notes gaps that someone has declared, each in place of an older one that begins where it does."""
+    before = known(settings, table)
+    begin = {(gap.topic, gap.partition, gap.since) for gap in gaps}
+    kept = (gap for gap in before.gaps if (gap.topic, gap.partition, gap.since) not in begin)
+    note(settings, table, replace(before, gaps=(*kept, *gaps)))
 
 
 def _check_there(table: Table, topic: str, read: Mapping[str, int], there: Broker, waits: bool) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from lakehouse import frontier, query
+from lakehouse import coverage, frontier, query
 from lakehouse.catalog import Catalog, Kind, table_path
 from lakehouse.inputs import FileSource, KafkaSource
 from lakehouse.ranges import EPOCH
@@ -36,14 +36,15 @@ class TableState:
     late: int | None
     quarantined: int | None
     verdict: str | None  # the gravest of the last ones of all ranges; of a keyed table, which is proven whole, the last one
+    why: str = ""  # the verdict is not the one that was given: what happened to the table since
 
 
 def overview(settings: Settings, catalog: Catalog) -> list[TableState]:
     """All tables, each after its inputs."""
     late = late_counts(settings, catalog)
     proofs = Verdicts(settings).now()
-    verdicts = {t.name: _verdict(t, proofs[t.name]) for t in catalog if t.name in proofs}
-    return [_state(settings, catalog, table, late.get(table.name, 0), verdicts.get(table.name)) for table in catalog]
+    verdicts = {t.name: _verdict(settings, catalog, t, proofs[t.name]) for t in catalog if t.name in proofs}
+    return [_state(settings, catalog, table, late.get(table.name, 0), *verdicts.get(table.name, (None, ""))) for table in catalog]
 
 
 def late_counts(settings: Settings, catalog: Catalog) -> dict[str, int]:
@@ -52,18 +53,33 @@ def late_counts(settings: Settings, catalog: Catalog) -> dict[str, int]:
     return dict(query.run(settings, catalog, _LATE).rows) if "_commits" in query.names(settings, catalog) else {}
 
 
-def _verdict(table: Table, proofs: Proofs) -> str | None:
-    return proofs.verdict if table.keeps else proofs.in_force
+def _verdict(settings: Settings, catalog: Catalog, table: Table, proofs: Proofs) -> tuple[str | None, str]:
+    """The verdict that holds now, and why it is not the one that was given: the table may have been changed since."""
+    given = proofs.verdict if table.keeps else proofs.in_force
+    if given != "EQUAL" or not catalog.is_derived(table):
+        return given, ""
+    found = coverage.coverage(settings, catalog, table)
+    if found.lost:
+        return "DIFFERENT", f"{_counted(len(found.lost))}: a data file is missing ({found.lost[0].file})"
+    if found.changed:
+        return "PENDING", f"{_counted(len(found.changed))} since it was proven EQUAL: {found.changed[0].why}"
+    return given, ""
 
 
-def _state(settings: Settings, catalog: Catalog, table: Table, late: int, verdict: str | None) -> TableState:
+def _counted(partitions: int) -> str:
+    return f"{partitions} partition{'s' if partitions > 1 else ''} changed"
+
+
+def _state(
+    settings: Settings, catalog: Catalog, table: Table, late: int, verdict: str | None, why: str
+) -> TableState:  # fmt: skip
     kind = catalog.kind(table)
     rows, version = _rows_and_version(settings, table)
     quarantined, _ = _rows_and_version(settings, table, "quarantine")
     ahead = frontier.frontier(settings, table)
     return TableState(
         table.layer, table.name, kind, table.pipeline, rows, version, ahead if ahead != EPOCH else None,
-        late if catalog.is_derived(table) and rows is not None else None, quarantined, verdict,
+        late if catalog.is_derived(table) and rows is not None else None, quarantined, verdict, why,
     )  # fmt: skip
 
 

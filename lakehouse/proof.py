@@ -98,6 +98,7 @@ def _kept(lake: Lake, table: Table, span: Range | None, started: float) -> Certi
         raise RangeError(f"table={table.name}: nothing is computed before the live run's first commit; start its job")
     record = lake.catalog.driving_input(table)
     read = updates.version_read(last, record)
+    lake.check_whole(table, last.version)
     rows = lake.read(record, read)
     actual = lake.read(table, last.version)
     expected = keyed.recomputed(lake, table, rows, dict(last.inputs["snapshots"]))

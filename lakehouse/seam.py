@@ -5,6 +5,8 @@ live run computes every window, reading the input from the first version that ho
 out and nothing is there twice, whenever either of them runs.
 """
 
+import json
+import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
 
@@ -62,15 +64,20 @@ def _begin(lake: Lake, table: Table) -> Seam:
         frontier=ahead, input=driving.name, version=first_version(lake, driving, reads), until=last.version,
         inputs=last.inputs, fingerprint=table.fingerprint, at=datetime.now(UTC),
     )  # fmt: skip
-    replace_file(seam_path(lake.settings, table), asdict(seam) | {"frontier": text(ahead), "at": text(seam.at)})
+    kept = asdict(seam) | {"frontier": text(ahead), "at": text(seam.at)}
+    replace_file(seam_path(lake.settings, table), kept)
+    declared.note_seam(lake.settings, table, kept)
     return seam
 
 
 def check(lake: Lake, table: Table) -> None:
-    """Raises JobError if batch runs have filled the table up to a seam of which the file is gone.
+    """Puts the file of the seam back if it is gone and the live run has begun there: it would write what lies before it.
 
-    Without it a live run that begins now would write their rows once more.
+    Raises JobError if it has not begun, and batch runs have filled the table up to a seam of which the file is gone.
     """
+    if began(lake.settings, table):
+        _put_back(lake, table)
+        return
     filled = any(c.role == "bounded" and c.version != NOTHING for c in lake.journal(table).rewriting())
     if filled and seam_of(lake.settings, table) is None:
         raise JobError(
@@ -78,6 +85,17 @@ def check(lake: Lake, table: Table) -> None:
             "the table, and it is gone, so the live run would write their rows again; restore the file, or run "
             f"`lakehouse seam {table.name}`, which sets another and computes what lies before it"
         )
+
+
+def _put_back(lake: Lake, table: Table) -> None:
+    path, noted = seam_path(lake.settings, table), declared.noted_seam(lake.settings, table)
+    if path.exists():
+        if not noted:  # by an earlier version
+            declared.note_seam(lake.settings, table, json.loads(path.read_text()))
+    elif noted:
+        replace_file(path, noted)
+        told = f"table={table.name}, file={path}: it was gone, and holds where the live run began ({noted['frontier']})"
+        print(f"{told}; it is put back from what was noted with the declaration", file=sys.stderr, flush=True)
 
 
 def history(lake: Lake, table: Table) -> Range | None:

@@ -9,24 +9,24 @@ keeps its rows, their order and their technical columns; to a stream that reads 
 import json
 import math
 import re
-from collections.abc import Callable, Container, Mapping
+import sys
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from lakehouse import changed, delta_log, under_way
+from lakehouse import changed, checkpoints, delta_log, under_way
 from lakehouse.catalog import Catalog, table_path
 from lakehouse.durations import duration
 from lakehouse.errors import CommitError
 from lakehouse.event_time import PARTITION
 from lakehouse.files import read_value
-from lakehouse.frontier import LEDGER, Journal, frontier, seam_of
+from lakehouse.frontier import LEDGER, frontier, seam_of
 from lakehouse.live_run import CHECKPOINTS
 from lakehouse.publication import intended
 from lakehouse.ranges import EPOCH, floor, partition_range
 from lakehouse.settings import Settings
 from lakehouse.table import GRAINS, Table
-from lakehouse.updates import version_read
 
 _SMALL = 50 << 20  # bytes; Delta's target is twice that, so that two small files always make one
 _NUMBERED = re.compile(r"\.?(\d{20})\.")  # files of a log, with the checksums that Hadoop puts beside them
@@ -81,7 +81,7 @@ def ledgers(settings: Settings) -> list[Place]:
 def needed(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]:
     """Who needs the table from which version on: streams that read it, tables that have it pinned, its own live run.
 
-    A stream is known by its checkpoint, also if its table is not declared any more; without one by its last commit.
+    A stream is known by its checkpoint, also if its table is not declared any more; without one by journal or last commit.
     """
     from deltalake import DeltaTable
 
@@ -96,15 +96,16 @@ def needed(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]
         begun = seam_of(settings, reader)
         if begun and begun.input == table.name and reader.name not in found:  # its stream has not started yet
             found[reader.name] = begun.version
-        last = next(Journal(settings, reader).live(), None)
+        if reader is not table and table.name not in reader.inputs:
+            continue
+        stands = checkpoints.standing(settings, reader)
+        last = stands.noted or stands.written or stands.taken_back
         if last and reader.name == table.name:
             found["its own query"] = last.version  # a batch that is replayed looks for its commit from there on
         elif last and reader.name not in found and table.name in (read := last.inputs.get("tables", {})):
             found[reader.name] = read[table.name]["reservoirVersion"]
         elif last and table.name in (pinned := last.inputs.get("snapshots", {})):
             found[reader.name] = pinned[table.name]
-        elif last and table.name in last.inputs.get("tables", {}) and reader.name not in found:  # its checkpoint is gone
-            found[reader.name] = version_read(last, table)
     return found
 
 
@@ -153,15 +154,29 @@ def _read_up_to(checkpoint: Path, identity: str) -> int | None:
     begun, done = (_numbers(checkpoint / name) for name in ("offsets", "commits"))
     if not begun:
         return None
-    before = _position(checkpoint, done[-1] - 1, identity) if done and done[-1] - 1 in begun else None
-    return None if _position(checkpoint, begun[-1], identity) is None else before or 0
+    last = next((offsets for batch in reversed(begun) if (offsets := _offsets(checkpoint, batch)) is not None), [])
+    before = _offsets(checkpoint, done[-1] - 1) if done and done[-1] - 1 in begun else None
+    return None if _position(last, identity) is None else _position(before or [], identity) or 0
 
 
-def _position(checkpoint: Path, batch: int, identity: str) -> int | None:
-    """The version of the table of that id up to which the batch reads; None if it reads another."""
-    lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()[2:]
-    found = (offset["reservoirVersion"] for offset in map(json.loads, lines) if offset.get("reservoirId") == identity)
-    return next(found, None)
+def _position(offsets: Sequence[Mapping], identity: str) -> int | None:
+    """The version of the table of that id up to which a batch reads; None if it reads another."""
+    return next((offset["reservoirVersion"] for offset in offsets if offset.get("reservoirId") == identity), None)
+
+
+def _offsets(checkpoint: Path, batch: int) -> list[dict] | None:
+    """Up to where the batch reads its sources; None, and said on standard error, if the file is torn."""
+    path = checkpoint / "offsets" / str(batch)
+    try:
+        found = [dict(json.loads(line)) for line in path.read_text().splitlines()[2:]]
+        if not found or any("reservoirId" in offset and not isinstance(offset["reservoirVersion"], int) for offset in found):
+            raise ValueError("no offsets")
+        return found
+    except (ValueError, TypeError, KeyError) as err:
+        told = f"it says what a query has read, and is torn ({err}), so the batches before it decide what is kept for it"
+        remedy = f"if its table is not declared any more, remove {checkpoint.parent}"
+        print(f"file={path}: {told}; {remedy}", file=sys.stderr, flush=True)
+        return None
 
 
 def _numbers(folder: Path) -> list[int]:

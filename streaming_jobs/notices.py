@@ -1,12 +1,13 @@
-"""What went wrong with a streaming job, for hooks: it failed, it was given up, a query of it is parked or lost its checkpoint."""
+"""What went wrong with a streaming job, for hooks: it failed, it was given up, its files are lost, a query of it is parked."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from lakehouse.hooks import Notice, What
 from lakehouse.settings import Settings
-from streaming_jobs import desired, progress
+from streaming_jobs import desired, progress, scheduled, supervisor
 from streaming_jobs.desired import Event
+from streaming_jobs.progress import JobStatus
 
 _TOLD: dict[str, What] = {"restarted": "job_failed", "broken": "job_given_up"}
 _OUTAGE = timedelta(minutes=10)  # longer than the waits between two restarts
@@ -29,7 +30,34 @@ def of_job(settings: Settings, pipeline: str) -> list[Notice]:
         Notice("checkpoint_replaced", pipeline, q.begun, datetime.fromisoformat(status.started_at), q.table)
         for q in queries
         if q.begun
-    ]
+    ] + [*_run_failed(settings, pipeline, status), *_files_lost(settings, pipeline)]
+
+
+def _run_failed(settings: Settings, pipeline: str, status: JobStatus | None) -> list[Notice]:
+    """Of a scheduled job that its last run ended badly: nobody restarts it, so its history does not say so."""
+    if settings.freshness_of(pipeline).cron is None or scheduled.off(settings, pipeline):
+        return []
+    if launched := supervisor.silent_launch(settings, pipeline):
+        if supervisor.is_launching(settings, pipeline, launched):
+            return []
+        return [Notice("job_failed", pipeline, scheduled.why_ended(settings, pipeline, launched.pid), launched.moment)]
+    if status is None or status.state not in ("failed", "dead"):
+        return []
+    why = scheduled.why_ended(settings, pipeline, status.pid)
+    return [Notice("job_failed", pipeline, why, datetime.fromisoformat(status.heartbeat))]
+
+
+def _files_lost(settings: Settings, pipeline: str) -> list[Notice]:
+    """Files of the job that were unreadable, and what is wanted of it if nothing says so any more."""
+    found = [
+        Notice("job_files_lost", pipeline, f"file={path}: it was unreadable and moved aside",
+               datetime.fromtimestamp(path.stat().st_ctime, UTC))
+        for path in progress.unreadable(settings, pipeline)
+    ]  # fmt: skip
+    done = desired.history(settings, pipeline)
+    if (lost := desired.lost(settings, pipeline)) and done:
+        found.append(Notice("job_files_lost", pipeline, lost, done[-1].moment))
+    return found
 
 
 def _again(before: Event, event: Event) -> bool:

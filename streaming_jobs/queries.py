@@ -23,7 +23,7 @@ from streaming_jobs import healing, progress
 from streaming_jobs.healing import Failure
 from streaming_jobs.progress import QueryStatus
 
-_EXCEPTION = re.compile(r"(?:Caused by: |: )?([\w.$]+(?:Error|Exception)\b(?:.*: .*)?)$")  # Py4J sets a colon before Java's
+_EXCEPTION = re.compile(r"(?:Caused by: |: )?((?:[\w.$]+(?:Error|Exception)|SystemExit)\b(?:.*: .*)?)$")  # Py4J sets a colon
 _PLACE = re.compile(r'File "(.*)", line (\d+), in (.*)')
 _PAUSE = timedelta(seconds=1)  # before the first restart; doubled for each further one
 
@@ -43,6 +43,7 @@ class LiveQuery:
         self.noted = -1
         self.snapshots: Mapping[str, int] | None = None  # versions, as the last micro-batch read them
         self.began = datetime.now(UTC)
+        self.ends = False  # whether its query may end by itself: it was told to
 
     @property
     def parked(self) -> bool:
@@ -53,6 +54,7 @@ class LiveQuery:
         return self.query is not None and self.query.isActive
 
     def start(self, available_now: bool = False) -> None:
+        self.ends = available_now
         try:
             self.query = live.start(self.lake, self.table, available_now=available_now, reached=self.guard)
         except (TopicError, CommitError) as err:
@@ -71,8 +73,9 @@ class LiveQuery:
         if self.due or self.parked or self.query is None or self.query.isActive:
             return ""
         error = self.query.exception()
-        if error is None:
+        if error is None and self.ends:
             return ""
+        error = error or "its query ended without a word, and nobody had asked for that"
         progress.note_failure(self.lake.settings, self.table.pipeline, self.table.name, str(error))
         return cause(str(error))
 
@@ -115,6 +118,7 @@ class LiveQuery:
             self._park(str(err))
 
     def stop(self) -> None:
+        self.ends = True
         if self.query is not None:
             self.query.stop()
 

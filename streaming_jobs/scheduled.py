@@ -56,7 +56,7 @@ def await_end(settings: Settings, pipeline: str, pid: int) -> JobStatus:
             psutil.Process(now.jvm).wait(_END_OF_JVM)
     if now and now.pid == pid and now.state == "stopped":
         return now
-    why = _why(settings, pipeline, pid)
+    why = why_ended(settings, pipeline, pid)
     raise JobError(f"pipeline={pipeline!r}: its run failed, and the next one tries again from where it was; {why}")
 
 
@@ -85,7 +85,8 @@ def told(settings: Settings, pipeline: str) -> str:
     return f"{knob}; {last}; next run {text(due)}{missed}"
 
 
-def _why(settings: Settings, pipeline: str, pid: int) -> str:
+def why_ended(settings: Settings, pipeline: str, pid: int) -> str:
+    """Why a run that ended badly did so."""
     now, done = supervisor.status(settings, pipeline), desired.history(settings, pipeline)
     killed = next((e.why for e in reversed(done) if e.what == "killed" and e.pid == pid), "")
     spoken = now.error if now and now.pid == pid else supervisor.last_error(settings, pipeline)

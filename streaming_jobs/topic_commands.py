@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -68,8 +68,9 @@ def new_topic(table: _Ingest, yes: _Yes = False) -> None:
             console.print_text(f"{topic}: id {before[topic]} before, {identity} now, {count:,} messages")
         _ask(yes, "read from the beginning?")
         after = (last.generation, last.batch) if last else (0, -1)
-        positions.declare_anew(settings, declared, present, after)
+        # the generation first: after a crash between the two the topic is still another one, and this is run again
         begun = checkpoints.begin(settings, declared, None, f"{', '.join(sorted(changed))} was created again, by new-topic")
+        positions.declare_anew(settings, declared, present, after)
     console.print_text(f"{table}: generation {begun.generation} reads from the beginning; `lakehouse start {declared.pipeline}`")
 
 
@@ -93,9 +94,9 @@ def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
         for gap in gaps:
             console.print_text(f"{gap.topic}, partition {gap.partition}: offsets {gap.since} to {gap.until - 1} are lost")
         _ask(yes, "go on without them?")
-        known = positions.known(settings, declared)
-        positions.note(settings, declared, replace(known, gaps=(*known.gaps, *gaps)))
+        # the generation first: after a crash between the two the messages are still undeclared, and this is run again
         checkpoints.begin(settings, declared, None, "messages that the topic had lost were declared, by accept-gap")
+        positions.declare_lost(settings, declared, gaps)
     console.print_text(f"{table}: it goes on behind them; `lakehouse start {declared.pipeline}`")
 
 

@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import generations, live
+from lakehouse import checkpoints, generations, live
 from lakehouse.errors import CommitError
 from lakehouse.frontier import Journal
 from lakehouse.stream.advance import StepFailed
@@ -226,3 +226,65 @@ def test_a_table_that_was_put_back_is_filled_from_there_on(stage_of, tmp_path):
     shutil.copytree(copied["seen"], paths["seen"])
     with pytest.raises(CommitError, match=r"table=plain, input=seen, version=\d+: .*the input is older than what was read"):
         stage.run("plain")
+
+
+@pytest.mark.parallel
+def test_keyed_tables_begin_anew_when_their_record_was_put_back(stage_of, capsys):
+    """Else they would read the rows that come again beside those that they have."""
+    stage, names = stage_of(HERE), ("totals", "latest")
+    seen = stage.lake.catalog.table("seen")
+    feed(stage, 0)
+    stage.run(*names)
+    before = DeltaTable(str(stage.lake.path(seen))).version()
+    again = [at(100, "a", 2), at(101, "b", 3), at(102, "c", 4)]
+    stage.feed("seen", again)
+    stage.run(*names)
+    DeltaTable(str(stage.lake.path(seen))).restore(before)
+    generations.fit(stage.lake, seen, lambda *_: None)
+    stage.feed("seen", again)
+    capsys.readouterr()
+    stage.run(*names)
+    told = capsys.readouterr().err
+    for name in names:
+        assert f"table={name}, generation=2" in told and "its input seen was put back since" in told, told
+    proven(stage, *names)
+    for name in names:  # as often as one likes, and not again
+        assert checkpoints.generation(stage.lake.settings, stage.lake.catalog.table(name)) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(900)
+def test_without_the_file_of_generations_nothing_is_written_twice(stage_of, capsys):
+    """It says which generation wrote a micro-batch that is run again, and which windows were in the table before."""
+    stage, names = stage_of(HERE), ("plain", "long", "totals")
+    settings, catalog = stage.lake.settings, stage.lake.catalog
+
+    def crash_at(at: str, name: str) -> None:
+        def crash(point: str) -> None:
+            if point == at:
+                raise Aborted(point)
+
+        with pytest.raises((StreamingQueryException, StepFailed), match="Aborted"):
+            live.start(stage.lake, catalog.table(name), available_now=True, reached=crash).awaitTermination()
+
+    feed(stage, 0)
+    stage.run(*names)
+    feed(stage, 4)
+    stage.run(*names)
+    feed(stage, 8)
+    crash_at("rows", "plain")  # they are in the table; the journal does not know of it
+    plain = catalog.table("plain")
+    checkpoints.begin(settings, plain, checkpoints.standing(settings, plain).number, "a test", continues=True)
+    for name in ("long", "totals"):
+        gone(checkpoint(stage, name).parent)
+        crash_at("begin", name)  # the new generation has begun, and written nothing
+    for name in names:
+        checkpoints.beginnings(settings, catalog.table(name)).unlink()
+    capsys.readouterr()
+    feed(stage, 12)
+    stage.run(*names)
+    told = capsys.readouterr().err
+    for name in names:
+        assert f"table={name}, generation=3: " in told and f"{name}.generations.jsonl lost that" in told, told
+    proven(stage, *names)

@@ -3,6 +3,7 @@
 import json
 import linecache
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,7 +15,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from batch_jobs import backfill, seam
-from lakehouse import catalog, causes, declared, live, proof
+from lakehouse import catalog, causes, declared, delta_log, live, proof, sinks
+from lakehouse import seam as seams
 from lakehouse.errors import DeclarationError
 from lakehouse.frontier import Commit, Journal
 from lakehouse.ranges import Range
@@ -410,3 +412,19 @@ def test_a_table_under_another_name_is_filled_as_the_refusal_says(stage_of):
     found = {r.window.start.astimezone(UTC): r.value for r in stage.rows(other.name).collect()}
     assert found[START] == 2 and found[START + timedelta(hours=2)] == 1
     assert_live_equals_bounded(stage, other.name)
+
+
+def test_a_window_that_is_changed_before_a_first_one_has_closed_is_refused(stage_of):
+    """There is neither a row nor a checkpoint yet; what was read is in no window but the ones of before."""
+    stage = stage_of(HERE)
+    settings, known = stage.lake.settings, stage.lake.catalog
+    stage.feed("clicks", [at(0.2)])
+    seams.begin(stage.lake, known.table("ticks"))  # at the full hour, 7 seconds before the frontier
+    stage.run("ticks")
+    assert delta_log.latest(stage.lake.path(known.table("ticks"))) == 0
+    other = changed(known, "ticks", window=tumbling("20 seconds"))
+    with pytest.raises(DeclarationError, match=r"table=ticks, window=.*20"):
+        declared.begin(settings, other, other.table("ticks"))
+    shutil.rmtree(stage.lake.path(known.table("ticks")))
+    sinks.create(stage.lake, known.table("ticks"))
+    declared.begin(settings, other, other.table("ticks"))

@@ -40,6 +40,7 @@ def test_an_asset_runs_when_its_hours_have_closed_though_dagster_was_killed_and_
     journal = root / "_ledger" / "sensor_averages.jsonl"
     closed = journal.read_text()
     journal.write_text("")  # nothing has closed yet
+    desired.wish(settings, "sensors", "stopped", "a test")
     desired.note(settings, "sensors", Event(progress.now(), "broken", "given up, for it failed"))
     paths = os.pathsep.join([str(tmp_path), str(ROOT)])
     environment = os.environ | to_environment(settings) | {"DAGSTER_HOME": str(home), "PYTHONPATH": paths}

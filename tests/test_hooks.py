@@ -32,6 +32,7 @@ from lakehouse.hooks import Notice
 from lakehouse.settings import Settings, to_environment
 from streaming_jobs import desired, notices, progress
 from streaming_jobs.desired import Event
+from streaming_jobs.places import here
 from streaming_jobs.progress import JobStatus, QueryStatus
 
 SENSORS = ("lakehouse.tables.sensors",)
@@ -177,6 +178,7 @@ def test_one_at_a_time_tells(tmp_path, webhook):
 def test_the_sensor_tells_of_jobs_verdicts_and_stale_tables_within_a_second(tmp_path, webhook, monkeypatch):
     settings = Settings(root=tmp_path, tables=SENSORS, hook_url=webhook.url)
     now = datetime.now(UTC)
+    desired.wish(settings, "sensors", "stopped", "a test")
     for what, why in (("started", "-"), ("restarted", "it failed: x"), ("stopping", "-"), ("broken", "given up, for ...")):
         desired.note(settings, "sensors", Event(progress.now(), what, why))
     query = QueryStatus("valid_readings", False, state="parked", since=progress.now(), offsets="batch 7", error="boom")
@@ -222,11 +224,46 @@ def test_the_sensor_says_that_no_hook_is_set(tmp_path):
 
 def test_restarts_for_one_reason_one_upon_the_other_are_one_failure(tmp_path):
     settings, began = Settings(root=tmp_path, tables=SENSORS), datetime(2026, 1, 1, tzinfo=UTC)
+    desired.wish(settings, "sensors", "stopped", "a test")
     restarts = {0: "no broker", 1: "no broker", 6: "no broker", 7: "its process died", 12: "no broker", 60: "no broker"}
     for minute, why in restarts.items():
         desired.note(settings, "sensors", Event((began + timedelta(minutes=minute)).isoformat(), "restarted", why))
     told = [(n.why, (n.at - began) // timedelta(minutes=1)) for n in notices.of_job(settings, "sensors")]
     assert told == [("no broker", 0), ("its process died", 7), ("no broker", 12), ("no broker", 60)]
+
+
+def test_a_scheduled_job_whose_run_failed_is_told_of(tmp_path):
+    """Nobody restarts it: the next run is that of its schedule."""
+    settings = Settings(root=tmp_path, tables=SENSORS, freshness={"sensors": "scheduled 0 * * * *"})
+    now = progress.now()
+    desired.wish(settings, "sensors", "running", "a test")
+
+    def ended(state: str, error: str = "") -> list[tuple[str, str]]:
+        progress.write(settings, JobStatus("sensors", 1, 1.0, 0, 0.0, state, now, now, error=error, place=here()))
+        return [(n.what, n.why) for n in notices.of_job(settings, "sensors")]
+
+    assert ended("failed", "no broker") == [("job_failed", "no broker")]
+    assert ended("running") == [("job_failed", "its process died without a word")], "it is not there"
+    assert ended("stopped") == []
+    at = datetime.now(UTC) + timedelta(seconds=1)
+    desired.note(settings, "sensors", Event(at.isoformat(), "started", "by its schedule", 1, 1.0))
+    assert [(n.what, n.at) for n in notices.of_job(settings, "sensors")] == [("job_failed", at)], "it never said a word"
+    desired.wish(settings, "sensors", "stopped", "a test")
+    assert notices.of_job(settings, "sensors") == []
+
+
+def test_files_of_a_job_that_are_lost_are_told_of(tmp_path):
+    settings = Settings(root=tmp_path, tables=SENSORS)
+    desired.wish(settings, "sensors", "running", "a test")
+    desired.note(settings, "sensors", Event(progress.now(), "started", "a test"))
+    assert notices.of_job(settings, "sensors") == []
+    path = progress.job_folder(settings, "sensors") / "status.json"
+    path.write_text("{")
+    [told] = notices.of_job(settings, "sensors")
+    assert told.what == "job_files_lost" and f"file={path}.unreadable-" in told.why
+    assert notices.of_job(settings, "sensors") == [told], "and once"
+    path.with_name("desired.json").unlink()
+    assert ["desired.json: gone" in n.why for n in notices.of_job(settings, "sensors")] == [False, True]
 
 
 # ---- freshness
@@ -268,6 +305,7 @@ def test_derived_tables_may_take_a_partition_longer():
 
 def test_supervise_tells_that_a_job_failed(tmp_path, webhook):
     settings = Settings(root=tmp_path, tables=SENSORS, hook_url=webhook.url)
+    desired.wish(settings, "sensors", "stopped", "a test")
     desired.note(settings, "sensors", Event(progress.now(), "restarted", "its process died"))
     line = [sys.executable, "-m", "lakehouse", "supervise", "--every", "0.1"]
     process = subprocess.Popen(line, env=os.environ | to_environment(settings), stdout=subprocess.DEVNULL)

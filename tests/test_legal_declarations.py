@@ -73,6 +73,11 @@ def well_paid(totals: DataFrame) -> DataFrame:
     return totals.where("paid > 10")
 
 
+@table(layer="silver")
+def with_well_paid(clicks: DataFrame, well_paid: DataFrame) -> DataFrame:
+    return clicks.join(well_paid, "ad_id", "left")
+
+
 @table(layer="silver", join=interval(before="10 seconds"))
 def framed_by_time(clicks: DataFrame) -> DataFrame:
     frame = Window.partitionBy("ad_id").orderBy(F.unix_micros("at")).rangeBetween(-10_000_000, 0)
@@ -213,6 +218,16 @@ def test_a_state_that_is_read_is_told_with_its_version_at_each_start(fed, capfd)
     assert shown.reads["totals"].startswith("version 1 of 20")
     table = views.queries_table([("p", JobStatus("p", 1, 0.0, 1, 0.0, "running", "", "", queries=(shown,)))])
     assert "reads totals as of version 1 of 20" in "".join(table.columns[0].cells)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_state_that_is_read_through_a_snapshot_of_it_is_told_too(fed, capfd):
+    fed.run("totals")
+    bounded.refresh(fed.lake, fed.lake.catalog.table("well_paid"))
+    capfd.readouterr()
+    fed.run("with_well_paid")
+    assert "table=with_well_paid, input=well_paid: read as of version " in capfd.readouterr().err
 
 
 @pytest.mark.slow

@@ -14,8 +14,10 @@ from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from batch_jobs import commands
-from lakehouse import coverage, proof, sinks
+from lakehouse import coverage, proof, sinks, updates
+from lakehouse.errors import CommitError
 from lakehouse.event_time import ORIGIN, PARTITION
+from lakehouse.stream.advance import StepFailed
 from lakehouse.table import expect, kafka, table, tumbling
 from lakehouse.testing import Stage, assert_live_equals_bounded
 
@@ -39,6 +41,16 @@ def valid_clicks(clicks: DataFrame) -> DataFrame:
 @table(layer="gold", window=tumbling("10 minutes"), keys=["user"], late="update")
 def sums(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
+
+
+@table(layer="gold", late="update")
+def large_clicks(valid_clicks: DataFrame) -> DataFrame:
+    return valid_clicks.where("value > 0")
+
+
+@table(layer="gold", keeps="history", keys=["user"])
+def last_clicks(clicks: DataFrame) -> DataFrame:
+    return clicks.select("user", "at", "value", "_arrival")
 
 
 def at(minutes: float, user: str = "a", value: int = 1) -> dict:
@@ -180,3 +192,30 @@ def test_a_lost_file_of_an_input_is_named_with_what_to_do_and_a_repair_does_not_
     assert "no partition is known to differ" not in asked.stdout
     for said in (name, "gave no verdict", "4 of 4 closed partitions have no verdict yet"):
         assert said in asked.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_file_that_was_replaced_before_a_reader_came_to_it_is_passed_over(stage, capsys):
+    name = lose(stage, "valid_clicks", HOURS[1])
+    with pytest.raises(StepFailed, match="`lakehouse repair valid_clicks` computes its partition again"):
+        stage.run("large_clicks")
+    assert command(stage, "repair", "valid_clicks").exit_code == 0
+    capsys.readouterr()
+    stage.run("large_clicks")
+    assert f"table=large_clicks, input=valid_clicks: 1 files that it had not read are gone ({name})" in capsys.readouterr().err
+    table = stage.lake.catalog.table("large_clicks")
+    assert updates.outdated(stage.lake.settings, stage.lake.catalog, table) == [HOURS[1]]
+    stage.update("large_clicks")
+    assert_live_equals_bounded(stage, "large_clicks")
+    assert stage.rows("large_clicks").count() == stage.rows("valid_clicks").count()
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_of_a_keyed_table_that_lost_a_file_the_proof_names_the_remedy(stage):
+    stage.run("last_clicks")
+    path = stage.lake.path(stage.lake.catalog.table("last_clicks"))
+    Path(DeltaTable(str(path)).file_uris()[0]).unlink()
+    with pytest.raises(CommitError, match=r"table=last_clicks, file=.*`lakehouse backfill last_clicks` has its job"):
+        proof.reconcile(stage.lake, stage.lake.catalog.table("last_clicks"))

@@ -1,12 +1,14 @@
 """What is gone, torn, or older than the rest is noticed: side tables, ledgers, a table made again under its name, a seam."""
 
+import json
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from pyspark.sql import functions as F
 from test_trimming import TABLE, live
 from test_upkeep import Log
@@ -30,7 +32,7 @@ from lakehouse import (
     trimming,
 )
 from lakehouse import live as live_run
-from lakehouse.catalog import load
+from lakehouse.catalog import load, table_path
 from lakehouse.errors import JobError, RangeError
 from lakehouse.frontier import Certificate, Journal, certify, flush, seam_path
 from lakehouse.lake import Lake
@@ -107,6 +109,28 @@ def test_certificates_of_a_table_count_no_more_when_an_older_copy_of_it_was_put_
     assert {c.verdict for c in proof.prove(lake, table, hours)} == {"EQUAL"} and due(lake) == {}
 
 
+def test_tables_does_not_say_equal_of_what_was_changed_since(lake):
+    table = lake.catalog.table(AVERAGES)
+
+    def shown() -> tuple[str | None, str]:
+        state = next(each for each in overview.overview(lake.settings, lake.catalog) if each.table == AVERAGES)
+        return state.verdict, state.why
+
+    proof.prove(lake, table, Range(DAY, DAY + timedelta(hours=3)))
+    assert shown() == ("EQUAL", "")
+    DeltaTable(str(lake.path(table))).delete("_partition = '2026-01-01-01'")
+    verdict, why = shown()
+    assert verdict == "PENDING" and why.startswith("1 partition changed since it was proven EQUAL: ")
+    bounded.backfill(lake, table, Range(DAY + timedelta(hours=1), DAY + timedelta(hours=2)))
+    proof.prove(lake, table, Range(DAY, DAY + timedelta(hours=3)))
+    assert shown() == ("EQUAL", "")
+    next((lake.path(table) / "_partition=2026-01-01-02").glob("*.parquet")).unlink()
+    assert shown()[0] == "DIFFERENT" and "a data file is missing" in shown()[1]
+    environment = {"LAKEHOUSE_ROOT": str(lake.settings.root), "LAKEHOUSE_TABLES": SENSORS[0]}
+    told = CliRunner().invoke(cli.app(), ["tables"], env=environment)
+    assert told.exit_code == 0 and f"table={AVERAGES}, verdict=DIFFERENT: 1 partition" in told.stderr
+
+
 def test_certificates_of_a_table_that_is_not_there_any_more_are_not_believed(lake):
     table = lake.catalog.table(AVERAGES)
     proof.prove(lake, table, Range(DAY, DAY + timedelta(hours=3)))
@@ -174,6 +198,20 @@ def test_upkeep_keeps_what_a_query_whose_checkpoint_is_gone_has_not_read(tmp_pat
     assert log.maintained() == (before, AVERAGES)
 
 
+def test_upkeep_keeps_what_a_reader_has_not_read_though_its_journal_is_gone(tmp_path):
+    """What is stepped says in each commit of its own what it has read."""
+    log = Log(tmp_path)
+    before = log.append(4)
+    reader = log.catalog.table(AVERAGES)
+    mark = {"app": f"{AVERAGES}:live:1", "batch": 0, "inputs": {"tables": {VALID: {"reservoirVersion": before, "index": -1}}}}
+    write_deltalake(
+        str(table_path(log.settings, reader)), pa.table({"x": [1]}), mode="append",
+        commit_properties=CommitProperties(custom_metadata={"userMetadata": json.dumps(mark)}),
+    )  # fmt: skip
+    log.append(6)
+    assert log.maintained() == (before, AVERAGES)
+
+
 def test_a_quarantine_that_was_removed_is_said_and_its_rows_are_counted(lake, capsys):
     record, path = lake.catalog.table(RECORD), lake.path(lake.catalog.table(RECORD), "quarantine")
     rows = DeltaTable(str(path)).count()
@@ -220,6 +258,21 @@ def test_a_stream_does_not_begin_behind_a_seam_that_is_gone(lake):
     live_run.start(lake, table, available_now=True).awaitTermination()
     rows = lake.read(table).groupBy("sensor_id", "window").count().where(F.col("count") > 1)
     assert rows.isEmpty() and proof.reconcile(lake, table).verdict == "EQUAL"
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_seam_that_is_gone_is_put_back_once_the_live_run_has_begun(lake, capsys):
+    """Else the next life of the query would write what lies before it once more."""
+    table = lake.catalog.table(TRENDS)
+    list(seam_job.run(lake, seam_job.plan(lake, TRENDS)))
+    live_run.start(lake, table, available_now=True).awaitTermination()
+    before = frontier.seam_of(lake.settings, table)
+    seam_path(lake.settings, table).unlink()
+    live_run.start(lake, table, available_now=True).awaitTermination()
+    assert frontier.seam_of(lake.settings, table) == before is not None
+    assert f"file={seam_path(lake.settings, table)}: it was gone" in capsys.readouterr().err
+    assert lake.read(table).groupBy("sensor_id", "window").count().where(F.col("count") > 1).isEmpty()
 
 
 def test_dagster_is_told_again_of_a_table_that_was_made_again(lake):

@@ -67,6 +67,17 @@ def test_a_job_of_other_code_is_told_of(settings, tmp_path):
     assert str(tmp_path / "here") in said and str(tmp_path / "path") in said and f"lakehouse restart {NAME}" in said
 
 
+def test_another_package_of_our_name_behind_ours_is_never_what_runs(settings, tmp_path):
+    """A folder of modules without `__init__.py`, as ours once was, gives way to a package anywhere on the path."""
+    for name in ("lakehouse", "streaming_jobs", "batch_jobs", "assets"):
+        (tmp_path / "path" / name).mkdir()
+        (tmp_path / "path" / name / "__init__.py").write_text("raise SystemExit('not ours')")
+    assert "rows_of_path" in run(settings, "-m", "lakehouse", "tables", "--json")
+    for name in ("streaming_jobs", "batch_jobs", "assets"):
+        where = run(settings, "-P", "-c", f"import {name}; print({name}.__file__)")
+        assert Path(where.strip()).parent == Path(__file__).parents[1] / name
+
+
 IN_A_WORKER = f"""
 import {NAME} as tables
 from lakehouse import session

@@ -16,6 +16,7 @@ from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.strategy import strategy
 from lakehouse.table import count, interval, kafka, session, sliding, table, tumbling
 from lakehouse.testing import assert_live_equals_bounded
+from streaming_jobs.queries import LiveQuery
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -176,6 +177,42 @@ def test_a_step_that_is_cut_off_is_taken_by_the_next_life(stage):
     assert time.monotonic() - began < 30 and not query.isActive and query.exception() is None
     assert stage.rows("slow").count() == 1, "nothing of it is written"
     assert next(stage.lake.journal(table).live()).batch == 0
+
+
+def test_a_function_that_exits_ends_its_query_and_not_without_a_word(stage):
+    table = stage.lake.catalog.table("positive")
+    stage.feed("hits", [hit(1)])
+    query = LiveQuery(stage.lake, table, lambda point: sys.exit("no rows for you"))
+    query.start()
+    until(lambda: not query.active)
+    query.tend()
+    assert query.status.state == "restarting" and "SystemExit: no rows for you" in query.status.error
+
+
+def test_a_query_that_ends_though_nobody_asked_for_it_is_started_again(stage):
+    query = LiveQuery(stage.lake, stage.lake.catalog.table("positive"))
+    query.start()
+    try:
+        query.query.stop()
+        query.tend()
+        assert query.status.state == "restarting" and "ended without a word" in query.status.error
+        query.due = datetime.now(UTC)
+        query.tend()
+        assert query.active and query.status.state == "running"
+    finally:
+        query.stop()
+    assert query.failure() == "", "now somebody has"
+
+
+def test_a_step_that_outlives_its_cutting_off_is_said(stage, capfd, monkeypatch):
+    monkeypatch.setattr(advance, "_STOP", 0.5)
+    go_on = threading.Event()
+    stage.feed("hits", [hit(1)])
+    query = live.start(stage.lake, stage.lake.catalog.table("positive"), reached=lambda point: go_on.wait(60))
+    until(lambda: query.in_flight)
+    query.stop()
+    go_on.set()
+    assert "table=positive: its step has not ended 0 s after it was cut off" in capfd.readouterr().err
 
 
 def test_of_two_that_step_one_table_the_second_commit_is_refused(stage):

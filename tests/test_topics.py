@@ -6,11 +6,12 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
@@ -18,9 +19,10 @@ from test_streaming_job import awaited
 from typer.testing import CliRunner
 
 from lakehouse import broker, checkpoints, jars, live, offsets
+from lakehouse.broker_record import bootstrap_servers
 from lakehouse.catalog import catalog_of
-from lakehouse.errors import CommitError, TopicError
-from lakehouse.frontier import Commit
+from lakehouse.errors import CommitError, RangeError, TopicError
+from lakehouse.frontier import Commit, Journal
 from lakehouse.kafka_options import client_config
 from lakehouse.lake import Lake
 from lakehouse.settings import Settings, from_environment
@@ -35,6 +37,8 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 PARTS = ("offsets", "commits", "metadata")
 
 sent_topic = kafka("sent", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL")
+lost_topic = kafka("lost", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL")
+kept_topic = kafka("kept", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL")
 again_topic = kafka("again", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL")
 
 
@@ -46,6 +50,16 @@ def taken(sent_topic: DataFrame) -> DataFrame:
 @table(layer="bronze", event_time="at", delay="5 seconds")
 def taken_again(again_topic: DataFrame) -> DataFrame:
     return again_topic
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def taken_on(lost_topic: DataFrame) -> DataFrame:
+    return lost_topic
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def taken_kept(kept_topic: DataFrame) -> DataFrame:
+    return kept_topic
 
 
 @pytest.fixture(scope="module")
@@ -221,6 +235,113 @@ def test_a_topic_created_again_is_named_and_read_from_its_beginning(lake):
             awaited(lambda count=count: sum(each["rows"] for each in compared(lake, name)) == count, "read from the beginning")
     finally:
         query.stop()
+
+
+def lose(lake: Lake, topic: str, until: int) -> None:
+    """Has the topic begin with that offset, as retention does."""
+    client = offsets.admin(lake.settings)
+    for future in client.delete_records([TopicPartition(topic, p, until) for p in range(2)]).values():
+        future.result()
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(900)
+def test_a_gap_can_be_accepted_again_when_the_topic_has_lost_more(lake, monkeypatch):
+    name, declared = "taken_on", lake.catalog.table("taken_on")
+    broker.ensure_topics(lake.settings, {"lost": 2})
+    send(lake, "lost", 20)
+    run(lake, name)
+    for begins in (15, 25):  # it is accepted, and before the job has gone on more is lost
+        send(lake, "lost", 20)
+        lose(lake, "lost", begins)
+        with pytest.raises(CommitError, match=f"begins with {begins}.*lakehouse accept-gap {name}"):
+            run(lake, name)
+        with monkeypatch.context() as crash:
+            crash.setattr(offsets, "note", lambda *_: 1 / 0)
+            assert isinstance(command(lake, "accept-gap", name, "--yes").exception, ZeroDivisionError)
+        with pytest.raises(CommitError, match=f"lakehouse accept-gap {name}"):
+            run(lake, name)  # a crash before it was declared has declared nothing
+        done = command(lake, "accept-gap", name, "--yes")
+        assert done.exit_code == 0 and f"partition 1: offsets 10 to {begins - 1} are lost" in done.output, done.output
+    assert len(offsets.known(lake.settings, declared).gaps) == 2, "one for each partition"
+    send(lake, "lost", 20)
+    run(lake, name)
+    all_once(lake, name, 30)
+    assert isinstance(command(lake, "accept-gap", name, "--yes").exception, RangeError), "nothing is lost any more"
+
+    query = live.start(lake, declared)  # Spark itself reads on; what it noted of the batch before says otherwise
+    try:
+        query.processAllAvailable()
+        noted = checkpoint(lake, name) / "offsets"
+        noted /= str(checkpoints.numbers(noted)[-1])
+        lines = noted.read_text().splitlines()
+        noted.write_text("\n".join([*lines[:2], json.dumps({"lost": {"0": 41, "1": 40}})]))
+        send(lake, "lost", 4)
+        with pytest.raises(StreamingQueryException, match="the last one ended at 40, and this micro-batch would skip"):
+            query.awaitTermination(120)
+    finally:
+        query.stop()
+    run(lake, name)
+    all_once(lake, name, 34)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(900)
+def test_the_ids_of_topics_outlive_the_file_that_keeps_them(lake, capsys):
+    """Each commit has them, too."""
+    name, declared = "taken_kept", lake.catalog.table("taken_kept")
+    broker.ensure_topics(lake.settings, {"kept": 2})
+    send(lake, "kept", 10)
+    run(lake, name)
+    before = offsets.known(lake.settings, declared)
+    kept = lake.settings.root / "_ledger" / f"{name}.topics.json"
+    kept.unlink()
+    capsys.readouterr()
+    offsets.watch(lake.settings, declared, ["kept"])()
+    assert "taken_kept.topics.json: it is gone" in (told := capsys.readouterr().err) and "from the table's last commit" in told
+    assert offsets.known(lake.settings, declared) == before
+    kept.unlink()
+    created_again(lake, "kept", 30)
+    with pytest.raises(TopicError, match=f"topic of id {re.escape(before.ids['kept'])}.*lakehouse new-topic {name}"):
+        run(lake, name)
+
+
+def test_a_broker_that_does_not_answer_is_said_once_and_again_after_it_was_back(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(offsets, "_WITHIN", 1.0)
+    look = offsets.watch(Settings(root=tmp_path, bootstrap_servers="localhost:1"), catalog_of([HERE]).table("taken"), ["sent"])
+    for _ in range(2):
+        look()
+    assert capsys.readouterr().err.count("table=taken: topic=sent: the broker must describe it within 1 s and did not") == 1
+
+
+def test_of_a_broker_without_ids_of_topics_it_is_said(tmp_path, capsys):
+    settings, declared = Settings(root=tmp_path), catalog_of([HERE]).table("taken")
+    for _ in range(2):
+        offsets.check_ids(settings, declared, {"sent": ""})
+    assert capsys.readouterr().err.count("table=taken, topic=sent: the broker gives it no id") == 1
+    assert offsets.known(settings, declared).ids == {}
+
+
+def test_a_crash_before_a_topic_is_declared_anew_declares_nothing(lake, monkeypatch):
+    """The new generation alone would be no harm: it is refused until the command is run again."""
+    name, declared = "taken_on", lake.catalog.table("taken_on")
+    settings = replace(lake.settings, root=lake.settings.root / "other", bootstrap_servers=bootstrap_servers(lake.settings))
+    Journal(settings, declared).append(Commit(name, "live", 1, 0, 1, START, "", inputs={"lost": {"0": 1, "1": 1}}))
+    broker.ensure_topics(lake.settings, {"lost": 2})
+    offsets.note(settings, declared, offsets.Topics(ids={"lost": "of before"}))
+    environment = {"LAKEHOUSE_ROOT": str(settings.root), "LAKEHOUSE_TABLES": __name__,
+                   "LAKEHOUSE_BOOTSTRAP_SERVERS": settings.bootstrap_servers}  # fmt: skip
+    with monkeypatch.context() as crash:
+        crash.setattr(offsets, "note", lambda *_: 1 / 0)
+        failed = CliRunner().invoke(topic_commands.app, ["new-topic", name, "--yes"], env=environment)
+        assert isinstance(failed.exception, ZeroDivisionError), failed.output
+    assert checkpoints.generation(settings, declared) == 2
+    with pytest.raises(TopicError, match="lakehouse new-topic taken_on"):
+        offsets.watch(settings, declared, ["lost"])()
+    assert CliRunner().invoke(topic_commands.app, ["new-topic", name, "--yes"], env=environment).exit_code == 0
+    offsets.watch(settings, declared, ["lost"])()
 
 
 def test_a_generation_that_began_is_told_of_once(tmp_path):

@@ -7,14 +7,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 import pytest
+from deltalake import DeltaTable
+from test_upkeep import Log
 from typer.testing import CliRunner
 
-from lakehouse import catalog, cli, files, hooks
+from batch_jobs import repair
+from lakehouse import attempts, broker_record, catalog, checkpoints, cli, files, frontier, hooks
+from lakehouse.errors import CommitError
 from lakehouse.settings import Settings, to_environment
 from streaming_jobs import desired, lease, lineage, notices, progress, reconciler, supervisor
 from streaming_jobs.desired import Event
@@ -186,3 +191,74 @@ def test_a_value_that_cannot_be_written_leaves_no_half_of_it(settings):
         files.replace_file(path, [])
     assert sorted(p.name for p in folder(settings).iterdir() if "history" in p.name) == ["history.json"] and before
     shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("garbage", [*GARBAGE[:-1], '{"pid": "x", "start_time": 1, "bootstrap_servers": "", "log": ""}'])
+def test_a_record_of_the_embedded_broker_that_is_garbage_is_moved_aside(tmp_path, capfd, garbage):
+    path = tmp_path / "_broker" / "broker.json"
+    path.parent.mkdir()
+    path.write_text(garbage)
+    assert broker_record.running(Settings(root=tmp_path)) is None
+    assert f"file={path}: " in capfd.readouterr().err and files.moved_aside(path)
+
+
+def test_lines_of_garbage_are_said_once_and_left_out(tmp_path, capfd):
+    settings, ledger = Settings(root=tmp_path, tables=("lakehouse.tables.sensors",)), tmp_path / "_ledger"
+    table = catalog.load(settings).table("sensor_averages")
+    frontier.note_dropped(settings, table, 3)
+    for line in ("{3}", '{"rows": "many"}', '{"at": 3, "rows": 4}', '{"rows": 4}'):
+        files.append_line(ledger / "sensor_averages.dropped.jsonl", line)
+    frontier.note_dropped(settings, table, 4)
+    repaired = repair.Repaired(table.name, "2026-01-01-00", 3, "", 5, "EQUAL", datetime(2026, 1, 1, tzinfo=UTC))
+    files.append_line(ledger / "sensor_averages.repairs.jsonl", json.dumps(asdict(repaired), default=lambda at: at.isoformat()))
+    files.append_line(ledger / "sensor_averages.repairs.jsonl", '{"table": "sensor_averages"}')
+    begun = checkpoints.begin(settings, table, (1, 4), "a test")
+    files.append_line(ledger / "sensor_averages.generations.jsonl", '{"generation": 3, "after": 4, "why": "", "at": ""}')
+    for _ in range(2):
+        assert frontier.dropped_by_spark(settings, table, None) == 7
+        assert list(repair.repairs(settings, table)) == [repaired]
+        assert checkpoints.beginning(settings, table) == begun
+    told = capfd.readouterr().err
+    assert told.count("and one is torn") == 6 and told.count("sensor_averages.repairs.jsonl: ") == 1, told
+
+
+@pytest.mark.parametrize("garbage", ["", "{", "[]", "3", "{}", '{"at": 1}'])
+def test_a_note_of_a_reconciliation_that_is_garbage_is_one_that_gave_no_verdict(tmp_path, garbage):
+    settings = Settings(root=tmp_path, tables=("lakehouse.tables.sensors",))
+    table = catalog.load(settings).table("sensor_averages")
+    path = tmp_path / "_ledger" / "sensor_averages.proving.json"
+    path.parent.mkdir()
+    path.write_text(garbage)
+    assert f"{path} cannot be read" in attempts.failed(settings, table)
+
+
+@pytest.mark.parametrize("garbage", ["v1\n{}\n{", "v1\n{}\n3", "v1\n{}", "", 'v1\n{}\n{"reservoirId": "x"}', "\0" * 20])
+def test_upkeep_goes_on_though_what_a_query_has_read_is_torn(tmp_path, capfd, garbage):
+    log = Log(tmp_path)
+    read = log.append(4)
+    identity = str(DeltaTable(str(log.path)).metadata().id)
+    for batch in range(3):
+        for name in ("offsets", "commits"):
+            file = tmp_path / "_checkpoints" / "not_declared" / "1" / name / str(batch)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            offset = {"reservoirId": identity, "reservoirVersion": read, "index": -1}
+            file.write_text(f"v1\n{{}}\n{json.dumps(offset)}" if name == "offsets" else "v1")
+    torn = tmp_path / "_checkpoints" / "not_declared" / "1" / "offsets" / "2"
+    torn.write_text(garbage)
+    log.append(6)
+    assert log.maintained() == (read, "not_declared")
+    assert f"file={torn}: it says what a query has read, and is torn" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("garbage", ["{", "[3]", "3", "v1\n{"])
+def test_where_a_generation_began_to_read_topics_is_named_if_it_is_torn(tmp_path, garbage):
+    file = tmp_path / "1" / "sources" / "0" / "0"
+    file.parent.mkdir(parents=True)
+    file.write_text(garbage)
+    with pytest.raises(CommitError, match=f"file={file}: it holds from where its query reads topics, and is torn"):
+        checkpoints.begins(tmp_path / "1", 0)
+    offsets = tmp_path / "1" / "offsets" / "4"
+    offsets.parent.mkdir()
+    offsets.write_text("v1\n{}\n{")
+    with pytest.raises(CommitError, match=f"file={offsets}: .*remove the folder 1 of the checkpoint"):
+        checkpoints.begins(tmp_path / "1", 5)

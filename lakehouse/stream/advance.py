@@ -6,6 +6,7 @@ know is here by the same names: `isActive`, `exception`, `stop`, `awaitTerminati
 """
 
 import json
+import sys
 import threading
 import time
 import traceback
@@ -85,7 +86,7 @@ class Stepped:
         self.recentProgress: list[Report] = []  # of the last hundred steps; replaced and never changed, for others read it
         self.in_flight: tuple[int, str] | None = None  # the batch that is computed, or failed, and its range
         self._input = run.lake.path(run.lake.catalog.table(run.plan.driving))
-        self._identity = ""
+        self._watched: positions.Input | None = None  # once the thread runs
         self._until = delta_log.latest(self._input) if available_now else None
         self._stopping, self._error, self._idle = threading.Event(), None, threading.Event()
         self._hurried = threading.Event()  # someone waits until all is read
@@ -122,6 +123,9 @@ class Stepped:
         if self._thread.is_alive():
             self.run.lake.spark.sparkContext.cancelJobsWithTag(self._tag)
             self._thread.join(_STOP)
+            if self._thread.is_alive():
+                told = f"its step has not ended {_STOP:.0f} s after it was cut off; it ends with the process, and is taken again"
+                print(f"table={self.name}: {told}", file=sys.stderr, flush=True)
 
     def processAllAvailable(self) -> None:
         """Returns when all that the input has now is read; raises what the query failed with."""
@@ -143,7 +147,7 @@ class Stepped:
         context.setLocalProperty("spark.scheduler.pool", self.name)
         context.addJobTag(self._tag)
         try:
-            self._identity = delta_log.made(self._input)[0]
+            self._watched = positions.Input(self._input)
             self._at, number = self._resumed()
             while not self._stopping.is_set():
                 piece = self._next()
@@ -151,7 +155,7 @@ class Stepped:
                     break
                 self._take(piece, number)
                 number += 1
-        except Exception as err:
+        except BaseException as err:  # also the SystemExit of a function that calls sys.exit: the thread ends by it
             if not self._stopping.is_set():
                 self._error = StepFailed("".join(traceback.format_exception(err)))
         finally:
@@ -205,6 +209,7 @@ class Stepped:
             self._at = piece.end if not piece.files else self._at
             wait = _LOOK
             if piece.files:
+                self._watched.check()
                 self._idle.clear()
                 waiting = min(waiting, now)
                 wait = self._began + self.pace.total_seconds() - now
@@ -216,6 +221,7 @@ class Stepped:
             else:
                 self._idle.set()
                 if now - idle > _IDLE:
+                    self._watched.check()
                     idle = float("inf")
                     self._tell(Report(self.name, -1, _now(), sources=(self._source(self._at),)))
             news.wait(self.run.plan.driving, told, wait)
@@ -224,14 +230,14 @@ class Stepped:
     def _worth(self, piece: Piece, waited: float) -> bool:
         """Whether a step would write something, or there is enough to be read, or it has waited long."""
         many = len(piece.files) >= self.run.lake.settings.max_files_per_trigger
-        return many or self._hurried.is_set() or waited > _PATIENCE or self.step.due(piece.end.offset(self._identity))
+        return many or self._hurried.is_set() or waited > _PATIENCE or self.step.due(piece.end.offset(self._watched.identity))
 
     def _take(self, piece: Piece, number: int) -> None:
         before, started = self._began, time.monotonic()
         self._began = started
         self._idle.clear()
-        offset = piece.end.offset(self._identity)
-        since = json.dumps(self._at.offset(self._identity)) if self._at else "the start"
+        offset = piece.end.offset(self._watched.identity)
+        since = json.dumps(self._at.offset(self._watched.identity)) if self._at else "the start"
         self.in_flight = number, f"batch {number}, offsets from {since} to {json.dumps(offset)}"
         self.step.take(self._rows(piece), number, BatchLog(EPOCH, datetime.now(UTC), offset, piece.rows))
         self.in_flight = None
@@ -246,12 +252,21 @@ class Stepped:
         """Those of the files; without those that a batch run wrote, for they replace what went downstream already."""
         lake = self.run.lake
         driving = lake.catalog.table(self.run.plan.driving)
-        rows = lake.rows_of(driving, piece.files, plan.stored_schema(lake, driving))
+        files = piece.files
+        if passed := positions.replaced(self._input, piece):
+            files = [file for file in files if file not in passed]
+            told = (
+                f"table={self.name}, input={driving.name}: {len(passed)} files that it had not read are gone ({passed[0].name}); "
+                "a batch run has replaced their rows since, so they are passed over, and what they reach here is PENDING until a "
+                "batch run of this table follows"
+            )
+            print(told, file=sys.stderr, flush=True)
+        rows = lake.rows_of(driving, files, plan.stored_schema(lake, driving))
         return rows if self.run.table.keeps else rows.where(F.col(ORIGIN) == "live")
 
     def _source(self, at: Position) -> Source:
         outstanding = len(positions.following(self._input, at, _OUTSTANDING).files)
-        return Source(json.dumps(at.offset(self._identity)), metrics={"numFilesOutstanding": str(outstanding)})
+        return Source(json.dumps(at.offset(self._watched.identity)), metrics={"numFilesOutstanding": str(outstanding)})
 
     def _tell(self, report: Report) -> None:
         self.recentProgress = [*self.recentProgress[-99:], report]

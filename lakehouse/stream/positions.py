@@ -87,9 +87,64 @@ def between(path: Path, start: Position, end: Position) -> Piece:
     return _piece([file for file in found if start < file.after <= end], end)
 
 
+def replaced(path: Path, piece: Piece) -> tuple[Path, ...]:
+    """Files of the piece that are not on disk, and whose rows a later commit has replaced: what it put there is read elsewhere.
+
+    One that compaction has replaced is none of them: its rows are those of another file now, which no reader takes for new.
+    """
+    gone = {file for file in piece.files if not file.exists()}
+    if not gone:
+        return ()
+    found: set[Path] = set()
+    for version in range(delta_log.oldest(path), delta_log.latest(path) + 1):
+        commit = path / "_delta_log" / f"{version:020}.json"
+        for kind, action in _actions(commit.read_text().splitlines()) if commit.exists() else ():
+            if kind == "remove" and action[kind]["dataChange"]:
+                found.add(path / unquote(action[kind]["path"]))
+    return tuple(sorted(gone & found))
+
+
 def begins(path: Path) -> Position:
     """The first commit that the input's log still has."""
     return Position(delta_log.oldest(path))
+
+
+def another(path: Path, identity: str) -> str:
+    """What is wrong if the table there is not the one of that id; empty if it is."""
+    found = delta_log.made(path)
+    if found is None:
+        return f"input={path.name}: it is not there, and the table has read it"
+    if found[0] != identity:
+        return (
+            f"input={path.name}, id={found[0]}: the table has read the one of id {identity}, and this is another of that name, "
+            "so its versions mean other rows"
+        )
+    return ""
+
+
+class Input:
+    """The table that is read, by its id: asked often whether it is still the one, at the cost of a look at one file.
+
+    A commit's file never changes, so as long as one that was there with the id is there, so is the table.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.identity, self._vouches = path, "", (-1, "")
+        self._look()
+
+    def check(self) -> None:
+        """Raises CommitError if the table is gone, or another one has its name."""
+        version, stamp = self._vouches
+        if not stamp or delta_log.stamp(self.path, version) != stamp:
+            self._look()
+
+    def _look(self) -> None:
+        version = delta_log.latest(self.path)
+        vouches = version, delta_log.stamp(self.path, version)  # before the id, so that it is not of a later table
+        found = delta_log.made(self.path)
+        if found is None or found[0] != (self.identity or found[0]):
+            raise CommitError(f"{another(self.path, self.identity)}; see what removed or replaced the folder {self.path}")
+        self.identity, self._vouches = found[0], vouches
 
 
 def _piece(files: list[_Added], end: Position) -> Piece:
@@ -105,10 +160,16 @@ def _kept(path: Path, version: int) -> list[_Added]:
 
 
 def _check_kept(path: Path, version: int) -> None:
-    """Raises CommitError if the version was cut from the log; it may also be yet to come."""
+    """Raises CommitError if the version was cut from the log, or the log ends before it; it may also be the next to come."""
     if (path / "_delta_log" / f"{version - 1:020}.json").exists():
         return  # asked many times a second, so the log is not listed for it
-    oldest = delta_log.oldest(path)
+    oldest, latest = delta_log.oldest(path), delta_log.latest(path)
+    if latest < version - 1 or latest < 0:
+        raise CommitError(
+            f"input={path.name}, version={version - 1}: it was read up to there, and "
+            + (f"its log ends with {latest}" if latest >= 0 else "it is not there any more")
+            + "; put it back as it was"
+        )
     if version < oldest:
         raise CommitError(
             f"input={path.name}, version={version}: its log begins with {oldest}, and was read up to there only; give the table "

@@ -1,0 +1,184 @@
+"""An input that is removed, made anew, or put back under those that read it: no row is lost or doubled without a word."""
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse import checkpoints, generations, live, sinks
+from lakehouse.errors import CommitError
+from lakehouse.stream import positions
+from lakehouse.stream.advance import StepFailed
+from lakehouse.stream.positions import Position
+from lakehouse.table import kafka, table, tumbling
+from lakehouse.testing import Stage, assert_live_equals_bounded
+
+HERE = sys.modules[__name__]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+drop_topic = kafka("drops", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def drops(drop_topic: DataFrame) -> DataFrame:
+    return drop_topic
+
+
+@table(layer="silver")
+def positive(drops: DataFrame) -> DataFrame:
+    return drops.where("value > 0")
+
+
+@table(layer="gold")
+def large(positive: DataFrame) -> DataFrame:
+    return positive.where("value > 1")
+
+
+@table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
+def briefly(positive: DataFrame) -> DataFrame:
+    return positive.groupBy("window", "user").agg(F.sum("value").alias("value"))
+
+
+@table(layer="silver", keeps="history", keys=["user"])
+def latest(drops: DataFrame) -> DataFrame:
+    return drops.select("user", "at", "value", "_arrival")
+
+
+def drop(second: float, value: int = 2) -> dict:
+    return {"user": f"user-{second % 3}", "at": (START + timedelta(seconds=second)).isoformat(), "value": value}
+
+
+def feed(stage: Stage, first: int, commits: int) -> None:
+    for second in range(first, first + commits):
+        stage.feed("drops", [drop(second)])
+
+
+def remove(stage: Stage, name: str) -> None:
+    shutil.rmtree(stage.lake.path(stage.lake.catalog.table(name)))
+
+
+def make_anew(stage: Stage, name: str) -> None:
+    remove(stage, name)
+    sinks.create(stage.lake, stage.lake.catalog.table(name))
+
+
+def until(true: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def written(path: Path, commits: int) -> Path:
+    for number in range(commits):
+        write_deltalake(path, pa.table({"n": [number]}), mode="append")
+    return path
+
+
+@pytest.mark.parametrize("commits", [0, 1, 2])
+def test_what_lies_behind_the_end_of_a_log_is_not_waited_for(tmp_path, commits):
+    path = written(tmp_path / "input", 4)
+    assert positions.following(path, Position(4), 10).files == ()
+    shutil.rmtree(path)
+    told = f"log ends with {commits - 1}" if commits else "it is not there any more"
+    with pytest.raises(CommitError, match=f"input=input, version=3: it was read up to there, and .*{told}"):
+        positions.following(written(path, commits), Position(4), 10)
+
+
+@pytest.mark.parametrize("commits", [0, 2, 4, 6])
+def test_a_table_of_the_same_name_is_another_one(tmp_path, commits):
+    path = written(tmp_path / "input", 4)
+    read = positions.Input(path)
+    written(path, 1)
+    read.check()
+    shutil.copytree(path, tmp_path / "copy")
+    shutil.rmtree(path)
+    shutil.copytree(tmp_path / "copy", path)
+    read.check()
+    shutil.rmtree(path)
+    written(path, commits)
+    for _ in range(2):
+        told = f"the table has read the one of id {read.identity}" if commits else "it is not there"
+        with pytest.raises(CommitError, match=f"input=input.*{told}"):
+            read.check()
+
+
+@pytest.mark.parallel
+def test_an_input_that_is_gone_or_another_one_is_named_at_the_start(stage_of):
+    stage = stage_of(HERE)
+    feed(stage, 0, 3)
+    stage.run("positive", "latest")
+    shutil.copytree(stage.lake.settings.root / "bronze", stage.lake.settings.root / "copy")
+    remove(stage, "drops")
+    with pytest.raises(CommitError, match=r"table=positive, input=drops: it is not there, and the table has read it; put"):
+        stage.run("positive")
+    sinks.create(stage.lake, stage.lake.catalog.table("drops"))
+    for rows in (1, 5):  # fewer versions than were read, and more
+        feed(stage, 100, rows)
+        with pytest.raises(CommitError, match=r"table=positive, input=drops, id=.*and this is another of that name"):
+            stage.run("positive")
+    assert stage.rows("positive").count() == 3
+    stage.run("latest")  # reads all of its record in any case
+    assert checkpoints.generation(stage.lake.settings, stage.lake.catalog.table("latest")) == 2
+    stage.advance("drops", drop(7200))
+    stage.run("latest")
+    assert_live_equals_bounded(stage, "latest")
+    shutil.rmtree(stage.lake.settings.root / "bronze")
+    shutil.move(stage.lake.settings.root / "copy", stage.lake.settings.root / "bronze")
+    stage.run("positive")
+
+
+@pytest.mark.parametrize("commits", [None, 1, 6])
+def test_an_input_that_is_gone_or_another_one_ends_the_query_that_reads_it(stage_of, commits):
+    stage = stage_of(HERE)
+    feed(stage, 0, 3)
+    query = live.start(stage.lake, stage.lake.catalog.table("positive"))
+    try:
+        query.processAllAvailable()
+        beside = stage.lake.settings.root / "beside"
+        stage.lake.path(stage.lake.catalog.table("drops")).rename(beside)  # at once, as somebody would
+        if commits:
+            sinks.create(stage.lake, stage.lake.catalog.table("drops"))
+            feed(stage, 100, commits)
+        until(lambda: not query.isActive)
+        with pytest.raises(StepFailed, match="CommitError: input=drops"):
+            query.awaitTermination()
+    finally:
+        query.stop()
+    assert stage.rows("positive").count() == 3
+
+
+@pytest.mark.parallel
+def test_a_table_that_is_removed_with_its_readers_is_filled_again_with_them(stage_of):
+    stage = stage_of(HERE)
+    names = ("positive", "large", "briefly", "latest")
+    feed(stage, 0, 3)
+    stage.run(*names)
+    made = stage.rows("large").count()
+    make_anew(stage, "positive")
+    with pytest.raises(CommitError, match=r"version=0: its log ends with .*remove those of large, briefly as well"):
+        stage.run("positive")
+    make_anew(stage, "large")
+    make_anew(stage, "briefly")
+    stage.run("positive", "large", "briefly")
+    assert stage.rows("large").count() == made
+
+    for name in names:  # of `briefly` no window had closed: nothing but the journal knows of it
+        make_anew(stage, name)
+    make_anew(stage, "drops")
+    drops = stage.lake.catalog.table("drops")
+    generations.fit(stage.lake, drops, lambda *_: None)
+    assert next(stage.lake.journal(drops).live(), None) is None, "its topic is read from the beginning"
+    feed(stage, 0, 3)
+    stage.advance("drops", drop(7200))
+    stage.run(*names)
+    for name in names:
+        assert_live_equals_bounded(stage, name)
