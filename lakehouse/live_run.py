@@ -177,7 +177,7 @@ class LiveRun:
         judged = self.due(judged)
         counted = completed(judged.observe(outcome, good, bad, *observed))
         replayed = batch <= self.committed
-        few = None if replayed or rows is None or rows > self.lake.settings.step_rows else _few(counted)
+        few = None if replayed or rows is None or rows > self.lake.settings.step_rows else in_memory(counted)
         if few is None:
             version = sinks.append(plan.good(counted), path, app, batch, metadata, replayed=replayed)
         else:
@@ -207,8 +207,11 @@ class LiveRun:
         version = before.version if before else sinks.version(self.lake.path(self.table))
         self._tell(batch, version, **known)
 
-    def keep(self, rows: DataFrame, batch: int, **known: object) -> None:
-        """All rows of a state or history, as they are after this batch, then the journal's line; `written`: how many are new."""
+    def keep(self, write: Callable[[Path, str, Mapping[str, object]], int], batch: int, **known: object) -> None:
+        """What a batch changes of a state or history, then the journal's line; `written`: how many rows it brings.
+
+        `write` is given the table's path, who writes, and what is to be noted, and returns the version.
+        """
         started = time.monotonic()
         app, path = self.app(batch), self.lake.path(self.table)
         metadata = {"fingerprint": self.table.fingerprint, "inputs": known["inputs"]}
@@ -216,7 +219,7 @@ class LiveRun:
         if batch <= self.committed and known["written"]:
             version = sinks.version_of(path, app, batch)
         elif batch > self.committed and (known["written"] or batch == 0):
-            version = sinks.swap(rows.coalesce(self.lake.settings.shuffle_partitions), path, app, batch, metadata)
+            version = write(path, app, metadata)
         else:
             version = sinks.version(path)
         self.reached("rows")
@@ -265,7 +268,7 @@ def _instant(milliseconds: int) -> datetime:
     return EPOCH + timedelta(milliseconds=milliseconds)
 
 
-def _few(rows: DataFrame) -> "pa.Table | None":
+def in_memory(rows: DataFrame) -> "pa.Table | None":
     """The rows in memory; None if they are more than that is for, or of columns that only Spark writes."""
     try:
         found = rows.toArrow()

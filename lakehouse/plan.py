@@ -23,6 +23,7 @@ from lakehouse.inputs import FileSource, KafkaSource
 from lakehouse.lake import Lake
 from lakehouse.quality import RowRule
 from lakehouse.sources import RECORD
+from lakehouse.storage import row_keys
 from lakehouse.table import Table
 
 REASON = "_reason"
@@ -296,7 +297,8 @@ def _columns(lake: Lake, plan: Plan) -> StructType:
     rows = empty.pop(plan.driving)
     if plan.table.keeps:
         kept = plan.kept(rows, empty)
-        return (histories.versions(kept, plan.table.keys) if plan.kind == "history" else kept).schema
+        rows = histories.versions(kept, plan.table.keys) if plan.kind == "history" else kept
+        return row_keys.keyed(rows, plan.table.keys).schema
     return good(plan.derived(rows, empty, "live", "schema")).schema
 
 
