@@ -1,8 +1,8 @@
 """The live run of a state or a history: one row for each key, or for each version of it, one commit a micro-batch.
 
-The first micro-batch of a generation reads all of the record, and Spark writes what it gives; those that follow write what they
-touch (`storage.keyed_files`). A state is Spark's own aggregate, in update mode; a history is computed from the versions that there
-are of the touched keys and the new changes. A micro-batch that touches very many keys is written whole as well.
+The first micro-batch of a generation reads all of the record, and Spark writes what it gives. Those that follow write what they
+touch (`storage.keyed_files`); one that touches very many keys is written whole as well. A state is Spark's own aggregate, in
+update mode. A history is computed from the versions that the touched keys have, and the new changes.
 """
 
 import math
@@ -22,7 +22,9 @@ from lakehouse.stream.advance import Step
 from lakehouse.table import Table
 
 Batches = Callable[[DataFrame, int], None]
-_AT_ONCE = 10  # times `step_rows`, in rows to write; of 200,000 the job holds some 50 MB, and has them written in a second
+_AT_ONCE = (
+    10  # times `step_rows`, in rows to write; of 200,000 the job holds some 50 MB, and has them written in a second
+)
 
 
 def state(run: LiveRun) -> tuple[DataFrame, Batches]:
@@ -41,7 +43,9 @@ def state(run: LiveRun) -> tuple[DataFrame, Batches]:
                 if few is not None:
                     return sinks.upsert(few, path, app, batch_id, metadata, few[KEY])
                 others = histories.of_keys(_there(run), batch, run.table.keys, others=True) if batch_id else None
-                return _swap(run, others.unionByName(batch) if others else batch, written, path, app, batch_id, metadata)
+                return _swap(
+                    run, others.unionByName(batch) if others else batch, written, path, app, batch_id, metadata
+                )
 
             run.keep(write, batch_id, inputs=inputs, written=written, **_reached(run, batch_id, seen))
         finally:

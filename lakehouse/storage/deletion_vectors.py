@@ -103,7 +103,9 @@ def _z85(data: bytes) -> str:
 
 def _bytes(text: str) -> bytes:
     words = (text[start : start + 5] for start in range(0, len(text), 5))
-    return b"".join(sum(_DIGITS.index(c) * 85 ** (4 - n) for n, c in enumerate(word)).to_bytes(4, "big") for word in words)
+    return b"".join(
+        sum(_DIGITS.index(c) * 85 ** (4 - n) for n, c in enumerate(word)).to_bytes(4, "big") for word in words
+    )
 
 
 def _broken(path: Path, file: Path, what: str) -> CommitError:

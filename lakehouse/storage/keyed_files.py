@@ -58,7 +58,9 @@ def rows_of(path: Path, keys: pa.ChunkedArray) -> pa.Table | None:
     return pa.concat_tables(found, promote_options="permissive") if found else None
 
 
-def upsert(rows: pa.Table, path: Path, app: str, batch: int, metadata: str, touched: pa.ChunkedArray | None = None) -> int:
+def upsert(
+    rows: pa.Table, path: Path, app: str, batch: int, metadata: str, touched: pa.ChunkedArray | None = None
+) -> int:
     """Has the `rows` take the place of all rows of the `touched` keys (default: their own), and returns the version.
 
     They are the batch of `app`; `metadata` is noted with it. Raises CommitError if `app` has committed that batch before: two
@@ -69,7 +71,10 @@ def upsert(rows: pa.Table, path: Path, app: str, batch: int, metadata: str, touc
     def change(index: Index) -> tuple[list[dict], list[File]]:
         dying = index.found(wanted)
         merged = _untidy(index, dying, rows.num_rows)
-        parts = [rows, *(file.live(dying.get(file.name, np.empty(0, np.intp))).select(rows.column_names) for file in merged)]
+        parts = [
+            rows,
+            *(file.live(dying.get(file.name, np.empty(0, np.intp))).select(rows.column_names) for file in merged),
+        ]
         added = list(_written(_joined(parts, rows.schema), path))
         gone = {file.name for file in merged}
         gone |= {name for name, places in dying.items() if len(places) == index.files[name].live_rows}
@@ -133,7 +138,9 @@ def _commit(path: Path, app: str, batch: int, metadata: str, mode: str, change, 
             if version % _CHECKPOINTS == 0:
                 DeltaTable(str(path)).create_checkpoint()
             return version
-    raise CommitError(f"table={path.name}, batch={batch}: others have committed {_ATTEMPTS} times meanwhile; end them, and go on")
+    raise CommitError(
+        f"table={path.name}, batch={batch}: others have committed {_ATTEMPTS} times meanwhile; end them, and go on"
+    )
 
 
 def _check_first(state: log_state.LogState, path: Path, app: str, batch: int) -> None:
@@ -238,7 +245,11 @@ def _stage(rows: "DataFrame", path: Path, files: int) -> Path:
             shutil.rmtree(left, ignore_errors=True)
     staged = path / f"{_STAGED}{uuid.uuid4()}"
     spread = rows.repartitionByRange(files, KEY) if files > 1 else rows.coalesce(1)
-    options = {"parquet.block.row.count.limit": GROUP, f"parquet.enable.dictionary#{KEY}": "false", "compression": "snappy"}
+    options = {
+        "parquet.block.row.count.limit": GROUP,
+        f"parquet.enable.dictionary#{KEY}": "false",
+        "compression": "snappy",
+    }
     spread.sortWithinPartitions(KEY).write.options(**options).parquet(str(staged))
     return staged
 

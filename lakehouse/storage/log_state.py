@@ -45,16 +45,11 @@ class LogState:
 
 def newest(path: Path) -> LogState:
     """Reads the log, from its last checkpoint on. Raises CommitError if commits are missing."""
-    state = LogState(path)
-    state.version = _checkpoint(path, state)
-    for version, actions in commits(path, state.version + 1):
-        state.apply(actions)
-        state.version = version
+    state = _read(path, None)
     if state.version < delta_log.latest(path):
         raise CommitError(
             f"table={path.name}, version={state.version + 1}: its log lacks this commit, and has later ones; put it back"
         )
-    state.stamp = delta_log.stamp(path, state.version)
     return state
 
 
@@ -86,27 +81,39 @@ def commit_file(path: Path, version: int) -> Path:
     return path / "_delta_log" / f"{version:020}.json"
 
 
-def checkpoint_files(path: Path, version: int) -> list[dict]:
-    """The data files that the checkpoint of that version names."""
-    file = path / "_delta_log" / f"{version:020}.checkpoint.parquet"
-    return [_kept(add) for add in pq.read_table(file, columns=["add"])["add"].to_pylist() if add and add["path"]]
+def files_at(path: Path, version: int) -> list[dict]:
+    """The data files of that version."""
+    return list(_read(path, version).files.values())
 
 
-def _checkpoint(path: Path, state: LogState) -> int:
-    """Takes in the last checkpoint, and returns its version; -1 if there is none."""
-    found = sorted((path / "_delta_log").glob("*.checkpoint.parquet"))
-    if not found:
-        return -1
-    version = int(found[-1].name[:20])
-    state.files = {file["path"]: file for file in checkpoint_files(path, version)}
-    for txn in pq.read_table(found[-1], columns=["txn"])["txn"].to_pylist():
-        if txn and txn["appId"] is not None:
-            state.batches[txn["appId"]] = txn["version"]
-    return version
+def _read(path: Path, until: int | None) -> LogState:
+    state = LogState(path)
+    checkpoints = (int(file.name[:20]) for file in (path / "_delta_log").glob("*.checkpoint.parquet"))
+    begin = max((version for version in checkpoints if until is None or version <= until), default=-1)
+    if begin >= 0:
+        _take_checkpoint(state, begin)
+    for version, actions in commits(path, begin + 1):
+        if until is not None and version > until:
+            break
+        state.apply(actions)
+        state.version = version
+    state.stamp = delta_log.stamp(path, state.version)
+    return state
+
+
+def _take_checkpoint(state: LogState, version: int) -> None:
+    rows = pq.read_table(state.path / "_delta_log" / f"{version:020}.checkpoint.parquet", columns=["add", "txn"])
+    state.files = {add["path"]: _kept(add) for add in rows["add"].to_pylist() if add and add["path"]}
+    state.batches = {
+        txn["appId"]: txn["version"] for txn in rows["txn"].to_pylist() if txn and txn["appId"] is not None
+    }
+    state.version = version
 
 
 def _living(file: Mapping) -> int:
-    return json.loads(file.get("stats") or "{}").get("numRecords", 0) - file.get("deletionVector", {}).get("cardinality", 0)
+    return json.loads(file.get("stats") or "{}").get("numRecords", 0) - file.get("deletionVector", {}).get(
+        "cardinality", 0
+    )
 
 
 def _kept(file: Mapping) -> dict:

@@ -58,7 +58,9 @@ def _rows(path: Path, named: dict, key: bytes) -> list[dict[str, object]]:
         return []
     stored, found = pq.ParquetFile(file, metadata=metadata), []
     for group in wanted:
-        inside = np.flatnonzero(pc.equal(stored.read_row_group(group, columns=[KEY])[KEY], key).to_numpy(zero_copy_only=False))
+        inside = np.flatnonzero(
+            pc.equal(stored.read_row_group(group, columns=[KEY])[KEY], key).to_numpy(zero_copy_only=False)
+        )
         if len(inside) and (vector := named.get("deletionVector")):
             begins = sum(metadata.row_group(n).num_rows for n in range(group))
             inside = inside[~np.isin(inside + begins, deletion_vectors.read(path, vector))]

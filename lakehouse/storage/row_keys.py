@@ -88,7 +88,9 @@ def _shown(table: str, name: str, kind: str, value: str) -> str:
             f"table={table}, {name}={value!r}: a value of the type {kind} is not found by its text; use `lakehouse query`"
             if kind != "boolean" else f"table={table}, {name}={value!r}: the column is a boolean; write true or false"
         )  # fmt: skip
-    raise RangeError(f"table={table}, {name}={value!r}: the column is a {kind}; write the value as `lakehouse query` shows it")
+    raise RangeError(
+        f"table={table}, {name}={value!r}: the column is a {kind}; write the value as `lakehouse query` shows it"
+    )
 
 
 def _instant(value: str, *, with_zone: bool) -> str:
