@@ -27,7 +27,7 @@ from lakehouse.lake import Lake
 from lakehouse.live_run import BatchLog, live_run
 from lakehouse.ranges import EPOCH
 from lakehouse.settings import from_environment
-from lakehouse.storage import keyed_files, point_reads, row_keys
+from lakehouse.storage import keyed_files, log_state, point_reads, row_keys
 from lakehouse.testing import Stage
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -48,18 +48,21 @@ def store(spark: SparkSession, root: Path, keys: int, changed: int, steps: int) 
     held = (psutil.Process().memory_info().rss - before) / 2**20
     print(f"store: the index read in {time.monotonic() - began:.2f} s, {held:.0f} MiB")
     chance = np.random.default_rng(1)
-    seconds, sizes, reads = [], [], []
+    seconds, spent, sizes, reads = [], [], [], []
     for batch in range(1, steps + 1):
         ids = spark.createDataFrame(pa.table({"id": chance.choice(keys, changed, replace=False)}))
         rows = row_keys.keyed(_accounts(ids), ["account"]).toArrow()
-        size, began = _bytes(path), time.monotonic()
+        size, began, cpu = _bytes(path), time.monotonic(), time.process_time()
         sinks.upsert(rows, path, APP, batch, {"inputs": {}}, rows[row_keys.KEY])
         seconds.append(time.monotonic() - began)
+        spent.append(time.process_time() - cpu)
         sizes.append(_bytes(path) - size)
         began = time.monotonic()
         assert point_reads.get(path, ["account"], f"account-{chance.integers(keys):09}")
         reads.append(time.monotonic() - began)
     _tell(f"store: {changed:,} of {keys:,} keys changed", seconds, sizes)
+    print(f"store: CPU seconds: median {median(spent):.3f}, mean {sum(spent) / len(spent):.3f}, greatest {max(spent):.3f}")
+    print(f"store: {len(log_state.newest(path).files)} files at the end")
     print(f"store: point read: median {median(reads) * 1000:.0f} ms, 95 % {_high(reads) * 1000:.0f} ms, first {reads[0]:.2f} s")
 
 

@@ -68,12 +68,13 @@ def history(run: LiveRun) -> Step:
             written = held.count() if few is None else few.num_rows
 
             def write(path: Path, app: str, metadata: Mapping[str, object]) -> int:
-                if few is not None:
-                    rows = in_memory(_versions(run, path, few))
+                rows = in_memory(_versions(run, path, few)) if few is not None else None
+                if rows is not None:
                     return sinks.upsert(rows, path, app, batch_id, metadata, few[KEY])
+                changes = run.lake.spark.createDataFrame(few).drop(KEY) if held is None else held
                 keys = run.table.keys
-                rows = histories.changed(_there(run), held, keys) if batch_id else histories.versions(held, keys)
-                return _swap(run, rows, written, path, app, batch_id, metadata)
+                whole = histories.changed(_there(run), changes, keys) if batch_id else histories.versions(changes, keys)
+                return _swap(run, whole, written, path, app, batch_id, metadata)
 
             seen = run.plan.gate_counts(gate, batch)
             run.keep(write, batch_id, inputs=inputs, written=written, **_reached(run, batch_id, seen))

@@ -182,7 +182,7 @@ class Plan:
 
     def snapshot(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
         """A table without event time, computed whole; rows that break an expectation are judged bad."""
-        rows = self._called(inputs, set())
+        rows = self._called({name: each.drop(row_keys.KEY) for name, each in inputs.items()}, set())
         return rows.withColumn(REASON, quality.first_broken(self.rules))
 
     def _placed(self, judged: DataFrame, moment: Column, origin: Origin) -> DataFrame:
