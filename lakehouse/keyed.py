@@ -95,7 +95,8 @@ def _versions(run: LiveRun, path: Path, changes: pa.Table) -> DataFrame:
     there = keyed_files.rows_of(path, changes[KEY])
     if there is not None:
         changes = pa.concat_tables([changes, there.select(changes.column_names).cast(changes.schema)])
-    versions = histories.versions(run.lake.spark.createDataFrame(changes), run.table.keys)
+    rows = run.lake.spark.createDataFrame(changes).coalesce(1)  # of one partition Spark needs no exchange to bring keys together
+    versions = histories.versions(rows, run.table.keys)
     return versions.select(*plan.stored_schema(run.lake, run.table).names)
 
 

@@ -130,8 +130,11 @@ def test_vectors_that_we_write_are_read_by_spark_and_deltalake_and_again_by_us(s
     ]  # fmt: skip
     files = list(keyed_files._written(many.select(ARROW.names).cast(ARROW), path))
     for n, positions in enumerate(dead):
-        [vector] = deletion_vectors.write(path, [positions])
-        assert deletion_vectors.read(path, vector).tolist() == positions.tolist()
+        marks = deletion_vectors.marks(positions)
+        if n == 1:
+            marks.run_optimize()  # as Spark writes it
+        [vector] = deletion_vectors.write(path, [marks])
+        assert deletion_vectors.places(deletion_vectors.read(path, vector)).tolist() == positions.tolist()
         stats = json.dumps({"numRecords": size})
         added = files[0].named | {"deletionVector": vector, "stats": stats}
         before = [keyed_files._removed(file) for file in log_state.newest(path).files.values()]
@@ -461,6 +464,26 @@ def test_point_reads_on_the_command_line(stage_of, monkeypatch):
     ):  # fmt: skip
         refused = said(*given)
         assert refused.exit_code == 2 and why in " ".join(refused.stderr.split()), (given, refused.stderr)
+
+
+def test_columns_of_all_types_are_merged_whoever_wrote_them(spark, tmp_path, monkeypatch):
+    import test_small_commits as wide
+
+    monkeypatch.setattr(keyed_files, "_MANY", 1)  # each step reads what the steps before have written
+    stored = row_keys.keyed(spark.createDataFrame([wide.values(n) for n in range(4)], wide.WIDE), ["n"])
+    path = tmp_path / "wide"
+    sinks._create(path, stored.schema, False, "", sinks._KEYED)
+    sinks.swap(stored, path, APP, 0, {"inputs": {}}, 1)
+    none = spark.createDataFrame([(None,) * 17 + ("live", None)], wide.WIDE)
+    for batch, new in enumerate((spark.createDataFrame([wide.values(2), wide.values(9)], wide.WIDE), none, none), 1):
+        added = row_keys.keyed(new, ["n"]).toArrow()
+        sinks.upsert(added, path, APP, batch, {"inputs": {}}, added[KEY])
+    expected = spark.createDataFrame([*(wide.values(n) for n in (0, 1, 2, 3, 9)), (None,) * 17 + ("live", None)], wide.WIDE)
+    found = spark.read.format("delta").load(str(path)).drop(KEY)
+    assert sorted(map(str, found.collect())) == sorted(map(str, expected.collect()))
+    assert len(log_state.newest(path).files) == 1
+    there = keyed_files.rows_of(path, added[KEY])
+    assert there.num_rows == 1 and there["n"].null_count == 1
 
 
 @pytest.mark.parallel

@@ -22,20 +22,30 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!
 _ID = 20  # characters of a UUID in Z85
 
 
-def write(path: Path, vectors: Sequence[np.ndarray]) -> list[dict[str, object]]:
-    """Writes the vectors of one commit, each an array of positions in order, into one file; their descriptors."""
+def marks(places: np.ndarray) -> BitMap:
+    """A vector of these places."""
+    return BitMap(places.astype(np.uint32, copy=False))
+
+
+def places(vector: BitMap) -> np.ndarray:
+    """The places of a vector in order."""
+    return np.frombuffer(vector.to_array(), dtype=np.uint32) if vector else np.empty(0, np.uint32)
+
+
+def write(path: Path, vectors: Sequence[BitMap]) -> list[dict[str, object]]:
+    """Writes the vectors of one commit into one file; their descriptors."""
     name = uuid.uuid4()
     body, found = [_VERSION], []
     place = len(_VERSION)
-    for positions in vectors:
-        data = _encoded(positions)
+    for vector in vectors:
+        data = _encoded(vector)
         found.append(
             {
                 "storageType": "u",
                 "pathOrInlineDv": _z85(name.bytes),
                 "offset": place,
                 "sizeInBytes": len(data),
-                "cardinality": len(positions),
+                "cardinality": len(vector),
             }
         )
         body += [struct.pack(">I", len(data)), data, struct.pack(">I", zlib.crc32(data))]
@@ -44,8 +54,8 @@ def write(path: Path, vectors: Sequence[np.ndarray]) -> list[dict[str, object]]:
     return found
 
 
-def read(path: Path, descriptor: Mapping) -> np.ndarray:
-    """The dead positions in order. Raises CommitError if the vector is not what the log says."""
+def read(path: Path, descriptor: Mapping) -> BitMap:
+    """The vector. Raises CommitError if the vector is not what the log says."""
     if descriptor["storageType"] == "i":
         return _decoded(path, descriptor, _bytes(descriptor["pathOrInlineDv"]))
     file = file_of(path, descriptor)
@@ -79,19 +89,16 @@ def _file(folder: Path, name: uuid.UUID) -> Path:
     return folder / f"deletion_vector_{name}.bin"
 
 
-def _encoded(positions: np.ndarray) -> bytes:
-    bitmap = BitMap(positions.astype(np.uint32, copy=False))
-    bitmap.run_optimize()
+def _encoded(vector: BitMap) -> bytes:
     # a data file has fewer than 2**32 rows: of 64 bits there is one part, whose upper half is 0
-    return struct.pack("<IQI", _MAGIC, 1, 0) + bitmap.serialize()
+    return struct.pack("<IQI", _MAGIC, 1, 0) + vector.serialize()
 
 
-def _decoded(path: Path, descriptor: Mapping, data: bytes) -> np.ndarray:
+def _decoded(path: Path, descriptor: Mapping, data: bytes) -> BitMap:
     magic, parts = struct.unpack_from("<IQ", data)
     if magic != _MAGIC or parts > 1:
         raise _broken(path, file_of(path, descriptor), f"magic={magic}, parts={parts}")
-    bitmap = BitMap.deserialize(data[16:]) if parts else BitMap()
-    return np.frombuffer(bitmap.to_array(), dtype=np.uint32) if bitmap else np.empty(0, np.uint32)
+    return BitMap.deserialize(data[16:]) if parts else BitMap()
 
 
 def _z85(data: bytes) -> str:

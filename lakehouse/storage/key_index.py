@@ -1,7 +1,7 @@
 """Where the rows of each key are: of every data file of a keyed table its keys in order, and which of its rows are dead.
 
-In memory are 16 bytes for the key of each row, and one for whether it is dead. They are read from the column `_key` alone when
-the job starts, and follow each commit of this process; if somebody else has committed, what changed is read anew.
+In memory are 16 bytes for the key of each row, and the deletion vectors. The keys are read from the column `_key` alone when the
+job starts, and follow each commit of this process; if somebody else has committed, what changed is read anew.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyroaring import BitMap
 
 from lakehouse.storage import deletion_vectors, log_state
 from lakehouse.storage.log_state import LogState
@@ -71,7 +72,7 @@ class File:
     path: Path  # of the table
     named: dict
     keys: Keys
-    dead: np.ndarray
+    dead: BitMap
 
     @property
     def name(self) -> str:
@@ -102,11 +103,14 @@ class File:
     def find(self, wanted: Keys) -> np.ndarray:
         """The places, in order, of the living rows of these keys."""
         found = self.keys.places(wanted)
-        return found[~self.dead[found]]
+        if not len(found) or not self.dead:
+            return found
+        return deletion_vectors.places(deletion_vectors.marks(found) - self.dead).astype(np.int64)
 
     def live(self, without: np.ndarray) -> pa.Table:
         """Its living rows, without those at these places."""
-        living = ~self.dead
+        living = np.ones(len(self.keys), bool)
+        living[deletion_vectors.places(self.dead)] = False
         living[without] = False
         return pq.read_table(self.path / unquote(self.name), partitioning=None).filter(pa.array(living))
 
@@ -173,7 +177,5 @@ def _read(path: Path, named: Mapping, known: File | None) -> File:
         else:  # of a version that had none
             nothing = np.zeros(stored.metadata.num_rows, np.uint64)
             keys = Keys(nothing, nothing, None, True)
-    dead = np.zeros(len(keys), bool)
-    if vector := named.get("deletionVector"):
-        dead[deletion_vectors.read(path, vector)] = True
-    return File(path, dict(named), keys, dead)
+    vector = named.get("deletionVector")
+    return File(path, dict(named), keys, deletion_vectors.read(path, vector) if vector else BitMap())

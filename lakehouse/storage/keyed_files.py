@@ -2,8 +2,8 @@
 
 A step is one Delta commit without a Spark job: a small file of the new rows, sorted by `_key`; deletion vectors for the rows that
 they take the place of (`key_index` knows where those are); and at most one piece of tidying, so that files stay few and mostly
-alive. Small files are merged with the new rows; a large one of which a third is dead is written anew. A row is written about
-four times until it lies in a large file. Measured with 1 million keys and 1,000 changed: see `benchmarks.keyed_step`.
+alive. Small files are merged with the new rows; a large one of which a third is dead is written anew. All of it is a change of
+data to Delta, so that whoever writes the same files meanwhile is refused. `benchmarks.keyed_step` measures it.
 """
 
 import json
@@ -13,7 +13,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from pyroaring import BitMap
 
 from lakehouse.errors import CommitError
 from lakehouse.files import alone
@@ -93,8 +94,8 @@ def replace(rows: "DataFrame", path: Path, app: str, batch: int, metadata: str, 
     finally:
         shutil.rmtree(staged, ignore_errors=True)
 
-    def change(index: log_state.LogState) -> tuple[list[dict], list[File]]:
-        removals = [_removed(named) for named in index.files.values()]
+    def change(state: log_state.LogState) -> tuple[list[dict], list[File]]:
+        removals = [_removed(named) for named in state.files.values()]
         return [*removals, *({"add": named} for named in added if named)], []
 
     return _commit(path, app, batch, metadata, "Complete", change, whole=True)
@@ -118,8 +119,11 @@ def _opened(path: Path) -> Index:
     return index
 
 
-def _commit(path: Path, app: str, batch: int, metadata: str, mode: str, change, whole: bool = False) -> int:
-    """Makes one commit of what `change` says, of the index or, for the `whole` table, of the log's state alone."""
+def _commit(path: Path, app: str, batch: int, metadata: str, mode: str, change: Callable, whole: bool = False) -> int:
+    """Makes one commit of what `change` says: actions, and files that are new to the index.
+
+    It is given the index or, for the `whole` table, the log's state alone.
+    """
     # JVM writers look whether a version is there and then rename a file to it (`sinks`), so they must not look meanwhile
     with alone(path / "_delta_log" / ".commit.lock"):
         for _ in range(_ATTEMPTS):
@@ -220,17 +224,15 @@ def _written(rows: pa.Table, path: Path) -> Iterator[File]:
             part, path / name, compression="snappy", coerce_timestamps="us", store_decimal_as_integer=True, row_group_size=GROUP,
             write_statistics=[KEY], use_dictionary=[column for column in rows.column_names if column != KEY],
         )  # fmt: skip
-        yield File(path, _named(path, name, part.num_rows), keys_of(part[KEY]), np.zeros(part.num_rows, bool))
+        yield File(path, _named(path, name, part.num_rows), keys_of(part[KEY]), BitMap())
 
 
 def _marked(path: Path, dying: list[tuple[File, np.ndarray]]) -> list[File]:
     """The files with the rows at these places dead as well."""
     marked = []
     for file, places in dying:
-        dead = file.dead.copy()
-        dead[places] = True
-        marked.append(File(path, file.named, file.keys, dead))
-    vectors = deletion_vectors.write(path, [np.flatnonzero(file.dead) for file in marked]) if marked else []
+        marked.append(File(path, file.named, file.keys, file.dead | deletion_vectors.marks(places)))
+    vectors = deletion_vectors.write(path, [file.dead for file in marked]) if marked else []
     for file, (old, _), vector in zip(marked, dying, vectors, strict=True):
         stats = json.dumps({"numRecords": len(file.keys), "tightBounds": False})
         file.named = old.named | {"dataChange": True, "stats": stats, "deletionVector": vector}

@@ -63,7 +63,8 @@ def _rows(path: Path, named: dict, key: bytes) -> list[dict[str, object]]:
         )
         if len(inside) and (vector := named.get("deletionVector")):
             begins = sum(metadata.row_group(n).num_rows for n in range(group))
-            inside = inside[~np.isin(inside + begins, deletion_vectors.read(path, vector))]
+            dead = deletion_vectors.read(path, vector)
+            inside = inside[[begins + int(place) not in dead for place in inside]]
         if len(inside):
             found += stored.read_row_group(group).take(inside).to_pylist()
     return found
