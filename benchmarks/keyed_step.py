@@ -7,6 +7,7 @@ record that fills a table with `keeps="state"` and one with `keeps="history"`; f
 """
 
 import argparse
+import os
 import shutil
 import tempfile
 import time
@@ -94,16 +95,18 @@ def stream(lake: Lake, keys: int, changed: int, changed_versions: int, steps: in
         print(f"stream: {name}: first micro-batch, of {keys:,} rows: {time.monotonic() - began:.1f} s")
     for name, count in (("balances", changed), ("cities", changed_versions)):
         queries[name] = query = live.start(lake, lake.catalog.table(name))
-        path, seconds, sizes = lake.path(lake.catalog.table(name)), [], []
+        path, seconds, spent, sizes = lake.path(lake.catalog.table(name)), [], [], []
         for _ in range(steps):
             feed(lake.spark.createDataFrame(pa.table({"id": chance.choice(keys, count, replace=False)})).coalesce(1), count)
-            size = _bytes(path)
+            size, cpu = _bytes(path), _cpu(lake.spark)
             query.processAllAvailable()
+            spent.append(_cpu(lake.spark) - cpu)
             seconds.append(next(lake.journal(lake.catalog.table(name)).live()).seconds)
             sizes.append(_bytes(path) - size)
         batches = [_milliseconds(p) / 1000 for p in list(query.recentProgress)[-steps:] if _rows(p)]
         _tell(f"stream: {name}: {count:,} of {keys:,} keys changed, written", seconds[5:], sizes[5:])
         _tell(f"stream: {name}: the whole step, reading and computing included", batches[5:], sizes[5:])
+        print(f"stream: {name}: CPU seconds of Python and JVM, all that a step takes: median {median(spent[5:]):.2f}", flush=True)
         query.stop()
 
 
@@ -126,6 +129,11 @@ def _milliseconds(progress) -> int:
 
 def _rows(progress) -> int:
     return progress.numInputRows
+
+
+def _cpu(spark: SparkSession) -> float:
+    jvm = psutil.Process(spark._jvm.java.lang.ProcessHandle.current().pid()).cpu_times()
+    return time.process_time() + jvm.user + jvm.system
 
 
 def _bytes(path: Path) -> int:
@@ -166,6 +174,7 @@ def main() -> None:
             if given.only in (None, name):
                 part()
     finally:
+        print(f"load of the machine over the last 15 minutes: {os.getloadavg()[2]:.0f}, on {os.cpu_count()} cores")
         spark.stop()
         shutil.rmtree(root)
 

@@ -22,9 +22,7 @@ from lakehouse.stream.advance import Step
 from lakehouse.table import Table
 
 Batches = Callable[[DataFrame, int], None]
-_AT_ONCE = (
-    10  # times `step_rows`, in rows to write; of 200,000 the job holds some 50 MB, and has them written in a second
-)
+_AT_ONCE = 10  # times `step_rows`, in rows to write; of 200,000 the job holds some 50 MB, and has them written in a second
 
 
 def state(run: LiveRun) -> tuple[DataFrame, Batches]:
@@ -43,9 +41,7 @@ def state(run: LiveRun) -> tuple[DataFrame, Batches]:
                 if few is not None:
                     return sinks.upsert(few, path, app, batch_id, metadata, few[KEY])
                 others = histories.of_keys(_there(run), batch, run.table.keys, others=True) if batch_id else None
-                return _swap(
-                    run, others.unionByName(batch) if others else batch, written, path, app, batch_id, metadata
-                )
+                return _swap(run, batch if others is None else others.unionByName(batch), written, path, app, batch_id, metadata)
 
             run.keep(write, batch_id, inputs=inputs, written=written, **_reached(run, batch_id, seen))
         finally:
