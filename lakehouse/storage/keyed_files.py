@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 LARGE = 250_000  # rows of a file that is merged no more: it is written in about 0.3 CPU seconds
-# rows of a row group: what is decoded to read one row of it. Of a million versions with eight columns those of 100 keys are read in
-# 0.08 CPU seconds with 4,096 and in 0.04 with 1,024; a file of 250,000 is written in 0.23 and 0.36
+# rows of a row group: what is decoded to read one row of it. Of a million versions with eight columns those of 100 keys are read
+# in 0.08 CPU seconds with 4,096 and in 0.04 with 1,024; a file of 250,000 is written in 0.23 and 0.36
 GROUP = 2_048
 _MANY = 6  # small files of about one size, which are merged
 _GROWTH = 4  # small files are of about one size if the rows of one are less than so many times those of another
