@@ -182,7 +182,7 @@ class Plan:
 
     def snapshot(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
         """A table without event time, computed whole; rows that break an expectation are judged bad."""
-        rows = self._called({name: each.drop(row_keys.KEY) for name, each in inputs.items()}, set())
+        rows = self._called(inputs, set())
         return rows.withColumn(REASON, quality.first_broken(self.rules))
 
     def _placed(self, judged: DataFrame, moment: Column, origin: Origin) -> DataFrame:
@@ -197,6 +197,11 @@ class Plan:
 def _plain(rows: DataFrame) -> DataFrame:
     """An input as functions see it: without technical columns."""
     return rows.drop(*(name for name in rows.columns if name.startswith("_")))
+
+
+def as_read(table: Table, rows: DataFrame) -> DataFrame:
+    """Rows of a table as a reference table reads them: of a keyed one without the column by which its rows are found."""
+    return rows.drop(row_keys.KEY) if table.keeps else rows
 
 
 def utc(moment: datetime) -> datetime:
@@ -308,4 +313,5 @@ def _empty(lake: Lake, name: str) -> DataFrame:
         return lake.spark.createDataFrame([], sources.KAFKA_SCHEMA)
     if isinstance(source, FileSource):
         return lake.spark.createDataFrame([], source.schema)
-    return lake.spark.createDataFrame([], stored_schema(lake, lake.catalog.table(name)))
+    table = lake.catalog.table(name)
+    return as_read(table, lake.spark.createDataFrame([], stored_schema(lake, table)))
