@@ -11,12 +11,13 @@ from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, Observation
 
 from lakehouse import histories, plan, sinks
 from lakehouse.lake import Lake
-from lakehouse.live_run import BatchLog, LiveRun, in_memory
-from lakehouse.storage import keyed_files, log_state
+from lakehouse.live_run import BatchLog, LiveRun
+from lakehouse.storage import keyed_files, log_state, small_commits
 from lakehouse.storage.row_keys import KEY, keyed
 from lakehouse.stream.advance import Step
 from lakehouse.table import Table
@@ -37,7 +38,7 @@ def state(run: LiveRun) -> tuple[DataFrame, Batches]:
             seen = run.gate_counts()
 
             def write(path: Path, app: str, metadata: Mapping[str, object]) -> int:
-                few = in_memory(keyed(batch, run.table.keys)) if batch_id and _is_short(run, path, written) else None
+                few = _in_memory(keyed(batch, run.table.keys)) if batch_id and _is_short(run, path, written) else None
                 if few is not None:
                     return sinks.upsert(few, path, app, batch_id, metadata, few[KEY])
                 others = histories.of_keys(_there(run), batch, run.table.keys, others=True) if batch_id else None
@@ -58,13 +59,13 @@ def history(run: LiveRun) -> Step:
         inputs, gate = _inputs(run, log), Observation()
         new = run.plan.kept(batch, snapshots, gate)
         short = batch_id and _is_short(run, run.lake.path(run.table), log.rows)
-        few = in_memory(keyed(new, run.table.keys)) if short else None
+        few = _in_memory(keyed(new, run.table.keys)) if short else None
         held = new.persist() if few is None else None
         try:
             written = held.count() if few is None else few.num_rows
 
             def write(path: Path, app: str, metadata: Mapping[str, object]) -> int:
-                rows = in_memory(_versions(run, path, few)) if few is not None else None
+                rows = _in_memory(_versions(run, path, few)) if few is not None else None
                 if rows is not None:
                     return sinks.upsert(rows, path, app, batch_id, metadata, few[KEY])
                 changes = run.lake.spark.createDataFrame(few).drop(KEY) if held is None else held
@@ -84,6 +85,17 @@ def history(run: LiveRun) -> Step:
 def _is_short(run: LiveRun, path: Path, rows: int | None) -> bool:
     """Whether so many rows are written by the job itself, into a table of which every row has its key."""
     return rows is not None and rows <= _AT_ONCE * run.lake.settings.step_rows and keyed_files.can_upsert(path)
+
+
+def _in_memory(rows: DataFrame) -> pa.Table | None:
+    """The rows here; None if they are more than the driver may be sent, or of columns that only Spark writes."""
+    try:
+        found = rows.toArrow()
+    except Py4JError as err:
+        if "spark.driver.maxResultSize" not in str(err):
+            raise
+        return None
+    return found if small_commits.can_hold(found.schema) else None
 
 
 def _versions(run: LiveRun, path: Path, changes: pa.Table) -> DataFrame:

@@ -177,7 +177,7 @@ class LiveRun:
         judged = self.due(judged)
         counted = completed(judged.observe(outcome, good, bad, *observed))
         replayed = batch <= self.committed
-        few = None if replayed or rows is None or rows > self.lake.settings.step_rows else in_memory(counted)
+        few = None if replayed or rows is None or rows > self.lake.settings.step_rows else _few(counted)
         if few is None:
             version = sinks.append(plan.good(counted), path, app, batch, metadata, replayed=replayed)
         else:
@@ -268,7 +268,7 @@ def _instant(milliseconds: int) -> datetime:
     return EPOCH + timedelta(milliseconds=milliseconds)
 
 
-def in_memory(rows: DataFrame) -> "pa.Table | None":
+def _few(rows: DataFrame) -> "pa.Table | None":
     """The rows in memory; None if they are more than that is for, or of columns that only Spark writes."""
     try:
         found = rows.toArrow()
