@@ -288,9 +288,8 @@ def _inputs(lake: Lake, table: Table) -> dict[str, object]:
 def _rebuilt(lake: Lake, table: Table) -> Commit | None:
     started, inputs = time.monotonic(), {}
     for name in table.inputs:
-        source = lake.catalog.sources.get(name)
-        is_file = isinstance(source, FileSource)
-        inputs[name] = sources.file_rows(lake.spark, source) if is_file else lake.read(lake.catalog.table(name))
+        source, read = lake.catalog.sources.get(name), lake.catalog.tables.get(name)
+        inputs[name] = plan.as_read(read, lake.read(read)) if read else sources.file_rows(lake.spark, source)
     judged = plan.plan_of(lake, table).snapshot(inputs)
     if broken := judged.where(F.col(plan.REASON).isNotNull()).head():
         raise DeclarationError(

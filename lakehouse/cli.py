@@ -31,8 +31,8 @@ def app() -> typer.Typer:
     root.add_typer(_topic(), name="topic")
     _join("produce", lambda: root.command()(_produce()))
     for command in (
-        commands.tables, commands.query, commands.quarantine, commands.late, commands.lateness, commands.state, commands.validate,
-        commands.accept,
+        commands.tables, commands.query, commands.get, commands.quarantine, commands.late, commands.lateness, commands.state,
+        commands.validate, commands.accept,
     ):  # fmt: skip
         root.command()(command)
     for found in sorted(entry_points(group="lakehouse.commands"), key=lambda e: e.name):

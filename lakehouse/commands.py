@@ -146,6 +146,28 @@ def query(
     _print(answer, as_json)
 
 
+def get(
+    table: TableName,
+    key: Annotated[list[str], typer.Argument(help="The key's values, in the order of the declared keys")],
+    as_json: AsJson = False,
+) -> None:
+    """The row of a key of a state, or the versions of one of a history, as they are now; without a scan."""
+    from lakehouse.catalog import table_path
+    from lakehouse.query import Answer
+    from lakehouse.storage import point_reads
+
+    settings, catalog = _lakehouse()
+    chosen = catalog.table(table)
+    found = point_reads.get(table_path(settings, chosen), chosen.keys if chosen.keeps else (), *key)
+    if not found:
+        shown = ", ".join(f"{name}={value}" for name, value in zip(chosen.keys, key, strict=True))
+        raise RangeError(f"table={table}, {shown}: no row has this key now; `lakehouse query` looks for others")
+    names = [name for name in found[0] if not name.startswith("_")]
+    order = [name for name in ("valid_from",) if name in names]
+    rows = sorted(found, key=lambda row: [row[name] for name in order])
+    _print(Answer(tuple(names), [tuple(row[name] for name in names) for row in rows], False), as_json)
+
+
 def quarantine(
     table: TableName,
     limit: Limit = 20,

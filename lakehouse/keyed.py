@@ -1,22 +1,29 @@
 """The live run of a state or a history: one row for each key, or for each version of it, one commit a micro-batch.
 
-The first micro-batch of a generation reads all of the record; those that follow add what they touch to what there is. The table
-is written whole each time: keys come in any order, so that a merge would touch nearly every file, and be slower. A state is
-Spark's own aggregate, in update mode; a history is computed from the versions there are and the new changes.
+The first micro-batch of a generation reads all of the record, and Spark writes what it gives. Those that follow write what they
+touch (`storage.keyed_files`); one that touches very many keys is written whole as well. A state is Spark's own aggregate, in
+update mode. A history is computed from the versions that the touched keys have, and the new changes.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, Observation
 
 from lakehouse import histories, plan, sinks
+from lakehouse.arrow import in_memory, in_spark
 from lakehouse.lake import Lake
 from lakehouse.live_run import BatchLog, LiveRun
+from lakehouse.storage import keyed_files, log_state
+from lakehouse.storage.row_keys import KEY, keyed
 from lakehouse.stream.advance import Step
 from lakehouse.table import Table
 
 Batches = Callable[[DataFrame, int], None]
+_AT_ONCE = 10  # times `step_rows`, in rows to write; of 200,000 the job holds some 50 MB, and has them written in a second
 
 
 def state(run: LiveRun) -> tuple[DataFrame, Batches]:
@@ -29,10 +36,15 @@ def state(run: LiveRun) -> tuple[DataFrame, Batches]:
         try:
             written = batch.count()
             seen = run.gate_counts()
-            rows = batch
-            if batch_id:
-                rows = histories.of_keys(_there(run), batch, run.table.keys, others=True).unionByName(batch)
-            run.keep(rows, batch_id, inputs=inputs, written=written, **_reached(run, batch_id, seen))
+
+            def write(path: Path, app: str, metadata: Mapping[str, object]) -> int:
+                few = in_memory(keyed(batch, run.table.keys)) if batch_id and _is_short(run, path, written) else None
+                if few is not None:
+                    return sinks.upsert(few, path, app, batch_id, metadata, few[KEY])
+                others = histories.of_keys(_there(run), batch, run.table.keys, others=True) if batch_id else None
+                return _swap(run, batch if others is None else others.unionByName(batch), written, path, app, batch_id, metadata)
+
+            run.keep(write, batch_id, inputs=inputs, written=written, **_reached(run, batch_id, seen))
         finally:
             batch.unpersist()
 
@@ -45,18 +57,52 @@ def history(run: LiveRun) -> Step:
 
     def step(batch: DataFrame, batch_id: int, log: BatchLog) -> None:
         inputs, gate = _inputs(run, log), Observation()
-        new = run.plan.kept(batch, snapshots, gate).persist()
+        new = run.plan.kept(batch, snapshots, gate)
+        short = batch_id and _is_short(run, run.lake.path(run.table), log.rows)
+        few = in_memory(keyed(new, run.table.keys)) if short else None
+        held = new.persist() if few is None else None
         try:
-            written = new.count()
-            if batch_id == 0:
-                rows = histories.versions(new, run.table.keys)
-            else:
-                rows = histories.changed(_there(run), new, run.table.keys)
-            run.keep(rows, batch_id, inputs=inputs, written=written, **_reached(run, batch_id, run.plan.gate_counts(gate, batch)))
+            written = held.count() if few is None else few.num_rows
+
+            def write(path: Path, app: str, metadata: Mapping[str, object]) -> int:
+                rows = in_memory(_versions(run, path, few)) if few is not None else None
+                if rows is not None:
+                    return sinks.upsert(rows, path, app, batch_id, metadata, few[KEY])
+                changes = in_spark(run.lake.spark, few).drop(KEY) if held is None else held
+                keys = run.table.keys
+                whole = histories.changed(_there(run), changes, keys) if batch_id else histories.versions(changes, keys)
+                return _swap(run, whole, written, path, app, batch_id, metadata)
+
+            seen = run.plan.gate_counts(gate, batch)
+            run.keep(write, batch_id, inputs=inputs, written=written, **_reached(run, batch_id, seen))
         finally:
-            new.unpersist()
+            if held is not None:
+                held.unpersist()
 
     return Step(step)
+
+
+def _is_short(run: LiveRun, path: Path, rows: int | None) -> bool:
+    """Whether so many rows are written by the job itself, into a table of which every row has its key."""
+    return rows is not None and rows <= _AT_ONCE * run.lake.settings.step_rows and keyed_files.can_upsert(path)
+
+
+def _versions(run: LiveRun, path: Path, changes: pa.Table) -> DataFrame:
+    """All versions of the keys that the changes touch."""
+    there = keyed_files.rows_of(path, changes[KEY])
+    if there is not None:
+        changes = pa.concat_tables([changes, there.select(changes.column_names).cast(changes.schema)])
+    rows = in_spark(run.lake.spark, changes).coalesce(1)  # of one partition Spark needs no exchange to bring keys together
+    versions = histories.versions(rows, run.table.keys)
+    return versions.select(*plan.stored_schema(run.lake, run.table).names)
+
+
+def _swap(run: LiveRun, rows: DataFrame, brought: int, path: Path, app: str, batch_id: int, metadata: Mapping) -> int:
+    """Has Spark write the whole table."""
+    known = log_state.rows(path) if batch_id else 0
+    files = max(1, math.ceil((known + brought) / keyed_files.LARGE))
+    rows = keyed(rows, run.table.keys).select(*plan.stored_schema(run.lake, run.table).names)
+    return sinks.swap(rows, path, app, batch_id, metadata, files)
 
 
 def recomputed(lake: Lake, table: Table, rows: DataFrame, snapshots: dict[str, int]) -> DataFrame:
@@ -66,7 +112,7 @@ def recomputed(lake: Lake, table: Table, rows: DataFrame, snapshots: dict[str, i
 
 
 def _there(run: LiveRun) -> DataFrame:
-    return sinks.whole(run.lake.spark, run.lake.path(run.table), plan.stored_schema(run.lake, run.table))
+    return run.lake.read(run.table).drop(KEY)
 
 
 def _inputs(run: LiveRun, log: BatchLog) -> dict[str, object]:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from lakehouse import checkpoints, observing, plan, sinks, sources
+from lakehouse.arrow import in_memory, in_spark
 from lakehouse.checkpoints import CHECKPOINTS, Beginning
 from lakehouse.event_time import ORIGIN, PARTITION, WINDOW
 from lakehouse.frontier import Commit, Journal, Seam, seam_of
@@ -26,7 +26,6 @@ from lakehouse.lake import Lake
 from lakehouse.plan import REASON, Plan
 from lakehouse.ranges import EPOCH, micros, partition_format
 from lakehouse.settings import Settings
-from lakehouse.storage import small_commits
 from lakehouse.stream import news
 from lakehouse.table import Table
 
@@ -198,7 +197,7 @@ class LiveRun:
         if isinstance(judged, DataFrame):
             sinks.append(plan.bad(judged), aside, app, batch, metadata)
             return
-        bad = self.lake.spark.createDataFrame(judged.filter(pc.field(REASON).is_valid()))
+        bad = in_spark(self.lake.spark, judged.filter(pc.field(REASON).is_valid()))
         sinks.append_few(plan.bad(bad).toArrow(), aside, app, batch, metadata)
 
     def skip(self, batch: int, before: Commit | None, **known: object) -> None:
@@ -208,8 +207,11 @@ class LiveRun:
         version = before.version if before else sinks.version(self.lake.path(self.table))
         self._tell(batch, version, **known)
 
-    def keep(self, rows: DataFrame, batch: int, **known: object) -> None:
-        """All rows of a state or history, as they are after this batch, then the journal's line; `written`: how many are new."""
+    def keep(self, write: Callable[[Path, str, Mapping[str, object]], int], batch: int, **known: object) -> None:
+        """What a batch changes of a state or history, then the journal's line; `written`: how many rows it brings.
+
+        `write` is given the table's path, who writes, and what is to be noted, and returns the version.
+        """
         started = time.monotonic()
         app, path = self.app(batch), self.lake.path(self.table)
         metadata = {"fingerprint": self.table.fingerprint, "inputs": known["inputs"]}
@@ -217,7 +219,7 @@ class LiveRun:
         if batch <= self.committed and known["written"]:
             version = sinks.version_of(path, app, batch)
         elif batch > self.committed and (known["written"] or batch == 0):
-            version = sinks.swap(rows.coalesce(self.lake.settings.shuffle_partitions), path, app, batch, metadata)
+            version = write(path, app, metadata)
         else:
             version = sinks.version(path)
         self.reached("rows")
@@ -275,13 +277,8 @@ def _few(
     None if they are more than that is for, or of columns that only Spark writes.
     """
     outcome = Observation()
-    try:
-        found = completed(judged.observe(outcome, *observed) if observed else judged).toArrow()
-    except Py4JError as err:
-        if "spark.driver.maxResultSize" not in str(err):
-            raise
-        return None, {}
-    if not small_commits.can_hold(found.schema):
+    found = in_memory(completed(judged.observe(outcome, *observed) if observed else judged))
+    if found is None:
         return None, {}
     seen = (observing.observed(outcome) or judged.agg(*observed).head().asDict()) if observed else {}
     bad = found.num_rows - found[REASON].null_count

@@ -86,11 +86,13 @@ def _state(
 def _rows_and_version(settings: Settings, table: Table, side: str = "") -> tuple[int | None, int | None]:
     from deltalake import DeltaTable
 
+    from lakehouse.storage import log_state
+
     path = table_path(settings, table, side)  # type: ignore[arg-type]
     if not (path / "_delta_log").is_dir():
         return None, None
     stored = DeltaTable(str(path))
-    return stored.count(), stored.version()
+    return log_state.rows(path) if table.keeps and not side else stored.count(), stored.version()
 
 
 def lost_quarantines(settings: Settings, catalog: Catalog) -> dict[str, int]:

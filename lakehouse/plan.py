@@ -23,6 +23,7 @@ from lakehouse.inputs import FileSource, KafkaSource
 from lakehouse.lake import Lake
 from lakehouse.quality import RowRule
 from lakehouse.sources import RECORD
+from lakehouse.storage import row_keys
 from lakehouse.table import Table
 
 REASON = "_reason"
@@ -198,6 +199,11 @@ def _plain(rows: DataFrame) -> DataFrame:
     return rows.drop(*(name for name in rows.columns if name.startswith("_")))
 
 
+def as_read(table: Table, rows: DataFrame) -> DataFrame:
+    """Rows of a table as a reference table reads them: of a keyed one without the column by which its rows are found."""
+    return rows.drop(row_keys.KEY) if table.keeps else rows
+
+
 def utc(moment: datetime) -> datetime:
     """PySpark hands out timestamps as naive local time."""
     return moment.astimezone(UTC)
@@ -296,7 +302,8 @@ def _columns(lake: Lake, plan: Plan) -> StructType:
     rows = empty.pop(plan.driving)
     if plan.table.keeps:
         kept = plan.kept(rows, empty)
-        return (histories.versions(kept, plan.table.keys) if plan.kind == "history" else kept).schema
+        rows = histories.versions(kept, plan.table.keys) if plan.kind == "history" else kept
+        return row_keys.keyed(rows, plan.table.keys).schema
     return good(plan.derived(rows, empty, "live", "schema")).schema
 
 
@@ -306,4 +313,5 @@ def _empty(lake: Lake, name: str) -> DataFrame:
         return lake.spark.createDataFrame([], sources.KAFKA_SCHEMA)
     if isinstance(source, FileSource):
         return lake.spark.createDataFrame([], source.schema)
-    return lake.spark.createDataFrame([], stored_schema(lake, lake.catalog.table(name)))
+    table = lake.catalog.table(name)
+    return as_read(table, lake.spark.createDataFrame([], stored_schema(lake, table)))

@@ -15,7 +15,8 @@ from lakehouse.errors import CommitError, DeclarationError
 from lakehouse.event_time import ORIGIN, PARTITION, WINDOW
 from lakehouse.files import alone
 from lakehouse.lake import Lake
-from lakehouse.storage import small_commits
+from lakehouse.storage import keyed_files, small_commits
+from lakehouse.storage.row_keys import KEY
 from lakehouse.table import Table
 
 if TYPE_CHECKING:
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
 
 _CHECKPOINTS = 50  # commits from one of Delta's checkpoints to the next
 _PROPERTIES = {
-    "delta.enableDeletionVectors": "false",  # delta-rs, which reads for sensors and the CLI, refuses them
+    "delta.enableDeletionVectors": "false",  # pyarrow, by which side tables are read, refuses them
     "delta.checkpointInterval": str(_CHECKPOINTS),  # the default, 10, would be one every few seconds
     # each checkpoint names all files removed within it, by compaction one a micro-batch, and each reader reads it; how long they
     # stay is by what is on disk (`upkeep`)
     "delta.deletedFileRetentionDuration": "interval 10 minutes",
 }
+_KEYED = _PROPERTIES | {"delta.enableDeletionVectors": "true"}  # what a step replaces is marked (`storage.keyed_files`)
 _PASSING = _PROPERTIES | {  # replaced every second or so; its files go by what the log names (`tidy`)
     "delta.logRetentionDuration": "interval 1 hour", "delta.deletedFileRetentionDuration": "interval 1 day",
 }  # fmt: skip
@@ -44,7 +46,9 @@ def create(lake: Lake, table: Table) -> None:
     partitioned = lake.catalog.puts_aside(table)
     if partitioned:
         _say_if_gone(lake, table)
-    _create(lake.path(table), declared, partitioned, _searched(lake, table))
+    _create(lake.path(table), declared, partitioned, _searched(lake, table), _KEYED if table.keeps else _PROPERTIES)
+    if table.keeps:
+        _prepare_keyed(lake.path(table))
     if partitioned:
         _create(lake.path(table, "quarantine"), StructType.fromDDL(plan.QUARANTINE), True, "reason")
     if table.early:
@@ -91,6 +95,19 @@ def _create(path: Path, schema: StructType, partitioned: bool, searched: str, pr
     )  # fmt: skip
 
 
+def _prepare_keyed(path: Path) -> None:
+    """Lets a keyed table of an earlier version have what `storage.keyed_files` writes; its next step writes it whole."""
+    from deltalake import DeltaTable, TableFeatures
+    from deltalake.schema import Field, PrimitiveType
+
+    table = DeltaTable(str(path))
+    if KEY not in {field.name for field in table.schema().fields}:
+        table.alter.add_columns(Field(KEY, PrimitiveType("binary")))
+    if table.metadata().configuration.get("delta.enableDeletionVectors") != "true":
+        table.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+        table.alter.set_table_properties({"delta.enableDeletionVectors": "true"})
+
+
 def committed(path: Path, app: str) -> int:
     """The last batch that `app` wrote to the table, -1 if none."""
     version = _delta(path).transaction_version(app)
@@ -121,17 +138,16 @@ def append_few(rows: "pyarrow.Table", path: Path, app: str, batch: int, metadata
     return small_commits.append(rows, path, app, batch, _text(app, batch, metadata))
 
 
-def whole(spark: SparkSession, path: Path, schema: StructType) -> DataFrame:
-    """All rows of a table of few files, by these: a scan by Delta would first compute the state of the table, in a second."""
-    files = _delta(path).file_uris()
-    return spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)
+def upsert(
+    rows: "pyarrow.Table", path: Path, app: str, batch: int, metadata: Mapping[str, object], touched: "pyarrow.ChunkedArray"
+) -> int:
+    """As `append_few`, but in place of all rows that a keyed table has of the `touched` keys."""
+    return keyed_files.upsert(rows, path, app, batch, _text(app, batch, metadata), touched)
 
 
-def swap(rows: DataFrame, path: Path, app: str, batch: int, metadata: Mapping[str, object]) -> int:
-    """As `append`, but in place of all rows that the table has: readers see the one or the other."""
-    transaction = _transaction(rows.sparkSession, path)
-    files = _in_place(rows, transaction, path, None)
-    return _commit_batch(rows.sparkSession, path, transaction, files, "Complete", app, batch, metadata)
+def swap(rows: DataFrame, path: Path, app: str, batch: int, metadata: Mapping[str, object], files: int) -> int:
+    """As `append`, but in place of all rows that a keyed table has, in so many `files`: readers see the one or the other."""
+    return keyed_files.replace(rows, path, app, batch, _text(app, batch, metadata), files)
 
 
 def replace(rows: DataFrame, path: Path, partitions: Sequence[str], metadata: Mapping[str, object]) -> int:

@@ -26,6 +26,7 @@ from lakehouse.live_run import CHECKPOINTS
 from lakehouse.publication import intended
 from lakehouse.ranges import EPOCH, floor, partition_range
 from lakehouse.settings import Settings
+from lakehouse.storage import vectors
 from lakehouse.table import GRAINS, Table
 
 _SMALL = 50 << 20  # bytes; Delta's target is twice that, so that two small files always make one
@@ -267,10 +268,13 @@ def _vacuum(settings: Settings, place: Place, oldest: int, *, dry_run: bool) -> 
     # whoever has been told of a file may read it for the history, though the log be shorter
     age = max(datetime.now(UTC) - _written(commit), duration(settings.history))
     hours = math.ceil(age / timedelta(hours=1)) + 1  # one more, for a file is written before its commit
+    marked = vectors.any_of(place.path)
     gone = DeltaTable(str(place.path)).vacuum(
-        hours, dry_run=dry_run, enforce_retention_duration=False, full=True, keep_versions=[oldest],
+        hours, dry_run=dry_run or marked, enforce_retention_duration=False, full=True, keep_versions=[oldest],
         post_commithook_properties=_no_hooks(),
     )  # fmt: skip
+    if marked:
+        gone = vectors.removed(place.path, gone, oldest, dry_run=dry_run)
     return [file for file in gone if not file.rpartition("/")[2].startswith(".")]  # Hadoop's checksums go along
 
 

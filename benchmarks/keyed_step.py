@@ -1,0 +1,183 @@
+"""What a step of a keyed or versioned table costs: median and 95th percentile of seconds, and bytes written.
+
+    python -m benchmarks.keyed_step --keys 1000000 --changed 1000
+
+First through the store alone: a table of so many rows, of which each step replaces some by chance. Then through the stream: a
+record that fills a table with `keeps="state"` and one with `keeps="history"`; first a commit of all keys, then commits of a few.
+"""
+
+import argparse
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import psutil
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from benchmarks import keyed_step_tables
+from lakehouse import ingest, live, session, sinks
+from lakehouse.lake import Lake
+from lakehouse.live_run import BatchLog, live_run
+from lakehouse.ranges import EPOCH
+from lakehouse.settings import from_environment
+from lakehouse.storage import keyed_files, log_state, point_reads, row_keys
+from lakehouse.testing import Stage
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+APP = "accounts:live:1"
+COLUMNS = ("account", "amount", "city", "at")
+
+
+def store(spark: SparkSession, root: Path, keys: int, changed: int, steps: int) -> None:
+    """Steps of `keyed_files` alone, and point reads beside them."""
+    path = root / "accounts"
+    made = row_keys.keyed(_accounts(spark.range(keys)), ["account"])
+    sinks._create(path, made.schema, False, "", sinks._KEYED)
+    began = time.monotonic()
+    sinks.swap(made, path, APP, 0, {"inputs": {}}, max(1, keys // keyed_files.LARGE))
+    print(f"store: {keys:,} rows written by Spark in {time.monotonic() - began:.1f} s")
+    before, began = psutil.Process().memory_info().rss, time.monotonic()
+    keyed_files.can_upsert(path)
+    held = (psutil.Process().memory_info().rss - before) / 2**20
+    print(f"store: the index read in {time.monotonic() - began:.2f} s, {held:.0f} MiB")
+    chance = np.random.default_rng(1)
+    seconds, spent, sizes, reads = [], [], [], []
+    for batch in range(1, steps + 1):
+        ids = spark.createDataFrame(pa.table({"id": chance.choice(keys, changed, replace=False)}))
+        rows = row_keys.keyed(_accounts(ids), ["account"]).toArrow()
+        size, began, cpu = _bytes(path), time.monotonic(), time.process_time()
+        sinks.upsert(rows, path, APP, batch, {"inputs": {}}, rows[row_keys.KEY])
+        seconds.append(time.monotonic() - began)
+        spent.append(time.process_time() - cpu)
+        sizes.append(_bytes(path) - size)
+        began = time.monotonic()
+        assert point_reads.get(path, ["account"], f"account-{chance.integers(keys):09}")
+        reads.append(time.monotonic() - began)
+    _tell(f"store: {changed:,} of {keys:,} keys changed", seconds, sizes)
+    print(f"store: CPU seconds: median {median(spent):.3f}, mean {sum(spent) / len(spent):.3f}, greatest {max(spent):.3f}")
+    print(f"store: {len(log_state.newest(path).files)} files at the end")
+    print(f"store: point read: median {median(reads) * 1000:.0f} ms, 95 % {_high(reads) * 1000:.0f} ms, first {reads[0]:.2f} s")
+
+
+def stream(lake: Lake, keys: int, changed: int, changed_versions: int, steps: int) -> None:
+    """Steps of the real streams, one commit of the record each."""
+    run, offset, batch = live_run(lake, lake.catalog.table("movements")), 0, 0
+    chance = np.random.default_rng(2)
+
+    def feed(ids: DataFrame, count: int) -> None:
+        nonlocal offset, batch
+        at = START + timedelta(seconds=10 * batch)
+        value = F.to_json(F.struct(*(c for c in _accounts(ids, at).columns))).cast("binary")
+        placed = _accounts(ids, at).select(
+            F.lit(None).cast("binary").alias("key"), value.alias("value"), F.lit(0).alias("partition"),
+            (F.row_number().over(_any_order()) + offset - 1).cast("bigint").alias("offset") if count <= 100_000
+            else (F.monotonically_increasing_id() + offset).alias("offset"),
+            F.lit(START + timedelta(days=3)).alias("timestamp"),
+        )  # fmt: skip
+        offset += count if count <= 100_000 else 1 << 40
+        log = BatchLog(EPOCH, datetime.now(UTC), {"movements": {"0": offset}})
+        ingest.record_batch(run, run.plan.record({"movement_topic": placed}), batch, log)
+        batch += 1
+
+    feed(lake.spark.range(0, keys, 1, max(2, keys // 1_000_000)), keys)
+    queries = {}
+    for name in ("balances", "cities"):
+        began = time.monotonic()
+        live.start(lake, lake.catalog.table(name), available_now=True).awaitTermination()
+        print(f"stream: {name}: first micro-batch, of {keys:,} rows: {time.monotonic() - began:.1f} s")
+    for name, count in (("balances", changed), ("cities", changed_versions)):
+        queries[name] = query = live.start(lake, lake.catalog.table(name))
+        path, seconds, spent, sizes = lake.path(lake.catalog.table(name)), [], [], []
+        for _ in range(steps):
+            feed(lake.spark.createDataFrame(pa.table({"id": chance.choice(keys, count, replace=False)})).coalesce(1), count)
+            size, cpu = _bytes(path), _cpu(lake.spark)
+            query.processAllAvailable()
+            spent.append(_cpu(lake.spark) - cpu)
+            seconds.append(next(lake.journal(lake.catalog.table(name)).live()).seconds)
+            sizes.append(_bytes(path) - size)
+        batches = [_milliseconds(p) / 1000 for p in list(query.recentProgress)[-steps:] if _rows(p)]
+        _tell(f"stream: {name}: {count:,} of {keys:,} keys changed, written", seconds[5:], sizes[5:])
+        _tell(f"stream: {name}: the whole step, reading and computing included", batches[5:], sizes[5:])
+        print(f"stream: {name}: CPU seconds of Python and JVM, all that a step takes: median {median(spent[5:]):.2f}", flush=True)
+        query.stop()
+
+
+def _accounts(ids: DataFrame, at: datetime = START) -> DataFrame:
+    return ids.select(
+        F.format_string("account-%09d", "id").alias("account"), (F.rand() * 1000).cast("decimal(9,2)").alias("amount"),
+        F.concat(F.lit("city "), (F.rand() * 10_000).cast("int")).alias("city"), F.lit(at).alias("at"),
+    )  # fmt: skip
+
+
+def _any_order():
+    from pyspark.sql import Window
+
+    return Window.orderBy(F.lit(1))
+
+
+def _milliseconds(progress) -> int:
+    return progress.durationMs.get("triggerExecution") or progress.durationMs.get("addBatch", 0)
+
+
+def _rows(progress) -> int:
+    return progress.numInputRows
+
+
+def _cpu(spark: SparkSession) -> float:
+    jvm = psutil.Process(spark._jvm.java.lang.ProcessHandle.current().pid()).cpu_times()
+    return time.process_time() + jvm.user + jvm.system
+
+
+def _bytes(path: Path) -> int:
+    """What is on disk; nothing is removed meanwhile."""
+    folders = (path, path / "_delta_log")
+    return sum(entry.stat().st_size for folder in folders for entry in folder.iterdir() if entry.is_file())
+
+
+def _high(values: list[float]) -> float:
+    return sorted(values)[int(len(values) * 0.95)]
+
+
+def _tell(what: str, seconds: list[float], sizes: list[int]) -> None:
+    print(
+        f"{what}: median {median(seconds):.3f} s, 95 % {_high(seconds):.3f} s, greatest {max(seconds):.3f} s of {len(seconds)} "
+        f"steps; {median(sizes) / 1024:,.0f} KiB, mean {sum(sizes) / len(sizes) / 1024:,.0f}", flush=True,
+    )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--changed", type=int, default=1_000, help="keys in a step; of the versioned table a tenth of them")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--only", choices=("store", "stream"), help="one of the two parts")
+    given = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="keyed_step"))
+    spark = session.create(from_environment(), "keyed_step")
+    measured: dict[str, Callable[[], None]] = {
+        "store": lambda: store(spark, root, given.keys, given.changed, given.steps),
+        "stream": lambda: stream(
+            Stage(spark, root / "lakehouse", keyed_step_tables, trigger="0 seconds", max_files_per_trigger=1_000).lake,
+            given.keys, given.changed, max(1, given.changed // 10), given.steps,
+        ),
+    }  # fmt: skip
+    try:
+        for name, part in measured.items():
+            if given.only in (None, name):
+                part()
+    finally:
+        print(f"load of the machine over the last 15 minutes: {os.getloadavg()[2]:.0f}, on {os.cpu_count()} cores")
+        spark.stop()
+        shutil.rmtree(root)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""A record of accounts, the state and the history of them, for `benchmarks.keyed_step`."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.table import kafka, table
+
+movement_topic = kafka(
+    "movements", schema="account STRING NOT NULL, amount DECIMAL(9,2) NOT NULL, city STRING NOT NULL, at TIMESTAMP NOT NULL"
+)  # fmt: skip
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def movements(movement_topic: DataFrame) -> DataFrame:
+    return movement_topic
+
+
+@table(layer="gold", keeps="state", keys=["account"])
+def balances(movements: DataFrame) -> DataFrame:
+    """What each account has."""
+    return movements.groupBy("account").agg(F.sum("amount").alias("balance"), F.count("*").alias("movements"))
+
+
+@table(layer="silver", keeps="history", keys=["account"])
+def cities(movements: DataFrame) -> DataFrame:
+    """Where each account was."""
+    return movements.select("account", "city", "amount", "at", "_arrival")

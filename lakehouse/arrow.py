@@ -1,0 +1,24 @@
+"""Rows between Spark and this process, as Arrow."""
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from lakehouse.storage import small_commits
+
+
+def in_memory(rows: DataFrame) -> pa.Table | None:
+    """The rows here; None if they are more than the driver may be sent, or of columns that only Spark writes."""
+    try:
+        found = rows.toArrow()
+    except Py4JError as err:
+        if "spark.driver.maxResultSize" not in str(err):
+            raise
+        return None
+    return found if small_commits.can_hold(found.schema) else None
+
+
+def in_spark(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """The rows there, each column of the type that it came with: a timestamp without a zone would else be given one."""
+    return spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))

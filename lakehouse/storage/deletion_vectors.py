@@ -1,0 +1,122 @@
+"""Deletion vectors, as Delta's protocol has them on disk: which rows of a data file are dead.
+
+A file `deletion_vector_<uuid>.bin` holds the vectors of one commit: a version byte, then of each vector its size, its data and
+a checksum. The data are a magic number and a roaring bitmap of 64-bit positions, in its portable form. The log names file,
+place and cardinality of a vector beside the data file that it belongs to (`descriptor`).
+"""
+
+import struct
+import uuid
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from pyroaring import BitMap
+
+from lakehouse.errors import CommitError
+
+_VERSION = b"\x01"
+_MAGIC = 1681511377
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"  # Z85
+_ID = 20  # characters of a UUID in Z85
+
+
+def marks(places: np.ndarray) -> BitMap:
+    """A vector of these places."""
+    return BitMap(places.astype(np.uint32, copy=False))
+
+
+def places(vector: BitMap) -> np.ndarray:
+    """The places of a vector in order."""
+    return np.frombuffer(vector.to_array(), dtype=np.uint32) if vector else np.empty(0, np.uint32)
+
+
+def write(path: Path, vectors: Sequence[BitMap]) -> list[dict[str, object]]:
+    """Writes the vectors of one commit into one file; their descriptors."""
+    name = uuid.uuid4()
+    body, found = [_VERSION], []
+    place = len(_VERSION)
+    for vector in vectors:
+        data = _encoded(vector)
+        found.append(
+            {
+                "storageType": "u",
+                "pathOrInlineDv": _z85(name.bytes),
+                "offset": place,
+                "sizeInBytes": len(data),
+                "cardinality": len(vector),
+            }
+        )
+        body += [struct.pack(">I", len(data)), data, struct.pack(">I", zlib.crc32(data))]
+        place += len(data) + 8
+    _file(path, name).write_bytes(b"".join(body))
+    return found
+
+
+def read(path: Path, descriptor: Mapping) -> BitMap:
+    """The vector. Raises CommitError if the vector is not what the log says."""
+    if descriptor["storageType"] == "i":
+        return _decoded(path, descriptor, _bytes(descriptor["pathOrInlineDv"]))
+    file = file_of(path, descriptor)
+    try:
+        with file.open("rb") as stored:
+            stored.seek(descriptor["offset"])
+            (size,) = struct.unpack(">I", stored.read(4))
+            data = stored.read(size)
+            (checksum,) = struct.unpack(">I", stored.read(4))
+    except (OSError, struct.error) as err:
+        raise _broken(path, file, str(err)) from err
+    if size != descriptor["sizeInBytes"] or zlib.crc32(data) != checksum:
+        raise _broken(path, file, "its size or its checksum is another one")
+    return _decoded(path, descriptor, data)
+
+
+def file_of(path: Path, descriptor: Mapping) -> Path:
+    """The file that holds a vector of the table at `path`."""
+    if descriptor["storageType"] == "p":
+        return Path(str(descriptor["pathOrInlineDv"]).removeprefix("file://"))
+    text = str(descriptor["pathOrInlineDv"])
+    return _file(path / text[:-_ID], uuid.UUID(bytes=_bytes(text[-_ID:])))
+
+
+def identity(descriptor: Mapping | None) -> str:
+    """What tells one vector of a data file from another; empty of none."""
+    return "" if descriptor is None else f"{descriptor['pathOrInlineDv']}@{descriptor.get('offset')}"
+
+
+def _file(folder: Path, name: uuid.UUID) -> Path:
+    return folder / f"deletion_vector_{name}.bin"
+
+
+def _encoded(vector: BitMap) -> bytes:
+    # a data file has fewer than 2**32 rows: of 64 bits there is one part, whose upper half is 0
+    return struct.pack("<IQI", _MAGIC, 1, 0) + vector.serialize()
+
+
+def _decoded(path: Path, descriptor: Mapping, data: bytes) -> BitMap:
+    magic, parts = struct.unpack_from("<IQ", data)
+    if magic != _MAGIC or parts > 1:
+        raise _broken(path, file_of(path, descriptor), f"magic={magic}, parts={parts}")
+    return BitMap.deserialize(data[16:]) if parts else BitMap()
+
+
+def _z85(data: bytes) -> str:
+    text = []
+    for (word,) in struct.iter_unpack(">I", data):
+        text += [_DIGITS[word // 85**place % 85] for place in (4, 3, 2, 1, 0)]
+    return "".join(text)
+
+
+def _bytes(text: str) -> bytes:
+    words = (text[start : start + 5] for start in range(0, len(text), 5))
+    return b"".join(
+        sum(_DIGITS.index(c) * 85 ** (4 - n) for n, c in enumerate(word)).to_bytes(4, "big") for word in words
+    )
+
+
+def _broken(path: Path, file: Path, what: str) -> CommitError:
+    return CommitError(
+        f"table={path.name}, file={file.name}: the deletion vector is not what the log says ({what}), so which rows are dead is "
+        f"not known; put the file back, or have the table computed anew by `lakehouse backfill {path.name}`"
+    )

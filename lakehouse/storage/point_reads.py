@@ -1,0 +1,87 @@
+"""The rows of one key of a keyed table at its newest version: without a scan, and without a JVM.
+
+The log says which files there are; their footers say which row group may hold the key; that one is read. Footers are kept: a data
+file never changes.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from lakehouse.errors import CommitError, RangeError
+from lakehouse.storage import deletion_vectors, log_state
+from lakehouse.storage.log_state import LogState
+from lakehouse.storage.row_keys import KEY, of_text
+
+_FILES = 512  # whose footers are kept
+_known: dict[Path, tuple[LogState, dict[str, str]]] = {}
+
+
+def get(path: Path, columns: Sequence[str], *values: str | None) -> list[dict[str, object]]:
+    """The rows of the key whose columns have these `values`, as text, None for null; none if there is no such key.
+
+    Raises RangeError for a table that is not keyed, for another number of values, or a value that its column cannot have.
+    """
+    state, types = _state(path)
+    if KEY not in types or not columns:
+        raise RangeError(
+            f"table={path.name}: it has no key, by which a row would be found; only keeps='state' and keeps='history' have one; "
+            "use `lakehouse query`"
+        )
+    key = of_text(path.name, {name: types[name] for name in columns}, values)
+    return [row for named in state.files.values() for row in _rows(path, named, key)]
+
+
+def _state(path: Path) -> tuple[LogState, dict[str, str]]:
+    """The log up to now, and the types of the columns."""
+    if path in _known and _known[path][0].stamp:
+        before, types = _known[path]
+        state, _ = log_state.renewed(before)
+    else:
+        state = log_state.newest(path)
+        types = {field.name: getattr(field.type, "type", "struct") for field in DeltaTable(str(path)).schema().fields}
+    _known[path] = state, types
+    return state, types
+
+
+def _rows(path: Path, named: dict, key: bytes) -> list[dict[str, object]]:
+    file = path / unquote(named["path"])
+    metadata, places = _footer(file)
+    wanted = [n for n, (least, greatest) in enumerate(places) if least is None or least <= key <= greatest]
+    if not wanted:
+        return []
+    stored, found = pq.ParquetFile(file, metadata=metadata), []
+    for group in wanted:
+        inside = np.flatnonzero(
+            pc.equal(stored.read_row_group(group, columns=[KEY])[KEY], key).to_numpy(zero_copy_only=False)
+        )
+        if len(inside) and (vector := named.get("deletionVector")):
+            begins = sum(metadata.row_group(n).num_rows for n in range(group))
+            dead = deletion_vectors.read(path, vector)
+            inside = inside[[begins + int(place) not in dead for place in inside]]
+        if len(inside):
+            found += stored.read_row_group(group).take(inside).to_pylist()
+    return found
+
+
+@lru_cache(_FILES)
+def _footer(file: Path) -> tuple[pq.FileMetaData, list[tuple[bytes | None, bytes | None]]]:
+    """A file's footer, and the least and greatest key of each row group; None if it does not say."""
+    try:
+        metadata = pq.read_metadata(file)
+    except FileNotFoundError as err:
+        raise CommitError(
+            f"table={file.parent.name}, file={file.name}: the table's log names it and it is not there; "
+            f"`lakehouse backfill {file.parent.name}` has the table computed anew"
+        ) from err
+    names = [metadata.schema.column(n).path for n in range(metadata.num_columns)]
+    if KEY not in names:
+        return metadata, [(None, None)] * metadata.num_row_groups
+    told = [metadata.row_group(n).column(names.index(KEY)).statistics for n in range(metadata.num_row_groups)]
+    return metadata, [(each.min, each.max) if each is not None and each.has_min_max else (None, None) for each in told]
