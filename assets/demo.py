@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -55,7 +56,8 @@ def demo(
     }
     stage = _Demo(replace(settings, **shown), console, stopping)
     try:
-        stage.start(history, port if ui else None)
+        with console.status("starting"):  # one for all: some begin side by side
+            stage.start(history, port if ui else None)
         stage.watch(f"http://localhost:{port}/asset-groups" if ui else "(not started)", seconds)
         interrupted = stopping.is_set()
         stage.end("producers", "jobs")
@@ -74,25 +76,37 @@ class _Demo:
 
     def start(self, history: str, port: int | None) -> None:
         from lakehouse import broker, catalog, jars
-        from streaming_jobs import supervisor
 
         settings = self.settings
-        where = f", the Dagster UI last, on http://localhost:{port}" if port else ""
+        where = f", the Dagster UI on http://localhost:{port}" if port else ""
         self.console.print(f"[dim]a minute or two until all of it runs{where}; data in {settings.root}[/dim]")
         if not settings.bootstrap_servers:
             self._step("Kafka broker", "broker", lambda: broker.stop(settings),
                        lambda: broker.start(settings, jars.resolve(settings.jars)))  # fmt: skip
-        pipelines = catalog.load(settings).pipelines()
-        for pipeline in pipelines:
+        first, *others = catalog.load(settings).pipelines()
+        for pipeline in (first, *others):
             for member in settings.members(pipeline):
                 self._produce(member, history)
-        for pipeline in pipelines:
-            self._step(f"streaming job {pipeline}", "jobs", lambda p=pipeline: supervisor.stop(settings, p, by="lakehouse demo"),
-                       lambda p=pipeline: supervisor.start(settings, p, wait=300, by="lakehouse demo"))  # fmt: skip
-        if port:
-            address = f"http://localhost:{port}"
-            text = f"Dagster UI on {address}/asset-groups"
-            self._process("ui", text, _dagster(settings, port), "dagster.log", lambda process: self._await(address, process))
+        self._job(first)  # alone, so that it has rows to show soon
+        with ThreadPoolExecutor(1) as beside:  # the UI comes up while the other jobs do, and not behind what they catch up
+            ui = beside.submit(self._ui, port) if port else None
+            for pipeline in others:
+                self._job(pipeline)
+            if ui:
+                ui.result()
+
+    def _job(self, pipeline: str) -> None:
+        from streaming_jobs import supervisor
+
+        self._step(
+            f"streaming job {pipeline}", "jobs", lambda: supervisor.stop(self.settings, pipeline, by="lakehouse demo"),
+            lambda: supervisor.start(self.settings, pipeline, wait=300, by="lakehouse demo"),
+        )  # fmt: skip
+
+    def _ui(self, port: int) -> None:
+        address = f"http://localhost:{port}"
+        text = f"Dagster UI on {address}/asset-groups"
+        self._process("ui", text, _dagster(self.settings, port), "dagster.log", lambda process: self._await(address, process))
 
     def watch(self, address: str, seconds: float | None) -> None:
         """Shows the tables, live, until the time is over or someone stops it."""
@@ -141,8 +155,7 @@ class _Demo:
             return
         self.running.setdefault(part, []).append(stop)
         began = time.monotonic()
-        with self.console.status(text):
-            begin()
+        begin()
         self.console.print(f"[green]✓[/green] {text} [dim]{time.monotonic() - began:.1f} s[/dim]")
 
     def _produce(self, pipeline: str, history: str) -> None:

@@ -16,7 +16,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import bank, beside, by_key, commits, late_rows, latency, recovery, report, state, throughput, topic
+from benchmarks import (
+    bank,
+    beside,
+    by_key,
+    commits,
+    late_rows,
+    latency,
+    recovery,
+    report,
+    start,
+    state,
+    throughput,
+    topic,
+)
 from benchmarks.catch_up import CASES
 from benchmarks.latency import Latency
 from benchmarks.measure import BenchmarkError
@@ -26,8 +39,10 @@ from lakehouse.console import out
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, from_environment
 
-PARTS = ("catch-up", "bounded", "proof", "late", "state", "by-key", "bank", "live", "visits", "beside", "recovery", "commits")
-LONG = ("bank", "visits", "beside", "recovery", "commits")  # no part of the quick run
+PARTS = (
+    "catch-up", "bounded", "proof", "late", "state", "by-key", "bank", "live", "visits", "beside", "recovery", "start", "commits",
+)  # fmt: skip
+LONG = ("bank", "visits", "beside", "recovery", "start", "commits")  # no part of the quick run
 
 
 def main() -> int:
@@ -82,7 +97,8 @@ def _measured(base: Settings, given: argparse.Namespace, console: Console) -> Fo
     recoveries = [recovery.run(killed, given.kills)] if "recovery" in given.only else []
     aged = [commits.run(base, given.micro_batches, given.every)] if "commits" in given.only else []
     besides = [beside.run(replace(base, root=base.root / "beside"), given.seconds)] if "beside" in given.only else []
-    return Found(series, latencies, states, recoveries, aged, proofs, besides, keyed, banks)
+    starts = [start.run(replace(base, root=base.root / "start"), given.rounds)] if "start" in given.only else []
+    return Found(series, latencies, states, recoveries, aged, proofs, besides, keyed, banks, starts)
 
 
 def _arguments() -> argparse.Namespace:

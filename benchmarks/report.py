@@ -17,6 +17,7 @@ from benchmarks.latency import Latency
 from benchmarks.measure import Cost
 from benchmarks.proving import Proving
 from benchmarks.recovery import Recovery
+from benchmarks.start import Started
 from benchmarks.state import State
 
 _THROUGHPUT = {
@@ -90,6 +91,7 @@ class Found:
     besides: Sequence[Beside] = ()
     by_key: Sequence[ByKey] = ()
     banks: Sequence[Bank] = ()
+    starts: Sequence[Started] = ()
 
 
 def targets(measured: Found) -> list[Target]:
@@ -118,6 +120,9 @@ def targets(measured: Found) -> list[Target]:
             found.append(Target("state: bytes of it / bytes of memory given to it", each.beyond_memory, 2))
     for each in measured.recoveries:
         found.append(Target("recovery: median seconds from kill -9 to a commit", each.p50, 20, at_least=False))
+    for each in measured.starts:
+        found.append(Target("start: median seconds from `lakehouse demo` to a gold row", median(each.gold), 45, at_least=False))
+        found.append(Target("start: median seconds from `lakehouse demo` to all of it", median(each.demo), 75, at_least=False))
     for each in measured.aged:
         many = f"after {each.micro_batches:,} micro-batches / after {FEW}"
         found.append(Target(f"commits: seconds of a micro-batch, {many}", each.commit, 1.2, at_least=False))
@@ -153,6 +158,11 @@ def show(console: Console, measured: Found, goals: Sequence[Target]) -> None:
         console.print(_states(measured.states))
     if measured.recoveries:
         console.print(_recovered(measured.recoveries))
+    for each in measured.starts:
+        console.print(
+            f"start: {_range(each.job, '.1f')} s to a job's first commit; of the demo {_range(each.gold, '.1f')} s to a "
+            f"gold row, {_range(each.demo, '.1f')} s to all of it; median (least-most)", highlight=False,
+        )  # fmt: skip
     for each in measured.besides:
         console.print(
             f"beside: {median(each.alone):.2f} s of delay, {median(each.during):.2f} s (worst {max(each.during):.2f}) while "
@@ -227,6 +237,7 @@ def as_json(measured: Found, goals: Sequence[Target], about: dict) -> dict:
         "live": [asdict(each) | {"p50": each.p50, "p95": each.p95, "max": each.worst} for each in measured.latencies],
         "state": [asdict(each) for each in measured.states],
         "recovery": [asdict(each) for each in measured.recoveries],
+        "start": [asdict(each) for each in measured.starts],
         "commits": [asdict(each) for each in measured.aged],
         "by_key": [asdict(each) | {"times": each.times} for each in measured.by_key],
         "banks": [asdict(each) | {"rate": each.rate} for each in measured.banks],

@@ -7,10 +7,10 @@ imported inside functions only: it takes seconds, and declaring a table must not
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -55,6 +55,7 @@ def _compiled(spark: SparkSession, schema: str, expectations: tuple[Expectation,
         return ()
     gx = _gx()
     engine = gx.SparkDFExecutionEngine()
+    engine.resolve_metric_bundle = partial(_without_counting, engine.resolve_metric_bundle)
     engine.load_batch_data("schema", spark.createDataFrame([], StructType.fromJson(json.loads(schema))))
     rules = []
     for expectation in expectations:
@@ -62,6 +63,17 @@ def _compiled(spark: SparkSession, schema: str, expectations: tuple[Expectation,
         if condition is not None and " OVER " not in str(condition):  # a window function looks at other rows
             rules.append(RowRule(expectation, F.coalesce(condition, F.lit(False))))
     return tuple(rules)
+
+
+def _without_counting(ask: Callable[[list], dict], metric_fn_bundle: Iterable) -> dict:
+    """The aggregates that conditions depend on. Each asks for the number of rows, too, and is told that there are none.
+
+    Great Expectations would run a Spark job for that: 1.5 of the 1.6 s that a job's first rule took to compile.
+    """
+    wanted = {each.metric_configuration.id: each for each in metric_fn_bundle}
+    known = {i: 0 for i, each in wanted.items() if each.metric_configuration.metric_name == "table.row_count"}
+    others = [each for i, each in wanted.items() if i not in known]
+    return known | (ask(others) if others else {})
 
 
 def first_broken(rules: Sequence[RowRule]) -> Column:

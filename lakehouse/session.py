@@ -40,8 +40,12 @@ def create(settings: Settings, name: str, *, ui: bool = False) -> SparkSession:
 
 
 def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
+    found = list(map(str, jars.resolve(settings.jars).spark))
     return {
-        "spark.jars": ",".join(map(str, jars.resolve(settings.jars).spark)),
+        # Spark reads `spark.jars` with a class loader of its own, whose classes no archive holds (`class_data`), and copies
+        # them, 23 MB, into a folder of each session: so they are for executors elsewhere only
+        "spark.driver.extraClassPath": ":".join(found),
+        "spark.jars": "" if _in_one_process(settings.spark_master) else ",".join(found),
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} {class_data.options()}".strip(),
         # a sixth less CPU than the JVM's own choice; pauses do not matter to micro-batches
@@ -89,6 +93,11 @@ def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
     }  # fmt: skip
+
+
+def _in_one_process(master: str) -> bool:
+    """Whether the executor is the driver itself."""
+    return master == "local" or master.startswith("local[")
 
 
 @contextmanager

@@ -123,7 +123,7 @@ def top(
 @app.command()
 def supervise(
     pipelines: _PIPELINES = None,
-    every: Annotated[float, typer.Option(help="Seconds between two looks", min=0.1)] = 2,
+    every: Annotated[float, typer.Option(help="Seconds between two looks; at once when a process ends", min=0.1)] = 2,
 ) -> None:
     """Keep streaming jobs as they were asked to be, until Ctrl-C: what Dagster's sensor does, for those without it."""
     import signal
@@ -137,7 +137,7 @@ def supervise(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
     troubles: dict[str, str] = {}
-    while not stopping.wait(every):
+    while not reconciler.wait(settings, named, stopping, every):
         for pipeline in named:
             decision = reconciler.reconcile(settings, pipeline)
             trouble = decision.why if decision.trouble else ""

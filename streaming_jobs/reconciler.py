@@ -5,6 +5,9 @@ waiting for it; whoever is at the job already goes first.
 """
 
 import shutil
+import threading
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -15,7 +18,22 @@ from streaming_jobs.desired import Event
 from streaming_jobs.healing import Bounds, Decision, Observed
 from streaming_jobs.progress import JobStatus
 
+_PULSE = 0.1  # seconds between two looks whether a process lives
 _ROOM = 32 << 20  # bytes; below that a process would end before it could say why
+
+
+def wait(settings: Settings, pipelines: Sequence[str], stopping: threading.Event, every: float) -> bool:
+    """Until the next look: `every` seconds, or when a process has ended that lives now; whether to stop looking altogether.
+
+    To ask whether a process lives takes a tenth of a millisecond, a look ten: to wait for it was a second of each recovery.
+    """
+    deadline = time.monotonic() + every
+    processes = [supervisor.identity(settings, pipeline) for pipeline in pipelines]
+    living = [each for each in processes if progress.is_alive(*each)]
+    while (left := deadline - time.monotonic()) > 0 and all(progress.is_alive(*each) for each in living):
+        if stopping.wait(min(left, _PULSE)):
+            break
+    return stopping.is_set()
 
 
 def reconcile(settings: Settings, pipeline: str) -> Decision:

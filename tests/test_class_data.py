@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from lakehouse import class_data
+from lakehouse import class_data, jars
 from lakehouse.settings import java
 
 
@@ -18,6 +18,13 @@ def test_a_java_that_the_archive_does_not_fit_goes_on_without_and_says_nothing(t
     (tmp_path / "spark.jsa").write_text("made by another java")
     began = started(class_data.options())
     assert began.returncode == 0 and "cds" not in began.stdout + began.stderr, began
+
+
+def test_an_archive_of_other_jars_is_not_taken_for_this_one(tmp_path, monkeypatch):
+    before = class_data.archive()
+    monkeypatch.setattr(jars, "SUMS", tmp_path / "jars.sha256")
+    jars.SUMS.write_text("of other jars")
+    assert class_data.archive() != before
 
 
 def test_half_an_archive_is_refused_before_it_is_used(tmp_path):

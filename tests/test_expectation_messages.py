@@ -19,6 +19,23 @@ def test_an_expectation_that_cannot_be_judged_says_why(spark):
     assert not result.passed and '"nothing"' in result.detail and "exception_" not in result.detail
 
 
+def test_a_rule_is_compiled_without_a_job_unless_it_depends_on_other_rows(spark):
+    schema = StructType.fromDDL("id BIGINT, late BIGINT")
+    rules = [
+        expect.column_values_to_be_between("id", min_value=1),
+        expect.column_pair_values_a_to_be_greater_than_b("id", "late"),
+    ]
+    tracker = spark.sparkContext.statusTracker()
+    before = set(tracker.getJobIdsForGroup())
+    compiled = quality.row_rules(spark, schema, rules)
+    assert set(tracker.getJobIdsForGroup()) == before
+    rows = spark.createDataFrame([(1, 0), (0, -1), (2, 2)], schema)
+    found = rows.select(*(r.broken for r in compiled)).collect()
+    assert [tuple(row) for row in found] == [(False, False), (True, False), (False, True)]
+    quality.row_rules(spark, schema, [expect.column_value_z_scores_to_be_less_than("id", threshold=3, double_sided=True)])
+    assert set(tracker.getJobIdsForGroup()) > before, "else this looks for jobs where there are none"
+
+
 def test_a_network_of_which_only_the_continent_is_known_is_of_no_country():
     assert visits._geoip().lookup("168.168.205.185").country_code == "ASIA", "else this tests nothing"
     addresses = pa.array(["168.168.205.185", "10.0.0.1", "no address", "8.8.8.8", None])

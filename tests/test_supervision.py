@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -29,6 +30,7 @@ from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.tables import sensors
 from lakehouse.testing import COMMIT_POINTS, Stage
 from streaming_jobs import desired, lease, progress, reconciler, supervisor
+from streaming_jobs.desired import Event
 
 SENSORS = ("lakehouse.tables.sensors",)
 
@@ -116,6 +118,18 @@ def test_killed_stopped_and_overtaken_it_goes_on_and_every_row_is_there_once(set
     the_oracle_agrees(lake)
     certificate = proof.reconcile(lake, lake.catalog.table("sensor_averages"))
     assert certificate.verdict == "EQUAL" and certificate.rows_live > 100, certificate
+
+
+def test_whoever_supervises_looks_again_at_once_when_a_process_ends_or_he_is_to_end(settings):
+    stopping = threading.Event()
+    with subprocess.Popen(["sleep", "600"]) as process:
+        born = supervisor.start_time(process.pid)
+        desired.note(settings, "sensors", Event(progress.now(), "started", "a test", process.pid, born))
+        threading.Timer(0.5, process.kill).start()
+        assert not reconciler.wait(settings, ["sensors"], stopping, every=600)
+        assert process.wait() == -signal.SIGKILL
+    threading.Timer(0.5, stopping.set).start()  # of one that is gone already nothing is to be seen
+    assert reconciler.wait(settings, ["sensors"], stopping, every=600)
 
 
 KILLED_AT = """

@@ -1,0 +1,100 @@
+"""Time to start: from `lakehouse start` of a job to its first commit, and from `lakehouse demo` to results and to all of it.
+
+Each on a machine that is set up, with nothing on disk.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import count
+
+from benchmarks import topic
+from benchmarks.measure import BenchmarkError
+from lakehouse import broker, catalog
+from lakehouse.frontier import Journal
+from lakehouse.kafka_options import client_config
+from lakehouse.producers import producer
+from lakehouse.producers.sender import send
+from lakehouse.settings import Settings, to_environment
+from streaming_jobs import supervisor
+from streaming_jobs.progress import AT_WORK
+
+_LIMIT = 600.0  # seconds until the last of it
+_MESSAGES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Seconds, of each round: from the start of a job to its first commit; from the demo's to a gold row, and to all of it."""
+
+    job: tuple[float, ...]
+    gold: tuple[float, ...]
+    demo: tuple[float, ...]
+
+
+def run(settings: Settings, rounds: int) -> Started:
+    """Starts a job, then the demo, that often. Raises BenchmarkError if something does not come up."""
+    roots = (replace(settings, root=settings.root / str(n)) for n in count())
+    jobs = [_job(next(roots)) for _ in range(rounds)]
+    demos = [_demo(next(roots)) for _ in range(rounds)]
+    return Started(tuple(jobs), *(tuple(each) for each in zip(*demos, strict=True)))
+
+
+def _job(settings: Settings) -> float:
+    sent = producer("ads")
+    with topic.brokers(settings) as servers:
+        settings = replace(settings, bootstrap_servers=servers, tables=("lakehouse.tables.ads",))
+        broker.ensure_topics(settings, {sent.topic: sent.workload.partitions}, topic.TOPIC)
+        now = int(time.time() * 1000)
+        records = sent.records(sent.workload, now - _MESSAGES * 1000 // sent.workload.rate, now)
+        send(records, sent.topic, client_config(settings))
+        began = time.monotonic()
+        try:
+            supervisor.start(settings, "ads", wait=_LIMIT)
+            _await(lambda: _rows(settings, "ad_events"), "the first commit of the job")
+            return time.monotonic() - began
+        finally:
+            supervisor.stop(settings, "ads")
+
+
+def _demo(settings: Settings) -> tuple[float, float]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    gold = [t.name for t in catalog.load(settings) if t.layer == "gold"]
+    command = [sys.executable, "-m", "lakehouse", "demo", "--port", str(port)]
+    began = time.monotonic()
+    with subprocess.Popen(command, env=os.environ | to_environment(settings), stdout=subprocess.DEVNULL) as process:
+        try:
+            _await(lambda: any(_rows(settings, name) for name in gold), "the first gold row of the demo")
+            first = time.monotonic() - began
+            _await(lambda: _all_up(settings, port), "the jobs and the UI of the demo")
+            return first, time.monotonic() - began
+        finally:
+            process.terminate()
+
+
+def _rows(settings: Settings, table: str) -> bool:
+    return any(commit.written for commit in Journal(settings, catalog.load(settings).table(table)).live())
+
+
+def _all_up(settings: Settings, port: int) -> bool:
+    jobs = (supervisor.status(settings, pipeline) for pipeline in catalog.load(settings).pipelines())
+    if not all(job is not None and job.state in AT_WORK for job in jobs):
+        return False
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=5):
+        return True
+    return False
+
+
+def _await(done: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + _LIMIT
+    while not done():
+        if time.monotonic() > deadline:
+            raise BenchmarkError(f"start: {what}: not within {_LIMIT:.0f} s")
+        time.sleep(0.1)
