@@ -1,7 +1,7 @@
 """What files a Delta table has, and what changed it since a version: by its log alone, no data file is read."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -129,6 +129,18 @@ def written(path: Path, version: int) -> datetime | None:
     known = (info["timestamp"] for line in lines if (info := json.loads(line).get("commitInfo")))
     found = next(known, None)
     return found and datetime.fromtimestamp(found / 1000, UTC)
+
+
+def last_streamed(path: Path, partitions: Container[str]) -> int:
+    """The last version from which a stream reads rows of any of the partitions; -1 if none that is kept."""
+    for commit in sorted((p for p in (path / "_delta_log").glob("*.json") if p.stem.isdigit()), reverse=True):
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        changes = [(kind, a[kind]) for a in actions for kind in ("add", "remove") if a.get(kind, {}).get("dataChange")]
+        if any(kind == "remove" for kind, _ in changes):
+            continue  # a rewrite, over which streams pass
+        if any(each["partitionValues"].get(PARTITION) in partitions for _, each in changes):
+            return int(commit.stem)
+    return -1
 
 
 def _versions(path: Path) -> Iterator[int]:

@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import early, following, sinks, upkeep
+from lakehouse import delta_log, early, following, sinks, upkeep
 from lakehouse.aside import of_other_topics, put_aside
 from lakehouse.errors import JobError, RangeError
 from lakehouse.event_time import ARRIVAL, INGESTION, PARTITION
@@ -110,7 +110,7 @@ def _check_read(lake: Lake, record: Table, erasure: Erasure) -> None:
         table = lake.catalog.table(name)
         if lake.catalog.kind(table) == "window":
             continue  # no stream reads one
-        last = upkeep.last_streamed(lake.path(table), partitions) if partitions else -1
+        last = delta_log.last_streamed(lake.path(table), partitions) if partitions else -1
         behind = {w: v for w, v in upkeep.needed(lake.settings, lake.catalog, table).items() if v <= last}
         if behind:
             raise JobError(

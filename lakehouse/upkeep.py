@@ -10,7 +10,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -213,18 +213,6 @@ def maintain(settings: Settings, place: Place) -> Upkeep:
         _vacuum(settings, place, found.oldest, dry_run=False)
     _cut(place.path / "_delta_log", found.oldest)
     return found
-
-
-def last_streamed(path: Path, partitions: Container[str]) -> int:
-    """The last version from which a stream reads rows of any of the partitions; -1 if none that is kept."""
-    for commit in sorted((p for p in (path / "_delta_log").glob("*.json") if p.stem.isdigit()), reverse=True):
-        actions = [json.loads(line) for line in commit.read_text().splitlines()]
-        changes = [(kind, a[kind]) for a in actions for kind in ("add", "remove") if a.get(kind, {}).get("dataChange")]
-        if any(kind == "remove" for kind, _ in changes):
-            continue  # a rewrite, over which streams pass
-        if any(each["partitionValues"].get(PARTITION) in partitions for _, each in changes):
-            return int(commit.stem)
-    return -1
 
 
 def forget(place: Place) -> None:
