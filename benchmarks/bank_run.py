@@ -10,7 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from deltalake import DeltaTable
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -43,7 +44,8 @@ def checked(lake: Lake, transfers: int) -> int:
 
 
 def column(table: Path, name: str, version: int | None = None) -> list:
-    return DeltaTable(str(table), version=version).to_pyarrow_table(columns=[name])[name].to_pylist()
+    known = QueryBuilder().register("known", DeltaTable(str(table), version=version))
+    return pa.table(known.execute(f"SELECT {name} FROM known").read_all())[name].to_pylist()
 
 
 def legs(made: DataFrame, account: str, sign: int) -> DataFrame:

@@ -12,8 +12,9 @@ from decimal import Decimal
 from pathlib import Path
 from threading import Event
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import functions as F
 from test_streaming_job import awaited
 
@@ -204,7 +205,8 @@ def version(totals: Path) -> int:
 
 
 def column(totals: Path, name: str, version: int | None = None) -> list:
-    return DeltaTable(str(totals), version=version).to_pyarrow_table(columns=[name])[name].to_pylist()
+    table = QueryBuilder().register("totals", DeltaTable(str(totals), version=version))
+    return pa.table(table.execute(f"SELECT {name} FROM totals").read_all())[name].to_pylist()
 
 
 def test_the_same_settings_and_start_give_the_same_bank():
