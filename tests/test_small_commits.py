@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -70,6 +71,10 @@ def test_rows_in_memory_are_those_of_their_files(spark, tables, tmp_path, monkey
     assert from_memory.schema == from_files.schema
     assert sorted(map(str, from_memory.collect())) == sorted(map(str, from_files.collect())) and from_files.count() == 4
     assert recent.rows_of([*files, path / "of another process"]) is None
+    never_null = pa.schema([field.with_nullable(False) for field in recent.rows_of(files[:1]).schema])
+    recent.keep(path / "of another plan", recent.rows_of(files[:1]).slice(0, 1).cast(never_null, safe=False))
+    together = recent.rows_of([*files, path / "of another plan"])
+    assert together.num_rows == 5, "one plan knows of a column that it is never null, another does not"
     monkeypatch.setattr(recent, "_BYTES", 0)
     recent.keep(path / "one more", rows=recent.rows_of(files[:1]))
     assert recent.rows_of(files[:1]) is None, "the oldest go first"

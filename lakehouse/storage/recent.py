@@ -32,4 +32,4 @@ def rows_of(files: Iterable[Path]) -> pa.Table | None:
         found = [_kept.get(file) for file in files]
     if not found or any(rows is None for rows in found):
         return None
-    return pa.concat_tables(found)
+    return pa.concat_tables(found, promote_options="default")  # what one plan knows to be never null, another does not
