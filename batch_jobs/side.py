@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
-from lakehouse import bounded, event_time, overview, plan, session
+from lakehouse import bounded, event_time, judged_rows, overview, plan, session
 from lakehouse.catalog import load
 from lakehouse.digest import proven_columns
 from lakehouse.errors import LakehouseError, UnknownTable
@@ -50,7 +50,7 @@ def compute(
     read = inputs or {"tables": {}, "snapshots": {}}
     computed = bounded.compute(lake, table, span, read["tables"].get(driving.name), snapshots=read["snapshots"])
     outcome = Observation()
-    rows = plan.good(computed.judged.observe(outcome, F.count(plan.REASON).alias("bad")))
+    rows = judged_rows.good(computed.judged.observe(outcome, F.count(judged_rows.REASON).alias("bad")))
     columns = proven_columns(rows)
     moment = event_time.instant_of(table.window, catalog.event_time(table))
     position = (F.col(f"{ARRIVAL}.{name}") for name in ("topic", "partition", "offset"))

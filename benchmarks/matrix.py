@@ -28,6 +28,7 @@ from lakehouse import event_time, plan, proof, session
 from lakehouse.frontier import Certificate
 from lakehouse.ranges import Range
 from lakehouse.settings import Settings, from_environment
+from lakehouse.stream import strategy
 from lakehouse.table import Table
 from lakehouse.testing import COMMIT_POINTS, Stage
 
@@ -177,7 +178,7 @@ def _agrees(found: Sequence[Certificate], span: Range) -> bool:
 
 def _naive(stage: Stage, table: Table, streams: Sequence[Stream]) -> int | None:
     """The function as one would run it: Spark's watermark, no stored one; windows that have closed, live and in batch."""
-    if table.window is None or table.late == "update" or plan.in_batch_only(stage.lake, plan.plan_of(stage.lake, table)):
+    if table.window is None or table.late == "update" or strategy.in_batch_only(stage.lake, plan.plan_of(stage.lake, table)):
         return None
     spark, path = stage.lake.spark, str(stage.lake.path(stage.lake.catalog.table("clicks")))
     reader = spark.readStream.format("delta").option("maxFilesPerTrigger", min(streams[0].files, 2))  # commit by commit

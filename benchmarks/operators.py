@@ -67,7 +67,7 @@ def sliding_windows(clicks: DataFrame) -> DataFrame:
 
 @table(layer="gold", window=sliding("10 minutes", "5 minutes"), keys=["user"])
 def long_windows(clicks: DataFrame) -> DataFrame:
-    """By Spark's own aggregate and its state, as all windows of a minute and longer."""
+    """By Spark's own aggregate and its state, as all windows of ten minutes and longer."""
     return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"), F.max("value").alias("value"))
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from benchmarks import repeated
 from benchmarks.measure import BenchmarkError
-from lakehouse import bounded, catalog, coverage, plan, proof, session
+from lakehouse import bounded, catalog, coverage, judged_rows, proof, session
 from lakehouse.digest import digest
 from lakehouse.lake import Lake
 from lakehouse.settings import from_environment
@@ -40,7 +40,7 @@ def main(hours: int, times: int, result: Path) -> None:
             raise BenchmarkError(f"proof: {found[0]} is asked for again though nothing was changed; void")
 
     acts = {
-        "computing": lambda: _nowhere(plan.good(bounded.compute(lake, table, span).judged)),
+        "computing": lambda: _nowhere(judged_rows.good(bounded.compute(lake, table, span).judged)),
         "proving": prove,
         "tick": tick,
         "digest": lambda: digest(rows),

@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import declared, delta_log, event_time, live_run, plan, ranges, sinks, sources
+from lakehouse import declared, delta_log, event_time, judged_rows, live_run, plan, ranges, sinks, sources
 from lakehouse.digest import digest
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.event_time import ORIGIN
@@ -291,12 +291,12 @@ def _rebuilt(lake: Lake, table: Table) -> Commit | None:
         source, read = lake.catalog.sources.get(name), lake.catalog.tables.get(name)
         inputs[name] = plan.as_read(read, lake.read(read)) if read else sources.file_rows(lake.spark, source)
     judged = plan.plan_of(lake, table).snapshot(inputs)
-    if broken := judged.where(F.col(plan.REASON).isNotNull()).head():
+    if broken := judged.where(F.col(judged_rows.REASON).isNotNull()).head():
         raise DeclarationError(
-            f"table={table.name}: {broken[plan.REASON]} does not hold of {broken.asDict()}; a snapshot is replaced whole "
+            f"table={table.name}: {broken[judged_rows.REASON]} does not hold of {broken.asDict()}; a snapshot is replaced whole "
             "or not at all, and the old one stays; correct its source"
         )
-    rows = plan.good(judged)
+    rows = judged_rows.good(judged)
     if digest(rows) == digest(lake.read(table)) and sinks.version(lake.path(table)) > 0:
         return None
     run = uuid.uuid4().hex

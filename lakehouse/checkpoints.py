@@ -19,7 +19,6 @@ from pyspark.sql import SparkSession
 
 from lakehouse import delta_log, sinks
 from lakehouse.catalog import table_path
-from lakehouse.errors import CommitError
 from lakehouse.files import append_line, values_backwards
 from lakehouse.frontier import LEDGER, Commit, Journal
 from lakehouse.ranges import EPOCH
@@ -151,6 +150,7 @@ def _written(table: Table, version: int, info: Mapping) -> Written | None:
     if (name, live) != (table.name, "live"):
         return None
     at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
+    at = datetime.fromisoformat(mark["at"]) if "at" in mark else at  # an ingest table's: when its rows arrived
     instants = (datetime.fromisoformat(str(mark[n])) if mark.get(n) else None for n in _INSTANTS)
     return Written(int(generation), mark["batch"], version, at, mark["inputs"], *instants, mark.get("topics", {}))
 
@@ -265,35 +265,6 @@ def write(spark: SparkSession, checkpoint: Path, offset: Mapping) -> None:
     for folder in ("offsets", "commits"):
         (checkpoint / folder).mkdir()
     (checkpoint / "offsets" / "0").write_text(f"v1\n{json.dumps(known)}\n{json.dumps(offset)}")
-
-
-def begins(checkpoint: Path, batch: int) -> dict | None:
-    """Where a micro-batch of topics begins; None of the first one if Spark did not note it. Raises CommitError if it is torn."""
-    if batch == 0:
-        return topics_begun(checkpoint)
-    found = ended(checkpoint, batch - 1)
-    if found is None:
-        raise _torn(checkpoint, checkpoint / "offsets" / str(batch - 1), "no offsets")
-    return found
-
-
-def topics_begun(checkpoint: Path) -> dict | None:
-    """Where a generation began to read topics, as Spark noted it; None if it did not. Raises CommitError if it is torn."""
-    found = []
-    for file in (checkpoint / "sources" / str(n) / "0" for n in numbers(checkpoint / "sources")):
-        if file.is_file():
-            try:
-                found.append(dict(json.loads(file.read_text().rpartition("\n")[2] or "{}")))
-            except (ValueError, TypeError) as err:
-                raise _torn(checkpoint, file, err) from err
-    return dict(ChainMap(*found)) if found else None
-
-
-def _torn(checkpoint: Path, file: Path, why: object) -> CommitError:
-    return CommitError(
-        f"file={file}: it holds from where its query reads topics, and is torn ({why}); remove the folder {checkpoint.name} of "
-        "the checkpoint, and the job begins a generation behind the table's last commit"
-    )
 
 
 def forget(settings: Settings, table: Table) -> bool:

@@ -50,7 +50,7 @@ _RUNS = ("function", "query", "constant")
 _ONWARD = {  # kind -> what may change from here on: its query has no state, and each row keeps what it was computed with
     "record": (*_RUNS, "delay", "schema"),
     "row": (*_RUNS, "reads", "duplicates"),
-    "window": (*_RUNS, "reads"),  # if each is computed whole when it closes, whatever the function does (`plan.closes_ranges`)
+    "window": (*_RUNS, "reads"),  # if each is computed whole when it closes, whatever the function does
 }
 _SHOWN = 90  # characters of a line of code in a message
 

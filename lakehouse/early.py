@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
-from lakehouse import bounded, plan, sinks, sources
+from lakehouse import bounded, judged_rows, sinks, sources
 from lakehouse.frontier import frontier
 from lakehouse.lake import Lake
 from lakehouse.live_run import CHECKPOINTS, live_run
@@ -29,7 +29,7 @@ def refresh(lake: Lake, step: Plan, snapshots: Mapping[str, DataFrame], number: 
     ahead, complete = (frontier(lake.settings, t) or EPOCH for t in (step.table, lake.catalog.table(step.driving)))
     # in a catch-up the table is far behind: what its input has completed comes as final rows, not each second as early ones
     ahead = max(ahead, complete - _BEHIND)
-    rows = plan.good(bounded.preview(lake, step, Range(ahead, _END), snapshots))
+    rows = judged_rows.good(bounded.preview(lake, step, Range(ahead, _END), snapshots))
     path = lake.path(step.table, "early")
     version = sinks.overwrite(rows, path, {"run": f"early {number}", "frontier": text(ahead)})
     if number % _TIDY == _TIDY - 1:

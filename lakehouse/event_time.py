@@ -8,7 +8,7 @@ is cut into micro-batches. The live query makes Spark close windows by the same 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import and_
 
 from pyspark.sql import Column, DataFrame
@@ -111,24 +111,31 @@ def flagged(rows: DataFrame, table: Table, event_time: str) -> DataFrame:
     their neighbours, as in a session, whose end is not known yet, if they are not after the watermark: the very comparisons
     that Spark makes.
     """
-    window = table.window
-    if _WATERMARK not in rows.columns:
-        rows = rows.withColumn(_WATERMARK, F.col(f"{ARRIVAL}.watermark"))
-    watermark = F.col(_WATERMARK)
+    for columns in _flags(table, event_time, _WATERMARK in rows.columns):
+        rows = rows.withColumns(columns)
+        if table.window and table.window.zone != "UTC" and WINDOW in columns:
+            rows = rows.withMetadata(WINDOW, _WATERMARKED)  # Spark does not see that it comes from the event time
+    return rows
+
+
+@lru_cache(maxsize=256)  # made once for each table: a call of Spark for each column costs more than a short step's rows
+def _flags(table: Table, event_time: str, known: bool) -> tuple[dict[str, Column], ...]:
+    """The columns that `flagged` adds, one set behind the other; `known`: the watermark is a column of its own already."""
+    window, moment = table.window, F.col(event_time)
+    watermark = F.col(_WATERMARK) if known else F.col(f"{ARRIVAL}.watermark")
+    added = {} if known else {_WATERMARK: watermark}
     if table.keeps == "state":
-        return rows.withColumn(_LATE, F.lit(False))
+        return (added | {_LATE: F.lit(False)},)
     # the window of a counted row is known among the rows of its partition only
     if table.keeps or table.join or table.as_of or (window is not None and window.kind == "count"):
-        return rows.withColumn(_LATE, F.col(event_time) <= watermark)
+        return (added | {_LATE: moment <= watermark},)
     if window is None:
-        return rows.withColumn(_LATE, _end_of(GRAINS[table.grain], event_time) <= watermark)  # partitions are UTC
-    rows = rows.withColumn(WINDOW, _assigned(window, event_time))
+        return (added | {_LATE: _end_of(GRAINS[table.grain], event_time) <= watermark},)  # partitions are UTC
+    added |= {WINDOW: _assigned(window, event_time)}
     if window.kind == "tumbling" and window.zone == "UTC":
-        return rows.withColumn(_LATE, _end_of(window.size, event_time, window.offset) <= watermark)
-    if window.zone != "UTC":
-        rows = rows.withMetadata(WINDOW, _WATERMARKED)  # Spark does not see that it comes from the event time
-    closes = F.col(event_time) if table.by_neighbours else F.col(f"{WINDOW}.end")
-    return rows.withColumn(_LATE, closes <= watermark)
+        return (added | {_LATE: _end_of(window.size, event_time, window.offset) <= watermark},)
+    closes = moment if table.by_neighbours else F.col(f"{WINDOW}.end")
+    return added, {_LATE: closes <= F.col(_WATERMARK)}
 
 
 def _end_of(span: timedelta, event_time: str, offset: timedelta = timedelta(0)) -> Column:
@@ -157,20 +164,21 @@ def arrivals(rows: DataFrame, event_time: str) -> DataFrame:
     return rows.select(event_time, F.col(f"{ARRIVAL}.watermark").alias(_WATERMARK))
 
 
-def counts(table: Table, event_time: str) -> list[Column]:
+@lru_cache(maxsize=256)
+def counts(table: Table, event_time: str) -> tuple[Column, ...]:
     """What to observe of `flagged` rows: how many arrived, how many of them late, the watermark they bring.
 
     `late_from` and `late_to`: the least and greatest instant, in microseconds, of what the late ones missed: of their
     window, or of themselves where no window is known yet.
     """
     missed = F.when(F.col(_LATE), F.unix_micros(missed_instant(table, event_time)))
-    return [
+    return (
         F.count(F.lit(1)).alias("arrived"),
         F.count(missed).alias("late"),
         F.max(_WATERMARK).alias("watermark"),
         F.min(missed).alias("late_from"),
         F.max(missed).alias("late_to"),
-    ]
+    )
 
 
 def missed_instant(table: Table, event_time: str) -> Column:
@@ -180,7 +188,7 @@ def missed_instant(table: Table, event_time: str) -> Column:
 
 def accepted(rows: DataFrame, *, late_too: bool = False) -> DataFrame:
     """The `flagged` rows that a table is computed from."""
-    return (rows if late_too else rows.where(~F.col(_LATE))).drop(_LATE, _WATERMARK)
+    return (rows if late_too else rows.where(f"NOT {_LATE}")).drop(_LATE, _WATERMARK)
 
 
 def counted(rows: DataFrame, window: Window, keys: Sequence[str], event_time: str, grain: Grain, end: datetime) -> DataFrame:

@@ -2,14 +2,13 @@
 
 What the next generation begins with, by kind of table:
 
-    ingest           the offsets that the last commit had read; of a commit without its journal line the rest is written first
     stepped          the position of the last commit that the table holds (`stream.strategy`); it has no checkpoint
     window (state)   its state built again: the input from the first version on that holds a row of a window still open
     keyed, versions  all of its record, as after `lakehouse backfill`
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import takewhile
 
@@ -26,13 +25,11 @@ from lakehouse.stream import positions
 from lakehouse.stream.strategy import is_stepped
 from lakehouse.table import Table
 
-Replay = Callable[[Lake, Table, Written], None]
 
-
-def fit(lake: Lake, table: Table, replay: Replay) -> str:
+def fit(lake: Lake, table: Table) -> str:
     """Makes sure that the newest checkpoint of the table's query fits the table; what was done for it, empty if nothing.
 
-    `replay` writes what a micro-batch of an ingest table has not written yet. Raises CommitError where rows might be lost.
+    Raises CommitError where rows might be lost.
     """
     standing = checkpoints.standing(lake.settings, table)
     if is_stepped(lake, table):
@@ -58,7 +55,7 @@ def fit(lake: Lake, table: Table, replay: Replay) -> str:
         _check_readers(lake, table, standing)
         _put_back_aside(lake, table, standing)
         _void(lake, table, standing, own + 1)
-    told = _begin(lake, table, standing, wrong, replay)
+    told = _begin(lake, table, standing, wrong)
     print(told, file=sys.stderr, flush=True)
     return told
 
@@ -104,19 +101,16 @@ def _behind(table: Table, standing: Standing) -> str:
 
 def _position(lake: Lake, table: Table, last: Written | Commit) -> Mapping:
     """What a micro-batch had read of the input that its query follows."""
-    driving = lake.catalog.driving_input(table)
-    return last.inputs["tables"][driving.name] if driving else last.inputs
+    return last.inputs["tables"][lake.catalog.driving_input(table).name]
 
 
-def _begin(lake: Lake, table: Table, standing: Standing, why: str, replay: Replay) -> str:
-    kind, last, pending = lake.catalog.kind(table), standing.last, standing.pending
+def _begin(lake: Lake, table: Table, standing: Standing, why: str) -> str:
+    kind, last = lake.catalog.kind(table), standing.last
     if last is None and lake.catalog.is_derived(table) and delta_log.oldest(lake.path(lake.catalog.driving_input(table))) > 0:
         raise CommitError(
             f"table={table.name}: its checkpoint does not fit ({why}), the table holds no commit of it, and its input's log does "
             f"not go back to its beginning; give the table a new name, and begin that by `lakehouse seam`"
         )
-    if kind == "record" and pending:
-        replay(lake, table, pending)
     again = _state_from(lake, table, standing) if last and kind == "window" else {}
     begun = checkpoints.begin(lake.settings, table, standing.number, why, **again)
     if again:

@@ -19,7 +19,7 @@ from lakehouse.lake import Lake
 from lakehouse.live_run import BatchLog, LiveRun
 from lakehouse.storage import keyed_files, log_state
 from lakehouse.storage.row_keys import KEY, keyed
-from lakehouse.stream.advance import Step
+from lakehouse.stream.advance import Take
 from lakehouse.table import Table
 
 Batches = Callable[[DataFrame, int], None]
@@ -51,7 +51,7 @@ def state(run: LiveRun) -> tuple[DataFrame, Batches]:
     return rows, batches
 
 
-def history(run: LiveRun) -> Step:
+def history(run: LiveRun) -> tuple[Take]:
     """Steps over the record's rows, which add to the versions of the keys in them."""
     snapshots = run.snapshots()
 
@@ -79,7 +79,7 @@ def history(run: LiveRun) -> Step:
             if held is not None:
                 held.unpersist()
 
-    return Step(step)
+    return (step,)
 
 
 def _is_short(run: LiveRun, path: Path, rows: int | None) -> bool:

@@ -5,7 +5,7 @@ Which of the two a table has, `lakehouse.stream.strategy` decides; how a micro-b
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import cache, partial
 
@@ -32,8 +32,9 @@ from lakehouse.lake import Lake
 from lakehouse.live_run import BatchLog, LiveRun, began, live_run
 from lakehouse.plan import Plan
 from lakehouse.ranges import EPOCH, Range
-from lakehouse.stream.advance import Step, Stepped
+from lakehouse.stream.advance import Stepped, Take
 from lakehouse.stream.strategy import strategy
+from lakehouse.stream.table_steps import Due, TableSteps
 from lakehouse.table import Table
 
 _INSTANT = timedelta(microseconds=1)
@@ -64,7 +65,7 @@ def start(
             f"its seam {ranges.text(begun.frontier)}; what lies before that `lakehouse seam {table.name}` computes"
         )
         print(told, file=sys.stderr, flush=True)
-    generations.fit(lake, table, ingest.replay)
+    generations.fit(lake, table)
     filled_by = strategy(lake, table)
     run = live_run(lake, table, reached)
     for name, version in pinned_states(lake, table, run.pinned).items():
@@ -73,16 +74,19 @@ def start(
             "changes reads a history, as of the event time"
         )
         print(told, file=sys.stderr, flush=True)
+    how = {"available_now": available_now, "pace": lake.pace(table)}
+    if filled_by == "ingest":
+        return ingest.steps(run, **how).start()
     steps = {"append": _row, "close": _closing, "versions": keyed.history}
     if filled_by in steps:
-        return Stepped(run, steps[filled_by](run), available_now=available_now, pace=lake.pace(table)).start()
-    kinds = {"record": ingest.record, "window": _window, "state": keyed.state}
+        return TableSteps(run, *steps[filled_by](run), **how).start()
+    kinds = {"window": _window, "state": keyed.state}
     stream, batches = kinds[run.plan.kind](run)
     lake.spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.name)
     writer = stream.writeStream.queryName(table.name).option("checkpointLocation", str(run.checkpoint))
     trigger = {"availableNow": True} if available_now else {"processingTime": spark_interval(lake.pace(table))}
     mode = "update" if table.keeps == "state" else "append"
-    with _gate_kept(lake) if filled_by == "state" else nullcontext():
+    with _gate_kept(lake):
         return writer.outputMode(mode).foreachBatch(batches).trigger(**trigger).start()
 
 
@@ -126,7 +130,7 @@ def prepare(lake: Lake, tables: list[Table]) -> None:
         sinks.create(lake, table)
 
 
-def _row(run: LiveRun) -> Step:
+def _row(run: LiveRun) -> tuple[Take]:
     lake = run.lake
     driving = lake.catalog.table(run.plan.driving)
     snapshots = run.snapshots()
@@ -158,7 +162,7 @@ def _row(run: LiveRun) -> Step:
             inputs={"tables": {driving.name: log.inputs}, "snapshots": run.pinned},
         )
 
-    return Step(step)
+    return (step,)
 
 
 def _near(lake: Lake, run: LiveRun, batch: DataFrame) -> DataFrame:
@@ -192,8 +196,8 @@ def _window(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
     return judged, batches
 
 
-def _closing(run: LiveRun) -> Step:
-    """At each micro-batch the bounded function, on the range that it closes (`plan.closes_ranges`).
+def _closing(run: LiveRun) -> tuple[Take, Due]:
+    """At each micro-batch the bounded function, on the range that it closes (`strategy.closes_ranges`).
 
     The range is complete: of the rows still to come those that fall into it are late.
     """
@@ -235,7 +239,7 @@ def _closing(run: LiveRun) -> Step:
         # counted after it is written: it can be read sooner
         run.write(judged, batch_id, lambda _: counted() | known, rows=log.rows, **known)
 
-    return Step(step, due)
+    return step, due
 
 
 def _counted(step: Plan, batch: DataFrame) -> dict[str, object]:

@@ -17,13 +17,14 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from lakehouse import checkpoints, observing, plan, sinks, sources
+from lakehouse import checkpoints, judged_rows, observing, plan, sinks, sources
 from lakehouse.arrow import in_memory, in_spark
 from lakehouse.checkpoints import CHECKPOINTS, Beginning
 from lakehouse.event_time import ORIGIN, PARTITION, WINDOW
 from lakehouse.frontier import Commit, Journal, Seam, seam_of
+from lakehouse.judged_rows import REASON
 from lakehouse.lake import Lake
-from lakehouse.plan import REASON, Plan
+from lakehouse.plan import Plan
 from lakehouse.ranges import EPOCH, micros, partition_format
 from lakehouse.settings import Settings
 from lakehouse.stream import news
@@ -154,14 +155,14 @@ class LiveRun:
         observed: Sequence[Column] = (),
         completed: Callable[[DataFrame], DataFrame] = lambda judged: judged,
         rows: int | None = None,
-        topics: Mapping[str, str] | None = None,
+        noted: Mapping[str, object] | None = None,
         **known: object,
     ) -> None:
         """Good rows to the table, bad ones to its quarantine, then the journal's line.
 
         `rows`: of the input, if known; few are computed into this process's memory, and committed from there. `counts` makes
         the rest of that line from what was `observed` of the judged rows: in one place with the counts of good and bad, and
-        before they are `completed`, since each such place may cost a copy of every row. `topics`: their ids, to keep.
+        before they are `completed`, since each such place may cost a copy of every row. `noted`: with the rows, besides.
         """
         started = time.monotonic()
         app = self.app(batch)
@@ -169,7 +170,7 @@ class LiveRun:
             "fingerprint": self.table.fingerprint,
             "inputs": known["inputs"],
             "watermark": known["watermark"],
-        } | ({"frontier": known["frontier"]} if "frontier" in known else {}) | ({"topics": dict(topics)} if topics else {})
+        } | ({"frontier": known["frontier"]} if "frontier" in known else {}) | dict(noted or {})
         path, aside = self.lake.path(self.table), self.lake.path(self.table, "quarantine")
         self.reached("begin")
         judged, replayed, few = self.due(judged), batch <= self.committed, None
@@ -180,7 +181,7 @@ class LiveRun:
         else:
             counts_of_rows = (F.count(F.when(F.col(REASON).isNull(), 1)).alias("good"), F.count(REASON).alias("bad"), *observed)
             outcome = Observation()
-            many = plan.good(completed(judged.observe(outcome, *counts_of_rows)))
+            many = judged_rows.good(completed(judged.observe(outcome, *counts_of_rows)))
             version = sinks.append(many, path, app, batch, metadata, replayed=replayed)
             seen = observing.observed(outcome) or judged.agg(*counts_of_rows).head().asDict()
         self.reached("rows")
@@ -195,10 +196,10 @@ class LiveRun:
     def _put_aside(self, judged: "DataFrame | pa.Table", aside: Path, app: str, batch: int, metadata: Mapping) -> None:
         """The bad rows to the quarantine; of a large batch by a second pass over it, paid for only if there are any."""
         if isinstance(judged, DataFrame):
-            sinks.append(plan.bad(judged), aside, app, batch, metadata)
+            sinks.append(judged_rows.bad(judged), aside, app, batch, metadata)
             return
         bad = in_spark(self.lake.spark, judged.filter(pc.field(REASON).is_valid()))
-        sinks.append_few(plan.bad(bad).toArrow(), aside, app, batch, metadata)
+        sinks.append_few(judged_rows.bad(bad).toArrow(), aside, app, batch, metadata)
 
     def skip(self, batch: int, before: Commit | None, **known: object) -> None:
         """The journal's line of a micro-batch that has nothing for the table: no commit, most of the time of a short one."""

@@ -5,7 +5,8 @@ them begin at their beginning, and which gaps someone has declared.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,9 +18,10 @@ from lakehouse.kafka_options import client_config
 from lakehouse.settings import Settings
 from lakehouse.table import Table
 
-_EARLIEST = -2  # as Spark writes it
 _NO_ID = ("", "None", "AAAAAAAAAAAAAAAAAAAAAA")  # as brokers before 2.8 are answered for
 _WITHIN = 30.0  # seconds for an answer of the broker
+_AGAIN = 0.1  # seconds before it is asked once more
+_NO_LEADER_YET = (5, 6)  # LEADER_NOT_AVAILABLE, NOT_LEADER_FOR_PARTITION
 Offsets = Mapping[str, Mapping[str, int]]  # topic -> partition -> offset
 
 
@@ -83,42 +85,71 @@ def admin(settings: Settings):
 
 def ids(client, topics: Sequence[str]) -> dict[str, tuple[str, list[int]]]:
     """Topic -> its id, empty of a broker that gives none, and its partitions. Raises BrokerError."""
-    from confluent_kafka import KafkaException, TopicCollection
+    from confluent_kafka import TopicCollection
 
+    futures = client.describe_topics(TopicCollection(list(topics)), request_timeout=_WITHIN)
     found = {}
-    for topic, future in client.describe_topics(TopicCollection(list(topics)), request_timeout=_WITHIN).items():
-        try:
-            told = future.result()
-        except KafkaException as err:
-            raise BrokerError(
-                f"topic={topic}: the broker must describe it within {_WITHIN:.0f} s and did not ({err.args[0].str()}); check "
-                "that the broker runs and has the topic"
-            ) from err
-        identity = str(told.topic_id or "")
-        found[topic] = "" if identity in _NO_ID else identity, [p.id for p in told.partitions]
+    for topic, future in futures.items():
+        described = _answered(topic, "describe it", future)
+        identity = str(described.topic_id or "")
+        found[topic] = "" if identity in _NO_ID else identity, [p.id for p in described.partitions]
     return found
 
 
 def on_broker(client, topics: Sequence[str]) -> dict[str, Broker]:
     """What the broker says of the topics. Raises BrokerError."""
-    from confluent_kafka import KafkaException, TopicPartition
     from confluent_kafka.admin import OffsetSpec
 
-    described, found = ids(client, topics), {}
-    for topic, (identity, partitions) in described.items():
-        ends = []
-        for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
-            wanted = {TopicPartition(topic, p): spec for p in partitions}
+    described = ids(client, topics)
+    partitions = {topic: numbers for topic, (_, numbers) in described.items()}
+    first, end = (_listed(client, partitions, spec, {}) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
+    return {topic: Broker(described[topic][0], first[topic], end[topic]) for topic in described}
+
+
+def ends(client, settings: Settings, partitions: Mapping[str, Sequence[int]]) -> Offsets:
+    """Up to where topics can be read now, by the isolation level of the settings. Raises BrokerError."""
+    from confluent_kafka import IsolationLevel
+    from confluent_kafka.admin import OffsetSpec
+
+    committed = settings.kafka.get("isolation.level") == "read_committed"
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    return _listed(client, partitions, OffsetSpec.latest(), {"isolation_level": level})
+
+
+def _listed(client, partitions: Mapping[str, Sequence[int]], spec, options: Mapping[str, object]) -> Offsets:
+    """Topic -> partition -> offset. A partition that was created a moment ago may have no leader yet: it is asked again."""
+    from confluent_kafka import KafkaException, TopicPartition
+
+    wanted = {TopicPartition(topic, p): spec for topic, numbers in partitions.items() for p in numbers}
+    found: dict[str, dict[str, int]] = {topic: {} for topic in partitions}
+    deadline = time.monotonic() + _WITHIN
+    while wanted:
+        for at, future in client.list_offsets(wanted, request_timeout=_WITHIN, **options).items():
             try:
-                answers = client.list_offsets(wanted, request_timeout=_WITHIN)
-                ends.append({str(at.partition): future.result().offset for at, future in answers.items()})
+                found[at.topic][str(at.partition)] = future.result().offset
+                wanted = {each: spec for each in wanted if each != at}
             except KafkaException as err:
-                raise BrokerError(
-                    f"topic={topic}: the broker must tell its offsets within {_WITHIN:.0f} s and did not ({err.args[0].str()}); "
-                    "check that it runs"
-                ) from err
-        found[topic] = Broker(identity, *ends)
+                if err.args[0].code() not in _NO_LEADER_YET or time.monotonic() > deadline:
+                    raise _unanswered(at.topic, "tell its offsets", err) from err
+        if wanted:
+            time.sleep(_AGAIN)
     return found
+
+
+def _answered(topic: str, what: str, future):
+    from confluent_kafka import KafkaException
+
+    try:
+        return future.result()
+    except KafkaException as err:
+        raise _unanswered(topic, what, err) from err
+
+
+def _unanswered(topic: str, what: str, err: Exception) -> BrokerError:
+    return BrokerError(
+        f"topic={topic}: the broker must {what} within {_WITHIN:.0f} s and did not ({err.args[0].str()}); check that the broker "
+        "runs and has the topic"
+    )
 
 
 def check_ids(settings: Settings, table: Table, present: Mapping[str, str]) -> None:
@@ -172,45 +203,25 @@ def _say(what: str) -> None:
         print(what, file=sys.stderr, flush=True)
 
 
-def watch(settings: Settings, table: Table, topics: Sequence[str]) -> Callable[[], None]:
-    """Compares the ids again, each time it is called. Raises TopicError."""
-    client, failing = admin(settings), False
+def start(settings: Settings, table: Table, topics: Sequence[str], last: Commit | None) -> Offsets:
+    """Where a table goes on to read: behind its last commit, or at the beginning of what is new or was made again.
 
-    def look() -> None:
-        nonlocal failing
-        try:
-            found = ids(client, topics)
-        except BrokerError as err:  # while it is away nothing can be read either, and the next look compares
-            if not failing:
-                told = "the ids of the topics are compared again once it answers"
-                print(f"table={table.name}: {err}; {told}", file=sys.stderr, flush=True)
-            failing = True
-            return
-        failing = False
-        check_ids(settings, table, {topic: identity for topic, (identity, _) in found.items()})
-
-    return look
-
-
-def start(settings: Settings, table: Table, topics: Sequence[str], last: Commit | None, *, waits: bool) -> Offsets:
-    """Where a generation begins to read: behind the last commit; of a topic that is new, or made again, at its beginning.
-
-    Raises TopicError for a topic that is not the one read, CommitError if what comes next is not there any more. A query that has
-    its offsets `waits` for a topic that is behind them: a broker that has just started may still be recovering it.
+    Raises TopicError for a topic that is not the one read, CommitError if what comes next is not there any more, BrokerError.
     """
     found = on_broker(admin(settings), topics)
     check_ids(settings, table, {topic: each.id for topic, each in found.items()})
-    if last is None:
-        return {}
-    now = known(settings, table)
-    begun = {}
-    for topic, there in found.items():
-        if topic not in last.inputs or now.begins(topic, last):
-            continue
-        read = {p: _past(now.gaps, topic, p, offset) for p, offset in last.inputs[topic].items()}
-        _check_there(table, topic, read, there, waits)
-        begun[topic] = {p: read.get(p, _EARLIEST) for p in there.end}
-    return begun
+    for topic, read in behind(settings, table, last, {}).items():
+        _check_there(table, topic, read, found[topic])
+    return behind(settings, table, last, {topic: each.first for topic, each in found.items()})
+
+
+def behind(settings: Settings, table: Table, last: Commit | None, first: Offsets) -> Offsets:
+    """The offsets behind a commit and the gaps that were declared there; of what it had not read the `first` ones."""
+    now, begins = known(settings, table), {topic: dict(offsets) for topic, offsets in first.items()}
+    for topic, read in (last.inputs if last else {}).items():
+        if not now.begins(topic, last):
+            begins[topic] = begins.get(topic, {}) | {p: _past(now.gaps, topic, p, offset) for p, offset in read.items()}
+    return begins
 
 
 def _past(gaps: Sequence[Gap], topic: str, partition: str, offset: int) -> int:
@@ -238,49 +249,27 @@ def declare_lost(settings: Settings, table: Table, gaps: Sequence[Gap]) -> None:
     note(settings, table, replace(before, gaps=(*kept, *gaps)))
 
 
-def _check_there(table: Table, topic: str, read: Mapping[str, int], there: Broker, waits: bool) -> None:
+def _check_there(table: Table, topic: str, read: Mapping[str, int], there: Broker) -> None:
     for partition, offset in read.items():
-        where = f"table={table.name}, topic={topic}, partition={partition}, offset={offset}"
         if offset < there.first.get(partition, 0):
             raise CommitError(
-                f"{where}: the table goes on from there, and the topic begins with {there.first[partition]}; what is between is "
-                f"lost to the table. `lakehouse accept-gap {table.name}` declares that and goes on; lengthen the retention"
+                f"table={table.name}, topic={topic}, partition={partition}, offset={offset}: the table goes on from there, and "
+                f"the topic begins with {there.first[partition]}; what is between is lost to the table. `lakehouse accept-gap "
+                f"{table.name}` declares that and goes on; lengthen the retention"
             )
-        if offset > there.end.get(partition, -1):
-            wrong = (
-                f"{where}: the table has read up to there, and the topic ends with {there.end.get(partition, 'none')}, so it has "
-                "lost messages since; recover the topic, or create it again and declare that by "
-                f"`lakehouse new-topic {table.name}`"
-            )
-            if not waits:
-                raise CommitError(wrong)
-            print(wrong, file=sys.stderr, flush=True)
 
 
-def check_joined(table: Table, topics: Topics, before: Commit | None, begins: Offsets | None, ends: Offsets) -> None:
-    """Raises CommitError if a micro-batch does not begin where the commit before it ended, by topic and partition.
-
-    `begins` may leave out partitions that are new, which begin at their first offset.
-    """
-    for topic, partitions in ends.items():
-        begun = (begins or {}).get(topic, {})
-        for partition, end in partitions.items():
-            where = f"table={table.name}, topic={topic}, partition={partition}"
-            if end < begun.get(partition, 0):
-                raise CommitError(
-                    f"{where}, offset={end}: a micro-batch reads forward, and this one would go back from {begun[partition]}; "
-                    "the topic has fewer messages than were read, see whether it was created again"
+def beyond(table: Table, read: Offsets, end: Offsets) -> str:
+    """That a topic ends before what was read of it; empty if none does. A broker that has just started may yet recover it."""
+    for topic, partitions in read.items():
+        for partition, offset in partitions.items():
+            if offset > (ends := end[topic].get(partition, -1)):
+                return (
+                    f"table={table.name}, topic={topic}, partition={partition}, offset={offset}: the table has read up to there, "
+                    f"and the topic ends with {ends if ends >= 0 else 'none'}, so it has lost messages since; recover the topic, "
+                    f"or create it again and declare that by `lakehouse new-topic {table.name}`"
                 )
-            if before is None or topic not in before.inputs or topics.begins(topic, before) or partition not in begun:
-                continue
-            read = before.inputs[topic].get(partition, begun[partition])
-            if begun[partition] not in (read, _past(topics.gaps, topic, partition, read)):
-                what = "skip" if begun[partition] > read else "read twice"
-                raise CommitError(
-                    f"{where}, offset={begun[partition]}: offsets join on from commit to commit, the last one ended at {read}, "
-                    f"and this micro-batch would {what} what lies between; remove the newest folder of the table's checkpoint, "
-                    "and its job begins a generation behind the last commit"
-                )
+    return ""
 
 
 def declare_anew(settings: Settings, table: Table, present: Mapping[str, str], last: tuple[int, int]) -> None:

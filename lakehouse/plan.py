@@ -6,10 +6,10 @@
 A judged row carries `_reason` (null for a good row), `_origin` and `_partition`; the sink parts good from bad by it.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
@@ -18,17 +18,17 @@ from pyspark.sql.types import StructType
 from lakehouse import event_time, histories, observing, provable, quality, ranges, returned, sources
 from lakehouse.catalog import Kind
 from lakehouse.errors import DeclarationError
-from lakehouse.event_time import ARRIVAL, ARRIVAL_TYPE, ORIGIN, PARTITION
+from lakehouse.event_time import ARRIVAL, ORIGIN, PARTITION
 from lakehouse.inputs import FileSource, KafkaSource
+from lakehouse.judged_rows import REASON, good
 from lakehouse.lake import Lake
 from lakehouse.quality import RowRule
 from lakehouse.sources import RECORD
 from lakehouse.storage import row_keys
 from lakehouse.table import Table
 
-REASON = "_reason"
-QUARANTINE = f"reason STRING, value BINARY, key BINARY, {ARRIVAL} {ARRIVAL_TYPE}, {ORIGIN} STRING, {PARTITION} STRING"
 Origin = Literal["live", "bounded", "early"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,13 @@ class Plan:
     driving: str  # the input that carries event time; a record's are its topics
     topics: Mapping[str, KafkaSource]  # of a record: its inputs
     rules: Sequence[RowRule]
+    _made: dict[str, object] = field(init=False, default_factory=dict, repr=False, compare=False)
+
+    def _once(self, name: str, make: Callable[[], T]) -> T:
+        """What is the same in each step, made at the first: for a short one, calls of Spark cost more than its rows."""
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]  # type: ignore[return-value]
 
     @property
     def unit(self) -> str:
@@ -50,23 +57,42 @@ class Plan:
     def record(self, records: Mapping[str, DataFrame], *, timed: bool = False) -> DataFrame:
         """Raw records of each topic through parser and function, judged: parsing first, then event time, then expectations.
 
-        Nothing in it changes from one micro-batch to the next, so it belongs into the streaming query, where Spark
-        compiles it once; `arrived` adds what does. Key and value are kept of bad rows only; the timestamp if `timed`.
+        Nothing in it changes from one micro-batch to the next; `arrived` adds what does. Key and value are kept of bad rows
+        only; the timestamp if `timed`.
         """
         rows = self._called({name: sources.decoded(records[name], source) for name, source in self.topics.items()}, {RECORD})
-        # a column each: of a struct that is passed on whole, Spark would make an object for every row
-        own = {name: F.col(f"{RECORD}_{name}") for name in (*sources.RAW, "problem", "topic")}
-        rows = rows.select(
-            *(c for c in rows.columns if c != RECORD), *(F.col(f"{RECORD}.{n}").alias(f"{RECORD}_{n}") for n in own)
-        )
-        out_of_time = () if self.by_ingestion else self._out_of_time(own["topic"], own["timestamp"])
-        reason = F.coalesce(own["problem"], *out_of_time, quality.first_broken(self.rules))
-        held = {f"{RECORD}_{name}": F.when(F.col(REASON).isNotNull(), own[name]) for name in ("key", "value")}
-        known = (f"{RECORD}_topic",) if len(self.topics) == 1 else ()  # what all rows have in common need not go with each
-        sent = () if timed else (f"{RECORD}_timestamp",)
-        return rows.withColumn(REASON, reason).withColumns(held).drop(*sent, f"{RECORD}_problem", *known)
+        judged, kept = self._once(f"record {timed}", lambda: self._judging(rows.columns, timed))
+        return rows.select(*judged).select(*kept)
 
-    def of_partition(self, topic: str, partition: int) -> Column:
+    def _judging(self, columns: Sequence[str], timed: bool) -> tuple[list[Column], list[Column]]:
+        """What is selected of the function's rows, and what of that."""
+        # a column each: of a struct that is passed on whole, Spark would make an object for every row
+        own = {name: F.col(f"{RECORD}.{name}") for name in (*sources.RAW, "topic")}
+        named = {name: column.alias(f"{RECORD}_{name}") for name, column in own.items()}
+        if not timed:
+            del named["timestamp"]
+        if len(self.topics) == 1:
+            del named["topic"]  # what all rows have in common need not go with each
+        out_of_time = () if self.by_ingestion else self._out_of_time(own["topic"], own["timestamp"])
+        reason = F.coalesce(F.col(f"{RECORD}.problem"), *out_of_time, quality.first_broken(self.rules))
+        rest = [name for name in columns if name != RECORD]
+        held = {name: F.when(F.col(REASON).isNotNull(), F.col(f"{RECORD}_{name}")) for name in ("key", "value")}
+        kept = [held.get(name, F.col(f"{RECORD}_{name}")).alias(f"{RECORD}_{name}") for name in named]
+        return [*rest, *named.values(), reason.alias(REASON)], [*rest, *kept, REASON]
+
+    def maxima(self, partitions: Mapping[str, tuple[str, int]]) -> list[Column]:
+        """The latest event time among the good records of each partition (topic, number), to be observed by its key.
+
+        Where that is the time of arrival, an instant that says no more than that there are some.
+        """
+        moment = F.lit(ranges.EPOCH) if self.by_ingestion else F.col(self.event_time)
+        good = F.when(F.col(REASON).isNull(), moment)
+        return self._once(
+            f"maxima {sorted(partitions)}",
+            lambda: [F.max(F.when(self._of_partition(*where), good)).alias(key) for key, where in partitions.items()],
+        )
+
+    def _of_partition(self, topic: str, partition: int) -> Column:
         """Whether a judged record came from that partition."""
         here = F.col(f"{RECORD}_partition") == partition
         return here if len(self.topics) == 1 else here & (F.col(f"{RECORD}_topic") == topic)
@@ -99,9 +125,8 @@ class Plan:
         topic = F.col(f"{RECORD}_topic") if others else F.lit(only.topic)
         columns = {"watermark": in_force, "topic": topic} | position | {"time": time}
         arrival = F.struct(*(column.alias(name) for name, column in columns.items()))
-        if self.by_ingestion:
-            judged = judged.withColumn(event_time.INGESTION, time)
-        return self._placed(judged.withColumn(ARRIVAL, arrival), F.lit(at), "live")
+        own = {event_time.INGESTION: time} if self.by_ingestion else {}
+        return judged.withColumns(own | {ARRIVAL: arrival} | self._placing(F.lit(at), "live"))
 
     def derived(
         self,
@@ -121,7 +146,7 @@ class Plan:
         computation to some windows, or to some rows of a row table. `others`: among which duplicates are looked for.
         `end`: up to where `rows` are complete; count windows are then.
         """
-        returned.check_input(self.table, self.driving, rows)
+        self._once("input", lambda: returned.check_input(self.table, self.driving, rows))
         flagged = self._flagged(rows)
         if observed is not None:
             flagged = flagged.observe(observed, *event_time.counts(self.table, self.event_time))
@@ -141,12 +166,15 @@ class Plan:
             among = event_time.accepted(self._flagged(rows if others is None else others))
             taken = event_time.firsts(taken, among, self.table.deduplicate, self.event_time)
         inputs = {self.driving: taken} | {name: _plain(each) for name, each in snapshots.items()}
+        rows = self._called(inputs, {ARRIVAL} if self.kind == "row" else set())
+        return rows.withColumns(self._once(f"derived {origin}", lambda: self._judged(origin)))
+
+    def _judged(self, origin: Origin) -> dict[str, Column]:
         moment = event_time.instant_of(self.table.window, self.event_time)
         reason = F.coalesce(
             F.when(moment.isNull(), F.lit(f"event time missing: {self.event_time}")), quality.first_broken(self.rules)
         )
-        rows = self._called(inputs, {ARRIVAL} if self.kind == "row" else set())
-        return self._placed(rows.withColumn(REASON, reason), moment, origin)
+        return {REASON: reason} | self._placing(moment, origin)
 
     def kept(
         self, rows: DataFrame, snapshots: Mapping[str, DataFrame], observed: Observation | str | None = None
@@ -185,12 +213,13 @@ class Plan:
         rows = self._called(inputs, set())
         return rows.withColumn(REASON, quality.first_broken(self.rules))
 
-    def _placed(self, judged: DataFrame, moment: Column, origin: Origin) -> DataFrame:
-        return judged.withColumns({ORIGIN: F.lit(origin), PARTITION: event_time.partition_of(moment, self.table.grain)})
+    def _placing(self, moment: Column, origin: Origin) -> dict[str, Column]:
+        return {ORIGIN: F.lit(origin), PARTITION: event_time.partition_of(moment, self.table.grain)}
 
     def _called(self, inputs: Mapping[str, DataFrame], kept: set[str]) -> DataFrame:
+        """What the function makes of its inputs, checked at the first call: it is pure, and its inputs keep their columns."""
         rows = self.table(**inputs)
-        returned.check(self.table, self.kind, rows, inputs, kept, self.event_time)
+        self._once("called", lambda: returned.check(self.table, self.kind, rows, inputs, kept, self.event_time))
         return rows
 
 
@@ -207,24 +236,6 @@ def as_read(table: Table, rows: DataFrame) -> DataFrame:
 def utc(moment: datetime) -> datetime:
     """PySpark hands out timestamps as naive local time."""
     return moment.astimezone(UTC)
-
-
-def good(judged: DataFrame) -> DataFrame:
-    rows = judged.where(F.col(REASON).isNull()).drop(REASON)
-    return rows.select(*(c for c in rows.columns if not c.startswith(RECORD)))
-
-
-def bad(judged: DataFrame) -> DataFrame:
-    """Rows put aside, in the columns of every quarantine: why, the raw value (or the row as JSON), the arrival."""
-    rows = judged.where(F.col(REASON).isNotNull())
-    if f"{RECORD}_value" in judged.columns:
-        value, key = F.col(f"{RECORD}_value"), F.col(f"{RECORD}_key")
-    else:
-        value = F.to_json(F.struct(*[c for c in judged.columns if not c.startswith("_")])).cast("binary")
-        key = F.lit(None).cast("binary")
-    arrival = F.col(ARRIVAL) if ARRIVAL in judged.columns else F.lit(None).cast(ARRIVAL_TYPE)
-    columns = {"reason": F.col(REASON), "value": value, "key": key, ARRIVAL: arrival}
-    return rows.select(*(c.alias(n) for n, c in columns.items()), ORIGIN, PARTITION)
 
 
 def plan_of(lake: Lake, table: Table, *, judged: bool = True) -> Plan:
@@ -262,28 +273,12 @@ def check(lake: Lake, table: Table) -> None:
     """Raises DeclarationError if the function holds what live and bounded runs may differ by (`provable`)."""
     step = plan_of(lake, table, judged=False)
     if step.kind in ("row", "window"):
-        provable.check(table, _on_no_rows(lake, step), row_preserving=step.kind == "row")
+        provable.check(table, on_no_rows(lake, step), row_preserving=step.kind == "row")
     if step.table.keeps:
-        provable.check_keyed(table, _on_no_rows(lake, step))
+        provable.check_keyed(table, on_no_rows(lake, step))
 
 
-def closes_ranges(lake: Lake, step: Plan) -> bool:
-    """Whether live each range is computed as it closes, without Spark's operators and their state."""
-    return bool(step.table.window and step.table.window.short) or in_batch_only(lake, step)
-
-
-def in_batch_only(lake: Lake, step: Plan) -> bool:
-    """Whether Spark has what the table does in batch only, or not exactly."""
-    table, window = step.table, step.table.window
-    if window is None:
-        return bool(table.join or table.as_of)
-    if window.kind == "count":
-        return True
-    rows = _on_no_rows(lake, step)
-    return provable.needs_whole_windows(rows) or (window.kind == "session" and provable.groups_by_window_alone(rows))
-
-
-def _on_no_rows(lake: Lake, step: Plan) -> DataFrame:
+def on_no_rows(lake: Lake, step: Plan) -> DataFrame:
     """What the function of a table with a driving input makes of empty inputs."""
     inputs = {name: _empty(lake, name) for name in step.table.inputs}
     rows = event_time.accepted(step._flagged(inputs[step.driving]))

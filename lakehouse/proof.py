@@ -9,7 +9,7 @@ from functools import partial, reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import bounded, causes, coverage, delta_log, event_time, keyed, plan, ranges, sinks, updates
+from lakehouse import bounded, causes, coverage, delta_log, event_time, judged_rows, keyed, ranges, sinks, updates
 from lakehouse.attempts import noting_failure
 from lakehouse.digest import EMPTY, Difference, Digest, differences, digest, digests_by
 from lakehouse.errors import CommitError, RangeError
@@ -174,7 +174,7 @@ def _computed(lake: Lake, table: Table, span: Range, snapshots: Mapping[str, int
     if lost:
         _check_reachable(lake, table, blank.version)
     stored = lake.partitions(table, partitions, blank.version, without_lost=True)
-    actual, expected = stored.where(event_time.between(instant, span)), plan.good(computed.judged)
+    actual, expected = stored.where(event_time.between(instant, span)), judged_rows.good(computed.judged)
     if lake.catalog.kind(table) == "row":
         settled = F.col(f"{ARRIVAL}.watermark") < F.lit(blank.frontier)
         expected, actual = expected.where(settled), actual.where(settled)

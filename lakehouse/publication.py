@@ -16,7 +16,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import plan, sinks
+from lakehouse import judged_rows, sinks
 from lakehouse.digest import EMPTY, Digest, digests_by
 from lakehouse.event_time import PARTITION
 from lakehouse.files import read_value, replace_file
@@ -145,8 +145,8 @@ def _committed(lake: Lake, table: Table, found: _Found, lot: Sequence[_Line], st
 
 def _found(lake: Lake, table: Table, computed: Computed, partitions: list[str], untouched: DataFrame | None) -> _Found:
     judged = computed.judged
-    rows, bad = plan.good(judged), plan.bad(judged)
-    outcome = F.struct(PARTITION, F.col(plan.REASON).isNull().alias("good"))
+    rows, bad = judged_rows.good(judged), judged_rows.bad(judged)
+    outcome = F.struct(PARTITION, F.col(judged_rows.REASON).isNull().alias("good"))
     all_good = F.struct(PARTITION, F.lit(True).alias("good"))
     stored = [_stored(lake, table, "", partitions)]
     if untouched is not None:

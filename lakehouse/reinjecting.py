@@ -14,13 +14,13 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import event_time, following, plan, ranges, sinks
+from lakehouse import event_time, following, judged_rows, ranges, sinks
 from lakehouse.aside import of_other_topics, put_aside
 from lakehouse.errors import RangeError
 from lakehouse.event_time import ARRIVAL, ORIGIN, PARTITION
 from lakehouse.frontier import frontier
+from lakehouse.judged_rows import REASON
 from lakehouse.lake import Lake
-from lakehouse.plan import REASON
 from lakehouse.ranges import EPOCH, Range
 from lakehouse.table import Table
 
@@ -106,7 +106,7 @@ def _put_in(lake: Lake, record: Table, rows: DataFrame, found: Reinjection) -> N
     metadata = {"run": run, "fingerprint": record.fingerprint, "put in": found.rows}
     position = F.struct(*(F.col(f"{ARRIVAL}.{name}") for name in _POSITION)).alias("_position")
     there = lake.read(record).where(F.col(PARTITION).isin(arrivals) & (F.col(ORIGIN) == "bounded")).select(position)
-    missing = plan.good(rows).withColumn("_position", position).join(there, "_position", "left_anti").drop("_position")
+    missing = judged_rows.good(rows).withColumn("_position", position).join(there, "_position", "left_anti").drop("_position")
     version = sinks.append(missing, lake.path(record), f"bounded:{run}", 0, metadata)
     following.note(lake, record, version, found.hours, written=True)
     aside = lake.read(record, side="quarantine").where(F.col(PARTITION).isin(arrivals))

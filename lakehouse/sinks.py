@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from lakehouse import delta_log, plan
+from lakehouse import delta_log, judged_rows, plan
 from lakehouse.errors import CommitError, DeclarationError
 from lakehouse.event_time import ORIGIN, PARTITION, WINDOW
 from lakehouse.files import alone
@@ -50,7 +50,7 @@ def create(lake: Lake, table: Table) -> None:
     if table.keeps:
         _prepare_keyed(lake.path(table))
     if partitioned:
-        _create(lake.path(table, "quarantine"), StructType.fromDDL(plan.QUARANTINE), True, "reason")
+        _create(lake.path(table, "quarantine"), StructType.fromDDL(judged_rows.QUARANTINE), True, "reason")
     if table.early:
         _create(lake.path(table, "early"), declared, False, "", _PASSING)
     stored = {f.name: f.dataType for f in delta_log.schema(lake.path(table))}

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -18,22 +19,6 @@ KAFKA_SCHEMA = "key BINARY, value BINARY, partition INT, offset BIGINT, timestam
 RAW = ("key", "value", "partition", "offset", "timestamp")
 RECORD = "_record"  # what a row was parsed from: struct<topic, key, value, partition, offset, timestamp, problem>
 _CORRUPT = helper("corrupt")
-
-
-def topic_stream(
-    spark: SparkSession, settings: Settings, source: KafkaSource, offsets: Mapping[str, int] | None
-) -> DataFrame:
-    """The topic as a stream of its raw records, from the `offsets` of its partitions on, or from the earliest."""
-    return (
-        spark.readStream.format("kafka")
-        .options(**spark_options(settings))
-        .option("subscribe", source.topic)
-        .option("startingOffsets", json.dumps({source.topic: offsets}) if offsets else "earliest")
-        .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
-        .option("failOnDataLoss", "true")
-        .load()
-        .select(*RAW)
-    )
 
 
 def topic_rows(
@@ -108,6 +93,13 @@ def decoded(records: DataFrame, source: KafkaSource) -> DataFrame:
     Every record gives one row, also those that cannot be parsed: `_record.problem` says why. The generator keeps the
     optimiser from copying the parser into every column that is computed from its result.
     """
+    parsed, named = _decoding(source)
+    return records.select(*parsed).select(*named)
+
+
+@lru_cache(maxsize=64)  # made once for each source: a call of Spark for each column costs more than a short step's records
+def _decoding(source: KafkaSource) -> tuple[list[Column], list[Column]]:
+    """What is selected of raw records, and what of that."""
     schema = StructType.fromDDL(source.schema)
     wanted = StructType(schema.fields).add(_CORRUPT, "string")
     text = F.when(F.length("value") <= source.max_bytes, F.col("value").cast("string"))
@@ -122,18 +114,19 @@ def decoded(records: DataFrame, source: KafkaSource) -> DataFrame:
             "fields where they are sent, or leave them out of the schema"
         )
     raw = {name: F.col(helper(name)) for name in RAW}
-    rows = records.select(*(F.col(name).alias(helper(name)) for name in RAW), event)
-    added: tuple[str, ...] = ()
+    columns = {name: F.col(name) for name in schema.names}
     if source.key:
-        gone, added = raw["value"].isNull(), ("deleted", "sent")
-        named = F.when(gone, raw["key"].cast("string")).otherwise(F.col(source.key))
-        rows = rows.withColumns({source.key: named, "deleted": gone, "sent": raw["timestamp"]})
-    known = {"topic": F.lit(source.topic)} | raw | {"problem": _problem(source, schema, raw)}
-    record = F.struct(*(column.alias(name) for name, column in known.items()))
-    return rows.select(*schema.fieldNames(), *added, record.alias(RECORD))
+        gone = raw["value"].isNull()
+        columns[source.key] = F.when(gone, raw["key"].cast("string")).otherwise(columns[source.key])
+        columns |= {"deleted": gone, "sent": raw["timestamp"]}
+    known = {"topic": F.lit(source.topic)} | raw | {"problem": _problem(source, schema, raw, columns)}
+    columns[RECORD] = F.struct(*(column.alias(name) for name, column in known.items()))
+    return [*(F.col(name).alias(helper(name)) for name in RAW), event], [c.alias(name) for name, c in columns.items()]
 
 
-def _problem(source: KafkaSource, schema: StructType, raw: Mapping[str, Column]) -> Column:
+def _problem(
+    source: KafkaSource, schema: StructType, raw: Mapping[str, Column], columns: Mapping[str, Column]
+) -> Column:
     """Why a record is not a row of the source, the first reason found; null if it is one."""
     value = raw["value"]
     there = value.isNotNull() if source.key else F.lit(True)
@@ -146,7 +139,7 @@ def _problem(source: KafkaSource, schema: StructType, raw: Mapping[str, Column])
     if source.require_key or source.key:
         rules.append((raw["key"].isNull(), "no key"))
     rules += [
-        (F.col(f.name).isNull() & there, f"missing field: {f.name}") for f in schema.fields if not f.nullable
+        (columns[f.name].isNull() & there, f"missing field: {f.name}") for f in schema.fields if not f.nullable
     ]
     problem = _undeclared(value, schema) if source.contract else F.lit(None).cast("string")
     for broken, reason in reversed(rules):

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 
-_LONG = timedelta(minutes=1)  # of such a window the rows are worth keeping state for: they may be too many to read at once
+_LONG = timedelta(minutes=10)  # of such a window the rows are worth keeping state for: they may be too many to read at once
 _DAY = timedelta(days=1)
 
 

@@ -50,6 +50,7 @@ class QueryStatus:
     since: str = ""  # of the state
     restarts: int = 0  # alone, the process went on
     error: str = ""  # the last one, or why it is parked
+    trouble: str = ""  # why its input cannot be read just now; it goes on by itself
     begun: str = ""  # why this process began a new generation of its checkpoint
     offsets: str = ""  # of a parked query: the range of the batch that it cannot get through
     busy_since: str | None = None  # when the micro-batch now running was first seen to run

@@ -10,8 +10,9 @@ from itertools import takewhile
 from pathlib import Path
 
 from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from lakehouse import checkpoints, ingest, live
+from lakehouse import checkpoints, live
 from lakehouse.checkpoints import CHECKPOINTS
 from lakehouse.errors import CommitError, JobError, TopicError
 from lakehouse.frontier import note_dropped
@@ -88,6 +89,9 @@ class LiveQuery:
         error = self.failure()
         if not error:
             return
+        if isinstance(getattr(self.query.exception(), "__cause__", None), TopicError):
+            self._park(error)  # another start would find the same
+            return
         stuck = self.query.in_flight if isinstance(self.query, Stepped) else _in_flight(self.lake, self.table)
         now = datetime.now(UTC)
         self.failures = [*self.failures[-100:], Failure(now, stuck and stuck[0], error)]
@@ -108,15 +112,6 @@ class LiveQuery:
         self._enter("parked", error=why)
         self._tell(f"parked: {why}")
 
-    def _look_at_topics(self, report) -> None:
-        """Parks the query if a topic ends before what was read of it, since it is another one: no micro-batch would come."""
-        if self.parked or all(lag >= 0 for lag in _lags(report).values()):
-            return
-        try:
-            ingest.check_topics(self.lake, self.table)
-        except TopicError as err:
-            self._park(str(err))
-
     def stop(self) -> None:
         self.ends = True
         if self.query is not None:
@@ -124,10 +119,10 @@ class LiveQuery:
 
     def observe(self) -> QueryStatus:
         """Counts come from the journal (Spark's own count rows twice where a batch is read twice), the rest from Spark."""
-        reports = self.query.recentProgress if self.query else []
-        if reports:
-            self._look_at_topics(reports[-1])
+        reports = _reports(self.query, self.noted) if self.query else []
         status = replace(self.status, active=self.active)
+        if isinstance(self.query, Stepped):
+            status = replace(status, trouble=self.query.trouble)
         for report in reports:
             # a report without a batch has the number of the next one
             if report.batchId <= self.noted or "addBatch" not in report.durationMs:
@@ -183,6 +178,18 @@ def cause(text: str) -> str:
     if ":" not in found and places:  # an assertion without a word
         found += " in {}, line {}, in {}".format(*places[-1].groups())
     return found[:500]
+
+
+def _reports(query: StreamingQuery | Stepped, noted: int) -> list:
+    """The reports behind micro-batch `noted`, and the last one: each that is brought here from Spark takes a while."""
+    if isinstance(query, Stepped):
+        return query.recentProgress
+    known, found = query._jsq.recentProgress(), []
+    for place in range(len(known) - 1, -1, -1):
+        found.insert(0, StreamingQueryProgress.fromJson(json.loads(known[place].json())))
+        if found[0].batchId <= noted:
+            break
+    return found
 
 
 def _reported(report) -> dict[str, object]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lakehouse.ranges import EPOCH, parse_instant
 from lakehouse.settings import Settings
 from streaming_jobs import desired, origins, progress, scheduled, supervisor
-from streaming_jobs.progress import JobStatus, QueryStatus
+from streaming_jobs.progress import ACTIVE, JobStatus, QueryStatus
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -83,8 +83,9 @@ def troubles(settings: Settings, pipeline: str, status: JobStatus | None) -> lis
         for q in status.queries
         if q.state in ("parked", "restarting")
     ]
+    waiting = [q.trouble for q in status.queries if q.trouble and status.state in ACTIVE]
     begun = [f"table={q.table} is in a new {q.begun}" for q in status.queries if q.begun]
-    return [*([status.error] if status.error else []), *failed, *begun, *origins.differing(settings, status), *files]
+    return [*([status.error] if status.error else []), *failed, *waiting, *begun, *origins.differing(settings, status), *files]
 
 
 def place(status: JobStatus | None) -> str:

@@ -221,7 +221,7 @@ def test_a_table_that_was_put_back_is_filled_from_there_on(stage_of, tmp_path):
     last = DeltaTable(str(paths["seen"])).version()
     DeltaTable(str(paths["seen"])).restore(last - 1)
     with pytest.raises(CommitError, match=f"table=seen, version={last - 1}: .*long, .*twice. Put back its version {last}"):
-        generations.fit(stage.lake, seen, lambda *_: None)
+        generations.fit(stage.lake, seen)
     gone(paths["seen"])
     shutil.copytree(copied["seen"], paths["seen"])
     with pytest.raises(CommitError, match=r"table=plain, input=seen, version=\d+: .*the input is older than what was read"):
@@ -240,7 +240,7 @@ def test_keyed_tables_begin_anew_when_their_record_was_put_back(stage_of, capsys
     stage.feed("seen", again)
     stage.run(*names)
     DeltaTable(str(stage.lake.path(seen))).restore(before)
-    generations.fit(stage.lake, seen, lambda *_: None)
+    generations.fit(stage.lake, seen)
     stage.feed("seen", again)
     capsys.readouterr()
     stage.run(*names)

@@ -175,7 +175,7 @@ def test_a_table_that_is_removed_with_its_readers_is_filled_again_with_them(stag
         make_anew(stage, name)
     make_anew(stage, "drops")
     drops = stage.lake.catalog.table("drops")
-    generations.fit(stage.lake, drops, lambda *_: None)
+    generations.fit(stage.lake, drops)
     assert next(stage.lake.journal(drops).live(), None) is None, "its topic is read from the beginning"
     feed(stage, 0, 3)
     stage.advance("drops", drop(7200))

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
 
 from lakehouse import live
-from lakehouse.stream import advance
+from lakehouse.stream import advance, table_steps
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.strategy import strategy
 from lakehouse.table import count, interval, kafka, session, sliding, table, tumbling
@@ -132,7 +132,7 @@ def test_a_table_follows_its_input_and_is_idle_between(stage):
 
 
 def test_windows_wait_for_something_that_closes(stage, monkeypatch):
-    monkeypatch.setattr(advance, "_PATIENCE", 600)
+    monkeypatch.setattr(table_steps, "_PATIENCE", 600)
     query = live.start(stage.lake, stage.lake.catalog.table("short"))
     try:
         stage.feed("hits", [hit(1)])
@@ -151,7 +151,7 @@ def test_windows_wait_for_something_that_closes(stage, monkeypatch):
 
 
 def test_what_closes_nothing_is_noted_after_a_while(stage, monkeypatch):
-    monkeypatch.setattr(advance, "_PATIENCE", 1)
+    monkeypatch.setattr(table_steps, "_PATIENCE", 1)
     table = stage.lake.catalog.table("short")
     query = live.start(stage.lake, table)
     try:

@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 
 from batch_jobs import repair
 from lakehouse import attempts, broker_record, catalog, checkpoints, cli, files, frontier, hooks
-from lakehouse.errors import CommitError
 from lakehouse.settings import Settings, to_environment
 from streaming_jobs import desired, lease, lineage, notices, progress, reconciler, supervisor
 from streaming_jobs.desired import Event
@@ -248,17 +247,3 @@ def test_upkeep_goes_on_though_what_a_query_has_read_is_torn(tmp_path, capfd, ga
     log.append(6)
     assert log.maintained() == (read, "not_declared")
     assert f"file={torn}: it says what a query has read, and is torn" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("garbage", ["{", "[3]", "3", "v1\n{"])
-def test_where_a_generation_began_to_read_topics_is_named_if_it_is_torn(tmp_path, garbage):
-    file = tmp_path / "1" / "sources" / "0" / "0"
-    file.parent.mkdir(parents=True)
-    file.write_text(garbage)
-    with pytest.raises(CommitError, match=f"file={file}: it holds from where its query reads topics, and is torn"):
-        checkpoints.begins(tmp_path / "1", 0)
-    offsets = tmp_path / "1" / "offsets" / "4"
-    offsets.parent.mkdir()
-    offsets.write_text("v1\n{}\n{")
-    with pytest.raises(CommitError, match=f"file={offsets}: .*remove the folder 1 of the checkpoint"):
-        checkpoints.begins(tmp_path / "1", 5)

@@ -12,24 +12,25 @@ import pyarrow as pa
 
 _BYTES = 64 << 20  # of rows in memory, as Arrow; the oldest go first
 
-_kept: OrderedDict[Path, pa.Table] = OrderedDict()
+_kept: OrderedDict[Path, tuple[pa.Table, int]] = OrderedDict()  # with their bytes, which take a while to count
 _lock = threading.Lock()
 
 
 def keep(file: Path, rows: pa.Table) -> None:
     """Keeps the rows of a file, as they are read from it, partition column included."""
     with _lock:
-        _kept[file] = rows
-        size = sum(rows.nbytes for rows in _kept.values())
+        _kept[file] = rows, rows.nbytes
+        size = sum(size for _, size in _kept.values())
         while size > _BYTES:
-            _, gone = _kept.popitem(last=False)
-            size -= gone.nbytes
+            _, (_, gone) = _kept.popitem(last=False)
+            size -= gone
 
 
 def rows_of(files: Iterable[Path]) -> pa.Table | None:
     """The rows of these files, in their order; None if one of them is not kept any more, or was never."""
     with _lock:
         found = [_kept.get(file) for file in files]
-    if not found or any(rows is None for rows in found):
+    if not found or None in found:
         return None
-    return pa.concat_tables(found, promote_options="default")  # what one plan knows to be never null, another does not
+    # promoted: what one plan knows to be never null, another does not
+    return pa.concat_tables([rows for rows, _ in found], promote_options="default")

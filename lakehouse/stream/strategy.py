@@ -1,8 +1,8 @@
 """Which engine fills a table as its input grows: decided here, and nowhere else.
 
-    ingest    a query of Spark's: its Kafka source, its checkpoint
+    ingest    steps of our own: ranges of offsets of its topics
     append    steps of our own: the function over the rows that came
-    close     steps of our own: the bounded function over each range as it closes (`plan.closes_ranges`)
+    close     steps of our own: the bounded function over each range as it closes (`closes_ranges`)
     versions  steps of our own: the versions of the keys that changed
     state     a query of Spark's, which keeps the state: long windows, sessions, the latest row of each key
 
@@ -11,8 +11,9 @@ What is stepped keeps its position in its own commits; only Spark's queries have
 
 from typing import Literal
 
-from lakehouse import plan
+from lakehouse import plan, provable
 from lakehouse.lake import Lake
+from lakehouse.plan import Plan
 from lakehouse.table import Table
 
 Strategy = Literal["ingest", "append", "close", "versions", "state"]
@@ -27,11 +28,27 @@ def strategy(lake: Lake, table: Table) -> Strategy:
         return "versions"
     if kind == "state":
         return "state"
-    if plan.closes_ranges(lake, plan.plan_of(lake, table, judged=False)):
+    if closes_ranges(lake, plan.plan_of(lake, table, judged=False)):
         return "close"
     return "append" if kind == "row" else "state"
 
 
 def is_stepped(lake: Lake, table: Table) -> bool:
     """Whether the table is filled by steps of our own, without a checkpoint of Spark's."""
-    return strategy(lake, table) in ("append", "close", "versions")
+    return strategy(lake, table) != "state"
+
+
+def closes_ranges(lake: Lake, step: Plan) -> bool:
+    """Whether live each range is computed as it closes, without Spark's operators and their state."""
+    return bool(step.table.window and step.table.window.short) or in_batch_only(lake, step)
+
+
+def in_batch_only(lake: Lake, step: Plan) -> bool:
+    """Whether Spark has what the table does in batch only, or not exactly."""
+    table, window = step.table, step.table.window
+    if window is None:
+        return bool(table.join or table.as_of)
+    if window.kind == "count":
+        return True
+    rows = plan.on_no_rows(lake, step)
+    return provable.needs_whole_windows(rows) or (window.kind == "session" and provable.groups_by_window_alone(rows))

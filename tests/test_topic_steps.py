@@ -1,0 +1,283 @@
+"""The steps of an ingest table on a real broker: what a range of offsets holds, however the broker hands it out."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewPartitions, NewTopic
+from pyspark.sql import DataFrame
+from test_streaming_job import awaited
+
+from lakehouse import broker, jars, live, offsets
+from lakehouse.broker_record import bootstrap_servers
+from lakehouse.catalog import catalog_of
+from lakehouse.errors import BrokerError, TopicError
+from lakehouse.frontier import Journal
+from lakehouse.kafka_options import client_config
+from lakehouse.lake import Lake
+from lakehouse.settings import Settings, from_environment
+from lakehouse.stream import topic_reader, topic_steps
+from lakehouse.stream.advance import StepFailed
+from lakehouse.stream.topic_steps import _between, _limited
+from lakehouse.table import kafka, table
+from lakehouse.topic_check import check
+
+HERE = sys.modules[__name__]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+SCHEMA = "n BIGINT NOT NULL, at TIMESTAMP NOT NULL"
+
+plain_topic = kafka("plain", schema=SCHEMA)
+other_topic = kafka("other", schema=SCHEMA)
+marked_topic = kafka("marked", schema=SCHEMA)
+grown_topic = kafka("grown", schema=SCHEMA)
+large_topic = kafka("large", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL, text STRING")
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def plain(plain_topic: DataFrame) -> DataFrame:
+    return plain_topic
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def united(plain_topic: DataFrame, other_topic: DataFrame) -> DataFrame:
+    return plain_topic.unionByName(other_topic)
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def marked(marked_topic: DataFrame) -> DataFrame:
+    return marked_topic
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def grown(grown_topic: DataFrame) -> DataFrame:
+    return grown_topic
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def large(large_topic: DataFrame) -> DataFrame:
+    return large_topic
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory) -> Iterator[Settings]:
+    settings = Settings(root=tmp_path_factory.mktemp("broker"), jars=from_environment().jars)
+    broker.start(settings, jars.resolve(settings.jars))
+    yield settings
+    broker.stop(settings)
+
+
+@pytest.fixture
+def lake(served, tmp_path, spark) -> Iterator[Lake]:
+    settings = replace(
+        served, root=tmp_path, tables=(__name__,), step_rows=100, bootstrap_servers=bootstrap_servers(served)
+    )
+    lake = Lake(spark, settings, catalog_of([HERE]))
+    live.prepare(lake, list(lake.catalog))
+    yield lake
+    client = offsets.admin(settings)
+    topics = [topic for topic in lake.catalog.topics() if topic in client.list_topics(timeout=10).topics]
+    for future in client.delete_topics(topics).values() if topics else ():
+        future.result()
+    awaited(lambda: not set(topics) & set(client.list_topics(timeout=10).topics), "no topic is left")
+
+
+def send(lake: Lake, topic: str, numbers, partitions: int = 2, **config) -> None:
+    """Message n to partition n modulo their number, n seconds of event time."""
+    producer = Producer(client_config(lake.settings) | {"acks": "all", "log_level": "0"} | config)
+    transactional = "transactional.id" in config
+    if transactional:
+        producer.init_transactions(30)
+        producer.begin_transaction()
+    for n in numbers:
+        row = {"n": n, "at": (START + timedelta(seconds=n)).isoformat()}
+        producer.produce(topic, json.dumps(row), b"key", partition=n % partitions)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+    if transactional:
+        producer.commit_transaction(30)
+
+
+def query(lake: Lake, name: str, **how):
+    return live.start(lake, lake.catalog.table(name), **how)
+
+
+def numbers(lake: Lake, name: str) -> list[int]:
+    return sorted(r.n for r in lake.read(lake.catalog.table(name)).select("n").collect())
+
+
+def commits(lake: Lake, name: str) -> list:
+    return list(Journal(lake.settings, lake.catalog.table(name)).live())[::-1]
+
+
+def all_once(lake: Lake, name: str) -> None:
+    found = check(lake.settings, lake.catalog, lake.catalog.table(name))
+    assert found and not any(each.missing or each.doubled for each in found), found
+
+
+def test_short_ranges_are_handed_out_and_long_ones_read_by_spark(lake, monkeypatch):
+    read = []
+    monkeypatch.setattr(
+        topic_steps.sources, "topic_rows", lambda *given, of=topic_steps.sources.topic_rows: read.append(1) or of(*given)
+    )
+    broker.ensure_topics(lake.settings, {"plain": 2, "other": 2})
+    send(lake, "plain", range(500))
+    steps = query(lake, "plain")
+    try:
+        steps.processAllAvailable()
+        assert numbers(lake, "plain") == list(range(500)) and read == [1], "of 500 at once Spark reads"
+        for n in range(500, 506):
+            send(lake, "plain", [n])
+            steps.processAllAvailable()
+        assert numbers(lake, "plain") == list(range(506)) and read == [1], "of one at a time the broker's own are taken"
+        reports = [r for r in steps.recentProgress if r.batchId >= 0]
+        assert sum(r.numInputRows for r in reports) == 506
+        assert json.loads(reports[-1].sources[0].latestOffset) == {"plain": {"0": 253, "1": 253}}
+    finally:
+        steps.stop()
+    all_once(lake, "plain")
+    made = commits(lake, "plain")
+    assert [c.arrived for c in made] == [500, *[1] * 6] and [c.batch for c in made] == list(range(7))
+
+
+def test_a_step_takes_the_same_share_of_each_partition(lake, monkeypatch):
+    """Else those of a partition that is read later would be late only because of that."""
+    broker.ensure_topics(lake.settings, {"plain": 2, "other": 2})
+    send(lake, "plain", range(0, 200, 2))  # one partition far ahead, as the broker hands it out first
+    send(lake, "plain", range(1, 200, 2))
+    send(lake, "other", range(200))
+    few = replace(lake, settings=replace(lake.settings, max_offsets_per_trigger=80))
+    query(few, "united", available_now=True).awaitTermination()
+    made = commits(lake, "united")
+    assert len(made) == 5 and {c.arrived for c in made} == {80} and {c.late for c in made} == {0}
+    assert made[0].inputs == {"plain": {"0": 20, "1": 20}, "other": {"0": 20, "1": 20}}
+    all_once(lake, "united")
+
+
+def test_marks_of_transactions_and_aborted_messages_are_passed_over(lake):
+    settings = replace(lake.settings, kafka={"isolation.level": "read_committed"})
+    committed = replace(lake, settings=settings)
+    broker.ensure_topics(settings, {"marked": 2})
+    steps = query(committed, "marked")
+    try:
+        for n in range(5):
+            send(lake, "marked", [2 * n, 2 * n + 1], **{"transactional.id": "whole"})
+            steps.processAllAvailable()
+        producer = Producer(client_config(settings) | {"transactional.id": "half", "log_level": "0"})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for n in (100, 101):
+            producer.produce("marked", json.dumps({"n": n, "at": START.isoformat()}), b"key", partition=n % 2)
+        producer.flush(30)
+        send(lake, "marked", [10, 11], **{"transactional.id": "whole"})
+        steps.processAllAvailable()  # up to the transaction that is open
+        assert numbers(lake, "marked") == list(range(10))
+        producer.abort_transaction(30)
+        awaited(lambda: numbers(lake, "marked") == list(range(12)), "what lies behind it, once it has ended")
+    finally:
+        steps.stop()
+    again = query(committed, "marked", available_now=True)
+    again.awaitTermination()
+    assert numbers(lake, "marked") == list(range(12))
+
+
+def test_partitions_that_are_added_are_read_from_their_beginning(lake, monkeypatch):
+    monkeypatch.setattr(topic_steps, "IDLE", 1.0)
+    client = offsets.admin(lake.settings)
+    client.create_topics([NewTopic("grown", 1, 1)])["grown"].result()
+    steps = query(lake, "grown")
+    try:
+        send(lake, "grown", range(10), partitions=1)
+        steps.processAllAvailable()
+        client.create_partitions([NewPartitions("grown", 3)])["grown"].result()
+        awaited(lambda: len(client.list_topics("grown", 10).topics["grown"].partitions) == 3, "three partitions")
+        send(lake, "grown", range(10, 40), partitions=3)
+        awaited(lambda: numbers(lake, "grown") == list(range(40)), "messages of partitions that are new")
+    finally:
+        steps.stop()
+    all_once(lake, "grown")
+
+
+def test_more_bytes_than_are_held_are_read_by_spark(lake, monkeypatch):
+    monkeypatch.setattr(topic_reader, "_BYTES", 64 << 10)
+    broker.ensure_topics(lake.settings, {"large": 2})
+    steps = query(lake, "large")
+    producer = Producer(client_config(lake.settings) | {"log_level": "0"})
+    try:
+        for n in range(60):
+            row = {"n": n, "at": (START + timedelta(seconds=n)).isoformat(), "text": "x" * 20_000}
+            producer.produce("large", json.dumps(row), b"key", partition=n % 2)
+        assert producer.flush(30) == 0
+        steps.processAllAvailable()
+        assert numbers(lake, "large") == list(range(60))
+    finally:
+        steps.stop()
+    all_once(lake, "large")
+
+
+def test_what_compaction_took_away_is_not_waited_for(lake, monkeypatch):
+    client = offsets.admin(lake.settings)
+    quickly = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0"}
+    client.create_topics([NewTopic("plain", 2, 1, config=quickly)])["plain"].result()
+    for n in range(0, 40, 2):
+        send(lake, "plain", [n, n + 1])  # of one key: all but the last of each partition may go
+        time.sleep(0.15)
+    query(lake, "plain", available_now=True).awaitTermination()
+    found = numbers(lake, "plain")
+    assert found[-1] == 39 and commits(lake, "plain")[-1].inputs == {"plain": {"0": 20, "1": 20}}
+    all_once(lake, "plain")
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_broker_that_is_away_is_said_and_waited_for(lake, served, capsys, monkeypatch):
+    monkeypatch.setattr(offsets, "_WITHIN", 2.0)
+    monkeypatch.setattr(topic_steps, "IDLE", 1.0)
+    broker.ensure_topics(lake.settings, {"plain": 2})
+    send(lake, "plain", range(10))
+    steps = query(lake, "plain")
+    try:
+        steps.processAllAvailable()
+        os.kill(broker.running(served).pid, signal.SIGKILL)
+        awaited(lambda: steps.trouble, "it notices")
+        assert "the broker must" in steps.trouble and steps.isActive
+        with pytest.raises(BrokerError):
+            query(lake, "plain", available_now=True)
+        second = query(lake, "plain")  # a start waits as well
+        awaited(lambda: second.trouble, "it says so")
+        second.stop()
+        assert second.exception() is None
+        broker.start(served, jars.resolve(served.jars))
+        send(lake, "plain", range(10, 20))
+        awaited(lambda: numbers(lake, "plain") == list(range(20)), "it goes on by itself")
+        assert not steps.trouble and capsys.readouterr().err.count("it waits for the broker") >= 2
+    finally:
+        steps.stop()
+    all_once(lake, "plain")
+
+
+def test_a_topic_that_ends_before_what_was_read_is_refused_after_a_while(lake, monkeypatch, capsys):
+    monkeypatch.setattr(topic_steps, "_RECOVERED", 1.0)
+    broker.ensure_topics(lake.settings, {"plain": 2})
+    send(lake, "plain", range(10))
+    query(lake, "plain", available_now=True).awaitTermination()
+    ends = offsets.ends
+    monkeypatch.setattr(offsets, "ends", lambda *given: {"plain": {**ends(*given)["plain"], "1": 3}})  # as it lost two of five
+    steps = query(lake, "plain")
+    with pytest.raises(StepFailed, match="offset=5: the table has read up to there, and the topic ends with 3") as failed:
+        steps.awaitTermination(60)
+    assert isinstance(failed.value.__cause__, TopicError)
+    assert "may still recover it" in capsys.readouterr().err
+
+
+def test_what_lies_between_offsets_is_shared_out():
+    begin, end = {"t": {"0": 10, "1": 0, "2": 5}}, {"t": {"0": 110, "1": 1, "2": 5}}
+    assert _between(begin, end) == 101 and _limited(begin, end, 101) == end
+    assert _limited(begin, end, 10) == {"t": {"0": 20, "1": 1, "2": 5}}, "a partition with something gives at least one"
+    assert _between({"t": {"0": 10}}, {"t": {"0": 7}}) == 0
