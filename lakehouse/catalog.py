@@ -25,6 +25,7 @@ class Catalog:
     sources: dict[str, Source]
     tables: dict[str, Table]
     schemas: dict[str, object] = field(init=False, default_factory=dict, repr=False, compare=False)  # `plan.stored_schema`'s own
+    plans: dict[tuple, object] = field(init=False, default_factory=dict, repr=False, compare=False)  # `plan.plan_of`'s own
 
     def __iter__(self) -> Iterator[Table]:
         return iter(self.tables.values())

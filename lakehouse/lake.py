@@ -130,8 +130,12 @@ class Lake:
         return self.spark.read.schema(schema).option("basePath", str(path)).parquet(*map(str, files))
 
     def snapshots(self, versions: dict[str, int]) -> dict[str, DataFrame]:
-        """Inputs without event time, each at its pinned version."""
-        return {name: self.read(self.catalog.table(name), version) for name, version in versions.items()}
+        """Inputs without event time, each at its pinned version; through Delta only where rows are marked as replaced."""
+        tables = {self.catalog.table(name): version for name, version in versions.items()}
+        return {
+            table.name: self.read(table, version) if table.keeps else self._of_files(table, lambda file: True, version)
+            for table, version in tables.items()
+        }
 
 
 def _gone(catalog: Catalog, table: Table, path: Path, lost: list[dict]) -> CommitError:
@@ -139,6 +143,8 @@ def _gone(catalog: Catalog, table: Table, path: Path, lost: list[dict]) -> Commi
     remedy = "restore it from a backup: a record is computed from nothing else"
     if catalog.is_derived(table):
         remedy = f"`lakehouse repair {table.name}` computes its partition again"
+    if catalog.kind(table) == "snapshot":
+        remedy = f"`lakehouse backfill {table.name}` computes it again"
     if table.keeps:
         remedy = f"`lakehouse backfill {table.name}` has its job compute it whole, when it is started the next time"
     more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""

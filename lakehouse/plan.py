@@ -7,7 +7,7 @@ A judged row carries `_reason` (null for a good row), `_origin` and `_partition`
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeVar
 
@@ -239,23 +239,23 @@ def utc(moment: datetime) -> datetime:
 
 
 def plan_of(lake: Lake, table: Table, *, judged: bool = True) -> Plan:
-    """The plan of a table; `judged=False` leaves the expectations out, where only the columns are asked for."""
+    """The plan of a table; `judged=False` leaves the expectations out, where only the columns are asked for.
+
+    Made once for each table of a catalog.
+    """
+    known = lake.catalog.plans if lake.catalog.tables.get(table.name) is table else {}
+    if (table.name, judged) not in known:
+        rules = quality.row_rules(lake.spark, stored_schema(lake, table), table.expectations) if judged else ()
+        known[table.name, judged] = _planned(lake, table, rules)
+    return known[table.name, judged]
+
+
+def _planned(lake: Lake, table: Table, rules: Sequence[RowRule]) -> Plan:
     catalog = lake.catalog
-    kind = catalog.kind(table)
-    driving = catalog.driving_input(table)
-    bare = Plan(
-        table,
-        kind,
-        table.event_time
-        if kind == "record"
-        else catalog.event_time(driving if driving and kind == "window" else table),
-        driving.name if driving else table.inputs[0],
-        catalog.topics_of(table),
-        (),
-    )
-    if not judged or not table.expectations:
-        return bare
-    return replace(bare, rules=quality.row_rules(lake.spark, stored_schema(lake, table), table.expectations))
+    kind, driving = catalog.kind(table), catalog.driving_input(table)
+    timed = driving if driving and kind == "window" else table
+    moment = table.event_time if kind == "record" else catalog.event_time(timed)
+    return Plan(table, kind, moment, driving.name if driving else table.inputs[0], catalog.topics_of(table), rules)
 
 
 def stored_schema(lake: Lake, table: Table) -> StructType:

@@ -21,6 +21,7 @@ from lakehouse.table import Table
 
 if TYPE_CHECKING:
     import pyarrow
+    from deltalake.transaction import AddAction
 
 _CHECKPOINTS = 50  # commits from one of Delta's checkpoints to the next
 _PROPERTIES = {
@@ -120,17 +121,15 @@ def append(
     """Appends the rows of one micro-batch and returns the Delta version that has them.
 
     The batch is recorded in the same commit as the last one of `app` (`committed`); a batch `replayed` after that is
-    computed all the same, for its counts and, behind a stateful operator, for its state. The transaction is Delta's own;
-    the writer's options `txnAppId` and `txnVersion` would ask for the last batch before each commit, and Delta answers
-    by reading the state of the whole table: two thirds of the time of a small commit, for what the caller knows.
-    Two writers of one `app` still exclude each other: the one that commits second fails.
+    computed all the same, for its counts and, behind a stateful operator, for its state. Spark writes the files, as Delta
+    does, with their statistics; the commit is that of `append_few`. Delta's own would read the state of the whole table,
+    most of the time of a small commit, for what the caller knows. Two writers of one `app` exclude each other: the one that
+    commits second fails.
     """
     if replayed:
         rows.write.format("noop").mode("overwrite").save()
         return version_of(path, app, batch)
-    transaction = _transaction(rows.sparkSession, path, known=True)
-    files = transaction.writeFiles(rows._jdf)
-    return _commit_batch(rows.sparkSession, path, transaction, files, "Append", app, batch, metadata)
+    return small_commits.commit(_written(rows, path), path, app, batch, _text(app, batch, metadata))
 
 
 def append_few(rows: "pyarrow.Table", path: Path, app: str, batch: int, metadata: Mapping[str, object]) -> int:
@@ -164,7 +163,9 @@ def overwrite(rows: DataFrame, path: Path, metadata: Mapping[str, object]) -> in
 
 
 def _overwrite(rows: DataFrame, path: Path, partitions: Sequence[str] | None, text: str) -> int:
-    jvm, transaction = rows.sparkSession._jvm, _transaction(rows.sparkSession, path)
+    spark = rows.sparkSession
+    jvm = spark._jvm
+    transaction = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path)).startTransaction()
     actions = _in_place(rows, transaction, path, partitions)
     if partitions and not actions.size():
         return transaction.snapshot().version()
@@ -178,22 +179,26 @@ def _within(partitions: Sequence[str]) -> str:
     return f"{PARTITION} IN ({', '.join(repr(p) for p in partitions)})"
 
 
-def _transaction(spark: SparkSession, path: Path, *, known: bool = False):
-    """Begins at the table's present version; or at the last one `known` to this process: the commit finds what came after.
+def _written(rows: DataFrame, path: Path) -> "list[AddAction]":
+    """Has Spark write the rows as files of the table, which a commit is yet to name."""
+    found = _writer(rows.sparkSession, path).writeFiles(rows._jdf)
+    return [small_commits.added(json.loads(found.apply(n).json())["add"]) for n in range(found.size())]
 
-    For the present one Delta lists its log, and asks for the state of each file in it: of a table with a commit a second that
-    is soon most of the time that a short one takes. Behind each checkpoint it has to, once: beginning at versions that are
-    only known Delta remembers every commit since it first saw the table, and reads them all, if they are there, at a checkpoint.
+
+_bases: dict[Path, tuple[str, object]] = {}  # of each table: its id, and the snapshot by which Spark writes its files
+
+
+def _writer(spark: SparkSession, path: Path):
+    """A transaction of Delta's that writes files, and is never committed.
+
+    It asks its snapshot for columns and properties alone, so any will do: for the present one Delta lists the log, and asks for
+    the state of each file in it, once for each snapshot.
     """
-    jvm = spark._jvm
+    jvm, identity = spark._jvm, small_commits.identity(path)
     log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path))
-    if known:
-        last = log.unsafeVolatileSnapshot()
-        recent = last.version() - last.checkpointProvider().version() <= _CHECKPOINTS
-        there, next_one = ((path / "_delta_log" / f"{last.version() + n:020}.json").exists() for n in (0, 1))
-        if recent and there and not next_one:  # else it has been removed, and made anew, or others have committed since
-            return log.startTransaction(jvm.scala.Option.empty(), jvm.scala.Some(last))
-    return log.startTransaction()
+    if _bases.get(path, ("", None))[0] != identity:
+        _bases[path] = identity, log.update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty())
+    return log.startTransaction(jvm.scala.Option.empty(), jvm.scala.Some(_bases[path][1]))
 
 
 def _commit(path: Path, transaction, actions, operation) -> int:
@@ -230,18 +235,6 @@ def _removal(file: Mapping[str, object]) -> str:
     values = {name.removeprefix("partition."): file[name] for name in file if name.startswith("partition.")}
     gone = {"path": file["path"], "deletionTimestamp": time.time_ns() // 1_000_000, "dataChange": True}
     return json.dumps({"remove": gone | {"extendedFileMetadata": True, "partitionValues": values, "size": file["size_bytes"]}})
-
-
-def _commit_batch(
-    spark: SparkSession, path: Path, transaction, actions, mode: str, app: str, batch: int, metadata: Mapping[str, object]
-) -> int:
-    """Commits the JVM's list of actions with the batch as the last one of `app`."""
-    jvm = spark._jvm
-    delta, some, now = jvm.org.apache.spark.sql.delta, jvm.scala.Some, jvm.java.lang.System.currentTimeMillis()
-    transaction.readTxn().addOne(app)
-    mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, mode)()
-    update = getattr(delta, "DeltaOperations$StreamingUpdate")(mode, app, batch, some(_text(app, batch, metadata)))
-    return _commit(path, transaction, actions.appended(delta.actions.SetTransaction(app, batch, some(now))), update)
 
 
 def purge(path: Path, partitions: Sequence[str]) -> int:

@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from lakehouse import sinks
+from lakehouse.errors import CommitError
 from lakehouse.files import alone
 
 
@@ -19,7 +20,7 @@ def test_a_batch_is_recorded_with_its_rows_and_of_two_writers_the_second_fails(s
     assert (sinks.version(path), sinks.committed(path, "rows:live:1")) == (version, 7)
     assert sinks.append(rows, path, "rows:live:1", 7, {"inputs": {}}, replayed=True) == version, "computed, not written"
 
-    with pytest.raises(Exception, match="ConcurrentTransactionException"):
+    with pytest.raises(CommitError, match="rows:live:1 has committed batch 8 already"):
         sinks.append(rows, path, "rows:live:1", 8, {"inputs": Meanwhile(rows, path, 8)})
     sinks.append(rows, path, "rows:live:2", 0, {"inputs": Meanwhile(rows, path, 9)})  # another writer's batches are its own
     assert spark.read.format("delta").load(str(path)).count() == 4 * 3

@@ -287,16 +287,15 @@ class Meanwhile:
         return ""
 
 
-def test_a_writer_goes_on_when_what_it_first_saw_of_the_log_has_gone(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr(sinks, "_CHECKPOINTS", 4)
+def test_a_writer_goes_on_when_what_it_first_saw_of_the_log_has_gone(spark, tmp_path):
     path, rows = tmp_path / "rows", spark.range(20).selectExpr("id", "'p' AS _partition")
     sinks._create(path, rows.schema, True, "id", sinks._PROPERTIES | {"delta.checkpointInterval": "4"})
     place = Place("rows", path, lambda _: False, {})
     for batch in range(14):
         sinks.append(rows, path, "rows:live:1", batch, {})
         if batch == 9:
-            assert upkeep.maintain(Settings(root=tmp_path, versions=1), place).oldest == 8
-    assert max((path / "_delta_log").glob("*.checkpoint.parquet")).name.startswith(f"{12:020}")
+            assert upkeep.maintain(Settings(root=tmp_path, versions=1), place).oldest == 7
+    assert max((path / "_delta_log").glob("*.checkpoint.parquet")).name.startswith(f"{11:020}")
     assert sinks.committed(path, "rows:live:1") == 13 and DeltaTable(str(path)).count() == 14 * 20
 
 

@@ -1,7 +1,8 @@
-"""Rows of a short step, as Arrow, written and committed without a Spark job: rows, batch and position in one Delta commit.
+"""Commits without a Spark job: rows, batch and position in one Delta commit; the rows of a short step, as Arrow, or files.
 
-A commit by Spark costs a third of a CPU second whatever it holds; this one a fiftieth of that. The files are as Spark's own:
-Snappy, timestamps in microseconds, a folder for each partition, and the statistics of the columns that the table asks for.
+A commit by Spark costs a third of a CPU second whatever it holds; this one a fiftieth of that. The files of a short step are as
+Spark's own: Snappy, timestamps in microseconds, a folder for each partition, and the statistics of the columns that the table
+asks for.
 """
 
 import json
@@ -9,9 +10,10 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,7 +47,12 @@ def append(rows: pa.Table, path: Path, app: str, batch: int, metadata: str) -> i
     searched = _searched(table)
     partitioned = table.metadata().partition_columns == [PARTITION]
     columns = [field.name for field in table.schema().fields if not (partitioned and field.name == PARTITION)]
-    added = [_written(part, columns, path, key, searched) for key, part in _parts(rows, partitioned)]
+    files = [_written(part, columns, path, key, searched) for key, part in _parts(rows, partitioned)]
+    return commit(files, path, app, batch, metadata)
+
+
+def commit(files: Sequence[AddAction], path: Path, app: str, batch: int, metadata: str) -> int:
+    """As `append`, of files that are written already."""
     properties = CommitProperties(custom_metadata={"userMetadata": metadata}, app_transactions=[Transaction(app, batch)])
     # JVM writers look whether a version is there and then rename a file to it (`sinks`), so they must not look meanwhile
     with alone(path / "_delta_log" / ".commit.lock"):
@@ -57,13 +64,24 @@ def append(rows: pa.Table, path: Path, app: str, batch: int, metadata: str) -> i
                 "table, too; end one of them"
             )
         table.create_write_transaction(
-            added, "append", table.schema(), [PARTITION] if partitioned else None, commit_properties=properties
+            list(files), "append", table.schema(), table.metadata().partition_columns or None, commit_properties=properties
         )
         table.update_incremental()
         version = table.version()
         with _lock:
             _known[path] = table, delta_log.stamp(path, version)
     return version
+
+
+def added(file: Mapping) -> AddAction:
+    """A file that Spark has written, by what Delta's log would say of it."""
+    values, path = dict(file["partitionValues"]), unquote(file["path"])
+    return AddAction(path, file["size"], values, file["modificationTime"], True, file.get("stats") or "{}")
+
+
+def identity(path: Path) -> str:
+    """The id of the table that is there."""
+    return str(_table(path).metadata().id)
 
 
 def _table(path: Path) -> DeltaTable:
