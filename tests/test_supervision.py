@@ -20,7 +20,7 @@ import pytest
 from test_streaming_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
 
 from lakehouse import broker, catalog, ingest, jars, proof
-from lakehouse.errors import JobError
+from lakehouse.errors import CommitError, JobError
 from lakehouse.files import replace_file
 from lakehouse.kafka_options import client_config
 from lakehouse.lake import Lake
@@ -300,7 +300,7 @@ def attempted(settings: Settings, name: str, attempts: list[desired.Event]) -> b
     return False
 
 
-def test_a_writer_that_sleeps_while_another_takes_over_writes_nothing_and_delta_alone_would_let_it(spark, tmp_path):
+def test_a_writer_that_sleeps_while_another_takes_over_writes_nothing(spark, tmp_path):
     stage = Stage(spark, tmp_path / "root", sensors)
     record = stage.lake.catalog.table("sensor_readings")
     reading = {"sensor_id": "sensor-1", "event_time": "2026-01-01T00:00:00Z", "temperature_f": "50.00"}
@@ -317,6 +317,7 @@ def test_a_writer_that_sleeps_while_another_takes_over_writes_nothing_and_delta_
             with pytest.raises(JobError, match="runs it now"):
                 ingest.record_batch(asleep, asleep.plan.record({"sensor_topic": records}), 0, log)
     assert stage.rows("sensor_readings").count() == 1
-    # a transaction begun after the other's commit meets no conflict: the check is what keeps the row from being there twice
-    ingest.record_batch(replace(asleep, reached=lambda point: None), asleep.plan.record({"sensor_topic": records}), 0, log)
-    assert stage.rows("sensor_readings").count() == 2
+    unchecked = replace(asleep, reached=lambda point: None)
+    with pytest.raises(CommitError, match="has committed batch 0 already, so another process writes the table"):
+        ingest.record_batch(unchecked, asleep.plan.record({"sensor_topic": records}), 0, log)
+    assert stage.rows("sensor_readings").count() == 1, "the table's own commit refuses it, too"

@@ -90,7 +90,8 @@ class Stepped(ABC, Generic[P]):
         self.recentProgress: list[Report] = []  # of the last hundred steps; replaced and never changed, for others read it
         self.in_flight: tuple[int, str] | None = None  # the batch that is computed, or failed, and its range
         self.trouble = ""  # why its input cannot be read just now; it goes on by itself
-        self._stopping, self._error, self._idle = threading.Event(), None, threading.Event()
+        self._stopping, self._error = threading.Event(), None
+        self._idle = threading.Event()  # all that it knows of is read
         self._hurried = threading.Event()  # someone waits until all is read
         self._at = None  # the position; None before it is known
         self._began = time.monotonic() - pace.total_seconds()  # the last step
@@ -135,7 +136,8 @@ class Stepped(ABC, Generic[P]):
 
     @property
     def status(self) -> dict[str, bool]:
-        return {"isTriggerActive": self.isActive and not self._idle.is_set()}
+        """By Spark's name, whether a step is under way: waiting for rows, for its pace or for a broker is none."""
+        return {"isTriggerActive": self.isActive and self.in_flight is not None}
 
     def exception(self) -> StepFailed | None:
         return None if self.isActive else self._error

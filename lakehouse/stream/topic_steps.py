@@ -90,8 +90,10 @@ class TopicSteps(Stepped[Records]):
             return {}, 0  # it is stopped
         self._reader, self._at = TopicReader(settings, self.name, settings.step_rows), self._begins
         standing = checkpoints.standing(settings, table)
-        if standing.pending:
-            self._finish(standing.pending)
+        if pending := standing.pending:
+            self.in_flight = pending.batch, f"batch {pending.batch}, offsets to {json.dumps(pending.inputs)}"
+            self._finish(pending)
+            self.in_flight = None
         if self.available_now:
             self._until = self._asked()
         return self._at, standing.last.batch + 1 if standing.last else 0
