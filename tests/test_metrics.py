@@ -1,5 +1,6 @@
 """The exporter over a real lakehouse, with a job that runs and then is killed; dashboards and alerts against what it shows."""
 
+import inspect
 import json
 import os
 import re
@@ -36,6 +37,7 @@ from lakehouse.results import LastWindows
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.table import session, table, tumbling
 from lakehouse.tables import ads, visits
+from lakehouse.tables import sensors as tables_of_sensors
 from lakehouse.testing import Stage
 from lakehouse.verdicts import Found, Proofs, Verdicts
 from streaming_jobs import desired, metrics, progress, supervisor
@@ -45,6 +47,12 @@ ROOT = Path(__file__).parents[1]
 BEGIN = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 WORKLOAD = Workload(seed=7, rate=20, disorder_ms=2_000, late_share=0, malformed_share=0.05, partitions=2)
 PATHS = 120  # more than the keys that are shown
+IN_TENTHS = """
+
+@table(layer="gold", window=tumbling("10 minutes"), keys=["sensor_id"], late="redirect")
+def sensor_tenths(valid_readings):
+    return valid_readings.groupBy("window", "sensor_id").agg(F.count("*").alias("readings"))
+"""  # long windows, so Spark keeps state for them
 Labels = dict[str, str]
 Exposed = dict[str, list[tuple[Labels, float]]]
 
@@ -59,12 +67,16 @@ class Running(NamedTuple):
 
 @pytest.fixture(scope="module")
 def running(spark, tmp_path_factory, quick_jvm) -> Iterator[Running]:
-    root = tmp_path_factory.mktemp("metrics")
-    tables = tuple(f"lakehouse.tables.{name}" for name in ("sensors", "ads", "visits"))
+    root, modules = tmp_path_factory.mktemp("metrics"), tmp_path_factory.mktemp("modules")
+    (modules / "sensors.py").write_text(inspect.getsource(tables_of_sensors) + IN_TENTHS)
+    tables = ("sensors", "lakehouse.tables.ads", "lakehouse.tables.visits")
     nightly = {"visits": "scheduled 0 3 * * *"}
     settings = Settings(root=root, jars=from_environment().jars, tables=tables, spark_conf=quick_jvm, freshness=nightly)
     desired.wish(settings, "visits", "running", "a test")
     broker.start(settings, jars.resolve(settings.jars))
+    path = pytest.MonkeyPatch()
+    path.syspath_prepend(modules)
+    path.setenv("PYTHONPATH", str(modules), prepend=os.pathsep)
     try:
         sent = produce(settings, 0, 3)
         with ThreadPoolExecutor() as beside:  # the job's process takes as long to start as the other tables to be filled
@@ -79,13 +91,16 @@ def running(spark, tmp_path_factory, quick_jvm) -> Iterator[Running]:
             sent += produce(settings, minute, minute + 1)
             awaited(lambda expected=sent: arrived(settings, "sensor_readings") >= expected, "recorded")
         proof.reconcile(lake, derived[1])
-        awaited(lambda: arrived_in_status(settings) >= sent, "told by the status file")
+        awaited(lambda: of_query(settings, "sensor_readings").rows >= sent, "told by the status file")
+        awaited(lambda: of_query(settings, "sensor_tenths").state_rows, "state of Spark's in the status file")
         yield Running(settings, exposition(settings), sent)
     finally:
         now = supervisor.status(settings, "sensors")
         if now and now.alive:
             psutil.Process(now.pid).kill()
         broker.stop(settings)
+        path.undo()
+        sys.modules.pop("sensors", None)
 
 
 def views_and_visits(stage: Stage) -> None:
@@ -114,8 +129,8 @@ def arrived(settings: Settings, name: str) -> int:
     return sum(c.arrived for c in Journal(settings, catalog.load(settings).table(name)).live())
 
 
-def arrived_in_status(settings: Settings) -> int:
-    return next((q.rows for q in progress.read(settings, "sensors").queries if q.table == "sensor_readings"), 0)
+def of_query(settings: Settings, table: str) -> progress.QueryStatus:
+    return next(q for q in progress.read(settings, "sensors").queries if q.table == table)
 
 
 def awaited(condition: Callable[[], bool], what: str, seconds: float = 120) -> None:
@@ -173,7 +188,7 @@ def test_a_running_job_as_it_stands(running, exposed):
     assert value(exposed, "lakehouse_table_rows_total", table="sensor_readings") == running.sent
     assert value(exposed, "lakehouse_table_quarantined_rows_total", table="sensor_readings") > 0
     assert value(exposed, "lakehouse_table_dropped_by_spark_total", table="sensor_averages") == 0
-    assert value(exposed, "lakehouse_table_state_bytes", table="sensor_trends") > 0
+    assert value(exposed, "lakehouse_table_state_bytes", table="sensor_tenths") > 0
     lags = [known for known, _ in exposed["lakehouse_table_lag_records"]]
     assert sorted((lag["topic"], lag["partition"]) for lag in lags) == [("sensor-readings", "0"), ("sensor-readings", "1")]
 

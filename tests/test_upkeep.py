@@ -55,7 +55,10 @@ def stage(spark, tmp_path) -> Stage:
 @pytest.mark.parallel
 def test_a_table_is_kept_up_beside_its_streams(stage):
     settings, catalog = stage.lake.settings, stage.lake.catalog
-    valid, before, files = stage.lake.path(catalog.table("valid_readings")), digests(stage), everything(settings.root)
+    valid, before = stage.lake.path(catalog.table("valid_readings")), digests(stage)
+    for commit in (valid / "_delta_log").glob("*.json"):
+        commit.with_suffix(".crc").touch()  # a summary of each commit, as Delta's own writers leave it
+    files = everything(settings.root)
     hours = files_of(valid)
     assert sorted(hours) == ["2026-01-01-00", "2026-01-01-01", "2026-01-01-02"] and min(hours.values()) > 1
     planned = {u.table: u for u in maintain.planned(settings, catalog)}
