@@ -10,7 +10,7 @@ from pathlib import Path
 import portalocker
 import pytest
 from stories.suites import Player
-from stories.work import QUICK_JVM
+from stories.work import LASTING_JVM, QUICK_JVM
 
 from lakehouse import session
 from lakehouse.settings import Settings, from_environment
@@ -18,6 +18,10 @@ from lakehouse.tables import sensors
 from lakehouse.testing import Stage
 
 _LONG = ("assets", "updates", "equivalence", "batch_jobs", "bad_input", "windows", "visits", "backfill")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--lasting", action="store_true", help="the JVM of the tests compiles in full, for half an hour and more")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,9 +36,10 @@ def quick_jvm() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def spark(quick_jvm):
+def spark(pytestconfig):
     """The session of all tests."""
-    spark = session.create(Settings(jars=from_environment().jars, spark_conf=quick_jvm, shuffle_partitions=1), "tests")
+    jvm = LASTING_JVM if pytestconfig.getoption("lasting") else QUICK_JVM
+    spark = session.create(Settings(jars=from_environment().jars, spark_conf=jvm, shuffle_partitions=1), "tests")
     yield spark
     spark.stop()
 
