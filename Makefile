@@ -67,8 +67,8 @@ lock: $(BIN)/uv ## bring requirements.lock up to date with pyproject.toml
 
 setup: $(READY) ## make .venv and fetch the jars, once
 	@$(CHECK_JAVA)
-	@$(BIN)/python -m lakehouse.jars
-	@$(BIN)/python -m lakehouse.class_data
+	@$(BIN)/python -m lakehouse.runtime.jars
+	@$(BIN)/python -m lakehouse.cli.record_classes
 
 $(READY): $(LOCKED) pyproject.toml lakehouse/__init__.py
 	@$(BIN)/pip install --quiet --no-index --no-deps --no-build-isolation --editable .

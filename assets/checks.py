@@ -13,16 +13,17 @@ from pydantic import Field
 from assets import partitions
 from assets.metadata import of_certificate
 from assets.resources import PROOF, Lakehouse, refusals
-from lakehouse import coverage
-from lakehouse.catalog import Catalog
-from lakehouse.frontier import Certificate, frontier
+from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, Range, text
+from lakehouse.reconcile import coverage
+from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
-from lakehouse.table import Table
-from lakehouse.verdicts import Verdicts
+from lakehouse.storage.certificates import Certificate
+from lakehouse.storage.journal import frontier
 
 if TYPE_CHECKING:
-    from lakehouse.quality import SuiteResult
+    from lakehouse.transform.quality import SuiteResult
 
 EXPECTATIONS_HOLD = "expectations_hold"
 STREAM_EQUALS_BATCH = "stream_equals_batch"
@@ -58,10 +59,10 @@ def _stream_equals_batch(table: Table) -> dg.AssetChecksDefinition:
 
 def proven(lakehouse: Lakehouse, table: Table, *spans: Range | None) -> Certificate:
     """Reconciles each of the `spans`, on record; one certificate in sum."""
-    from lakehouse import proof
+    from lakehouse.reconcile import reconciliation
 
     with refusals():
-        return proof.summed([c for span in spans for c in proof.prove(lakehouse.lake_of(table), table, span)])
+        return reconciliation.summed([c for span in spans for c in reconciliation.prove(lakehouse.lake_of(table), table, span)])
 
 
 def verdict(settings: Settings, proof: Certificate) -> dict[str, object]:
@@ -88,8 +89,8 @@ def _expectations_hold(table: Table, partitioned: bool) -> dg.AssetChecksDefinit
         pool=PROOF,
     )
     def check(config: Closed, lakehouse: Lakehouse) -> dg.AssetCheckResult:
-        from lakehouse import quality
-        from lakehouse.event_time import between, instant_of
+        from lakehouse.transform import quality
+        from lakehouse.transform.lateness import between, instant_of
 
         rows, where = lakehouse.lake_of(table).read(table), "all"
         if partitioned:

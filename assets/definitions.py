@@ -6,7 +6,7 @@ import dagster as dg
 
 from assets import checks, proving, scheduled, schedules, sensors, streams, tables, upkeep
 from assets.resources import Lakehouse
-from lakehouse import catalog
+from lakehouse.declare import catalog
 from lakehouse.settings import Settings, from_environment
 
 

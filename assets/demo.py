@@ -41,7 +41,7 @@ def demo(
     ui: Annotated[bool, typer.Option(help="Start the Dagster UI and daemon")] = True,
 ) -> None:
     """Start everything and show it at work; with --seconds end with a proof: exit code 0 only if every range is EQUAL."""
-    from lakehouse.console import out
+    from lakehouse.cli.console import out
     from lakehouse.settings import from_environment
 
     console, stopping = out(), threading.Event()
@@ -75,14 +75,15 @@ class _Demo:
         self.running: dict[str, list[Callable[[], object]]] = {}
 
     def start(self, history: str, port: int | None) -> None:
-        from lakehouse import broker, catalog, jars
+        from lakehouse.declare import catalog
+        from lakehouse.runtime import jars, kafka_broker
 
         settings = self.settings
         where = f", the Dagster UI on http://localhost:{port}" if port else ""
         self.console.print(f"[dim]a minute or two until all of it runs{where}; data in {settings.root}[/dim]")
         if not settings.bootstrap_servers:
-            self._step("Kafka broker", "broker", lambda: broker.stop(settings),
-                       lambda: broker.start(settings, jars.resolve(settings.jars)))  # fmt: skip
+            self._step("Kafka broker", "broker", lambda: kafka_broker.stop(settings),
+                       lambda: kafka_broker.start(settings, jars.resolve(settings.jars)))  # fmt: skip
         first, *others = catalog.load(settings).pipelines()
         for pipeline in (first, *others):
             for member in settings.members(pipeline):
@@ -120,9 +121,11 @@ class _Demo:
 
     def prove(self) -> int:
         """Reconciles every table that is computed, up to its frontier; 0 only if each has rows there and is EQUAL."""
-        from lakehouse import catalog, proof, session
+        from lakehouse.declare import catalog
         from lakehouse.errors import LakehouseError
-        from lakehouse.lake import Lake
+        from lakehouse.reconcile import reconciliation
+        from lakehouse.runtime import session
+        from lakehouse.storage.lake import Lake
 
         loaded = catalog.load(self.settings)
         with self.console.status("reconciling: every range again, as batch"):
@@ -130,7 +133,7 @@ class _Demo:
             with session.opened(self.settings, "demo proof") as spark:
                 for table in wanted:
                     try:
-                        found.append(proof.reconcile(Lake(spark, self.settings, loaded), table))
+                        found.append(reconciliation.reconcile(Lake(spark, self.settings, loaded), table))
                     except LakehouseError as err:
                         self.console.print(f"[red]{err}[/red]")
         self.console.print(_proof_table(found))
@@ -213,12 +216,13 @@ class _Demo:
     def _shown(self, address: str, left: float):
         from rich.console import Group
 
-        from lakehouse import catalog, frontier
+        from lakehouse.declare import catalog
+        from lakehouse.storage import certificates
         from streaming_jobs import supervisor
         from streaming_jobs.views import queries_table
 
         pipelines = catalog.load(self.settings).pipelines()
-        last = {c.table: f"{c.verdict} {c.at:%H:%M:%S}" for c in frontier.certificates(self.settings)}
+        last = {c.table: f"{c.verdict} {c.at:%H:%M:%S}" for c in certificates.certificates(self.settings)}
         jobs = queries_table([(p, supervisor.status(self.settings, p)) for p in pipelines], last)
         until = f"{left:.0f} s left" if left != float("inf") else "Ctrl-C ends everything"
         return Group(jobs, f"Dagster: [bold]{address}[/bold] · {until}")

@@ -5,12 +5,11 @@ from collections.abc import Iterator
 import dagster as dg
 
 from assets import staleness
-from lakehouse import hooks
-from lakehouse.catalog import Catalog
-from lakehouse.hooks import Notice
+from lakehouse.declare.catalog import Catalog
+from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
-from lakehouse.verdicts import Verdicts
-from streaming_jobs import notices
+from streaming_jobs import notices, notifications
+from streaming_jobs.notifications import Notice
 
 
 def tell_hooks(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
@@ -24,11 +23,11 @@ def tell_hooks(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
         description="Tells LAKEHOUSE_HOOK_COMMAND and LAKEHOUSE_HOOK_URL what went wrong, each thing once.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        if not hooks.wanted(settings):
+        if not notifications.wanted(settings):
             return dg.SkipReason("no hook: neither LAKEHOUSE_HOOK_COMMAND nor LAKEHOUSE_HOOK_URL is set")
         found = [n for pipeline in catalog.pipelines() for n in notices.of_job(settings, pipeline)]
         found += [*_different(catalog, verdicts), *staleness.stale(settings, catalog, context.instance)]
-        failures = hooks.tell(settings, found)
+        failures = notifications.tell(settings, found)
         for failure in failures:
             context.log.warning(failure)
         return dg.SkipReason("; ".join(failures) or "everything is told")

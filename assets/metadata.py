@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from lakehouse.catalog import table_path
-from lakehouse.coverage import Coverage, Stored
-from lakehouse.event_time import ARRIVAL, ORIGIN, PARTITION
-from lakehouse.frontier import NOTHING, Certificate, Commit
+from lakehouse.declare.catalog import table_path
+from lakehouse.declare.columns import ARRIVAL, ORIGIN, PARTITION
+from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, Range, parse_instant, text
+from lakehouse.reconcile.coverage import Coverage, Stored
 from lakehouse.settings import Settings
-from lakehouse.table import Table
+from lakehouse.storage.certificates import Certificate
+from lakehouse.storage.commits import NOTHING, Commit
 from streaming_jobs import desired
 from streaming_jobs.desired import Desired, Event
 from streaming_jobs.progress import JobStatus, QueryStatus

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from lakehouse.catalog import Catalog
-from lakehouse.frontier import Journal
-from lakehouse.ranges import Range, partition_format
+from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.table import Table
+from lakehouse.ranges import GRAINS, Range, partition_format
 from lakehouse.settings import Settings
-from lakehouse.table import GRAINS, Table
+from lakehouse.storage.journal import Journal
 
 
 def definition(settings: Settings, table: Table) -> dg.TimeWindowPartitionsDefinition:

@@ -9,11 +9,11 @@ from pydantic import Field
 from assets import checks
 from assets.metadata import of_coverage
 from assets.resources import BOUNDED, PROOF, Lakehouse, refusals
-from lakehouse import coverage
-from lakehouse.catalog import Catalog
-from lakehouse.frontier import frontier
+from lakehouse.declare.catalog import Catalog
 from lakehouse.ranges import parse_range, text
+from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
+from lakehouse.storage.journal import frontier
 
 _PROVE, _REPAIR = "reconcile_ranges", "repair_table"
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Self
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
-from lakehouse import catalog
+from lakehouse.declare import catalog
+from lakehouse.declare.table import Table
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, from_environment
-from lakehouse.table import Table
 
 if TYPE_CHECKING:
-    from lakehouse.lake import Lake
+    from lakehouse.storage.lake import Lake
 
 # pools: with a limit of one run each (dagster.yaml) a backfill holds up neither a proof nor the start of a stream
 BOUNDED = "bounded"
@@ -79,8 +79,8 @@ class Lakehouse(dg.ConfigurableResource):
         return self._lake if self._lake is not None and self._at == master else self._opened(master)
 
     def _opened(self, master: str) -> "Lake":
-        from lakehouse import session
-        from lakehouse.lake import Lake
+        from lakehouse.runtime import session
+        from lakehouse.storage.lake import Lake
 
         self._close()
         spark = self._held.enter_context(session.opened(replace(self.settings, spark_master=master), BOUNDED))

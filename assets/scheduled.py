@@ -10,7 +10,7 @@ import dagster as dg
 from assets.metadata import instant
 from assets.resources import Lakehouse, refusals
 from assets.streams import asked_by, observed
-from lakehouse.catalog import Catalog
+from lakehouse.declare.catalog import Catalog
 from lakehouse.ranges import parse_instant
 from lakehouse.settings import Settings
 from streaming_jobs import scheduled, supervisor

@@ -8,10 +8,10 @@ from pydantic import Field
 
 from assets.metadata import of_commit
 from assets.resources import BOUNDED, Lakehouse, refusals
-from lakehouse.catalog import Catalog
-from lakehouse.frontier import Commit
+from lakehouse.declare.catalog import Catalog
 from lakehouse.ranges import Range
 from lakehouse.settings import Settings
+from lakehouse.storage.commits import Commit
 
 
 @dg.op(pool=BOUNDED)

@@ -13,12 +13,13 @@ import dagster as dg
 from assets import automation, hooks, partitions
 from assets.metadata import column_schema, instant, of_commit, of_partition
 from assets.streams import observed
-from lakehouse import coverage
-from lakehouse.catalog import Catalog
-from lakehouse.frontier import NOTHING, Commit, Journal, frontier
+from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, Range, parse_instant, partition_range
+from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
-from lakehouse.table import Table
+from lakehouse.storage.commits import NOTHING, Commit
+from lakehouse.storage.journal import Journal, frontier
 from streaming_jobs import desired, reconciler, supervisor
 from streaming_jobs.progress import JobStatus
 

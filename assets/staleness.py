@@ -5,13 +5,13 @@ from datetime import timedelta
 
 import dagster as dg
 
-from lakehouse.catalog import Catalog
+from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.table import Table
 from lakehouse.durations import duration
-from lakehouse.frontier import frontier
-from lakehouse.hooks import Notice
-from lakehouse.ranges import text
+from lakehouse.ranges import GRAINS, text
 from lakehouse.settings import Settings
-from lakehouse.table import GRAINS, Table
+from lakehouse.storage.journal import frontier
+from streaming_jobs.notifications import Notice
 
 
 def policy(settings: Settings, catalog: Catalog, table: Table) -> dg.FreshnessPolicy | None:

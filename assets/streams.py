@@ -11,8 +11,8 @@ from pydantic import Field
 
 from assets.metadata import instant, of_job
 from assets.resources import Lakehouse, refusals
-from lakehouse.catalog import Catalog
-from lakehouse.inputs import KafkaSource
+from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.sources import KafkaSource
 from lakehouse.settings import RESOURCES, Settings
 from streaming_jobs import desired, scheduled, supervisor
 from streaming_jobs.progress import JobStatus

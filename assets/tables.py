@@ -8,13 +8,14 @@ from assets import partitions, staleness
 from assets.metadata import column_schema, instant, of_backfill, of_commit, of_outcome, of_partition
 from assets.resources import BOUNDED, Lakehouse, refusals
 from assets.streams import job_key
-from lakehouse import coverage
-from lakehouse.catalog import Catalog, table_path
-from lakehouse.frontier import Commit, frontier
-from lakehouse.inputs import KafkaSource, Source
+from lakehouse.declare.catalog import Catalog, table_path
+from lakehouse.declare.sources import KafkaSource, Source
+from lakehouse.declare.table import Table
 from lakehouse.ranges import Range
+from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
-from lakehouse.table import Table
+from lakehouse.storage.commits import Commit
+from lakehouse.storage.journal import frontier
 
 
 def specs_and_assets(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec | dg.AssetsDefinition]:
@@ -76,10 +77,10 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
 def _snapshot(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDefinition:
     @dg.asset(key=table.name, deps=_deps(catalog, table), pool=BOUNDED, **_shown(settings, catalog, table))
     def rebuild(lakehouse: Lakehouse) -> dg.MaterializeResult:
-        from lakehouse import bounded
+        from lakehouse.batch import reference_tables
 
         with refusals():
-            commit = bounded.rebuild(lakehouse.lake_of(table), table)
+            commit = reference_tables.rebuild(lakehouse.lake_of(table), table)
         version, found = coverage.stored(lakehouse.settings, table)
         now = {"changed": commit is not None, "rows": sum(p.rows for p in found.values()), "delta_version": version}
         return dg.MaterializeResult(metadata=(of_commit(commit) if commit else {}) | now)

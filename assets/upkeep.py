@@ -12,7 +12,7 @@ from dagster._core.storage.event_log.schema import SqlEventLogStorageTable as Ev
 from sqlalchemy import func, select
 
 from assets.resources import BOUNDED, Lakehouse, refusals
-from lakehouse import catalog
+from lakehouse.declare import catalog
 
 KEPT = timedelta(days=7)
 JOBS = ("reconcile", "repair", "update", "maintain")  # their runs go: what they did stands in partitions, checks and certificates

@@ -8,7 +8,7 @@ import typer
 from lakehouse.settings import Settings, from_environment
 
 if TYPE_CHECKING:
-    from lakehouse.catalog import Catalog
+    from lakehouse.declare.catalog import Catalog
 
 Name = Annotated[str, typer.Argument(metavar="TABLE", help="A derived table, as `lakehouse tables` lists it")]
 Start = Annotated[str | None, typer.Option(help="First instant, ISO 8601, UTC unless it says otherwise")]
@@ -18,7 +18,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be read 
 
 def asked(start: str | None, end: str | None) -> "tuple[Settings, Catalog, datetime | None, datetime | None]":
     """The settings, their tables, and the two ends of a range. Raises RangeError for what is no instant."""
-    from lakehouse.catalog import load
+    from lakehouse.declare.catalog import load
     from lakehouse.ranges import parse_instant
 
     settings = from_environment()

@@ -11,15 +11,17 @@ from datetime import UTC, datetime
 
 from batch_jobs.planning import Backfill, plan, reading
 from batch_jobs.publisher import publishing
-from lakehouse import bounded, sinks, updates
+from lakehouse.batch import compute, late_merge, reference_tables
+from lakehouse.batch.late_merge import Dirt
+from lakehouse.batch.publish import publish
+from lakehouse.declare.table import Table
 from lakehouse.durations import duration
-from lakehouse.frontier import Commit, frontier
-from lakehouse.lag import lag
-from lakehouse.lake import Lake
-from lakehouse.publication import publish
 from lakehouse.ranges import EPOCH, Range, partition_range
-from lakehouse.table import Table
-from lakehouse.updates import Dirt
+from lakehouse.storage.commits import Commit
+from lakehouse.storage.journal import frontier
+from lakehouse.storage.lake import Lake
+from lakehouse.stream.lag import lag
+from lakehouse.transform import creation
 
 _LOOK = 1.0  # seconds between two looks at how far the streams are
 
@@ -48,16 +50,16 @@ def pending(lake: Lake, planned: Backfill) -> dict[str, list[str]]:
     """Of the tables that read this one the partitions that wait for a bounded run to show what was rewritten; from journals."""
     table, found = lake.catalog.table(planned.table), {}
     for other, span in reading(lake.catalog, table, planned.span):
-        waiting = updates.outdated(lake.settings, lake.catalog, other)
+        waiting = late_merge.outdated(lake.settings, lake.catalog, other)
         found[other.name] = [p for p in waiting if p in set(span.partitions(other.grain))]
     return {name: partitions for name, partitions in found.items() if partitions}
 
 
 def _run(lake: Lake, table: Table, planned: Backfill, cascade: bool) -> Iterator[Commit]:
     with publishing(lake.settings, table):
-        sinks.create(lake, table)  # refuses other columns than those on disk
+        creation.create(lake, table)  # refuses other columns than those on disk
         if not planned.run:
-            yield bounded.backfill(lake, table, planned.span)
+            yield compute.backfill(lake, table, planned.span)
         else:
             units = [partition_range(p, table.grain) for p in planned.partitions if p not in planned.done]
             yield from _published(lake, table, units, planned.at_once, planned.run)
@@ -69,13 +71,13 @@ def _followed(lake: Lake, table: Table, span: Range, at_once: int) -> Iterator[C
     """Has what is closed of `span` show what was rewritten in the table's input; what is open waits until it closes."""
     with publishing(lake.settings, table):
         end = min(span.end, frontier(lake.settings, table) or EPOCH)
-        units = (partition_range(p, table.grain) for p in updates.outdated(lake.settings, lake.catalog, table))
+        units = (partition_range(p, table.grain) for p in late_merge.outdated(lake.settings, lake.catalog, table))
         closed = [u for u in units if span.start <= u.start and u.end <= end]
         if closed:
-            sinks.create(lake, table)
+            creation.create(lake, table)
         if table.window and table.window.kind == "session":  # one may go on in any later partition: all up to there in one
             dirt = [Dirt(p, True) for unit in closed for p in unit.partitions(table.grain)]
-            yield from (bounded.backfill(lake, table, each) for each in updates.session_spans(lake, table, dirt))
+            yield from (compute.backfill(lake, table, each) for each in late_merge.session_spans(lake, table, dirt))
         else:
             yield from _published(lake, table, closed, at_once)
 
@@ -86,7 +88,7 @@ def _published(lake: Lake, table: Table, units: Sequence[Range], at_once: int, r
         _give_way(lake)
         started = time.monotonic()
         left -= len(chunk)
-        computed = bounded.compute(lake, table, Range(chunk[0].start, chunk[-1].end))
+        computed = compute.compute(lake, table, Range(chunk[0].start, chunk[-1].end))
         yield from publish(lake, table, computed, chunk, started, run=run, left=left)
 
 
@@ -111,7 +113,7 @@ def _give_way(lake: Lake) -> None:
 
 def _rebuilt(lake: Lake, table: Table) -> Iterator[Commit]:
     with publishing(lake.settings, table):
-        if commit := bounded.rebuild(lake, table):
+        if commit := reference_tables.rebuild(lake, table):
             yield commit
 
 

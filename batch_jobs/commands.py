@@ -9,8 +9,8 @@ import typer
 from batch_jobs import views
 from batch_jobs.arguments import DryRun, End, Name, Start, asked
 from batch_jobs.proof_commands import app  # these here are the rest of them
-from lakehouse import console
-from lakehouse.console import AsJson
+from lakehouse.cli import console
+from lakehouse.cli.console import AsJson
 from lakehouse.errors import RangeError
 
 
@@ -36,8 +36,8 @@ def backfill(
     by its own job. Exit code 0 when done, 2 when refused.
     """
     from batch_jobs import backfill as job
-    from lakehouse import session
-    from lakehouse.lake import Lake
+    from lakehouse.runtime import session
+    from lakehouse.storage.lake import Lake
 
     settings, catalog, first, last = asked(start, end)
     # a range is refused before a JVM starts: planning reads logs only
@@ -70,9 +70,9 @@ def seam(table: Name, as_json: AsJson = False) -> None:
     Killed and run again, it goes on where it was. Exit code 0 when done, 2 when refused.
     """
     from batch_jobs import seam as job
-    from lakehouse import session
-    from lakehouse.frontier import seam_of
-    from lakehouse.lake import Lake
+    from lakehouse.runtime import session
+    from lakehouse.storage.handovers import seam_of
+    from lakehouse.storage.lake import Lake
 
     settings, catalog, _, _ = asked(None, None)
     catalog.check_derived(catalog.table(table))  # refused before a JVM starts
@@ -102,8 +102,8 @@ def update(
     done, 2 when refused.
     """
     from batch_jobs import update as job
-    from lakehouse import session
-    from lakehouse.lake import Lake
+    from lakehouse.runtime import session
+    from lakehouse.storage.lake import Lake
 
     settings, catalog, _, _ = asked(None, None)
     found = job.waiting(settings, catalog, table)
@@ -136,8 +136,8 @@ def erase(
     when done, 1 when the answer is no, 2 when refused.
     """
     from batch_jobs import erase as job
-    from lakehouse import session
-    from lakehouse.lake import Lake
+    from lakehouse.runtime import session
+    from lakehouse.storage.lake import Lake
 
     settings, catalog, _, _ = asked(None, None)
     catalog.table(table)  # an unknown name is refused before a JVM starts
@@ -175,8 +175,8 @@ def reinject(
     0 when done, 2 when refused.
     """
     from batch_jobs import reinject as job
-    from lakehouse import session
-    from lakehouse.lake import Lake
+    from lakehouse.runtime import session
+    from lakehouse.storage.lake import Lake
 
     settings, catalog, _, _ = asked(None, None)
     catalog.table(table)  # an unknown name is refused before a JVM starts

@@ -12,14 +12,15 @@ from pyspark.sql import functions as F
 
 from batch_jobs import other_code, side
 from batch_jobs.side import ARRIVED, Side
-from lakehouse import bounded, session
-from lakehouse.catalog import Catalog
-from lakehouse.digest import EMPTY, NONE, Difference, Digest, differences, digests_by
-from lakehouse.event_time import PARTITION, WINDOW
-from lakehouse.lake import Lake
+from lakehouse.batch import compute
+from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.columns import PARTITION, WINDOW
+from lakehouse.declare.table import Table
 from lakehouse.ranges import Range
+from lakehouse.runtime import session
 from lakehouse.settings import Settings
-from lakehouse.table import Table
+from lakehouse.storage.digest import EMPTY, NONE, Difference, Digest, differences, digests_by
+from lakehouse.storage.lake import Lake
 
 _EXAMPLES = 20
 
@@ -65,13 +66,13 @@ def run(settings: Settings, catalog: Catalog, table_name: str, span: Range, code
     """
     table = catalog.table(table_name)
     lake = Lake(None, settings, catalog)  # type: ignore[arg-type]
-    bounded.check_range(lake, table, span, whole_partitions=False)
+    compute.check_range(lake, table, span, whole_partitions=False)
     with tempfile.TemporaryDirectory(prefix="lakehouse-diff-") as folder:
         place = Path(folder)
         after = other_code.compute(settings, table, span, code, place)  # before this process has a JVM as well
         with session.opened(settings, f"diff {table.name}") as spark:
             here = Lake(spark, settings, catalog)
-            before = side.compute(here, table.name, span, table.grain, place / "before", after.inputs)
+            before = side.write(here, table.name, span, table.grain, place / "before", after.inputs)
             return _diff(spark, catalog, table, span, code, (before, after), place)
 
 

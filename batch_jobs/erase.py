@@ -4,23 +4,23 @@ import sys
 from contextlib import ExitStack
 
 from batch_jobs.publisher import publishing
-from lakehouse import erasing, following
-from lakehouse.erasing import Erasure
-from lakehouse.lake import Lake
+from lakehouse.maintenance import erasure, propagate
+from lakehouse.maintenance.erasure import Erasure
+from lakehouse.storage.lake import Lake
 
 
 def planned(lake: Lake, name: str, where: str) -> Erasure:
     """What `run` would do, refusing what it would refuse; changes nothing."""
-    return erasing.planned(lake, lake.catalog.table(name), where)
+    return erasure.planned(lake, lake.catalog.table(name), where)
 
 
 def run(lake: Lake, name: str, where: str) -> Erasure:
     """Erases the rows of that record which meet the condition. Raises UnknownTable, RangeError, JobError."""
     record = lake.catalog.table(name)
     with ExitStack() as held:
-        for table in (record, *following.derived(lake, record)):
+        for table in (record, *propagate.derived(lake, record)):
             held.enter_context(publishing(lake.settings, table))
-        return erasing.erase(lake, record, where)
+        return erasure.erase(lake, record, where)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,13 @@ import sys
 from collections.abc import Iterator
 
 from batch_jobs.publisher import publishing
-from lakehouse import frontier, upkeep
-from lakehouse.catalog import Catalog
+from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, JobError
+from lakehouse.maintenance import upkeep
+from lakehouse.maintenance.upkeep import Upkeep
 from lakehouse.settings import Settings
-from lakehouse.table import Table
-from lakehouse.upkeep import Upkeep
+from lakehouse.storage import ledger
 
 
 def planned(settings: Settings, catalog: Catalog, name: str | None = None) -> list[Upkeep]:
@@ -32,7 +33,7 @@ def run(settings: Settings, catalog: Catalog, name: str | None = None) -> Iterat
         except (JobError, CommitError) as err:
             refused.append(str(err))
     if name is None:
-        frontier.flush(settings, catalog)
+        ledger.flush(settings, catalog)
         for place in upkeep.ledgers(settings):
             yield upkeep.maintain(settings, place)
     if refused:

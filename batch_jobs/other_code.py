@@ -11,14 +11,14 @@ import sys
 from pathlib import Path
 
 from batch_jobs.side import Side
+from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
 from lakehouse.ranges import Range, text
 from lakehouse.settings import Settings, to_environment
-from lakehouse.table import Table
 
 
 def compute(settings: Settings, table: Table, span: Range, code: str, place: Path) -> Side:
-    """As `side.compute`, by the code that `code` names; its rows are in `place / "after"`. Raises JobError.
+    """As `side.write`, by the code that `code` names; its rows are in `place / "after"`. Raises JobError.
 
     `place` is an empty folder, which the caller removes.
     """

@@ -5,13 +5,16 @@ from datetime import datetime, timedelta
 from itertools import islice
 
 from batch_jobs.publisher import holder
-from lakehouse import bounded, delta_log, event_time, ranges, updates
-from lakehouse.catalog import Catalog
+from lakehouse import ranges
+from lakehouse.batch import compute, late_merge
+from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.columns import PARTITION, WINDOW
+from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
-from lakehouse.event_time import PARTITION
-from lakehouse.lake import Lake
-from lakehouse.ranges import Range, partition_range
-from lakehouse.table import GRAINS, Table
+from lakehouse.ranges import GRAINS, Range, partition_range
+from lakehouse.storage import delta_log
+from lakehouse.storage.lake import Lake
+from lakehouse.transform import lateness
 
 _RUNS = 100  # the last ones tell how fast the next will be
 
@@ -70,9 +73,9 @@ def plan(
             raise RangeError(f"table={table.name}: a backfill needs both ends of its range; give --start and --end")
         return None
     span = Range(start, end)
-    ahead = bounded.check_range(lake, table, span, whole_partitions=True)
+    ahead = compute.check_range(lake, table, span, whole_partitions=True)
     driving = catalog.driving_input(table)
-    context = event_time.context(span, table)
+    context = lateness.context(span, table)
     partitions = tuple(span.partitions(table.grain))
     inputs, mine = delta_log.files(lake.path(driving)), set(partitions)
     stored = [f for f in delta_log.files(lake.path(table)) if f[f"partition.{PARTITION}"] in mine]
@@ -82,7 +85,7 @@ def plan(
     run, done = (0, set()) if whole else _begun(lake, table, span)
     return Backfill(
         table=table.name, start=span.start, end=span.end, frontier=ahead, partitions=partitions,
-        run=run, done=tuple(sorted(done)), at_once=bounded.at_once(rows, len(partitions)),
+        run=run, done=tuple(sorted(done)), at_once=compute.at_once(rows, len(partitions)),
         rows_replaced=sum(f["num_records"] or 0 for f in stored), input=driving.name, context_start=context.start,
         context_end=context.end, input_rows=rows, input_files=len(files), input_bytes=sum(f["size_bytes"] for f in files),
         downstream=tuple(
@@ -100,7 +103,7 @@ def reading(catalog: Catalog, table: Table, span: Range) -> list[tuple[Table, Ra
         driving = catalog.driving_input(each)
         if driving and driving.name in found:
             grain = GRAINS[each.grain]
-            touched = event_time.reached(each, found[driving.name][1])
+            touched = lateness.reached(each, found[driving.name][1])
             end = ranges.floor(touched.end + grain - timedelta(microseconds=1), grain)
             found[each.name] = (each, Range(ranges.floor(touched.start, grain), end))
     return list(found.values())[1:]
@@ -119,9 +122,9 @@ def _begun(lake: Lake, table: Table, span: Range) -> tuple[int, set[str]]:
     whole = len(list(span.partitions(table.grain)))
     if not last or not last.batch or min(c.start for c in mine) != span.start or len(found) + last.batch != whole:
         return (last.generation if last else 0) + 1, set()
-    now = (table.fingerprint, bounded.pinned(lake, table))
-    dirty = {d.partition for d in updates.dirty(lake.settings, lake.catalog, table)}
-    dirty |= set(updates.outdated(lake.settings, lake.catalog, table))
+    now = (table.fingerprint, compute.pinned(lake, table))
+    dirty = {d.partition for d in late_merge.dirty(lake.settings, lake.catalog, table)}
+    dirty |= set(late_merge.outdated(lake.settings, lake.catalog, table))
     return last.generation, {
         p for p, c in found.items() if p not in dirty and (c.fingerprint, c.inputs["snapshots"]) == now
     }
@@ -135,7 +138,7 @@ def _check_retained(catalog: Catalog, table: Table, inputs: list[dict], stored: 
         return  # nothing is known of a file without statistics
     column, before = f"min.{catalog.event_time(table)}", timedelta(0)
     if table.window:
-        column, before = f"min.{event_time.WINDOW}.end", timedelta(microseconds=1)
+        column, before = f"min.{WINDOW}.end", timedelta(microseconds=1)
     first = min(firsts, default=None)
     lost = sorted(
         {
@@ -158,11 +161,12 @@ def _conflicts(lake: Lake, table: Table, partitions: set[str], context: Range) -
     found = []
     if pid := holder(settings, table):
         found.append(f"pid {pid} is rewriting {table.name}: a backfill is refused until it has ended")
-    if waiting := [d.partition for d in updates.dirty(settings, catalog, table) if d.partition in partitions]:
+    if waiting := [d.partition for d in late_merge.dirty(settings, catalog, table) if d.partition in partitions]:
         found.append(f"an update waits for {_brief(waiting)}: this run shows their late rows, too")
     driving = catalog.driving_input(table)
     if catalog.kind(driving) != "record":
-        stale = [*updates.outdated(settings, catalog, driving), *(d.partition for d in updates.dirty(settings, catalog, driving))]
+        dirty = (d.partition for d in late_merge.dirty(settings, catalog, driving))
+        stale = [*late_merge.outdated(settings, catalog, driving), *dirty]
         spans = {p: partition_range(p, driving.grain) for p in stale}
         if waiting := sorted(p for p, s in spans.items() if s.overlaps(context)):
             found.append(f"{driving.name} is to be rewritten in {_brief(waiting)}: {table.name} will be PENDING again then")

@@ -6,8 +6,8 @@ import typer
 
 from batch_jobs import views
 from batch_jobs.arguments import DryRun, End, Name, Start, asked
-from lakehouse import console
-from lakehouse.console import AsJson, Commands
+from lakehouse.cli import console
+from lakehouse.cli.console import AsJson, Commands
 
 app = typer.Typer(cls=Commands, no_args_is_help=True)
 
@@ -19,8 +19,8 @@ def reconcile(table: Name, start: Start = None, end: End = None, as_json: AsJson
     Exit code 0 EQUAL, 1 DIFFERENT or no row compared, 3 no verdict yet (PENDING, NOT_YET, UNPROVABLE), 2 refused.
     """
     from batch_jobs import reconcile as job
-    from lakehouse import session
-    from lakehouse.lake import Lake
+    from lakehouse.runtime import session
+    from lakehouse.storage.lake import Lake
 
     settings, catalog, first, last = asked(start, end)
     catalog.table(table)  # an unknown name is refused before a JVM starts
@@ -40,7 +40,7 @@ def show_proof(
 
     Exit code 1 if a partition is known to differ, or a data file is missing.
     """
-    from lakehouse import coverage
+    from lakehouse.reconcile import coverage
 
     settings, catalog, _, _ = asked(None, None)
     chosen = [catalog.table(table)] if table else catalog.derived
@@ -60,9 +60,9 @@ def repair(table: Name, start: Start = None, end: End = None, dry_run: DryRun = 
     refused.
     """
     from batch_jobs import repair as job
-    from lakehouse import session
-    from lakehouse.lake import Lake
     from lakehouse.ranges import optional_range
+    from lakehouse.runtime import session
+    from lakehouse.storage.lake import Lake
 
     settings, catalog, first, last = asked(start, end)
     span = optional_range(first, last)

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 import portalocker
 
+from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
-from lakehouse.table import Table
 
 
 @contextmanager

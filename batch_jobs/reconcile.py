@@ -3,10 +3,10 @@
 import sys
 from datetime import datetime
 
-from lakehouse import proof
-from lakehouse.frontier import Certificate
-from lakehouse.lake import Lake
 from lakehouse.ranges import optional_range
+from lakehouse.reconcile import reconciliation
+from lakehouse.storage.certificates import Certificate
+from lakehouse.storage.lake import Lake
 
 
 def run(lake: Lake, table_name: str, start: datetime | None = None, end: datetime | None = None) -> Certificate:
@@ -15,7 +15,7 @@ def run(lake: Lake, table_name: str, start: datetime | None = None, end: datetim
     Nothing else is written. Raises RangeError, UnknownTable.
     """
     table = lake.catalog.table(table_name)
-    return proof.reconcile(lake, table, optional_range(start, end))
+    return reconciliation.reconcile(lake, table, optional_range(start, end))
 
 
 def exit_code(certificate: Certificate) -> int:

@@ -12,18 +12,20 @@ from pathlib import Path
 
 from batch_jobs import planning
 from batch_jobs.publisher import publishing
-from lakehouse import attempts, bounded, causes, coverage, proof
-from lakehouse.catalog import Catalog
-from lakehouse.coverage import Coverage
-from lakehouse.files import append_line, values_backwards
-from lakehouse.frontier import LEDGER, Verdict
-from lakehouse.lake import Lake
+from lakehouse.batch import compute
+from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, Range, partition_range
+from lakehouse.reconcile import attempts, coverage, diagnosis, reconciliation
+from lakehouse.reconcile.coverage import Coverage
 from lakehouse.settings import Settings
-from lakehouse.table import Table
+from lakehouse.storage.certificates import Verdict
+from lakehouse.storage.commits import LEDGER
+from lakehouse.storage.files import append_line, values_backwards
+from lakehouse.storage.lake import Lake
 
 # what a bounded run puts right without taking a decision: the input is as it was recorded, and so is the declaration
-_UNASKED = (causes.LOST, causes.BY_HAND, causes.TWICE, causes.DROPPED, causes.UNKNOWN)
+_UNASKED = (diagnosis.LOST, diagnosis.BY_HAND, diagnosis.TWICE, diagnosis.DROPPED, diagnosis.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ def unproven(settings: Settings, catalog: Catalog, name: str, span: Range | None
 
 def _differing(found: Coverage, table: Table) -> list[Planned]:
     """The partitions whose last verdict is DIFFERENT, and those of which a data file is missing; in order."""
-    known = {lost.partition: Planned(lost.partition, lost.rows, causes.lost(lost.file)) for lost in found.lost}
+    known = {lost.partition: Planned(lost.partition, lost.rows, diagnosis.lost(lost.file)) for lost in found.lost}
     for certificate in found.different:
         key = next(Range(certificate.start, certificate.end).partitions(table.grain))
         known[key] = Planned(key, certificate.missing + certificate.extra + certificate.changed, certificate.cause)
@@ -135,10 +137,10 @@ def run(lake: Lake, name: str, span: Range | None = None, *, unasked: bool = Fal
             if planned.refused:
                 continue
             whole = partition_range(planned.partition, table.grain)
-            if planned.cause.startswith(causes.LOST):  # nobody has looked whether the input still gives its rows
+            if planned.cause.startswith(diagnosis.LOST):  # nobody has looked whether the input still gives its rows
                 planning.plan(lake, name, whole.start, whole.end)
-            commit = bounded.backfill(lake, table, whole)
-            after = proof.reconcile(lake, table, whole)
+            commit = compute.backfill(lake, table, whole)
+            after = reconciliation.reconcile(lake, table, whole)
             repaired = Repaired(
                 name, planned.partition, planned.rows, planned.cause, commit.version, after.verdict, datetime.now(UTC)
             )

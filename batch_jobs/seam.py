@@ -5,9 +5,10 @@ from collections.abc import Iterator
 
 from batch_jobs import backfill
 from batch_jobs.planning import Backfill
-from lakehouse import seam, sinks
-from lakehouse.frontier import Commit
-from lakehouse.lake import Lake
+from lakehouse.storage.commits import Commit
+from lakehouse.storage.lake import Lake
+from lakehouse.stream import handover
+from lakehouse.transform import creation
 
 
 def plan(lake: Lake, table_name: str) -> Backfill | None:
@@ -17,9 +18,9 @@ def plan(lake: Lake, table_name: str) -> Backfill | None:
     """
     table = lake.catalog.table(table_name)
     lake.catalog.check_derived(table)
-    sinks.create(lake, table)
-    seam.begin(lake, table)
-    span = seam.history(lake, table)
+    creation.create(lake, table)
+    handover.begin(lake, table)
+    span = handover.history(lake, table)
     return backfill.plan(lake, table_name, span.start, span.end) if span else None
 
 

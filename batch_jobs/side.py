@@ -12,15 +12,17 @@ from pathlib import Path
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
-from lakehouse import bounded, event_time, judged_rows, overview, plan, session
-from lakehouse.catalog import load
-from lakehouse.digest import proven_columns
+from lakehouse.batch import compute
+from lakehouse.cli import table_status
+from lakehouse.declare.catalog import load
+from lakehouse.declare.columns import ARRIVAL, PARTITION, REASON
 from lakehouse.errors import LakehouseError, UnknownTable
-from lakehouse.event_time import ARRIVAL, PARTITION
-from lakehouse.lake import Lake
-from lakehouse.ranges import Range, parse_range
+from lakehouse.ranges import Grain, Range, parse_range
+from lakehouse.runtime import session
 from lakehouse.settings import from_environment
-from lakehouse.table import Grain
+from lakehouse.storage.digest import proven_columns
+from lakehouse.storage.lake import Lake
+from lakehouse.transform import judged_rows, lateness, plan
 
 ARRIVED = "arrived as"  # topic, partition and offset of a row, by which those of row tables are paired
 
@@ -33,10 +35,10 @@ class Side:
     columns: Mapping[str, str]  # column -> type
     fingerprints: Mapping[str, str]  # of every table of that code
     quarantined: int
-    inputs: Mapping[str, Mapping[str, int]]  # as `bounded.compute` names them
+    inputs: Mapping[str, Mapping[str, int]]  # as `compute.compute` names them
 
 
-def compute(
+def write(
     lake: Lake, name: str, span: Range, grain: Grain, place: Path, inputs: Mapping[str, Mapping[str, int]] | None = None
 ) -> Side:
     """Writes the rows of `span` as Parquet to `place`, with their partition by `grain`; `inputs`: the versions to read.
@@ -44,20 +46,20 @@ def compute(
     Raises UnknownTable, RangeError, DeclarationError.
     """
     table, catalog = lake.catalog.table(name), lake.catalog
-    bounded.check_range(lake, table, span, whole_partitions=False)
+    compute.check_range(lake, table, span, whole_partitions=False)
     plan.check(lake, table)
     driving = catalog.driving_input(table)
     read = inputs or {"tables": {}, "snapshots": {}}
-    computed = bounded.compute(lake, table, span, read["tables"].get(driving.name), snapshots=read["snapshots"])
+    computed = compute.compute(lake, table, span, read["tables"].get(driving.name), snapshots=read["snapshots"])
     outcome = Observation()
-    rows = judged_rows.good(computed.judged.observe(outcome, F.count(judged_rows.REASON).alias("bad")))
+    rows = judged_rows.good(computed.judged.observe(outcome, F.count(REASON).alias("bad")))
     columns = proven_columns(rows)
-    moment = event_time.instant_of(table.window, catalog.event_time(table))
+    moment = lateness.instant_of(table.window, catalog.event_time(table))
     position = (F.col(f"{ARRIVAL}.{name}") for name in ("topic", "partition", "offset"))
     arrived = [F.concat_ws(":", *position).alias(ARRIVED)] if catalog.kind(table) == "row" else []
-    rows.select(*columns, *arrived, event_time.partition_of(moment, grain).alias(PARTITION)).write.parquet(str(place))
+    rows.select(*columns, *arrived, lateness.partition_of(moment, grain).alias(PARTITION)).write.parquet(str(place))
     return Side(
-        declared=overview.declaration(catalog, table),
+        declared=table_status.declaration(catalog, table),
         columns={name: rows.schema[name].dataType.simpleString() for name in columns},
         fingerprints={each.name: each.fingerprint for each in catalog},
         quarantined=outcome.get["bad"],
@@ -72,7 +74,7 @@ def _answered(asked: Mapping) -> Side:
     catalog.table(asked["table"])  # refused before a JVM starts
     with session.opened(settings, f"diff {asked['table']}") as spark:
         span = parse_range(asked["start"], asked["end"])
-        return compute(Lake(spark, settings, catalog), asked["table"], span, asked["grain"], Path(asked["place"]))
+        return write(Lake(spark, settings, catalog), asked["table"], span, asked["grain"], Path(asked["place"]))
 
 
 def _check_origin(modules: Sequence[str], folder: Path) -> None:

@@ -4,14 +4,14 @@ import sys
 from collections.abc import Iterator
 
 from batch_jobs.publisher import publishing
-from lakehouse import updates
-from lakehouse.catalog import Catalog
+from lakehouse.batch import late_merge
+from lakehouse.batch.late_merge import Dirt
+from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
-from lakehouse.frontier import Commit
-from lakehouse.lake import Lake
 from lakehouse.settings import Settings
-from lakehouse.table import Table
-from lakehouse.updates import Dirt
+from lakehouse.storage.commits import Commit
+from lakehouse.storage.lake import Lake
 
 
 def wanted(catalog: Catalog, name: str | None) -> list[Table]:
@@ -29,13 +29,13 @@ def wanted(catalog: Catalog, name: str | None) -> list[Table]:
 
 def waiting(settings: Settings, catalog: Catalog, name: str | None = None) -> dict[str, list[Dirt]]:
     """Per table the partitions that an update would look at; from journals, without a session."""
-    found = {t.name: updates.dirty(settings, catalog, t) for t in wanted(catalog, name)}
+    found = {t.name: late_merge.dirty(settings, catalog, t) for t in wanted(catalog, name)}
     return {name: dirt for name, dirt in found.items() if dirt}
 
 
 def withheld(settings: Settings, catalog: Catalog, name: str | None = None) -> list[str]:
     """What an update of these tables can never show, because a table that they read keeps late rows out; a line each."""
-    from lakehouse.overview import late_counts
+    from lakehouse.cli.table_status import late_counts
 
     found = [(table, upstream) for table in wanted(catalog, name) if (upstream := _withholding(catalog, table))]
     late = late_counts(settings, catalog) if found else {}
@@ -60,7 +60,7 @@ def run(lake: Lake, name: str | None = None) -> Iterator[Commit]:
     """Rewrites what late rows made dirty and has closed, table after table, as it goes on. Raises JobError too."""
     for table in wanted(lake.catalog, name):
         with publishing(lake.settings, table):
-            yield from updates.update(lake, table)
+            yield from late_merge.update(lake, table)
 
 
 if __name__ == "__main__":

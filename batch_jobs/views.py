@@ -5,20 +5,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from lakehouse import console
-from lakehouse.frontier import NOTHING
+from lakehouse.cli import console
+from lakehouse.storage.commits import NOTHING
 
 if TYPE_CHECKING:
     from batch_jobs.diff import Diff
     from batch_jobs.planning import Backfill, Downstream
     from batch_jobs.repair import Planned, Repaired, Unproven
-    from lakehouse.coverage import Coverage
-    from lakehouse.erasing import Erasure
-    from lakehouse.frontier import Certificate, Commit, Seam
+    from lakehouse.batch.late_merge import Dirt
+    from lakehouse.maintenance.erasure import Erasure
+    from lakehouse.maintenance.replay_quarantine import Reinjection
+    from lakehouse.maintenance.upkeep import Upkeep
     from lakehouse.ranges import Range
-    from lakehouse.reinjecting import Reinjection
-    from lakehouse.updates import Dirt
-    from lakehouse.upkeep import Upkeep
+    from lakehouse.reconcile.coverage import Coverage
+    from lakehouse.storage.certificates import Certificate
+    from lakehouse.storage.commits import Commit
+    from lakehouse.storage.handovers import Seam
 
 
 def show_plan(table: str, planned: "Backfill | None", as_json: bool) -> None:

@@ -35,7 +35,7 @@ from benchmarks.latency import Latency
 from benchmarks.measure import BenchmarkError
 from benchmarks.proving import Proving
 from benchmarks.report import Found, Series
-from lakehouse.console import out
+from lakehouse.cli.console import out
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, from_environment
 

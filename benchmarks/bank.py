@@ -5,10 +5,10 @@ import sys
 from dataclasses import dataclass, replace
 
 from benchmarks import measure, topic
-from lakehouse import broker
-from lakehouse.kafka_options import client_config
 from lakehouse.producers import bank, producer
 from lakehouse.producers.sender import send
+from lakehouse.runtime import kafka_broker
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, to_environment
 
 ACCOUNTS, RATE, DISORDER_MS = 10, 1_000, 10_000
@@ -41,7 +41,7 @@ def run(base: Settings, transfers: int) -> Bank:
             max_offsets_per_trigger=transfers // BATCHES,
         )  # fmt: skip
         partitions = {bank.TRANSACTIONS: workload.partitions, bank.CUSTOMERS: 1, bank.ACCOUNTS: 1}
-        broker.ensure_topics(settings, partitions, topic.TOPIC)
+        kafka_broker.ensure_topics(settings, partitions, topic.TOPIC)
         send(bank.records(workload, topic.START_MS, end_ms, ACCOUNTS), bank.TRANSACTIONS, client_config(settings))
         result = settings.root / "bank.json"
         command = [sys.executable, "-m", "benchmarks.bank_run", str(transfers), str(result)]

@@ -17,9 +17,11 @@ from pyspark.sql import functions as F
 
 from benchmarks.bank import ACCOUNTS
 from benchmarks.measure import BenchmarkError
-from lakehouse import catalog, live, session
-from lakehouse.lake import Lake
+from lakehouse.declare import catalog
+from lakehouse.runtime import session
 from lakehouse.settings import from_environment
+from lakehouse.storage.lake import Lake
+from lakehouse.stream import queries
 
 
 def checked(lake: Lake, transfers: int) -> int:
@@ -57,15 +59,15 @@ if __name__ == "__main__":
     settings = from_environment()
     lake = Lake(session.create(settings, "bank"), settings, catalog.load(settings))
     tables = [lake.catalog.table(name) for name in ("bank_events", "account_totals")]
-    live.prepare(lake, tables)
+    queries.prepare(lake, tables)
     totals, began = lake.path(tables[-1]), time.monotonic()
-    queries = [live.start(lake, table) for table in tables]
+    running = [queries.start(lake, table) for table in tables]
     while sum(column(totals, "transfers")) < 2 * transfers:
-        if failed := next((query.exception() for query in queries if query.exception()), None):
+        if failed := next((query.exception() for query in running if query.exception()), None):
             raise failed
         time.sleep(0.2)
     seconds = time.monotonic() - began
-    for query in queries:
+    for query in running:
         query.stop()
     result.write_text(json.dumps({"seconds": seconds, "versions": checked(lake, transfers)}))
     lake.spark.stop()

@@ -20,16 +20,17 @@ from deltalake import DeltaTable
 
 from benchmarks import check, latency, topic
 from benchmarks.measure import BenchmarkError
-from lakehouse import broker, catalog
-from lakehouse.event_time import PARTITION
-from lakehouse.frontier import frontier
-from lakehouse.kafka_options import client_config
+from lakehouse.declare import catalog
+from lakehouse.declare.columns import PARTITION
+from lakehouse.declare.table import Table
 from lakehouse.producers import ads, producer
 from lakehouse.producers.ads import WINDOW_MS
 from lakehouse.producers.sender import send
 from lakehouse.ranges import Range, floor, text
+from lakehouse.runtime import kafka_broker
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, to_environment
-from lakehouse.table import Table
+from lakehouse.storage.journal import frontier
 
 _DAY = timedelta(hours=24)
 _CLOSED = 120.0  # seconds for the stream to have filled the day
@@ -66,7 +67,7 @@ def run(
     stop = Event()
     with topic.brokers(settings) as servers, ThreadPoolExecutor() as beside:
         settings = replace(settings, bootstrap_servers=servers)
-        broker.ensure_topics(settings, {sent.topic: live.partitions}, topic.TOPIC)
+        kafka_broker.ensure_topics(settings, {sent.topic: live.partitions}, topic.TOPIC)
         rows = send(sent.records(past, start_ms, end_ms), sent.topic, client_config(settings)).sent
         with latency.our_job(settings):
             latency.await_rows(bronze, rows)

@@ -6,9 +6,11 @@
 import sys
 
 from benchmarks import repeated
-from lakehouse import bounded, catalog, session
-from lakehouse.lake import Lake
+from lakehouse.batch import compute
+from lakehouse.declare import catalog
+from lakehouse.runtime import session
 from lakehouse.settings import from_environment
+from lakehouse.storage.lake import Lake
 
 if __name__ == "__main__":
     settings = from_environment()
@@ -18,6 +20,6 @@ if __name__ == "__main__":
     # where the rows are the same nothing is written; the plain job, too, finds its partitions filled and replaces them
     other = f"DELETE FROM delta.`{lake.path(table)}` WHERE _partition IN ({hours}) AND views > 1"
     repeated.measured(
-        lambda: bounded.backfill(lake, table, span), int(sys.argv[2]), sys.argv[3], before=lambda: lake.spark.sql(other)
+        lambda: compute.backfill(lake, table, span), int(sys.argv[2]), sys.argv[3], before=lambda: lake.spark.sql(other)
     )
     lake.spark.stop()

@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks import check, plain, repeated
-from lakehouse import session
 from lakehouse.ranges import Range
+from lakehouse.runtime import session
 from lakehouse.settings import from_environment
 
 

@@ -20,10 +20,11 @@ from confluent_kafka import Producer
 
 from benchmarks import check, latency, ten_tables, topic
 from benchmarks.measure import BenchmarkError, Tree
-from lakehouse import broker, catalog
-from lakehouse.frontier import Journal
-from lakehouse.kafka_options import client_config
+from lakehouse.declare import catalog
+from lakehouse.runtime import kafka_broker
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
+from lakehouse.storage.journal import Journal
 
 TOPIC = "ten-payments"
 
@@ -31,7 +32,7 @@ TOPIC = "ten-payments"
 def measured(settings: Settings, rate: int, warm_up: float, seconds: float) -> dict[str, float]:
     with topic.brokers(settings) as servers:
         settings = replace(settings, bootstrap_servers=servers)
-        broker.ensure_topics(settings, {TOPIC: 2}, topic.TOPIC)
+        kafka_broker.ensure_topics(settings, {TOPIC: 2}, topic.TOPIC)
         with latency.our_job(settings, ten_tables.PIPELINE) as tree:
             producer = Producer(client_config(settings) | {"linger.ms": 50})
             sent = _send(producer, rate, warm_up, 0)

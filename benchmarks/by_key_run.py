@@ -20,11 +20,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.measure import BenchmarkError
-from lakehouse import session
-from lakehouse.event_time import ARRIVAL_TYPE
-from lakehouse.histories import as_of
-from lakehouse.process import Process, Row, State, Timers, process
+from lakehouse.declare.columns import ARRIVAL_TYPE
+from lakehouse.runtime import session
 from lakehouse.settings import from_environment
+from lakehouse.transform.process import Process, Row, State, Timers, process
+from lakehouse.transform.versions import as_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STEP = timedelta(hours=1)  # each customer has another version that often

@@ -9,10 +9,11 @@ from deltalake import DeltaTable
 from benchmarks import plain
 from benchmarks.measure import BenchmarkError
 from benchmarks.topic import Views
-from lakehouse import catalog, frontier
-from lakehouse.catalog import table_path
+from lakehouse.declare import catalog
+from lakehouse.declare.catalog import table_path
 from lakehouse.producers.ads import WINDOW_MS
 from lakehouse.settings import Settings
+from lakehouse.storage import journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ def bronze(settings: Settings) -> Path:
 
 def ours(settings: Settings) -> Written:
     views = catalog.load(settings).table("campaign_views")
-    ahead = frontier.frontier(settings, views)
+    ahead = journal.frontier(settings, views)
     return Written(bronze(settings), table_path(settings, views), _ms(ahead))
 
 

@@ -23,11 +23,12 @@ from pyspark.sql import functions as F
 from batch_jobs import maintain
 from benchmarks import keyed, measure
 from benchmarks.state_run import START, records
-from lakehouse import ingest, session
-from lakehouse.lake import Lake
-from lakehouse.live_run import BatchLog, LiveRun, live_run
 from lakehouse.ranges import EPOCH
+from lakehouse.runtime import session
 from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.storage.lake import Lake
+from lakehouse.stream import ingest
+from lakehouse.stream.micro_batch import BatchLog, LiveRun, live_run
 from lakehouse.testing import Stage
 
 FEW, MEASURED, ROWS = 100, 50, 100  # micro-batches, micro-batches, rows of each

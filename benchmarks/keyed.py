@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.table import kafka, table, tumbling
+from lakehouse.declare.table import kafka, table, tumbling
 
 key_topic = kafka("keys", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
 

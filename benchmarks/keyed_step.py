@@ -23,12 +23,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks import keyed_step_tables
-from lakehouse import ingest, live, session, sinks
-from lakehouse.lake import Lake
-from lakehouse.live_run import BatchLog, live_run
 from lakehouse.ranges import EPOCH
+from lakehouse.runtime import session
 from lakehouse.settings import from_environment
-from lakehouse.storage import keyed_files, log_state, point_reads, row_keys
+from lakehouse.storage import delta_writer, keyed_files, log_state, point_reads, row_keys
+from lakehouse.storage.lake import Lake
+from lakehouse.stream import ingest, queries
+from lakehouse.stream.micro_batch import BatchLog, live_run
 from lakehouse.testing import Stage
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -40,9 +41,9 @@ def store(spark: SparkSession, root: Path, keys: int, changed: int, steps: int) 
     """Steps of `keyed_files` alone, and point reads beside them."""
     path = root / "accounts"
     made = row_keys.keyed(_accounts(spark.range(keys)), ["account"])
-    sinks._create(path, made.schema, False, "", sinks._KEYED)
+    delta_writer._create(path, made.schema, False, "", delta_writer._KEYED)
     began = time.monotonic()
-    sinks.swap(made, path, APP, 0, {"inputs": {}}, max(1, keys // keyed_files.LARGE))
+    delta_writer.swap(made, path, APP, 0, {"inputs": {}}, max(1, keys // keyed_files.LARGE))
     print(f"store: {keys:,} rows written by Spark in {time.monotonic() - began:.1f} s")
     before, began = psutil.Process().memory_info().rss, time.monotonic()
     keyed_files.can_upsert(path)
@@ -54,7 +55,7 @@ def store(spark: SparkSession, root: Path, keys: int, changed: int, steps: int) 
         ids = spark.createDataFrame(pa.table({"id": chance.choice(keys, changed, replace=False)}))
         rows = row_keys.keyed(_accounts(ids), ["account"]).toArrow()
         size, began, cpu = _bytes(path), time.monotonic(), time.process_time()
-        sinks.upsert(rows, path, APP, batch, {"inputs": {}}, rows[row_keys.KEY])
+        delta_writer.upsert(rows, path, APP, batch, {"inputs": {}}, rows[row_keys.KEY])
         seconds.append(time.monotonic() - began)
         spent.append(time.process_time() - cpu)
         sizes.append(_bytes(path) - size)
@@ -88,13 +89,13 @@ def stream(lake: Lake, keys: int, changed: int, changed_versions: int, steps: in
         batch += 1
 
     feed(lake.spark.range(0, keys, 1, max(2, keys // 1_000_000)), keys)
-    queries = {}
+    started = {}
     for name in ("balances", "cities"):
         began = time.monotonic()
-        live.start(lake, lake.catalog.table(name), available_now=True).awaitTermination()
+        queries.start(lake, lake.catalog.table(name), available_now=True).awaitTermination()
         print(f"stream: {name}: first micro-batch, of {keys:,} rows: {time.monotonic() - began:.1f} s")
     for name, count in (("balances", changed), ("cities", changed_versions)):
-        queries[name] = query = live.start(lake, lake.catalog.table(name))
+        started[name] = query = queries.start(lake, lake.catalog.table(name))
         path, seconds, spent, sizes = lake.path(lake.catalog.table(name)), [], [], []
         for _ in range(steps):
             feed(lake.spark.createDataFrame(pa.table({"id": chance.choice(keys, count, replace=False)})).coalesce(1), count)

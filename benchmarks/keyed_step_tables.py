@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.table import kafka, table
+from lakehouse.declare.table import kafka, table
 
 movement_topic = kafka(
     "movements", schema="account STRING NOT NULL, amount DECIMAL(9,2) NOT NULL, city STRING NOT NULL, at TIMESTAMP NOT NULL"

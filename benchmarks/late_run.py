@@ -28,14 +28,19 @@ from benchmarks import check, topic
 from benchmarks.late_rows import SHARE, UPDATED, WITHOUT
 from benchmarks.measure import BenchmarkError, Cost, Tree
 from benchmarks.topic import HOUR_MS, Load
-from lakehouse import bounded, catalog, event_time, live, session
-from lakehouse.lake import Lake
+from lakehouse.batch import reference_tables
+from lakehouse.declare import catalog
+from lakehouse.declare.columns import WINDOW
+from lakehouse.declare.table import Table
+from lakehouse.runtime import session
 from lakehouse.settings import Settings, from_environment
-from lakehouse.table import Table
+from lakehouse.storage.lake import Lake
+from lakehouse.stream import queries
+from lakehouse.transform import lateness
 
 
 def flagged(rows: DataFrame, table: Table, moment: str) -> DataFrame:
-    return rows if table.window is None else rows.withColumn(event_time.WINDOW, event_time._assigned(table.window, moment))
+    return rows if table.window is None else rows.withColumn(WINDOW, lateness._assigned(table.window, moment))
 
 
 def counts(table: Table, moment: str) -> list[Column]:
@@ -45,18 +50,18 @@ def counts(table: Table, moment: str) -> list[Column]:
 
 
 def accepted(rows: DataFrame, *, late_too: bool = False) -> DataFrame:
-    return rows.drop(event_time._WATERMARK)
+    return rows.drop(lateness._WATERMARK)
 
 
 @contextmanager
 def without_gate() -> Iterator[None]:
-    own = {name: getattr(event_time, name) for name in ("flagged", "counts", "accepted")}
-    event_time.flagged, event_time.counts, event_time.accepted = flagged, counts, accepted
+    own = {name: getattr(lateness, name) for name in ("flagged", "counts", "accepted")}
+    lateness.flagged, lateness.counts, lateness.accepted = flagged, counts, accepted
     try:
         yield
     finally:
         for name, function in own.items():
-            setattr(event_time, name, function)
+            setattr(lateness, name, function)
 
 
 def filled(spark: SparkSession, settings: Settings) -> tuple[Cost, Cost]:
@@ -64,12 +69,12 @@ def filled(spark: SparkSession, settings: Settings) -> tuple[Cost, Cost]:
     lake, tree = Lake(spark, settings, catalog.load(settings)), Tree(psutil.Process())
     snapshots = [t for t in lake.catalog if lake.catalog.kind(t) == "snapshot"]
     for table in snapshots:
-        bounded.rebuild(lake, table)
+        reference_tables.rebuild(lake, table)
     record, windows = (t for t in lake.catalog if t not in snapshots)
-    live.prepare(lake, [record, windows])
+    queries.prepare(lake, [record, windows])
     looks = [Cost(time.monotonic(), tree.cpu())]
     for table in (record, windows):
-        live.start(lake, table, available_now=True).awaitTermination()
+        queries.start(lake, table, available_now=True).awaitTermination()
         if table.late == "update":
             list(update.run(lake))
         looks.append(Cost(time.monotonic(), tree.cpu()))

@@ -22,14 +22,16 @@ from deltalake import DeltaTable
 from benchmarks import check, measure, plain, topic
 from benchmarks.check import Written
 from benchmarks.measure import BenchmarkError, Tree
-from lakehouse import broker, catalog, frontier
-from lakehouse.kafka_options import client_config
+from lakehouse.declare import catalog
 from lakehouse.producers import ads, producer
 from lakehouse.producers import visits as producer_of_visits
 from lakehouse.producers.ads import WINDOW_MS
 from lakehouse.producers.sender import send
 from lakehouse.producers.workload import Workload
+from lakehouse.runtime import kafka_broker
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, to_environment
+from lakehouse.storage import journal
 from streaming_jobs import supervisor
 
 RATE, VISITS_RATE = 5_000, 1_000
@@ -77,7 +79,7 @@ def visits(settings: Settings, seconds: int) -> Latency:
     gold = catalog.table_path(settings, known.table("visitors_by_country"))
     record = catalog.table_path(settings, known.table("requests"))
     start_ms, end_ms, cpu = _fed(lambda s: our_job(s, "visits"), settings, "visits", workload, seconds, record)
-    ahead = frontier.frontier(settings, known.table("visitors_by_country"))
+    ahead = journal.frontier(settings, known.table("visitors_by_country"))
     _check_visitors(gold, ahead, producer_of_visits.expected_visitors(workload, start_ms, end_ms))
     warm_ms = start_ms + min(WARM_UP_MS, seconds * 500)
     delay = known.table("requests").delay.total_seconds()
@@ -145,7 +147,7 @@ def _fed(
     sent = producer(pipeline)
     with topic.brokers(settings) as servers:
         settings = replace(settings, bootstrap_servers=servers)
-        broker.ensure_topics(settings, {sent.topic: workload.partitions}, topic.TOPIC)
+        kafka_broker.ensure_topics(settings, {sent.topic: workload.partitions}, topic.TOPIC)
         with job(settings) as tree:
             start_ms, cpu = int(time.time() * 1000), tree.cpu()
             end_ms = start_ms + seconds * 1000

@@ -24,13 +24,16 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks import operators
-from lakehouse import event_time, plan, proof, session
-from lakehouse.frontier import Certificate
+from lakehouse.declare.columns import ARRIVAL
+from lakehouse.declare.table import Table
 from lakehouse.ranges import Range
+from lakehouse.reconcile import reconciliation
+from lakehouse.runtime import session
 from lakehouse.settings import Settings, from_environment
+from lakehouse.storage.certificates import Certificate
 from lakehouse.stream import strategy
-from lakehouse.table import Table
 from lakehouse.testing import COMMIT_POINTS, Stage
+from lakehouse.transform import lateness, plan
 
 START = datetime(2026, 3, 28, 22, 58, tzinfo=UTC)  # Berlin's clocks change within the day that begins two minutes later
 Outcomes = Mapping[str, tuple[int, int | None]]
@@ -139,7 +142,7 @@ def outcomes(spark: SparkSession, streams: Sequence[Stream], root: Path, told: C
         _play(stage, names, stream, number)
         for table in tables:
             if table.keeps:  # recomputed whole
-                agreed[table.name] += proof.reconcile(stage.lake, table).verdict == "EQUAL"
+                agreed[table.name] += reconciliation.reconcile(stage.lake, table).verdict == "EQUAL"
         told(f"{number + 1} of {len(streams)}")
     stage.advance("clicks", Click(0, _DAY * (len(streams) + 2), 0, 99, 0).row()[1])  # closes the days
     stage.run(*names)
@@ -147,7 +150,7 @@ def outcomes(spark: SparkSession, streams: Sequence[Stream], root: Path, told: C
     for table in tables:
         if not table.keeps:
             stage.update(table.name)
-            found = proof.prove(stage.lake, table)
+            found = reconciliation.prove(stage.lake, table)
             agreed[table.name] += sum(_agrees(found, _day(number)) for number in range(len(streams)))
         naive[table.name] = _naive(stage, table, streams)
     return {table.name: (agreed[table.name], naive[table.name]) for table in tables}
@@ -184,8 +187,8 @@ def _naive(stage: Stage, table: Table, streams: Sequence[Stream]) -> int | None:
     reader = spark.readStream.format("delta").option("maxFilesPerTrigger", min(streams[0].files, 2))  # commit by commit
 
     def computed(rows: DataFrame) -> DataFrame:
-        flagged = event_time.flagged(rows, table, "at")
-        return table(clicks=event_time.accepted(flagged, late_too=True).drop(event_time.ARRIVAL))
+        flagged = lateness.flagged(rows, table, "at")
+        return table(clicks=lateness.accepted(flagged, late_too=True).drop(ARRIVAL))
 
     found: list[Row] = []
     live = computed(reader.load(path).withWatermark("at", "5 seconds")).writeStream.option(

@@ -5,10 +5,10 @@ from datetime import timedelta
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse.histories import as_of
-from lakehouse.patterns import Pattern, first, then
-from lakehouse.process import process
-from lakehouse.table import count, duplicates, interval, kafka, session, sliding, sql_table, table, tumbling
+from lakehouse.declare.table import count, duplicates, interval, kafka, session, sliding, sql_table, table, tumbling
+from lakehouse.transform.patterns import Pattern, first, then
+from lakehouse.transform.process import process
+from lakehouse.transform.versions import as_of
 
 click_topic = kafka("clicks", schema="id BIGINT NOT NULL, user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
 

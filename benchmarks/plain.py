@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from lakehouse import session
+from lakehouse.runtime import session
 from lakehouse.settings import Settings, from_environment
 
 _TRIGGER = "500 milliseconds"

@@ -16,10 +16,14 @@ from pyspark.sql import DataFrame
 
 from benchmarks import repeated
 from benchmarks.measure import BenchmarkError
-from lakehouse import bounded, catalog, coverage, judged_rows, proof, session
-from lakehouse.digest import digest
-from lakehouse.lake import Lake
+from lakehouse.batch import compute
+from lakehouse.declare import catalog
+from lakehouse.reconcile import coverage, reconciliation
+from lakehouse.runtime import session
 from lakehouse.settings import from_environment
+from lakehouse.storage.digest import digest
+from lakehouse.storage.lake import Lake
+from lakehouse.transform import judged_rows
 
 
 def main(hours: int, times: int, result: Path) -> None:
@@ -30,7 +34,7 @@ def main(hours: int, times: int, result: Path) -> None:
     rows = lake.read(record).select("user_id", "page_id", "ad_id", "ad_type", "event_type", "event_time", "ip_address")
 
     def prove() -> None:
-        certificate = proof.reconcile(lake, table, span)
+        certificate = reconciliation.reconcile(lake, table, span)
         if certificate.verdict != "EQUAL" or not certificate.rows_bounded:
             raise BenchmarkError(f"proof: {certificate.verdict} over {certificate.rows_bounded:,} rows; void")
 
@@ -40,7 +44,7 @@ def main(hours: int, times: int, result: Path) -> None:
             raise BenchmarkError(f"proof: {found[0]} is asked for again though nothing was changed; void")
 
     acts = {
-        "computing": lambda: _nowhere(judged_rows.good(bounded.compute(lake, table, span).judged)),
+        "computing": lambda: _nowhere(judged_rows.good(compute.compute(lake, table, span).judged)),
         "proving": prove,
         "tick": tick,
         "digest": lambda: digest(rows),

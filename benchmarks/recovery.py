@@ -20,13 +20,14 @@ from threading import Event, Thread
 
 from benchmarks import topic
 from benchmarks.measure import BenchmarkError
-from lakehouse import broker, catalog
-from lakehouse.frontier import Journal
-from lakehouse.kafka_options import client_config
+from lakehouse.declare import catalog
 from lakehouse.producers import producer
 from lakehouse.producers.sender import send
 from lakehouse.ranges import parse_instant
+from lakehouse.runtime import kafka_broker
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, to_environment
+from lakehouse.storage.journal import Journal
 from streaming_jobs import desired, supervisor
 
 RATE = 1_000
@@ -51,7 +52,7 @@ def run(settings: Settings, kills: int) -> Recovery:
     workload, sent = replace(producer("ads").workload, rate=RATE), producer("ads")
     with topic.brokers(settings) as servers:
         settings = replace(settings, bootstrap_servers=servers, tables=("lakehouse.tables.ads",))
-        broker.ensure_topics(settings, {sent.topic: workload.partitions}, topic.TOPIC)
+        kafka_broker.ensure_topics(settings, {sent.topic: workload.partitions}, topic.TOPIC)
         supervisor.start(settings, "ads", wait=_LIMIT)
         try:
             records = sent.records(workload, int(time.time() * 1000), None)

@@ -24,15 +24,16 @@ from rich.table import Table
 from batch_jobs import maintain
 from benchmarks import plot, topic
 from benchmarks.measure import BenchmarkError
-from lakehouse import broker, catalog
-from lakehouse.catalog import Catalog
-from lakehouse.console import out
+from lakehouse.cli.console import out
+from lakehouse.declare import catalog
+from lakehouse.declare.catalog import Catalog
 from lakehouse.errors import LakehouseError
-from lakehouse.frontier import Journal
-from lakehouse.kafka_options import client_config
 from lakehouse.producers import producer
 from lakehouse.producers.sender import send
+from lakehouse.runtime import kafka_broker
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
+from lakehouse.storage.journal import Journal
 from streaming_jobs import supervisor
 
 PIPELINE, FRESH_WITHIN, RATE = "sensors", "170 milliseconds", 500
@@ -101,7 +102,7 @@ def run(settings: Settings, seconds: float, console: Console) -> Samples:
     workload, loaded = replace(sent.workload, rate=RATE), catalog.load(settings)
     with topic.brokers(settings) as servers:
         settings = replace(settings, bootstrap_servers=servers)
-        broker.ensure_topics(settings, {sent.topic: workload.partitions}, topic.TOPIC)
+        kafka_broker.ensure_topics(settings, {sent.topic: workload.partitions}, topic.TOPIC)
         start_ms = int(time.time() * 1000)
         records = sent.records(workload, start_ms, None)
         ended = threading.Event()

@@ -16,12 +16,13 @@ from itertools import count
 
 from benchmarks import topic
 from benchmarks.measure import BenchmarkError
-from lakehouse import broker, catalog
-from lakehouse.frontier import Journal
-from lakehouse.kafka_options import client_config
+from lakehouse.declare import catalog
 from lakehouse.producers import producer
 from lakehouse.producers.sender import send
+from lakehouse.runtime import kafka_broker
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, to_environment
+from lakehouse.storage.journal import Journal
 from streaming_jobs import supervisor
 from streaming_jobs.progress import AT_WORK
 
@@ -50,7 +51,7 @@ def _job(settings: Settings) -> float:
     sent = producer("ads")
     with topic.brokers(settings) as servers:
         settings = replace(settings, bootstrap_servers=servers, tables=("lakehouse.tables.ads",))
-        broker.ensure_topics(settings, {sent.topic: sent.workload.partitions}, topic.TOPIC)
+        kafka_broker.ensure_topics(settings, {sent.topic: sent.workload.partitions}, topic.TOPIC)
         now = int(time.time() * 1000)
         records = sent.records(sent.workload, now - _MESSAGES * 1000 // sent.workload.rate, now)
         send(records, sent.topic, client_config(settings))

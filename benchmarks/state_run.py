@@ -18,11 +18,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from benchmarks import keyed
-from lakehouse import ingest, live, session
-from lakehouse.lake import Lake
-from lakehouse.live_run import BatchLog, live_run
 from lakehouse.ranges import EPOCH
+from lakehouse.runtime import session
 from lakehouse.settings import Settings, from_environment
+from lakehouse.storage.lake import Lake
+from lakehouse.stream import ingest, queries
+from lakehouse.stream.micro_batch import BatchLog, live_run
 from lakehouse.testing import Stage
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -51,7 +52,7 @@ def measured(lake: Lake, name: str) -> dict[str, object]:
     """Runs the table's query over all of it, a file a micro-batch, and tells what its progress says."""
     table = lake.catalog.table(name)
     began, jvm = time.monotonic(), psutil.Process(lake.spark._jvm.java.lang.ProcessHandle.current().pid())
-    query = live.start(lake, table, available_now=True)
+    query = queries.start(lake, table, available_now=True)
     resident = []
     while not query.awaitTermination(1):
         resident.append(jvm.memory_info().rss)

@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.table import expect, kafka, sliding, table, tumbling
+from lakehouse.declare.table import expect, kafka, sliding, table, tumbling
 
 PIPELINE = "ten_tables"
 payment_topic = kafka(

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from lakehouse import broker
-from lakehouse.jars import resolve
-from lakehouse.kafka_options import client_config
 from lakehouse.producers import ads, producer
 from lakehouse.producers.sender import send
 from lakehouse.producers.workload import Workload
+from lakehouse.runtime import kafka_broker
+from lakehouse.runtime.jars import resolve
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
 
 START_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z: a full hour, so that whole hours can be replaced
@@ -63,14 +63,14 @@ def loads(events: int, batches: int, late_share: float = 0.0) -> tuple[Load, Loa
 def brokers(settings: Settings) -> Iterator[str]:
     """The address of an embedded broker of its own under `settings.root`, which ends with the block."""
     try:
-        yield broker.start(settings, resolve(settings.jars)).bootstrap_servers
+        yield kafka_broker.start(settings, resolve(settings.jars)).bootstrap_servers
     finally:
-        broker.stop(settings)
+        kafka_broker.stop(settings)
 
 
 def fill(settings: Settings, load: Load) -> None:
     """Sends the load; `settings` has the address of the broker."""
-    broker.ensure_topics(settings, {producer("ads").topic: load.workload.partitions}, TOPIC)
+    kafka_broker.ensure_topics(settings, {producer("ads").topic: load.workload.partitions}, TOPIC)
     records = ads.records(load.workload, START_MS, load.end_ms)
     summary = send(records, producer("ads").topic, client_config(settings))
     assert summary.sent == load.sent, (summary.sent, load.sent)

@@ -2,7 +2,7 @@
 
 from pyspark.sql import DataFrame
 
-from lakehouse.table import table, tumbling
+from lakehouse.declare.table import table, tumbling
 from lakehouse.tables import ads
 
 ad_topic, ad_campaigns = ads.ad_topic, ads.ad_campaigns

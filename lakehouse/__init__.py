@@ -1,6 +1,54 @@
-"""One declaration of a table, filled live and in batch, and a proof that both agree.
+"""One declaration of a table, filled by a stream and in batch, and certificates that both agree.
+
+A module of tables takes what it needs from here: `from lakehouse import expect, kafka, table, tumbling`.
+
+The rooms, each above what it imports:
+
+    errors, settings, ranges, durations, watermarks, freshness, cron    values
+    declare        what a user declares
+    storage        what is kept below the root
+    runtime        Spark, its jars, Kafka
+    transform      the plan of a table: one for stream and batch
+    batch          the bounded run of a range
+    stream         the streams; they stand on `batch`
+    reconcile      stream and batch compared
+    maintenance    compaction, retention, erasure, replay
+    testing        the test kit; `tables` and `producers`: the pipelines that ship
+    cli            the command line
 
 This file makes `lakehouse` a regular package: without it, any other regular package of that name on the path would replace it.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lakehouse.declare.table import count, duplicates, expect, files, interval, kafka, session, sliding, sql_table
+    from lakehouse.declare.table import table as table
+    from lakehouse.declare.table import tumbling as tumbling
+    from lakehouse.transform.patterns import Pattern, directly, first, never, then
+    from lakehouse.transform.process import Process, Row, State, Timers, process
+    from lakehouse.transform.versions import as_of
+
 __version__ = "0.1.0"  # the only place: the package's metadata take it from here
+
+__all__ = [
+    "Pattern", "Process", "Row", "State", "Timers", "__version__", "as_of", "count", "directly", "duplicates", "expect", "files",
+    "first", "interval", "kafka", "never", "process", "session", "sliding", "sql_table", "table", "then", "tumbling",
+]  # fmt: skip
+_IN_TRANSFORM = {  # what a declaration needs not have: it is imported with pyspark, when it is asked for
+    **dict.fromkeys(("Pattern", "directly", "first", "never", "then"), "patterns"),
+    **dict.fromkeys(("Process", "Row", "State", "Timers", "process"), "process"),
+    "as_of": "versions",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'lakehouse' has no attribute {name!r}")
+    home = f"lakehouse.transform.{_IN_TRANSFORM[name]}" if name in _IN_TRANSFORM else "lakehouse.declare.table"
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

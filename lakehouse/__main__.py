@@ -1,6 +1,6 @@
 import sys
 
-from lakehouse.cli import main
+from lakehouse.cli.main import main
 
 if __name__ == "__main__":
     if not sys.flags.safe_path:  # as for the script `lakehouse`, the current folder is no place of modules

@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 from lakehouse.errors import RangeError
-from lakehouse.table import GRAINS, Grain
 
+Grain = Literal["hour", "day"]
+GRAINS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # also the watermark before any row arrived: nothing is late against it
 FORMATS = {"hour": ("%Y-%m-%d-%H", "yyyy-MM-dd-HH"), "day": ("%Y-%m-%d", "yyyy-MM-dd")}
 

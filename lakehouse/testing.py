@@ -26,14 +26,18 @@ import pyarrow as pa
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse import bounded, ingest, live, proof, updates
-from lakehouse.catalog import catalog_of
-from lakehouse.frontier import Certificate, Commit, frontier
-from lakehouse.lake import Lake
-from lakehouse.live_run import BatchLog, live_run
+from lakehouse.batch import compute, late_merge, reference_tables
+from lakehouse.declare.catalog import catalog_of
 from lakehouse.ranges import EPOCH, Range
+from lakehouse.reconcile import reconciliation
 from lakehouse.settings import Settings
+from lakehouse.storage.certificates import Certificate
+from lakehouse.storage.commits import Commit
+from lakehouse.storage.journal import frontier
+from lakehouse.storage.lake import Lake
+from lakehouse.stream import ingest, queries
 from lakehouse.stream.advance import StepFailed
+from lakehouse.stream.micro_batch import BatchLog, live_run
 
 COMMIT_POINTS = ("begin", "rows", "quarantine", "journal")
 Value = Mapping[str, object] | bytes | str | None
@@ -51,8 +55,8 @@ class Stage:
         self.lake = Lake(spark, Settings(root=root, tables=names, **settings), catalog_of(modules))  # type: ignore[arg-type]
         for table in self.lake.catalog:
             if self.lake.catalog.kind(table) == "snapshot":
-                bounded.rebuild(self.lake, table)
-        live.prepare(self.lake, list(self.lake.catalog))
+                reference_tables.rebuild(self.lake, table)
+        queries.prepare(self.lake, list(self.lake.catalog))
         self.crashes: Counter[tuple[str, str]] = Counter()  # (table, commit point): how often it crashed there
         self.resumed = 0  # how often a live query went on from where an earlier life of it had ended
         self._offsets: dict[str, dict[str, dict[int, int]]] = {}
@@ -141,11 +145,11 @@ class Stage:
             before = self._last_batch(name)
             if abort_at:
                 try:
-                    live.start(lake, table, available_now=True, reached=self._aborting(name, abort_at)).awaitTermination()
+                    queries.start(lake, table, available_now=True, reached=self._aborting(name, abort_at)).awaitTermination()
                 except (StreamingQueryException, StepFailed) as err:
                     if Aborted.__name__ not in str(err):
                         raise
-            query = live.start(lake, table, available_now=True)
+            query = queries.start(lake, table, available_now=True)
             query.awaitTermination()
             dropped = sum(o.numRowsDroppedByWatermark for p in query.recentProgress for o in p.stateOperators)
             assert not dropped, f"{name}: Spark itself dropped {dropped} rows that the gate had accepted"
@@ -178,16 +182,16 @@ class Stage:
         return frontier(self.lake.settings, self.lake.catalog.table(table))
 
     def backfill(self, table: str, span: Range) -> Commit:
-        return bounded.backfill(self.lake, self.lake.catalog.table(table), span)
+        return compute.backfill(self.lake, self.lake.catalog.table(table), span)
 
     def update(self, table: str) -> list[Commit]:
         """Rewrites what late rows made dirty and has closed (`late="update"`)."""
-        return updates.update(self.lake, self.lake.catalog.table(table))
+        return late_merge.update(self.lake, self.lake.catalog.table(table))
 
 
 def assert_live_equals_bounded(stage: Stage, table: str, span: Range | None = None) -> Certificate:
     """The proof over `span`, by default all that is closed; fails with the rows that differ, or if none was compared."""
-    certificate = proof.reconcile(stage.lake, stage.lake.catalog.table(table), span)
+    certificate = reconciliation.reconcile(stage.lake, stage.lake.catalog.table(table), span)
     shown = "\n".join(certificate.examples)
     assert certificate.verdict == "EQUAL", f"{table} {certificate.verdict}: {certificate.detail}\n{shown}"
     assert certificate.rows_bounded > 0, f"{table}: no row was compared; feed more rows, or advance event time"

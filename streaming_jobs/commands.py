@@ -129,8 +129,7 @@ def supervise(
     import signal
     import threading
 
-    from lakehouse import hooks
-    from streaming_jobs import notices, progress, reconciler
+    from streaming_jobs import notices, notifications, progress, reconciler
 
     console, settings, named = _chosen(pipelines)
     stopping = threading.Event()
@@ -146,7 +145,7 @@ def supervise(
                 console.print(
                     f"{progress.now()} {pipeline}: {decision.action}, {decision.why}", soft_wrap=True, markup=False
                 )
-        for failure in hooks.tell(settings, [n for pipeline in named for n in notices.of_job(settings, pipeline)]):
+        for failure in notifications.tell(settings, [n for pipeline in named for n in notices.of_job(settings, pipeline)]):
             console.print(f"{progress.now()} {failure}", soft_wrap=True, markup=False)
 
 
@@ -168,7 +167,7 @@ def metrics(
     """Serve metrics of jobs, tables, proofs and results to Prometheus, until Ctrl-C."""
     from prometheus_client.openmetrics.exposition import generate_latest
 
-    from lakehouse import catalog
+    from lakehouse.declare import catalog
     from lakehouse.settings import from_environment
     from streaming_jobs import metrics as exporter
 
@@ -197,7 +196,7 @@ def lineage(
     """Send OpenLineage events of live and bounded runs, until Ctrl-C; what cannot be sent is sent later."""
     import time
 
-    from lakehouse import catalog
+    from lakehouse.declare import catalog
     from lakehouse.settings import from_environment
     from streaming_jobs import lineage as teller
 
@@ -233,11 +232,12 @@ def _tell_started(console: "Console", settings: "Settings", status: "JobStatus")
 
 def _remark(settings: "Settings", pipeline: str) -> None:
     """Says what of the pipeline is not as it seems to be; its job says so in its log, too."""
-    from lakehouse import catalog, declared
-    from lakehouse.console import print_note
+    from lakehouse.cli.console import print_note
+    from lakehouse.declare import catalog
+    from lakehouse.storage import begun_with
 
     known = catalog.load(settings)
-    for told in declared.remarks(settings.for_pipeline(pipeline), known, known.of_pipeline(pipeline)):
+    for told in begun_with.remarks(settings.for_pipeline(pipeline), known, known.of_pipeline(pipeline)):
         print_note(f"warning: {told}")
 
 
@@ -248,8 +248,8 @@ def _by(command: str) -> str:
 
 
 def _chosen(pipelines: list[str] | None):
-    from lakehouse import catalog
-    from lakehouse.console import out
+    from lakehouse.cli.console import out
+    from lakehouse.declare import catalog
     from lakehouse.settings import from_environment
 
     settings = from_environment()

@@ -16,8 +16,8 @@ import portalocker
 import psutil
 
 from lakehouse.errors import JobError
-from lakehouse.files import moved_aside, read_value, replace_file
 from lakehouse.settings import Settings
+from lakehouse.storage.files import moved_aside, read_value, replace_file
 from streaming_jobs import progress
 from streaming_jobs.holders import made
 from streaming_jobs.places import Place, here

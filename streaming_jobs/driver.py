@@ -23,11 +23,16 @@ import psutil
 from py4j.protocol import Py4JNetworkError
 from pyspark.sql.streaming import StreamingQuery
 
-from lakehouse import bounded, catalog, declared, early, frontier, journal_repair, live, quality, session
+from lakehouse.batch import reference_tables
+from lakehouse.declare import catalog
+from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, JobError, LakehouseError
-from lakehouse.lake import Lake
+from lakehouse.runtime import session
 from lakehouse.settings import Settings, from_environment
-from lakehouse.table import Table
+from lakehouse.storage import begun_with, journal_repair, ledger
+from lakehouse.storage.lake import Lake
+from lakehouse.stream import early_results, queries
+from lakehouse.transform import quality
 from streaming_jobs import desired, lease, origins, progress, supervisor
 from streaming_jobs.lease import Lease
 from streaming_jobs.places import here
@@ -88,12 +93,12 @@ class Job:
                 self.queries[each.table.name] = each
                 if not each.parked:
                     each.start()
-            self.previews = {f"{t.name}__early": early.start(lake, t) for t in tables if t.early and self.settings.early}
+            self.previews = {f"{t.name}__early": early_results.start(lake, t) for t in tables if t.early and self.settings.early}
             self._await(self.stopping.is_set)
         self.say(state="stopping")
         self._drain(lake, tables, available_now)
         self.say(queries=self._observed())
-        frontier.flush(self.settings, tables)
+        ledger.flush(self.settings, tables)
         lake.spark.stop()
 
     def _to_the_present(self, lake: Lake, queries: list[LiveQuery]) -> None:
@@ -113,9 +118,9 @@ class Job:
         tables = lake.catalog.of_pipeline(self.pipeline)
         for table in tables:
             if lake.catalog.kind(table) == "snapshot":
-                bounded.refresh(lake, table)
+                reference_tables.refresh(lake, table)
         streamed = [t for t in tables if lake.catalog.kind(t) != "snapshot"]
-        live.prepare(lake, streamed)
+        queries.prepare(lake, streamed)
         for table in streamed:  # before a query looks where it was
             if told := journal_repair.mend(self.settings, table):
                 print(told, file=sys.stderr, flush=True)
@@ -149,7 +154,7 @@ class Job:
                 return
             self._obey()
             if time.monotonic() - self.flushed > _FLUSH:
-                frontier.flush(self.settings, [q.table for q in self.queries.values()])
+                ledger.flush(self.settings, [q.table for q in self.queries.values()])
                 supervisor.shorten_log(self.settings, self.pipeline)
                 self.flushed = time.monotonic()
             self.stopping.wait(_HEARTBEAT)
@@ -207,7 +212,7 @@ class Job:
             self.say(error=told)
         for table in (t for t in tables if t.early and self.settings.early):
             try:
-                early.settle(lake, table)
+                early_results.settle(lake, table)
             except Exception as err:  # all that counts has been written
                 self._tell_stale(f"{table.name}__early", err)
 
@@ -230,7 +235,7 @@ def _check_topics(settings: Settings, topics: list[str]) -> None:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
-    from lakehouse.kafka_options import client_config
+    from lakehouse.runtime.kafka_options import client_config
 
     client = client_config(settings) | {"log_level": "0"}
     try:
@@ -256,9 +261,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = from_environment()
         known = catalog.load(settings)
-        declared.check(settings, known, known.of_pipeline(given.pipeline))
+        begun_with.check(settings, known, known.of_pipeline(given.pipeline))
         settings = settings.for_pipeline(given.pipeline)
-        for told in declared.remarks(settings, known, known.of_pipeline(given.pipeline)):
+        for told in begun_with.remarks(settings, known, known.of_pipeline(given.pipeline)):
             print(f"warning: {told}", file=sys.stderr, flush=True)
         with lease.held(settings, given.pipeline) as turn:
             job = Job(settings, given.pipeline, turn)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from lakehouse.durations import duration
-from lakehouse.files import read_value
 from lakehouse.settings import Settings
+from lakehouse.storage.files import read_value
 from streaming_jobs.places import UNKNOWN, Place, file_system_now, modified
 
 Kind = TypeVar("Kind")

@@ -23,8 +23,8 @@ import portalocker
 import psutil
 
 from lakehouse.errors import JobError
-from lakehouse.files import moved_aside, replace_file
 from lakehouse.settings import Settings
+from lakehouse.storage.files import moved_aside, replace_file
 from streaming_jobs import holders, progress
 from streaming_jobs.holders import Holder, holder, path_of
 from streaming_jobs.places import here

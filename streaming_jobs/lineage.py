@@ -18,15 +18,16 @@ from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, R
 from openlineage.client.transport.file import FileConfig, FileTransport
 from openlineage.client.transport.http import HttpConfig, HttpTransport
 
-from lakehouse.catalog import Catalog, table_path
+from lakehouse.declare.catalog import Catalog, table_path
+from lakehouse.declare.sources import FileSource, KafkaSource
+from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, SettingsError
-from lakehouse.files import read_value, replace_file
-from lakehouse.frontier import NOTHING, Commit, Journal
-from lakehouse.inputs import FileSource, KafkaSource
-from lakehouse.kafka_options import client_config
 from lakehouse.ranges import EPOCH, parse_instant, text
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
-from lakehouse.table import Table
+from lakehouse.storage.commits import NOTHING, Commit
+from lakehouse.storage.files import read_value, replace_file
+from lakehouse.storage.journal import Journal
 from streaming_jobs import progress
 from streaming_jobs.progress import AT_WORK, JobStatus
 

@@ -10,7 +10,7 @@ from typing import get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, StateSetMetricFamily
 
-from lakehouse.frontier import Verdict
+from lakehouse.storage.certificates import Verdict
 from streaming_jobs.progress import State
 
 _JOB = ("pipeline",)

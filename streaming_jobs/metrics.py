@@ -17,17 +17,17 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from lakehouse.catalog import Catalog
+from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError, JobError, SettingsError
-from lakehouse.frontier import Journal
 from lakehouse.ranges import EPOCH, parse_instant
-from lakehouse.results import LastWindows
+from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
-from lakehouse.table import Table
-from lakehouse.verdicts import Verdicts
+from lakehouse.storage.journal import Journal
 from streaming_jobs import progress, scheduled
 from streaming_jobs.metric_families import NEVER_RAN, Families
 from streaming_jobs.progress import JobStatus, QueryStatus
+from streaming_jobs.results import LastWindows
 
 _SERIES = 100  # keys of a table's last window that are shown: the greatest
 _LABEL = 200  # characters of a key

@@ -3,10 +3,10 @@
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from lakehouse.hooks import Notice, What
 from lakehouse.settings import Settings
 from streaming_jobs import desired, progress, scheduled, supervisor
 from streaming_jobs.desired import Event
+from streaming_jobs.notifications import Notice, What
 from streaming_jobs.progress import JobStatus
 
 _TOLD: dict[str, What] = {"restarted": "job_failed", "broken": "job_given_up"}

@@ -18,8 +18,8 @@ from typing import Literal
 
 import psutil
 
-from lakehouse.files import append_line, moved_aside, read_value, replace_file
 from lakehouse.settings import Settings
+from lakehouse.storage.files import append_line, moved_aside, read_value, replace_file
 from streaming_jobs import holders
 from streaming_jobs.holders import job_folder, made
 from streaming_jobs.places import UNKNOWN, Place

@@ -12,14 +12,15 @@ from pathlib import Path
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from lakehouse import checkpoints, live
-from lakehouse.checkpoints import CHECKPOINTS
+from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, JobError, TopicError
-from lakehouse.frontier import note_dropped
-from lakehouse.lake import Lake
 from lakehouse.ranges import text
+from lakehouse.storage import checkpoints
+from lakehouse.storage.checkpoints import CHECKPOINTS
+from lakehouse.storage.journal import note_dropped
+from lakehouse.storage.lake import Lake
+from lakehouse.stream import queries
 from lakehouse.stream.advance import Stepped
-from lakehouse.table import Table
 from streaming_jobs import healing, progress
 from streaming_jobs.healing import Failure
 from streaming_jobs.progress import QueryStatus
@@ -57,7 +58,7 @@ class LiveQuery:
     def start(self, available_now: bool = False) -> None:
         self.ends = available_now
         try:
-            self.query = live.start(self.lake, self.table, available_now=available_now, reached=self.guard)
+            self.query = queries.start(self.lake, self.table, available_now=available_now, reached=self.guard)
         except (TopicError, CommitError) as err:
             if available_now:
                 raise
@@ -150,7 +151,7 @@ class LiveQuery:
             status = replace(status, batch=last.batch, frontier=last.frontier and text(last.frontier))
             if last.at > self.began and last.inputs.get("snapshots") != self.snapshots:
                 self.snapshots = last.inputs.get("snapshots")
-                status = replace(status, reads=live.pinned_states(self.lake, self.table, self.snapshots or {}))
+                status = replace(status, reads=queries.pinned_states(self.lake, self.table, self.snapshots or {}))
         # between two looks at a query that is idle its trigger may be active, too, but not at each look
         busy = self.active and self.query.status["isTriggerActive"]
         self.status = replace(status, busy_since=(status.busy_since or progress.now()) if busy else None)

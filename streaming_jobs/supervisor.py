@@ -12,10 +12,11 @@ from contextlib import suppress
 
 import psutil
 
-from lakehouse import catalog, declared
+from lakehouse.declare import catalog
 from lakehouse.durations import duration
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings, to_environment
+from lakehouse.storage import begun_with
 from streaming_jobs import desired, holders, lease, progress
 from streaming_jobs.desired import Event
 from streaming_jobs.job_logs import fresh_log, log_tail
@@ -95,7 +96,7 @@ def restart(
 def _check(settings: Settings, pipeline: str) -> None:
     """Refuses what a process would refuse, without one; a job that runs goes on as it was declared."""
     known = catalog.load(settings)
-    declared.check(settings, known, known.of_pipeline(pipeline))
+    begun_with.check(settings, known, known.of_pipeline(pipeline))
 
 
 def launch(

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakehouse import console
-from lakehouse.console import AsJson
+from lakehouse.cli import console
+from lakehouse.cli.console import AsJson
 
 if TYPE_CHECKING:
-    from lakehouse.frontier import Commit
-    from lakehouse.offsets import Broker
+    from lakehouse.declare.table import Table
     from lakehouse.settings import Settings
-    from lakehouse.table import Table
+    from lakehouse.storage.commits import Commit
+    from lakehouse.stream.offsets import Broker
 
 app = typer.Typer()
 
@@ -28,9 +28,9 @@ def offsets(table: _Ingest, as_json: AsJson = False) -> None:
 
     Beside the stream, up to its last commit. Exit code 0 if each message is there once, 1 if not, 2 when refused.
     """
-    from lakehouse.catalog import load
+    from lakehouse.declare.catalog import load
     from lakehouse.settings import from_environment
-    from lakehouse.topic_check import Checked, check
+    from lakehouse.stream.topic_check import Checked, check
 
     settings = from_environment()
     catalog = load(settings)
@@ -50,9 +50,9 @@ def new_topic(table: _Ingest, yes: _Yes = False) -> None:
 
     While the table's job is stopped. What the table has read of the topic before stays. Exit code 0 when done, 2 when refused.
     """
-    from lakehouse import checkpoints
-    from lakehouse import offsets as positions
     from lakehouse.errors import RangeError
+    from lakehouse.storage import checkpoints
+    from lakehouse.stream import offsets as positions
 
     with _stopped(table) as (settings, declared, last, there):
         present = {topic: each.id for topic, each in there.items()}
@@ -80,9 +80,9 @@ def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
 
     While the table's job is stopped. Exit code 0 when done, 2 when refused.
     """
-    from lakehouse import checkpoints
-    from lakehouse import offsets as positions
     from lakehouse.errors import RangeError
+    from lakehouse.storage import checkpoints
+    from lakehouse.stream import offsets as positions
 
     with _stopped(table) as (settings, declared, last, there):
         positions.check_ids(settings, declared, {topic: each.id for topic, each in there.items()})
@@ -103,11 +103,11 @@ def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
 @contextmanager
 def _stopped(name: str) -> "Iterator[tuple[Settings, Table, Commit | None, dict[str, Broker]]]":
     """An ingest table whose job does not run and cannot start meanwhile, with its last commit and what the broker says."""
-    from lakehouse import offsets as positions
-    from lakehouse.catalog import load
+    from lakehouse.declare.catalog import load
     from lakehouse.errors import RangeError
-    from lakehouse.frontier import Journal
     from lakehouse.settings import from_environment
+    from lakehouse.storage.journal import Journal
+    from lakehouse.stream import offsets as positions
     from streaming_jobs import lease
 
     settings = from_environment()

@@ -12,7 +12,7 @@ import pytest
 from stories.suites import Player
 from stories.work import LASTING_JVM, QUICK_JVM
 
-from lakehouse import session
+from lakehouse.runtime import session
 from lakehouse.settings import Settings, from_environment
 from lakehouse.tables import sensors
 from lakehouse.testing import Stage

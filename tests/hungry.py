@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.table import kafka, table
+from lakehouse.declare.table import kafka, table
 
 orders = kafka("orders", schema="at TIMESTAMP NOT NULL, size INT NOT NULL")
 

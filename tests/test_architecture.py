@@ -16,6 +16,20 @@ ALLOWED = {
     "assets": set(PACKAGES),
 }
 
+ROOMS = (  # of `lakehouse`, each above what it imports
+    {"errors", "durations", "ranges", "cron", "freshness", "settings", "watermarks"},
+    {"declare"},
+    {"storage"},
+    {"runtime"},
+    {"transform"},
+    {"batch"},
+    {"stream"},
+    {"reconcile"},
+    {"maintenance"},
+    {"tables", "producers", "testing"},
+    {"cli", "__main__"},
+)
+
 
 def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
@@ -57,6 +71,24 @@ def test_imports_follow_the_direction(module):
     assert ours <= ALLOWED[path.relative_to(ROOT).parts[0]], f"{name_of(path)} imports {ours}"
 
 
+def test_each_room_stands_on_those_below_it_alone(module):
+    path, tree = module
+    package, *rest = path.relative_to(ROOT).with_suffix("").parts
+    if package != "lakehouse" or rest == ["__init__"]:
+        return
+    floor = {room: number for number, rooms in enumerate(ROOMS) for room in rooms}
+    named = {name for name in imports(tree) if name.startswith("lakehouse.")}
+    named |= {
+        f"lakehouse.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "lakehouse"
+        for alias in node.names
+    }
+    # a name of the public face is of `declare` or `transform`
+    used = {floor.get(name.split(".")[1], floor["transform"]) for name in named}
+    assert max(used, default=0) <= floor[rest[0]], f"{name_of(path)} imports {sorted(named)}"
+
+
 def test_dagster_is_imported_in_assets_only(module):
     path, tree = module
     if path.relative_to(ROOT).parts[0] != "assets":
@@ -66,7 +98,7 @@ def test_dagster_is_imported_in_assets_only(module):
 def test_great_expectations_is_imported_in_functions_of_quality_only(module):
     path, tree = module
     everywhere = [n for n in imports(tree) if n.startswith("great_expectations")]
-    assert not everywhere or name_of(path) == "lakehouse/quality.py"
+    assert not everywhere or name_of(path) == "lakehouse/transform/quality.py"
     assert not [n for n in at_import(tree) if n.startswith("great_expectations")]
 
 
@@ -83,8 +115,8 @@ def test_the_environment_is_read_in_settings_only(module):
     ]
     allowed = {
         "lakehouse/settings.py",
-        "lakehouse/quality.py",  # turns Great Expectations' telemetry off
-        "lakehouse/session.py",  # says where Spark's pages listen
+        "lakehouse/transform/quality.py",  # turns Great Expectations' telemetry off
+        "lakehouse/runtime/session.py",  # says where Spark's pages listen
         "streaming_jobs/supervisor.py",  # hands it on to the driver
         "batch_jobs/other_code.py",  # hands it on to the process that runs another version of the tables
         "assets/demo.py",  # hands it on to producers and Dagster
@@ -94,8 +126,7 @@ def test_the_environment_is_read_in_settings_only(module):
 
 def test_no_transformation_asks_whether_it_streams(module):
     path, tree = module
-    if name_of(path) not in ("lakehouse/sources.py", "lakehouse/sinks.py"):
-        assert not [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr == "isStreaming"]
+    assert not [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr == "isStreaming"], name_of(path)
 
 
 def test_nothing_runs_at_import(module):

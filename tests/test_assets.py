@@ -20,14 +20,15 @@ from assets import automation, definitions, proving, sensors, upkeep
 from assets.resources import Lakehouse
 from assets.streams import job_key
 from assets.testing import evaluate, materialize
-from lakehouse import catalog, under_way
-from lakehouse.bounded import backfill
-from lakehouse.catalog import table_path
-from lakehouse.frontier import Journal
-from lakehouse.lake import Lake
-from lakehouse.proof import reconcile
+from lakehouse.batch.compute import backfill
+from lakehouse.declare import catalog
+from lakehouse.declare.catalog import table_path
 from lakehouse.ranges import parse_range
+from lakehouse.reconcile.reconciliation import reconcile
 from lakehouse.settings import Settings, from_environment
+from lakehouse.storage import read_holds
+from lakehouse.storage.journal import Journal
+from lakehouse.storage.lake import Lake
 from streaming_jobs import desired, progress, supervisor
 from streaming_jobs.desired import Event
 from streaming_jobs.progress import JobStatus, QueryStatus
@@ -75,7 +76,7 @@ def table_of(settings: Settings, name: str):
 def test_definitions_load_without_spark_session_and_great_expectations():
     code = "import sys, assets.definitions; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    dear = {"great_expectations", "delta", "lakehouse.session", "lakehouse.bounded", "lakehouse.quality"}
+    dear = {"great_expectations", "delta", "lakehouse.runtime.session", "lakehouse.batch.compute", "lakehouse.transform.quality"}
     assert not set(run.stdout.split()) & dear
 
 
@@ -441,11 +442,11 @@ def test_the_upkeep_job_looks_after_every_table(own, instance):
 def test_upkeep_knows_of_a_run_until_it_has_ended(spark, own, instance):
     @dg.op
     def look(lakehouse: Lakehouse) -> bool:
-        return lakehouse.lake.spark is spark and under_way.began(own) is not None
+        return lakehouse.lake.spark is spark and read_holds.began(own) is not None
 
     job = dg.GraphDefinition("looking", node_defs=[look]).to_job(resource_defs={"lakehouse": Lakehouse.of(own)})
     assert job.execute_in_process(instance=instance).output_for_node("look") is True
-    assert under_way.began(own) is None and not spark._jsc.sc().isStopped()
+    assert read_holds.began(own) is None and not spark._jsc.sc().isStopped()
 
 
 def test_old_runs_and_events_without_a_run_are_forgotten_and_partitions_stay():

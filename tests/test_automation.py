@@ -10,11 +10,12 @@ from deltalake import write_deltalake
 
 from assets import automation, definitions, sensors
 from assets.checks import STREAM_EQUALS_BATCH
-from lakehouse import catalog
-from lakehouse.catalog import table_path
-from lakehouse.frontier import Commit, Journal
+from lakehouse.declare import catalog
+from lakehouse.declare.catalog import table_path
 from lakehouse.ranges import EPOCH, partition_format
 from lakehouse.settings import Settings
+from lakehouse.storage.commits import Commit
+from lakehouse.storage.journal import Journal
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 HOURS = dg.HourlyPartitionsDefinition("2026-01-01-00:00", timezone="UTC")  # written otherwise than the tables' own

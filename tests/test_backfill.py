@@ -21,17 +21,20 @@ from test_streaming_job import awaited
 from typer.testing import CliRunner
 
 from batch_jobs import backfill, commands
-from lakehouse import live, proof, sinks, updates
-from lakehouse.catalog import load
-from lakehouse.digest import digest
+from lakehouse.batch import late_merge
+from lakehouse.declare.catalog import load
+from lakehouse.declare.columns import ARRIVAL
+from lakehouse.declare.table import kafka, session, table
 from lakehouse.errors import DeclarationError, RangeError
-from lakehouse.event_time import ARRIVAL
-from lakehouse.frontier import NOTHING, Commit
-from lakehouse.lag import lag
-from lakehouse.lake import Lake
 from lakehouse.ranges import Range
+from lakehouse.reconcile import reconciliation
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.table import kafka, session, table
+from lakehouse.storage import delta_writer
+from lakehouse.storage.commits import NOTHING, Commit
+from lakehouse.storage.digest import digest
+from lakehouse.storage.lake import Lake
+from lakehouse.stream import queries
+from lakehouse.stream.lag import lag
 from lakehouse.tables import sensors
 from lakehouse.testing import Stage, assert_live_equals_bounded
 
@@ -80,7 +83,7 @@ def remove(lake: Lake, name: str, predicate: str | None = None) -> None:
 
 
 def outdated(lake: Lake, name: str) -> list[str]:
-    return [p[-2:] for p in updates.outdated(lake.settings, lake.catalog, lake.catalog.table(name))]
+    return [p[-2:] for p in late_merge.outdated(lake.settings, lake.catalog, lake.catalog.table(name))]
 
 
 @pytest.fixture
@@ -137,7 +140,7 @@ def test_a_commit_that_a_crash_kept_from_the_journal_is_told_by_the_next_run(lak
     assert {c.version for c in backfill.run(lake, VALID, at(1), at(2))} == {NOTHING}, "the rows are there"
     assert outdated(lake, AVERAGES) == ["01"]
     told = next(c for c in lake.journal(lake.catalog.table(VALID)).rewriting() if c.version != NOTHING)
-    assert told.version == sinks.version(lake.path(lake.catalog.table(VALID)))
+    assert told.version == delta_writer.version(lake.path(lake.catalog.table(VALID)))
 
 
 @pytest.mark.slow
@@ -147,7 +150,7 @@ def test_what_reads_a_rewritten_partition_is_pending_until_it_follows(lake):
     remove(lake, AVERAGES, "_partition = '2026-01-01-01' AND sensor_id = 'sensor-2'")  # as if it had never been there
     assert rewritten(list(backfill.run(lake, VALID, at(0), at(3)))) == [(VALID, "01")]
     assert outdated(lake, AVERAGES) == ["01"], "what did not change has nothing to be followed"
-    assert proof.reconcile(lake, lake.catalog.table(AVERAGES)).verdict == "PENDING"
+    assert reconciliation.reconcile(lake, lake.catalog.table(AVERAGES)).verdict == "PENDING"
 
     shown = CliRunner().invoke(
         commands.app, ["backfill", VALID, "--start", "2026-01-01T00", "--end", "2026-01-01T03", "--cascade", "--json"],
@@ -158,7 +161,7 @@ def test_what_reads_a_rewritten_partition_is_pending_until_it_follows(lake):
     outcomes = [(t["table"], t["outcome"], t["start"][11:13]) for t in told]
     assert outcomes == [(VALID, "unchanged", h) for h in ("00", "01", "02")] + [(AVERAGES, "rewritten", "01")]
     assert outdated(lake, AVERAGES) == []
-    assert proof.reconcile(lake, lake.catalog.table(AVERAGES)).verdict == "EQUAL"
+    assert reconciliation.reconcile(lake, lake.catalog.table(AVERAGES)).verdict == "EQUAL"
 
 
 @pytest.mark.slow
@@ -198,11 +201,11 @@ def click(second: float, user: str = "a") -> dict[str, str]:
 
 def test_what_the_input_does_not_hold_any_more_is_not_replaced_by_nothing(lake):
     remove(lake, "sensor_readings", "event_time < '2026-01-01T01:00:00Z'")
-    before = sinks.version(lake.path(lake.catalog.table(VALID)))
+    before = delta_writer.version(lake.path(lake.catalog.table(VALID)))
     for refuse in (backfill.plan, backfill.run):
         with pytest.raises(RangeError, match=r"partitions=2026-01-01-00 to 2026-01-01-00 \(1\).*begins at 2026-01-01T01"):
             refuse(lake, VALID, at(0), at(3))
-    assert sinks.version(lake.path(lake.catalog.table(VALID))) == before
+    assert delta_writer.version(lake.path(lake.catalog.table(VALID))) == before
     assert len(list(backfill.run(lake, VALID, at(1), at(3)))) == 2
     remove(lake, VALID, "event_time < '2026-01-01T01:00:00Z'")
     with pytest.raises(RangeError, match=r"table=sensor_averages, partitions=2026-01-01-00"):
@@ -228,7 +231,7 @@ def test_a_live_query_goes_on_across_a_rewrite_of_its_input_and_takes_nothing_fo
     stage.run(VALID, AVERAGES)
     lake, table = stage.lake, stage.lake.catalog.table(AVERAGES)
     before = digest(rows_of(lake, AVERAGES))
-    query = live.start(lake, table)
+    query = queries.start(lake, table)
     try:
         remove(lake, VALID, "sensor_id = 'sensor-0' AND _partition = '2026-01-01-00'")
         remove(lake, VALID, "_partition = '2026-01-01-01'")  # to fill an empty partition looks like an append

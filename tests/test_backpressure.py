@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 from test_streaming_job import BEGIN, MINUTE, WORKLOAD, arrived, awaited, every_offset_once
 
-from lakehouse import broker, catalog, jars, proof
-from lakehouse.kafka_options import client_config
-from lakehouse.lake import Lake
+from lakehouse.declare import catalog
 from lakehouse.producers import commands, sensors
 from lakehouse.producers.sender import send
+from lakehouse.reconcile import reconciliation
+from lakehouse.runtime import jars, kafka_broker
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
+from lakehouse.storage.lake import Lake
 from streaming_jobs import metrics, supervisor
 
 ALERTS = Path(__file__).parents[1] / "ops" / "prometheus" / "alerts.yml"
@@ -25,17 +27,17 @@ def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
         root=tmp_path, jars=from_environment().jars, tables=("lakehouse.tables.sensors",), spark_conf=quick_jvm,
         max_offsets_per_trigger=STEP, driver_memory="600m",
     )  # fmt: skip
-    broker.start(settings, jars.resolve(settings.jars))
+    kafka_broker.start(settings, jars.resolve(settings.jars))
     yield settings
     supervisor.stop(settings, "sensors", now=True)
-    broker.stop(settings)
+    kafka_broker.stop(settings)
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(800)
 def test_a_producer_ten_times_as_fast_as_the_job_is_caught_up_with(settings, spark):
-    broker.ensure_topics(settings, {"sensor-readings": WORKLOAD.partitions}, commands.TOPIC)
+    kafka_broker.ensure_topics(settings, {"sensor-readings": WORKLOAD.partitions}, commands.TOPIC)
     supervisor.start(settings, "sensors", wait=240)
     sent = produced(settings, 0, 1)
     awaited(lambda: arrived(settings, "sensor_readings") == sent, "the first minute", 240)
@@ -60,7 +62,7 @@ def test_a_producer_ten_times_as_fast_as_the_job_is_caught_up_with(settings, spa
     assert max(rows) <= STEP and len(full) >= sent // STEP - 2, "as many records each time, however many wait"
     assert most < (600 << 20) * 2, "the heap, and what a JVM has beside it"
     every_offset_once(lake, sent)
-    assert proof.reconcile(lake, lake.catalog.table("sensor_averages")).verdict == "EQUAL"
+    assert reconciliation.reconcile(lake, lake.catalog.table("sensor_averages")).verdict == "EQUAL"
 
 
 def produced(settings: Settings, start_minute: int, end_minute: int) -> int:

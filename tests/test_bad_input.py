@@ -5,11 +5,11 @@ from types import ModuleType
 import pytest
 from pyspark.sql import functions as F
 
+from lakehouse.declare.table import kafka, table
 from lakehouse.errors import DeclarationError
 from lakehouse.producers import ads as ads_producer
 from lakehouse.producers import sensors as sensors_producer
 from lakehouse.producers import visits as visits_producer
-from lakehouse.table import kafka, table
 from lakehouse.tables import ads, sensors, visits
 from lakehouse.testing import Stage
 

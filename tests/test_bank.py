@@ -18,14 +18,16 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import functions as F
 from test_streaming_job import awaited
 
-from lakehouse import broker, catalog, jars, proof
-from lakehouse.kafka_options import client_config
-from lakehouse.lake import Lake
+from lakehouse.declare import catalog
 from lakehouse.producers import commands, producer
 from lakehouse.producers.bank import ACCOUNTS, CUSTOMERS, TRANSACTIONS, records
 from lakehouse.producers.sender import send
 from lakehouse.producers.workload import Record
+from lakehouse.reconcile import reconciliation
+from lakehouse.runtime import jars, kafka_broker
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
+from lakehouse.storage.lake import Lake
 from lakehouse.tables import bank
 from lakehouse.testing import Stage, assert_live_equals_bounded
 from streaming_jobs import supervisor
@@ -151,10 +153,10 @@ def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
     settings = Settings(
         root=tmp_path, jars=from_environment().jars, tables=(bank.__name__,), spark_conf=quick_jvm, max_offsets_per_trigger=500
     )
-    broker.start(settings, jars.resolve(settings.jars))
+    kafka_broker.start(settings, jars.resolve(settings.jars))
     yield settings
     supervisor.stop(settings, "bank", now=True)
-    broker.stop(settings)
+    kafka_broker.stop(settings)
 
 
 @pytest.mark.slow
@@ -188,7 +190,7 @@ def test_killed_again_and_again_the_sum_is_zero_at_every_version_for_a_reader_be
     there = {row.account_id: (row.debits, row.credits, row.balance) for row in lake.read(table).collect()}
     assert there == expected_totals([json.loads(record.value) for record in given if record.topic == TRANSACTIONS])
     assert lake.read(lake.catalog.table("bank_events")).where("kind = 'transfer'").count() == transfers
-    assert proof.reconcile(lake, table).verdict == "EQUAL"
+    assert reconciliation.reconcile(lake, table).verdict == "EQUAL"
 
 
 def read_again_and_again(totals: Path, done: Event) -> dict[int, Decimal]:

@@ -16,13 +16,16 @@ from typer.testing import CliRunner
 
 from batch_jobs import backfill, commands, reconcile
 from batch_jobs.publisher import publishing
-from lakehouse import bounded, proof, sinks
-from lakehouse.catalog import load
-from lakehouse.digest import digest
+from lakehouse.batch import reference_tables
+from lakehouse.declare.catalog import load
 from lakehouse.errors import JobError, LakehouseError
-from lakehouse.frontier import NOTHING, certificates
-from lakehouse.lake import Lake
+from lakehouse.reconcile import reconciliation
 from lakehouse.settings import Settings
+from lakehouse.storage import delta_writer
+from lakehouse.storage.certificates import certificates
+from lakehouse.storage.commits import NOTHING
+from lakehouse.storage.digest import digest
+from lakehouse.storage.lake import Lake
 
 TABLES = ("lakehouse.tables.sensors",)
 AVERAGES = "sensor_averages"
@@ -49,7 +52,7 @@ def stored(lake: Lake):
 
 
 def versions(lake: Lake) -> list[int]:
-    return [sinks.version(lake.path(table)) for table in lake.catalog]
+    return [delta_writer.version(lake.path(table)) for table in lake.catalog]
 
 
 def remove(lake: Lake, name: str, predicate: str | None = None) -> None:
@@ -67,7 +70,8 @@ def test_a_backfill_rewrites_the_partitions_that_differ_and_leaves_the_others_to
     remove(lake, AVERAGES, "_partition = '2026-01-01-01' AND sensor_id = 'sensor-1'")
     first, second = backfill.run(lake, AVERAGES, at(0), at(2))
     assert (first.role, first.start, first.end, first.version) == ("bounded", at(0), at(1), NOTHING)
-    assert (second.start, second.end, second.version) == (at(1), at(2), sinks.version(lake.path(lake.catalog.table(AVERAGES))))
+    version = delta_writer.version(lake.path(lake.catalog.table(AVERAGES)))
+    assert (second.start, second.end, second.version) == (at(1), at(2), version)
     assert [c.written for c in (first, second)] == [9, 9], "a late one stays out"
     assert digest(stored(lake)) == before
     assert origins(lake) == {("live", "00"), ("bounded", "01"), ("live", "02")}
@@ -152,7 +156,8 @@ def test_the_proof_finds_what_was_planted_deleted_and_altered(lake):
 
     shown = command(lake, "reconcile", AVERAGES)
     assert shown.exit_code == 1 and "1 missing, 1 extra, 1 changed" in shown.stdout
-    recorded = proof.summed([c for c in certificates(lake.settings, lake.catalog.table(AVERAGES)) if c.verdict != "EQUAL"])
+    recorded = certificates(lake.settings, lake.catalog.table(AVERAGES))
+    recorded = reconciliation.summed([c for c in recorded if c.verdict != "EQUAL"])
     assert (recorded.verdict, recorded.missing, recorded.extra, recorded.changed) == ("DIFFERENT", 1, 1, 1)
     examples = {example.partition(":")[0]: example for example in recorded.examples}
     assert "window=[2026-01-01T00:07:05Z, 2026-01-01T00:07:10Z), sensor_id=sensor-1" in examples["missing"]
@@ -169,7 +174,7 @@ def test_exit_codes_of_the_proof(lake):
     assert nothing.exit_code == 1 and "no row was compared" in nothing.stdout
     ahead = command(lake, "reconcile", AVERAGES, "--start", "2026-01-01", "--end", "2026-01-02")
     assert ahead.exit_code == 3 and "NOT_YET" in ahead.stdout and "ahead of the frontier 2026-01-01T03:09:55Z" in ahead.stdout
-    equal = proof.reconcile(lake, lake.catalog.table(AVERAGES))
+    equal = reconciliation.reconcile(lake, lake.catalog.table(AVERAGES))
     codes = {v: reconcile.exit_code(replace(equal, verdict=v)) for v in ("DIFFERENT", "PENDING", "NOT_YET", "UNPROVABLE")}
     assert codes == {"DIFFERENT": 1, "PENDING": 3, "NOT_YET": 3, "UNPROVABLE": 3}
 
@@ -196,7 +201,7 @@ def test_a_crash_is_never_taken_for_a_verdict(tmp_path):
 
 
 PRICES = """
-from lakehouse.table import files, table
+from lakehouse import files, table
 
 price_list = files("prices.csv", schema="item STRING, price INT")
 
@@ -215,13 +220,13 @@ def test_a_snapshot_is_computed_again_when_something_changed_and_only_then(spark
     settings = Settings(root=tmp_path / "root", tables=("price_tables",))
     lake = Lake(spark, settings, load(settings))
     table = lake.catalog.table("prices")
-    assert bounded.refresh(lake, table).written == 1
-    assert bounded.refresh(replace(lake, spark=None), table) is None, "nothing is computed"
-    assert bounded.rebuild(lake, table) is None, "computed, and found to be the same"
+    assert reference_tables.refresh(lake, table).written == 1
+    assert reference_tables.refresh(replace(lake, spark=None), table) is None, "nothing is computed"
+    assert reference_tables.rebuild(lake, table) is None, "computed, and found to be the same"
     file.write_text("item,price\na,1\nb,2\n")
-    assert bounded.refresh(lake, table).written == 2
+    assert reference_tables.refresh(lake, table).written == 2
     write_deltalake(str(lake.path(table)), lake.read(table).toArrow(), mode="append")
-    assert bounded.refresh(lake, table).written == 2, "by another hand"
+    assert reference_tables.refresh(lake, table).written == 2, "by another hand"
     assert lake.read(table).count() == 2
     shutil.rmtree(lake.path(table))
-    assert bounded.refresh(lake, table).written == 2, "removed, to be filled again"
+    assert reference_tables.refresh(lake, table).written == 2, "removed, to be filled again"

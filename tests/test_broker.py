@@ -8,10 +8,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 
-from lakehouse import broker, broker_record
 from lakehouse.errors import BrokerError
-from lakehouse.jars import resolve
-from lakehouse.kafka_options import client_config
+from lakehouse.runtime import kafka_address, kafka_broker
+from lakehouse.runtime.jars import resolve
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 
 
@@ -24,9 +24,9 @@ def jars():
 def embedded(tmp_path_factory, jars):
     """Settings whose embedded broker runs."""
     settings = Settings(root=tmp_path_factory.mktemp("lake house"))
-    broker.start(settings, jars)
+    kafka_broker.start(settings, jars)
     yield settings
-    broker.stop(settings)
+    kafka_broker.stop(settings)
 
 
 def client(settings: Settings) -> dict[str, object]:
@@ -55,23 +55,23 @@ def read(settings: Settings, topic: str, count: int) -> list[bytes]:
 
 def test_two_that_start_it_at_once_get_the_same_broker(embedded, jars):
     with ThreadPoolExecutor(2) as both:
-        brokers = set(both.map(lambda _: broker.start(embedded, jars), range(2)))
-    assert brokers == {broker.running(embedded)}
+        brokers = set(both.map(lambda _: kafka_broker.start(embedded, jars), range(2)))
+    assert brokers == {kafka_broker.running(embedded)}
 
 
 def test_it_answers_on_this_machine_only_in_a_session_of_its_own(embedded):
-    found = broker.running(embedded)
+    found = kafka_broker.running(embedded)
     listening = {c.laddr.ip for c in psutil.Process(found.pid).net_connections() if c.status == "LISTEN"}
     assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
     assert os.getsid(found.pid) != os.getsid(0)
-    assert found.bootstrap_servers == broker.bootstrap_servers(embedded)
+    assert found.bootstrap_servers == kafka_broker.bootstrap_servers(embedded)
     assert len(AdminClient(client(embedded)).list_topics(timeout=10).brokers) == 1
 
 
 def test_missing_topics_are_created_and_others_left_alone(embedded):
-    assert broker.ensure_topics(embedded, {}) == ()
-    assert broker.ensure_topics(embedded, {"created": 3}, {"retention.ms": "1000"}) == ("created",)
-    assert broker.ensure_topics(embedded, {"created": 9, "other": 1}) == ("other",)
+    assert kafka_broker.ensure_topics(embedded, {}) == ()
+    assert kafka_broker.ensure_topics(embedded, {"created": 3}, {"retention.ms": "1000"}) == ("created",)
+    assert kafka_broker.ensure_topics(embedded, {"created": 9, "other": 1}) == ("other",)
     admin = AdminClient(client(embedded))
     assert len(admin.list_topics("created", timeout=10).topics["created"].partitions) == 3
     resource = ConfigResource(ConfigResource.Type.TOPIC, "created")
@@ -80,17 +80,17 @@ def test_missing_topics_are_created_and_others_left_alone(embedded):
 
 def test_a_topic_that_kafka_refuses_is_an_error_with_its_name(embedded):
     with pytest.raises(BrokerError, match="topic=no/name"):
-        broker.ensure_topics(embedded, {"no/name": 1})
+        kafka_broker.ensure_topics(embedded, {"no/name": 1})
 
 
 def test_records_of_all_sizes_survive_kill_9(embedded, jars):
     values = [b"%d" % i for i in range(999)] + [os.urandom(5_000_000)]
-    broker.ensure_topics(embedded, {"survivors": 1})
+    kafka_broker.ensure_topics(embedded, {"survivors": 1})
     send(embedded, "survivors", values)
     assert read(embedded, "survivors", 1000) == values
-    before = broker.running(embedded)
+    before = kafka_broker.running(embedded)
     os.kill(before.pid, signal.SIGKILL)
-    after = broker.start(embedded, jars)
+    after = kafka_broker.start(embedded, jars)
     assert (after.pid, after.start_time) != (before.pid, before.start_time)
     assert after.bootstrap_servers == before.bootstrap_servers
     assert read(embedded, "survivors", 1000) == values
@@ -98,40 +98,40 @@ def test_records_of_all_sizes_survive_kill_9(embedded, jars):
 
 def test_a_taken_port_is_given_up_for_another(tmp_path, jars):
     settings = Settings(root=tmp_path)
-    address = broker.start(settings, jars).bootstrap_servers
-    broker.stop(settings)
+    address = kafka_broker.start(settings, jars).bootstrap_servers
+    kafka_broker.stop(settings)
     host, _, port = address.partition(":")
     try:
         with socket.create_server((host, int(port))):
-            assert broker.start(settings, jars).bootstrap_servers != address
-            assert broker.ensure_topics(settings, {"reachable": 1}) == ("reachable",)
+            assert kafka_broker.start(settings, jars).bootstrap_servers != address
+            assert kafka_broker.ensure_topics(settings, {"reachable": 1}) == ("reachable",)
     finally:
-        broker.stop(settings)
+        kafka_broker.stop(settings)
 
 
 def test_stop_leaves_no_process(embedded):
-    found = broker.running(embedded)
-    assert broker.stop(embedded)
+    found = kafka_broker.running(embedded)
+    assert kafka_broker.stop(embedded)
     assert found.process() is None
-    assert broker.running(embedded) is None
-    assert not broker.stop(embedded)
+    assert kafka_broker.running(embedded) is None
+    assert not kafka_broker.stop(embedded)
     with pytest.raises(BrokerError, match="none is running"):
-        broker.bootstrap_servers(embedded)
+        kafka_broker.bootstrap_servers(embedded)
 
 
 def test_a_process_that_took_over_the_pid_is_not_the_broker(tmp_path):
     settings = Settings(root=tmp_path)
-    broker_record.home(settings).mkdir()
-    broker_record.write(settings, broker.Broker(os.getpid(), 1.0, "127.0.0.1:1", "log"))
-    assert broker.running(settings) is None
-    assert not broker.stop(settings)
+    kafka_address.home(settings).mkdir()
+    kafka_address.write(settings, kafka_broker.Broker(os.getpid(), 1.0, "127.0.0.1:1", "log"))
+    assert kafka_broker.running(settings) is None
+    assert not kafka_broker.stop(settings)
 
 
 def test_a_broker_that_cannot_start_says_why(tmp_path, jars):
     settings = Settings(root=tmp_path)
-    data = broker_record.home(settings) / "data"
+    data = kafka_address.home(settings) / "data"
     data.mkdir(parents=True)
     (data / "meta.properties").write_text("version=1\nnode.id=7\ncluster.id=4L6g3nShT-eMCtK--X86sw\n")
     with pytest.raises(BrokerError, match=r"(?s)ended while starting.*node.id.*7"):
-        broker.start(settings, jars)
-    assert broker.running(settings) is None
+        kafka_broker.start(settings, jars)
+    assert kafka_broker.running(settings) is None

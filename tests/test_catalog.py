@@ -4,10 +4,10 @@ from types import ModuleType
 
 import pytest
 
-from lakehouse.catalog import catalog_of, load
+from lakehouse.declare.catalog import catalog_of, load
+from lakehouse.declare.table import expect, files, kafka, table, tumbling
 from lakehouse.errors import DeclarationError, UnknownTable
 from lakehouse.settings import Settings
-from lakehouse.table import expect, files, kafka, table, tumbling
 from lakehouse.tables import ads, sensors, visits
 
 topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
@@ -161,7 +161,7 @@ def test_the_fingerprint_follows_code_and_policy_but_not_comments():
 
 def test_a_fingerprint_names_the_code_that_was_imported_whatever_becomes_of_the_file(tmp_path, monkeypatch):
     declared_in = """
-from lakehouse.table import kafka, table
+from lakehouse import kafka, table
 
 topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
 

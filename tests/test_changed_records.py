@@ -8,10 +8,11 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import erasing, proof, reinjecting
+from lakehouse.declare.table import Table, expect, kafka, table, tumbling
 from lakehouse.errors import RangeError
+from lakehouse.maintenance import erasure, replay_quarantine
 from lakehouse.ranges import Range
-from lakehouse.table import Table, expect, kafka, table, tumbling
+from lakehouse.reconcile import reconciliation
 from lakehouse.testing import Stage
 
 HERE = sys.modules[__name__]
@@ -69,7 +70,7 @@ def test_each_is_put_in_or_erased_at_the_hour_of_its_arrival_whatever_topic_it_c
     other = replace(of(stage, "post"), transformation=mended)
     tables = {t.name: other if t.name == "post" else t for t in stage.lake.catalog}
     stage.lake = replace(stage.lake, catalog=replace(stage.lake.catalog, tables=tables))
-    done = reinjecting.reinject(stage.lake, of(stage, "post"))
+    done = replay_quarantine.reinject(stage.lake, of(stage, "post"))
     assert {hour.hour: n for hour, n in done.hours.items()} == {0: 4, 1: 2} and sum(done.bad.values()) == 6
     assert weights(stage) == {0: 6, 30: 6, 60: 6}
     positions = stage.rows("post").select("_arrival.topic", "_arrival.offset")
@@ -78,10 +79,10 @@ def test_each_is_put_in_or_erased_at_the_hour_of_its_arrival_whatever_topic_it_c
         stage._now = START + timedelta(hours=hour)
         stage.advance("post", {"text": "4"}, source="letter_topic")
         stage.run("weighed")
-    erased = erasing.erase(stage.lake, of(stage, "post"), "kilos = 2 AND _arrival.topic = 'parcels'")
+    erased = erasure.erase(stage.lake, of(stage, "post"), "kilos = 2 AND _arrival.topic = 'parcels'")
     assert {hour.hour: n for hour, n in erased.hours.items()} == {0: 2, 1: 1}
     assert weights(stage) == {0: 4, 30: 4, 60: 4}
-    found = proof.prove(stage.lake, of(stage, "weighed"), Range(START, START + timedelta(hours=2)))
+    found = reconciliation.prove(stage.lake, of(stage, "weighed"), Range(START, START + timedelta(hours=2)))
     assert {c.verdict for c in found} == {"EQUAL"}
     with pytest.raises(RangeError, match="its rows come back; erase them in its record"):
-        erasing.planned(stage.lake, of(stage, "weighed"), "kilos = 2")
+        erasure.planned(stage.lake, of(stage, "weighed"), "kilos = 2")

@@ -11,11 +11,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import checkpoints, generations, live
+from lakehouse.declare.table import expect, interval, kafka, session, table, tumbling
 from lakehouse.errors import CommitError
-from lakehouse.frontier import Journal
+from lakehouse.storage import checkpoints
+from lakehouse.storage.journal import Journal
+from lakehouse.stream import generations, queries
 from lakehouse.stream.advance import StepFailed
-from lakehouse.table import expect, interval, kafka, session, table, tumbling
 from lakehouse.testing import Aborted, Stage, assert_live_equals_bounded
 
 HERE = sys.modules[__name__]
@@ -161,7 +162,7 @@ def test_an_older_copy_of_a_checkpoint_and_a_crash_before_it_was_removed(stage_o
     feed(stage, 16)
     for name in ALL:
         with pytest.raises((StreamingQueryException, StepFailed), match="Aborted"):
-            live.start(stage.lake, stage.lake.catalog.table(name), available_now=True, reached=crash).awaitTermination()
+            queries.start(stage.lake, stage.lake.catalog.table(name), available_now=True, reached=crash).awaitTermination()
     shutil.rmtree(everything)  # what the last micro-batch put aside is not written, and no journal knows of its rows
     feed(stage, 18)
     stage.run(*ALL)
@@ -213,7 +214,7 @@ def test_a_table_that_was_put_back_is_filled_from_there_on(stage_of, tmp_path):
 
     for name in ("plain", "long"):
         gone(paths[name])
-    live.prepare(stage.lake, list(stage.lake.catalog))
+    queries.prepare(stage.lake, list(stage.lake.catalog))
     stage.run(*ALL)  # removed, and made anew
     proven(stage, *ALL)
 
@@ -266,7 +267,7 @@ def test_without_the_file_of_generations_nothing_is_written_twice(stage_of, caps
                 raise Aborted(point)
 
         with pytest.raises((StreamingQueryException, StepFailed), match="Aborted"):
-            live.start(stage.lake, catalog.table(name), available_now=True, reached=crash).awaitTermination()
+            queries.start(stage.lake, catalog.table(name), available_now=True, reached=crash).awaitTermination()
 
     feed(stage, 0)
     stage.run(*names)

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from lakehouse import class_data, jars
+from lakehouse.runtime import cds_archive, jars
 from lakehouse.settings import java
 
 
@@ -13,25 +13,25 @@ def started(options: str) -> subprocess.CompletedProcess:
 
 
 def test_a_java_that_the_archive_does_not_fit_goes_on_without_and_says_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(class_data, "archive", lambda: tmp_path / "spark.jsa")
-    assert class_data.options() == ""
+    monkeypatch.setattr(cds_archive, "archive", lambda: tmp_path / "spark.jsa")
+    assert cds_archive.options() == ""
     (tmp_path / "spark.jsa").write_text("made by another java")
-    began = started(class_data.options())
+    began = started(cds_archive.options())
     assert began.returncode == 0 and "cds" not in began.stdout + began.stderr, began
 
 
 def test_an_archive_of_other_jars_is_not_taken_for_this_one(tmp_path, monkeypatch):
-    before = class_data.archive()
+    before = cds_archive.archive()
     monkeypatch.setattr(jars, "SUMS", tmp_path / "jars.sha256")
     jars.SUMS.write_text("of other jars")
-    assert class_data.archive() != before
+    assert cds_archive.archive() != before
 
 
 def test_half_an_archive_is_refused_before_it_is_used(tmp_path):
     whole, half = tmp_path / "whole.jsa", tmp_path / "half.jsa"
     made = started(f"-XX:ArchiveClassesAtExit={whole}")
     assert made.returncode == 0 and whole.exists(), made
-    class_data.fits(whole)
+    cds_archive.fits(whole)
     half.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
     with pytest.raises(subprocess.CalledProcessError):
-        class_data.fits(half)
+        cds_archive.fits(half)

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from rich.console import Console
 from typer.testing import CliRunner
 
-from lakehouse import cli
+from lakehouse.cli import main
 from lakehouse.settings import from_environment
 from streaming_jobs import progress, views
 from streaming_jobs.progress import JobStatus, QueryStatus
@@ -25,7 +25,7 @@ ENVIRONMENT = {"LAKEHOUSE_TABLES": "lakehouse.tables.sensors"}
 @pytest.fixture
 def run(filled):
     """Runs a command line on the filled lakehouse."""
-    app = cli.app()
+    app = main.app()
 
     def invoke(*arguments: str):
         result = CliRunner().invoke(app, list(arguments), env=ENVIRONMENT | {"LAKEHOUSE_ROOT": str(filled)})
@@ -46,9 +46,9 @@ def _commands(group, path: tuple[str, ...] = ()):
         yield from _commands(command, (*path, name)) if hasattr(command, "commands") else ()
 
 
-@pytest.mark.parametrize("path", [" ".join(path) for path, _ in _commands(typer.main.get_command(cli.app()))])
+@pytest.mark.parametrize("path", [" ".join(path) for path, _ in _commands(typer.main.get_command(main.app()))])
 def test_every_command_explains_itself(path):
-    result = CliRunner().invoke(cli.app(), [*path.split(), "--help"], env={"COLUMNS": "200"})
+    result = CliRunner().invoke(main.app(), [*path.split(), "--help"], env={"COLUMNS": "200"})
     assert result.exit_code == 0
     explained = [line.strip() for line in result.stdout.splitlines() if line.strip()]
     assert len(explained[1]) > 20, "the first sentence says what it does"
@@ -56,7 +56,7 @@ def test_every_command_explains_itself(path):
 
 def test_help_needs_none_of_the_heavy_packages():
     heavy = {"pyspark", "deltalake", "pyarrow", "great_expectations", "dagster"}
-    code = f"import sys; from lakehouse.cli import app; app(); print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys; from lakehouse.cli.main import app; app(); print(sorted({heavy} & set(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
 
@@ -160,14 +160,14 @@ def test_an_error_is_one_line_and_exit_code_2(run, command, said):
 
 
 def test_an_empty_lakehouse_has_tables_and_no_rows(run, tmp_path):
-    shown = CliRunner().invoke(cli.app(), ["tables", "--json"], env=ENVIRONMENT | {"LAKEHOUSE_ROOT": str(tmp_path / "new")})
+    shown = CliRunner().invoke(main.app(), ["tables", "--json"], env=ENVIRONMENT | {"LAKEHOUSE_ROOT": str(tmp_path / "new")})
     assert [row["rows"] for row in lines(shown)] == [None] * 4
     assert not (tmp_path / "new").exists(), "looking makes nothing"
 
 
 def test_broker_status_without_a_broker(tmp_path):
     def status(**environment: str):
-        return CliRunner().invoke(cli.app(), ["broker", "status", "--json"], env={"LAKEHOUSE_ROOT": str(tmp_path)} | environment)
+        return CliRunner().invoke(main.app(), ["broker", "status", "--json"], env={"LAKEHOUSE_ROOT": str(tmp_path)} | environment)
 
     assert status().exit_code == 1
     elsewhere = status(LAKEHOUSE_BOOTSTRAP_SERVERS="kafka.example:9092")
@@ -187,7 +187,7 @@ def test_names_and_counts_of_a_job_are_whole_in_a_terminal_of_80_columns_and_lin
     for whole in ("sensors degraded", "  sensor_readings ", "    parked ", "123,456,789", "1,000,000", "1,234", "ads never ran"):
         assert whole in lines, lines
     assert "…" not in lines
-    piped = CliRunner().invoke(cli.app(), ["status", "sensors"], env={"LAKEHOUSE_ROOT": str(settings.root)}).stdout
+    piped = CliRunner().invoke(main.app(), ["status", "sensors"], env={"LAKEHOUSE_ROOT": str(settings.root)}).stdout
     assert "    parked " in piped and "2026-11-24 16:56:32" in piped and said.strip() in piped
 
 

@@ -15,9 +15,10 @@ import pyspark
 import pytest
 from test_streaming_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
 
-from lakehouse import broker, catalog, jars
-from lakehouse.lake import Lake
+from lakehouse.declare import catalog
+from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.storage.lake import Lake
 from streaming_jobs import supervisor
 
 pytestmark = [pytest.mark.slow, pytest.mark.parallel, pytest.mark.timeout(800)]
@@ -73,10 +74,10 @@ def settings(tmp_path, cluster, quick_jvm) -> Iterator[Settings]:
         root=tmp_path / "root", jars=from_environment().jars, tables=("lakehouse.tables.sensors",), spark_master=cluster.address,
         spark_conf=dict(shown.spark_conf) | here | quick, max_offsets_per_trigger=10_000,
     )  # fmt: skip
-    broker.start(settings, jars.resolve(settings.jars))
+    kafka_broker.start(settings, jars.resolve(settings.jars))
     yield settings
     supervisor.stop(settings, "sensors", now=True)
-    broker.stop(settings)
+    kafka_broker.stop(settings)
 
 
 def test_an_executor_is_killed_every_row_is_there_once_and_the_proof_runs_there_too(settings, cluster, spark):

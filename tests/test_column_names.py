@@ -9,14 +9,14 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import proof
-from lakehouse.columns import helper
-from lakehouse.digest import differences
+from lakehouse.declare.columns import helper
+from lakehouse.declare.table import duplicates, files, kafka, table, tumbling
 from lakehouse.errors import DeclarationError
-from lakehouse.histories import as_of
 from lakehouse.ranges import Range
-from lakehouse.table import duplicates, files, kafka, table, tumbling
+from lakehouse.reconcile import reconciliation
+from lakehouse.storage.digest import differences
 from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.transform.versions import as_of
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -92,7 +92,7 @@ def test_a_table_may_have_a_column_of_each_of_the_names(spark, tmp_path):
     stage.feed("kept", [sent(7201, row="t")])
     stage.run("state", "history")  # these are compared as of their last commit
     for name in changes:
-        found = proof.reconcile(stage.lake, stage.lake.catalog.table(name))
+        found = reconciliation.reconcile(stage.lake, stage.lake.catalog.table(name))
         assert (found.verdict, found.missing + found.extra + 2 * found.changed) == ("DIFFERENT", 2), name
         assert "changed" in found.examples[0]
     hour = Range(START, START + timedelta(hours=1))

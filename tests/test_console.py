@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lakehouse import console
+from lakehouse.cli import console
 
 NAMES = [f"column_{number}" for number in range(16)]
 ROWS = [[f"2026-01-01T00:00:0{number % 10}Z" for number in range(16)], ["–"] * 16]

@@ -7,9 +7,9 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lakehouse.declare.columns import ORIGIN
+from lakehouse.declare.table import count, kafka, table
 from lakehouse.errors import DeclarationError
-from lakehouse.event_time import ORIGIN
-from lakehouse.table import count, kafka, table
 from lakehouse.testing import Stage, assert_live_equals_bounded
 
 HERE = sys.modules[__name__]

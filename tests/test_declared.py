@@ -15,14 +15,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from batch_jobs import backfill, seam
-from lakehouse import catalog, causes, declared, delta_log, live, proof, sinks
-from lakehouse import seam as seams
+from lakehouse.declare import catalog
+from lakehouse.declare.table import Table, duplicates, expect, interval, kafka, session, sql_table, table, tumbling
 from lakehouse.errors import DeclarationError
-from lakehouse.frontier import Commit, Journal
 from lakehouse.ranges import Range
+from lakehouse.reconcile import diagnosis, reconciliation
 from lakehouse.settings import Settings, to_environment
-from lakehouse.table import Table, duplicates, expect, interval, kafka, session, sql_table, table, tumbling
+from lakehouse.storage import begun_with, delta_log
+from lakehouse.storage.commits import Commit
+from lakehouse.storage.journal import Journal
+from lakehouse.stream import handover as seams
+from lakehouse.stream import queries
 from lakehouse.testing import assert_live_equals_bounded
+from lakehouse.transform import creation
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -95,7 +100,7 @@ def begun(tmp_path) -> tuple[Settings, catalog.Catalog]:
     """A lakehouse whose queries have all begun."""
     settings, known = Settings(root=tmp_path, tables=(__name__,)), catalog.catalog_of([HERE])
     for each in known:
-        declared.begin(settings, known, each)
+        begun_with.begin(settings, known, each)
         (tmp_path / "_checkpoints" / each.name / "1" / "offsets").mkdir(parents=True)
     return settings, known
 
@@ -103,7 +108,7 @@ def begun(tmp_path) -> tuple[Settings, catalog.Catalog]:
 def refused(begun, name: str, **changes: object) -> str:
     settings, known = begun
     other = changed(known, name, **changes)
-    return "\n".join(declared.refusals(settings, other, [other.table(name)]))
+    return "\n".join(begun_with.refusals(settings, other, [other.table(name)]))
 
 
 @pytest.mark.parametrize(
@@ -156,17 +161,17 @@ def test_remedies_are_those_that_each_kind_has(begun):
 
 
 def test_code_is_the_function_what_it_calls_and_the_constants_in_it(begun, monkeypatch):
-    kept = declared.declaration(begun[1], begun[1].table("counted"))
+    kept = begun_with.declaration(begun[1], begun[1].table("counted"))
     assert kept["function _above"].startswith("def _above(") and kept["constant _LEAST"] == "0"
     settings, known = begun
     path = settings.root / "_ledger" / "counted.declared.json"
     for name, text in (("constant _LEAST", "7"), ("function _above", kept["function _above"].replace(">", ">="))):
         path.write_text(json.dumps({"at": "", "declaration": kept | {name: text}}))
-        (change,) = declared.changes(settings, known, known.table("counted"))
+        (change,) = begun_with.changes(settings, known, known.table("counted"))
         assert (change.field, change.then, change.now) == (name, text, kept[name])
     spaced = kept["function _above"].replace("where(F", "where( F")  # as another Python would write the same code
     path.write_text(json.dumps({"at": "", "declaration": kept | {"function _above": spaced}}))
-    assert declared.changes(settings, known, known.table("counted")) == []
+    assert begun_with.changes(settings, known, known.table("counted")) == []
 
 
 def test_comments_and_docstrings_are_no_change():
@@ -180,7 +185,7 @@ def test_comments_and_docstrings_are_no_change():
     one = made('def copied(clicks):\n    """Words."""\n    return clicks  # all\n')
     other = made('def copied(clicks):\n    """Others."""\n\n    return (clicks)\n')
     known = catalog.catalog_of([HERE])
-    assert declared.declaration(known, one) == declared.declaration(known, other)
+    assert begun_with.declaration(known, one) == begun_with.declaration(known, other)
 
 
 def test_of_a_table_that_was_removed_nothing_needs_to_fit(begun):
@@ -198,9 +203,9 @@ def test_a_declaration_that_cannot_be_read_is_named_and_the_way_out_works(begun)
     path = settings.root / "_ledger" / "sums.declared.json"
     path.write_text('{"at": "2026')
     with pytest.raises(DeclarationError, match=r"file=.*sums\.declared\.json: .* restore it, or remove it"):
-        declared.begin(settings, known, known.table("sums"))
+        begun_with.begin(settings, known, known.table("sums"))
     path.unlink()
-    declared.begin(settings, known, known.table("sums"))
+    begun_with.begin(settings, known, known.table("sums"))
     assert json.loads(path.read_text())["declaration"]["window"] == "tumbling, 1:00:00"
 
 
@@ -212,18 +217,18 @@ def test_of_a_lakehouse_that_kept_no_declaration_it_is_said_what_is_not_known(be
         path.unlink()
         written = Commit("sums", "live", 1, 0, 1, datetime.now(UTC), fingerprint)
         Journal(settings, sums).append(written)
-        declared.begin(settings, known, sums)
+        begun_with.begin(settings, known, sums)
         told = capsys.readouterr().err
         assert said in told and bool(said) == bool(told)
         assert path.exists(), "from now on it is known"
-    declared.begin(settings, known, sums)
+    begun_with.begin(settings, known, sums)
     assert capsys.readouterr().err == "", "once"
 
 
 # ---- commands and processes, without a JVM
 
 MODULE = """
-from lakehouse.table import kafka, table, tumbling
+from lakehouse import kafka, table, tumbling
 
 thing_topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
 
@@ -245,12 +250,13 @@ def shop(tmp_path) -> tuple[Settings, Path]:
     settings, file = Settings(root=tmp_path / "root", tables=("declared_shop",)), tmp_path / "declared_shop.py"
     file.write_text(MODULE)
     python = """
-from lakehouse import catalog, declared
+from lakehouse.declare import catalog
+from lakehouse.storage import begun_with
 from lakehouse.settings import from_environment
 settings = from_environment()
 known = catalog.load(settings)
 for table in known:
-    declared.begin(settings, known, table)
+    begun_with.begin(settings, known, table)
     (settings.root / "_checkpoints" / table.name / "1" / "offsets").mkdir(parents=True)
 """
     done = run(settings, file, "-c", python)
@@ -322,7 +328,7 @@ def test_a_window_of_two_hours_does_not_go_on_where_one_of_one_hour_was(stage_of
                           ("sums", {"transformation": larger}), ("totals", {"transformation": doubled})):  # fmt: skip
         other = replace(lake, catalog=changed(lake.catalog, name, **changes))
         with pytest.raises(DeclarationError, match=f"table={name}, .* its checkpoint was made with"):
-            live.start(other, other.catalog.table(name), available_now=True)
+            queries.start(other, other.catalog.table(name), available_now=True)
     assert before and stage.rows("sums").count() == before
     stage.lake = replace(lake, catalog=changed(lake.catalog, "sums", late="drop", owner="me"))
     stage.run("sums")
@@ -344,7 +350,7 @@ def test_a_state_is_computed_whole_after_its_backfill_and_a_row_table_goes_on_on
         with pytest.raises(DeclarationError, match=f"table={name}, function="):
             stage.run(name)
     assert list(backfill.run(lake, "totals")) == []
-    declared.accept(lake.settings, other, other.table("counted"))
+    begun_with.accept(lake.settings, other, other.table("counted"))
     stage.feed("clicks", [at(3, value=3), at(4, value=8)])
     stage.run("counted", "totals")
     assert {r.user: r.value for r in stage.rows("totals").collect()} == {"a": 44}
@@ -362,14 +368,14 @@ def test_short_windows_go_on_under_an_accepted_function_and_a_backfill_brings_th
     stage.lake = replace(stage.lake, catalog=changed(stage.lake.catalog, "ticks", transformation=larger))
     with pytest.raises(DeclarationError, match="`lakehouse accept ticks`"):
         stage.run("ticks")
-    declared.accept(stage.lake.settings, stage.lake.catalog, stage.lake.catalog.table("ticks"))
+    begun_with.accept(stage.lake.settings, stage.lake.catalog, stage.lake.catalog.table("ticks"))
     stage.feed("clicks", [at(62)])
     stage.advance("clicks", at(130))
     stage.run("ticks")
     hours = [Range(START + timedelta(hours=n), START + timedelta(hours=n + 1)) for n in range(2)]
-    found = [proof.prove(stage.lake, stage.lake.catalog.table("ticks"), hour)[0] for hour in hours]
+    found = [reconciliation.prove(stage.lake, stage.lake.catalog.table("ticks"), hour)[0] for hour in hours]
     assert [each.verdict for each in found] == ["DIFFERENT", "EQUAL"], "windows that closed before, and after"
-    assert found[0].cause.startswith(causes.CODE)
+    assert found[0].cause.startswith(diagnosis.CODE)
     values = {(r.window.start.astimezone(UTC) - START) // timedelta(minutes=1): r.value for r in stage.rows("ticks").collect()}
     assert values == {1: 1, 2: 1, 61: 4, 62: 2}, "each window is of one function"
     stage.backfill("ticks", Range(START, START + timedelta(hours=2)))
@@ -384,15 +390,15 @@ def test_shuffle_partitions_that_spark_keeps_to_are_said_with_the_remedy(stage_o
     stage.run("sums", "counted", "totals")
     settings, known = stage.lake.settings, stage.lake.catalog
     as_begun = replace(settings, shuffle_partitions=1)  # what the session of the tests has
-    assert declared.remarks(as_begun, known, list(known)) == []
-    told = declared.remarks(replace(settings, shuffle_partitions=8), known, list(known))
+    assert begun_with.remarks(as_begun, known, list(known)) == []
+    told = begun_with.remarks(replace(settings, shuffle_partitions=8), known, list(known))
     assert [each.partition(",")[0] for each in told] == ["table=sums", "table=totals"], "the others have no state"
     assert all("shuffle_partitions=8: its state is in 1 partitions" in each for each in told)
     assert "declare it under another name" in told[0] and "`lakehouse backfill totals`" in told[1]
     overridden = replace(settings, shuffle_partitions=8, spark_conf={"spark.sql.shuffle.partitions": "1"})
-    assert declared.remarks(overridden, known, list(known)) == []
+    assert begun_with.remarks(overridden, known, list(known)) == []
     assert list(backfill.run(stage.lake, "totals")) == []
-    assert len(declared.remarks(replace(settings, shuffle_partitions=8), known, list(known))) == 1
+    assert len(begun_with.remarks(replace(settings, shuffle_partitions=8), known, list(known))) == 1
 
 
 @pytest.mark.slow
@@ -424,7 +430,7 @@ def test_a_window_that_is_changed_before_a_first_one_has_closed_is_refused(stage
     assert delta_log.latest(stage.lake.path(known.table("ticks"))) == 0
     other = changed(known, "ticks", window=tumbling("20 seconds"))
     with pytest.raises(DeclarationError, match=r"table=ticks, window=.*20"):
-        declared.begin(settings, other, other.table("ticks"))
+        begun_with.begin(settings, other, other.table("ticks"))
     shutil.rmtree(stage.lake.path(known.table("ticks")))
-    sinks.create(stage.lake, known.table("ticks"))
-    declared.begin(settings, other, other.table("ticks"))
+    creation.create(stage.lake, known.table("ticks"))
+    begun_with.begin(settings, other, other.table("ticks"))

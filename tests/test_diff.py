@@ -19,7 +19,7 @@ SHOP = '''
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.table import expect, kafka, table, tumbling
+from lakehouse import expect, kafka, table, tumbling
 from shop_prices import price, vat
 
 order_topic = kafka("orders", schema="shop STRING NOT NULL, at TIMESTAMP NOT NULL, cents BIGINT NOT NULL")

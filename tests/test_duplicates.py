@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.table import duplicates, kafka, table, tumbling
+from lakehouse.declare.table import duplicates, kafka, table, tumbling
 from lakehouse.testing import Stage, assert_live_equals_bounded
 
 HERE = sys.modules[__name__]

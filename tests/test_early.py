@@ -8,9 +8,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import early, query
+from lakehouse.cli import query
+from lakehouse.declare.table import kafka, session, table, tumbling
 from lakehouse.settings import Settings
-from lakehouse.table import kafka, session, table, tumbling
+from lakehouse.stream import early_results
 from lakehouse.testing import Stage
 from streaming_jobs.driver import Job
 
@@ -49,7 +50,7 @@ def seen(stage: Stage, name: str, side: str = "") -> dict[float, int]:
 @pytest.mark.parallel
 def test_open_windows_are_shown_as_they_grow_and_no_more_once_they_are_final(spark, tmp_path):
     stage = Stage(spark, tmp_path, HERE)
-    previews = [early.start(stage.lake, stage.lake.catalog.table(name)) for name in ("minutes", "sessions")]
+    previews = [early_results.start(stage.lake, stage.lake.catalog.table(name)) for name in ("minutes", "sessions")]
 
     def fed(*rows: dict) -> None:
         stage.feed("clicks", rows)
@@ -73,7 +74,7 @@ def test_open_windows_are_shown_as_they_grow_and_no_more_once_they_are_final(spa
     assert seen(stage, "sessions", "early") == {130: 3}
     stage.advance("clicks", at(190))
     stage.run("minutes")
-    early.settle(stage.lake, stage.lake.catalog.table("minutes"))
+    early_results.settle(stage.lake, stage.lake.catalog.table("minutes"))
     assert seen(stage, "minutes", "early") == {180: 2}, "as the job leaves it when it has drained"
     answer = query.run(stage.lake.settings, stage.lake.catalog, "SELECT clicks, _origin FROM minutes__early")
     assert answer.rows == [(2, "early")]

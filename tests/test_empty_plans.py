@@ -7,10 +7,11 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import early, proof
-from lakehouse.histories import as_of
-from lakehouse.table import duplicates, expect, files, interval, kafka, session, sql_table, table, tumbling
+from lakehouse.declare.table import duplicates, expect, files, interval, kafka, session, sql_table, table, tumbling
+from lakehouse.reconcile import reconciliation
+from lakehouse.stream import early_results
 from lakehouse.testing import Stage
+from lakehouse.transform.versions import as_of
 
 HERE = sys.modules[__name__]
 pytestmark = [pytest.mark.slow, pytest.mark.parallel]
@@ -163,7 +164,7 @@ def counts(stage: Stage, name: str) -> dict[str, int]:
 def check(stage: Stage, name: str, frontier: float, **wanted: int) -> None:
     assert counts(stage, name) == {"arrived": 7, "late": 1, "written": 0, "quarantined": 0} | wanted
     assert stage.frontier(name) == START + timedelta(seconds=frontier), "the watermark goes on"
-    assert proof.reconcile(stage.lake, stage.lake.catalog.table(name)).verdict == "EQUAL"
+    assert reconciliation.reconcile(stage.lake, stage.lake.catalog.table(name)).verdict == "EQUAL"
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -204,7 +205,7 @@ def test_rows_that_all_break_an_expectation_are_put_aside(fed):
 
 
 def test_early_results_are_empty_then(fed):
-    early.settle(fed.lake, fed.lake.catalog.table("never_counted"))
+    early_results.settle(fed.lake, fed.lake.catalog.table("never_counted"))
     assert fed.rows("never_counted", side="early").count() == 0
 
 

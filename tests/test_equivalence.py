@@ -71,7 +71,7 @@ def test_whatever_happens_in_whatever_order_all_is_equal_in_the_end(spark, say, 
 
 
 def test_a_late_row_is_out_of_the_window_in_both_runs_and_in_the_late_view(spark, tmp_path):
-    from lakehouse import bounded
+    from lakehouse.batch import late_view
 
     stage = Stage(spark, tmp_path, sensors)
     stage.feed("sensor_readings", [reading(Event(0, 1, 0, 70)), reading(Event(100, 1, 0, 70))])
@@ -81,7 +81,7 @@ def test_a_late_row_is_out_of_the_window_in_both_runs_and_in_the_late_view(spark
     certificate = assert_live_equals_bounded(stage, "sensor_averages")
     averages = {r.window.start.astimezone(UTC): r.readings for r in stage.rows("sensor_averages").collect()}
     assert averages[START] == 1 and certificate.rows_live == len(averages)
-    late = bounded.late_rows(stage.lake, stage.lake.catalog.table("sensor_averages")).collect()
+    late = late_view.late_rows(stage.lake, stage.lake.catalog.table("sensor_averages")).collect()
     assert [(r.event_time.astimezone(UTC) - START).total_seconds() for r in late] == [2.0]
     assert late[0].window.end.astimezone(UTC) == START + timedelta(seconds=5)
     assert stage.rows("valid_readings").count() == 6, "mere disorder is not late in a row table whose hour is open"

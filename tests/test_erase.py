@@ -14,8 +14,9 @@ from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from batch_jobs import commands
-from lakehouse import early, erasing
-from lakehouse.table import expect, kafka, session, table, tumbling
+from lakehouse.declare.table import expect, kafka, session, table, tumbling
+from lakehouse.maintenance import erasure
+from lakehouse.stream import early_results
 from lakehouse.testing import Stage, assert_live_equals_bounded
 
 HERE = sys.modules[__name__]
@@ -66,7 +67,7 @@ def whole(spark, tmp_path_factory) -> Stage:
     bad = [json.dumps(at(20, WHO) | {"value": "many"}), b"\xff" + WHO.encode()[:3], "no JSON"]
     stage.feed("clicks", [at(10), at(20, WHO), at(3_500), at(3_790, WHO), at(3_800, "b"), at(30, WHO, 5_000), *bad])
     stage.run(*RUNNING)
-    early.settle(stage.lake, stage.lake.catalog.table("minutes"))  # the last early results of a job that is killed then
+    early_results.settle(stage.lake, stage.lake.catalog.table("minutes"))  # the last early results of a job that is killed then
     for hour in range(4, 7):
         stage.advance("clicks", at(hour * 3_600, "probe", hour))
         stage.run(*RUNNING)
@@ -158,9 +159,9 @@ def test_what_is_open_or_not_read_yet_is_refused(stage):
 @pytest.mark.parallel
 def test_an_erasure_that_was_killed_is_taken_up_again(stage):
     lake, record = stage.lake, stage.lake.catalog.table("clicks")
-    erasing._rewrite(lake, record, WHERE, erasing.planned(lake, record, WHERE))
+    erasure._rewrite(lake, record, WHERE, erasure.planned(lake, record, WHERE))
     assert "minutes" in traces(stage)
-    erasing.erase(lake, record, WHERE)
+    erasure.erase(lake, record, WHERE)
     assert stage.rows("minutes").where(WHERE).count() == 0
     assert_live_equals_bounded(stage, "minutes")
 

@@ -4,12 +4,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from lakehouse.declare.table import Table, table
+from lakehouse.declare.windows import Window, count, sliding, tumbling
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, RangeError
-from lakehouse.event_time import Head, advanced, closes, context, watermark
 from lakehouse.ranges import EPOCH, Range, parse_instant, parse_range, partition_range
-from lakehouse.table import Table, table
-from lakehouse.windows import Window, count, sliding, tumbling
+from lakehouse.transform.lateness import closes, context
+from lakehouse.watermarks import Head, advanced, watermark
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

@@ -4,10 +4,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from lakehouse import quality
+from lakehouse.declare.expectations import expect
 from lakehouse.errors import DeclarationError
-from lakehouse.expectations import expect
 from lakehouse.tables import visits
+from lakehouse.transform import quality
 
 
 def test_an_expectation_that_cannot_be_judged_says_why(spark):

@@ -18,16 +18,19 @@ from test_streaming_job import arrived, awaited, produce
 from typer.testing import CliRunner
 
 from assets import definitions
-from lakehouse import broker, catalog, cli, jars, proof
+from lakehouse.cli import main
 from lakehouse.cron import cron
-from lakehouse.digest import digest
+from lakehouse.declare import catalog
 from lakehouse.durations import duration
 from lakehouse.errors import JobError, SettingsError
-from lakehouse.files import replace_file
 from lakehouse.freshness import freshness
-from lakehouse.frontier import Journal, frontier
-from lakehouse.lake import Lake
+from lakehouse.reconcile import reconciliation
+from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.storage.digest import digest
+from lakehouse.storage.files import replace_file
+from lakehouse.storage.journal import Journal, frontier
+from lakehouse.storage.lake import Lake
 from streaming_jobs import desired, metrics, progress, reconciler, scheduled, supervisor
 from streaming_jobs.healing import WANTED, Observed, decide
 from streaming_jobs.progress import JobStatus
@@ -166,7 +169,7 @@ def test_a_run_that_nobody_wants_is_refused_and_one_that_fails_says_why(settings
 
 
 def test_status_and_metrics_tell_of_the_last_run_and_of_the_next(settings):
-    environment, app = to_environment(settings), cli.app()
+    environment, app = to_environment(settings), main.app()
 
     def told() -> str:
         return CliRunner().invoke(app, ["status"], env=environment).stdout
@@ -236,7 +239,7 @@ def test_a_run_that_fails_fails_in_dagster_with_its_error(settings, monkeypatch)
 def test_the_tables_are_the_same_whatever_the_knob_says(tmp_path, spark, quick_jvm, monkeypatch):
     """One topic, two lakehouses: one takes it by one knob after the other, on the same checkpoints, the other continuously."""
     home = Settings(root=tmp_path / "broker", jars=from_environment().jars, tables=SENSORS, spark_conf=quick_jvm)
-    address = broker.start(home, jars.resolve(home.jars)).bootstrap_servers
+    address = kafka_broker.start(home, jars.resolve(home.jars)).bootstrap_servers
     # several micro-batches, for in one alone no window would close
     plain = replace(home, root=tmp_path / "plain", bootstrap_servers=address, max_offsets_per_trigger=6_000)
     turned = replace(home, root=tmp_path / "turned", bootstrap_servers=address)
@@ -269,7 +272,7 @@ def test_the_tables_are_the_same_whatever_the_knob_says(tmp_path, spark, quick_j
     finally:
         for each in (plain, turned):
             supervisor.stop(each, "sensors", now=True)
-        broker.stop(home)
+        kafka_broker.stop(home)
 
 
 def trickled(home: Settings, settings: Settings, first: int, done: threading.Event) -> list[int]:
@@ -320,7 +323,7 @@ def the_same_tables(one: Lake, other: Lake) -> None:
             rows = [each.where(F.col("window.end") <= F.lit(until)) for each in rows]
         first, second = (digest(each) for each in rows)
         assert first == second and first.rows > 100, name
-    assert proof.reconcile(other, other.catalog.table("sensor_averages")).verdict == "EQUAL"
+    assert reconciliation.reconcile(other, other.catalog.table("sensor_averages")).verdict == "EQUAL"
 
 
 def not_hung(settings: Settings) -> None:

@@ -11,22 +11,24 @@ from pathlib import Path
 import pytest
 from test_streaming_job import every_offset_once, the_oracle_agrees
 
-from lakehouse import broker, catalog, jars, proof
-from lakehouse.lake import Lake
+from lakehouse.declare import catalog
+from lakehouse.reconcile import reconciliation
+from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.storage.lake import Lake
 
 
 @pytest.fixture
 def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
     """A lakehouse whose broker is elsewhere: Kafka does not outlive a full disk."""
     beside = Settings(root=tmp_path / "broker", jars=from_environment().jars)
-    servers = broker.start(beside, jars.resolve(beside.jars)).bootstrap_servers
+    servers = kafka_broker.start(beside, jars.resolve(beside.jars)).bootstrap_servers
     (tmp_path / "root").mkdir()
     yield replace(
         beside, root=tmp_path / "root", bootstrap_servers=servers, tables=("lakehouse.tables.sensors",), spark_conf=quick_jvm,
         max_offsets_per_trigger=30_000,
     )  # fmt: skip
-    broker.stop(beside)
+    kafka_broker.stop(beside)
 
 
 @pytest.mark.slow
@@ -48,5 +50,5 @@ def test_a_full_disk_is_waited_for_and_every_row_is_there_once(settings, tmp_pat
     lake = Lake(spark, kept, catalog.load(kept))
     every_offset_once(lake, sent)
     the_oracle_agrees(lake)
-    certificate = proof.reconcile(lake, lake.catalog.table("sensor_averages"))
+    certificate = reconciliation.reconcile(lake, lake.catalog.table("sensor_averages"))
     assert certificate.verdict == "EQUAL" and certificate.rows_live > 100, certificate

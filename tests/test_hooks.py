@@ -26,12 +26,12 @@ from dagster._daemon.freshness import FreshnessDaemon
 
 from assets import definitions
 from assets.hooks import tell_hooks
-from lakehouse import catalog, hooks
-from lakehouse.frontier import Certificate, certify
-from lakehouse.hooks import Notice
+from lakehouse.declare import catalog
 from lakehouse.settings import Settings, to_environment
-from streaming_jobs import desired, notices, progress
+from lakehouse.storage.certificates import Certificate, certify
+from streaming_jobs import desired, notices, notifications, progress
 from streaming_jobs.desired import Event
+from streaming_jobs.notifications import Notice
 from streaming_jobs.places import here
 from streaming_jobs.progress import JobStatus, QueryStatus
 
@@ -78,7 +78,7 @@ def webhook() -> Iterator[Webhook]:
 @pytest.fixture
 def at_once(monkeypatch) -> None:
     """No wait between two attempts."""
-    monkeypatch.setattr(hooks, "_WAIT", timedelta(0))
+    monkeypatch.setattr(notifications, "_WAIT", timedelta(0))
 
 
 def command(path: Path) -> str:
@@ -97,7 +97,7 @@ def test_command_and_url_are_told_once_what_happened(tmp_path, webhook):
     settings = Settings(root=tmp_path, hook_command=command(tmp_path / "told"), hook_url=webhook.url)
     at = datetime.now(UTC).replace(microsecond=0)
     happened = Notice("verdict_different", "sensors", "rows missing 1", at, "sensor_averages", *HOUR)
-    assert hooks.tell(settings, [happened]) == [] == hooks.tell(settings, [happened])
+    assert notifications.tell(settings, [happened]) == [] == notifications.tell(settings, [happened])
     (document,) = webhook.all()
     assert document == {
         "what": "verdict_different", "pipeline": "sensors", "table": "sensor_averages", "why": "rows missing 1",
@@ -109,12 +109,12 @@ def test_command_and_url_are_told_once_what_happened(tmp_path, webhook):
 
 def test_the_oldest_is_told_first_and_what_is_older_than_a_day_not_at_all(tmp_path, webhook):
     ages = {"new": timedelta(0), "older": timedelta(hours=23), "old": timedelta(hours=25)}
-    assert hooks.tell(Settings(root=tmp_path, hook_url=webhook.url), [notice(w, age) for w, age in ages.items()]) == []
+    assert notifications.tell(Settings(root=tmp_path, hook_url=webhook.url), [notice(w, age) for w, age in ages.items()]) == []
     assert [document["why"] for document in webhook.all()] == ["older", "new"]
 
 
 def test_without_a_hook_nothing_is_told_or_kept(tmp_path):
-    assert hooks.tell(Settings(root=tmp_path), [notice()]) == []
+    assert notifications.tell(Settings(root=tmp_path), [notice()]) == []
     assert not list(tmp_path.iterdir())
 
 
@@ -123,34 +123,34 @@ def test_a_hook_that_fails_is_told_of_and_tried_again_by_itself(tmp_path, webhoo
     settings = Settings(root=tmp_path, hook_command=command(tmp_path / "told"), hook_url=webhook.url)
     first, second = notice("first"), notice("second")
     key = f"job_failed sensors {first.document['at']}"
-    assert hooks.tell(settings, [first, second]) == [
+    assert notifications.tell(settings, [first, second]) == [
         f"hook_url not told of '{key}' (attempt 1 of 5): HTTP Error 500: Internal Server Error"
     ]
     assert [d["why"] for d in webhook.all()] == ["first"], "what comes after waits for the next look"
-    (failure,) = hooks.tell(settings, [first, second])
+    (failure,) = notifications.tell(settings, [first, second])
     assert "(attempt 2 of 5): HTTP Error 503" in failure
-    assert hooks.tell(settings, [first, second]) == [] == hooks.tell(settings, [first, second])
+    assert notifications.tell(settings, [first, second]) == [] == notifications.tell(settings, [first, second])
     assert [d["why"] for d in webhook.all()] == ["first", "first", "second"]
     assert [d["why"] for d in lines(tmp_path / "told")] == ["first", "second"], "the other hook was told once"
 
 
 def test_it_is_given_up_after_five_attempts(tmp_path, at_once):
     settings, happened = Settings(root=tmp_path, hook_command="sh -c 'echo no such room >&2; exit 3'"), notice()
-    failures = [failure for _ in range(9) for failure in hooks.tell(settings, [happened])]
+    failures = [failure for _ in range(9) for failure in notifications.tell(settings, [happened])]
     assert [("given up" in f, "exit code 3: no such room" in f) for f in failures] == [(False, True)] * 4 + [(True, True)]
 
 
 def test_attempts_wait_for_each_other(tmp_path):
     settings, happened = Settings(root=tmp_path, hook_command="false"), notice()
-    assert "(attempt 1 of 5)" in hooks.tell(settings, [happened])[0]
-    assert hooks.tell(settings, [happened]) == []
+    assert "(attempt 1 of 5)" in notifications.tell(settings, [happened])[0]
+    assert notifications.tell(settings, [happened]) == []
 
 
 def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path, monkeypatch):
-    monkeypatch.setattr(hooks, "_WITHIN", 0.3)
+    monkeypatch.setattr(notifications, "_WITHIN", 0.3)
     began = time.monotonic()
     settings = Settings(root=tmp_path, hook_command=f"sh -c 'sleep 60 & echo $! > {tmp_path}/pid; wait'")
-    (failure,) = hooks.tell(settings, [notice()])
+    (failure,) = notifications.tell(settings, [notice()])
     assert "killed, for it was not done within 0.3 s" in failure and time.monotonic() - began < 10
     with suppress(psutil.NoSuchProcess):
         psutil.Process(int((tmp_path / "pid").read_text())).wait(30)
@@ -158,7 +158,7 @@ def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path, monkeypat
 
 @pytest.mark.parametrize("hook", [{"hook_command": "no-such-program"}, {"hook_url": "http://127.0.0.1:9/?token=s3cret"}])
 def test_a_hook_that_is_not_there_raises_nothing_and_shows_no_secret(tmp_path, hook):
-    (failure,) = hooks.tell(Settings(root=tmp_path, **hook), [notice()])
+    (failure,) = notifications.tell(Settings(root=tmp_path, **hook), [notice()])
     assert next(iter(hook)) in failure and "s3cret" not in failure
 
 
@@ -166,9 +166,9 @@ def test_one_at_a_time_tells(tmp_path, webhook):
     settings, happened = Settings(root=tmp_path, hook_url=webhook.url), notice()
     (tmp_path / "_hooks").mkdir()
     with portalocker.Lock(tmp_path / "_hooks" / "teller", "a", flags=portalocker.LOCK_EX | portalocker.LOCK_NB):
-        assert hooks.tell(settings, [happened]) == []
+        assert notifications.tell(settings, [happened]) == []
     assert webhook.got.empty()
-    assert hooks.tell(settings, [happened]) == []
+    assert notifications.tell(settings, [happened]) == []
     assert webhook.all() == [happened.document]
 
 

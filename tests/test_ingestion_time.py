@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.table import kafka, table, tumbling
+from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.testing import Stage, assert_live_equals_bounded
 
 HERE = sys.modules[__name__]

@@ -13,13 +13,14 @@ from deltalake import write_deltalake
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import checkpoints, generations, live, sinks
+from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.errors import CommitError
-from lakehouse.stream import positions
+from lakehouse.storage import checkpoints
+from lakehouse.stream import generations, positions, queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.positions import Position
-from lakehouse.table import kafka, table, tumbling
 from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.transform import creation
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -67,7 +68,7 @@ def remove(stage: Stage, name: str) -> None:
 
 def make_anew(stage: Stage, name: str) -> None:
     remove(stage, name)
-    sinks.create(stage.lake, stage.lake.catalog.table(name))
+    creation.create(stage.lake, stage.lake.catalog.table(name))
 
 
 def until(true: Callable[[], bool], seconds: float = 120) -> None:
@@ -120,7 +121,7 @@ def test_an_input_that_is_gone_or_another_one_is_named_at_the_start(stage_of):
     remove(stage, "drops")
     with pytest.raises(CommitError, match=r"table=positive, input=drops: it is not there, and the table has read it; put"):
         stage.run("positive")
-    sinks.create(stage.lake, stage.lake.catalog.table("drops"))
+    creation.create(stage.lake, stage.lake.catalog.table("drops"))
     for rows in (1, 5):  # fewer versions than were read, and more
         feed(stage, 100, rows)
         with pytest.raises(CommitError, match=r"table=positive, input=drops, id=.*and this is another of that name"):
@@ -140,13 +141,13 @@ def test_an_input_that_is_gone_or_another_one_is_named_at_the_start(stage_of):
 def test_an_input_that_is_gone_or_another_one_ends_the_query_that_reads_it(stage_of, commits):
     stage = stage_of(HERE)
     feed(stage, 0, 3)
-    query = live.start(stage.lake, stage.lake.catalog.table("positive"))
+    query = queries.start(stage.lake, stage.lake.catalog.table("positive"))
     try:
         query.processAllAvailable()
         beside = stage.lake.settings.root / "beside"
         stage.lake.path(stage.lake.catalog.table("drops")).rename(beside)  # at once, as somebody would
         if commits:
-            sinks.create(stage.lake, stage.lake.catalog.table("drops"))
+            creation.create(stage.lake, stage.lake.catalog.table("drops"))
             feed(stage, 100, commits)
         until(lambda: not query.isActive)
         with pytest.raises(StepFailed, match="CommitError: input=drops"):

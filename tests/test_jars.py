@@ -4,7 +4,7 @@ import shutil
 import pytest
 
 from lakehouse.errors import JarsError
-from lakehouse.jars import SUMS, Jars, resolve, verify
+from lakehouse.runtime.jars import SUMS, Jars, resolve, verify
 from lakehouse.settings import from_environment
 
 

@@ -12,15 +12,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from assets import partitions
-from lakehouse import event_time, overview
-from lakehouse.catalog import catalog_of
+from lakehouse.cli import table_status
+from lakehouse.declare.catalog import catalog_of
+from lakehouse.declare.table import duplicates, interval, kafka, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.producers import producer
 from lakehouse.producers.ads import ad_campaigns
 from lakehouse.ranges import Range
-from lakehouse.table import duplicates, interval, kafka, table, tumbling
 from lakehouse.tables import ads, clicks
 from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.transform import lateness
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -227,8 +228,8 @@ def test_a_range_reads_and_reaches_as_far_as_the_interval():
     hour, minute = timedelta(hours=1), timedelta(minutes=1)
     span = Range(START, START + hour)
     wide = replace(clicked, join=interval(before="90 minutes", after="1 minute"))
-    assert event_time.context(span, wide) == Range(START - 90 * minute, START + hour + minute)
-    assert event_time.reached(wide, span) == Range(START - minute, START + hour + 90 * minute)
+    assert lateness.context(span, wide) == Range(START - 90 * minute, START + hour + minute)
+    assert lateness.reached(wide, span) == Range(START - minute, START + hour + 90 * minute)
     mapped = partitions.mapping(wide)
     assert (mapped.start_offset, mapped.end_offset) == (-2, 1), "the hours of its input that Dagster shows an hour to read"
 
@@ -237,4 +238,4 @@ def test_an_interval_reaches_somewhere():
     with pytest.raises(DeclarationError, match="it reaches nowhere"):
         interval()
     declared = catalog_of([HERE]).table("either")
-    assert overview.declaration(catalog_of([HERE]), declared)["join"] == "0:00:10 before to 0:00:10 after"
+    assert table_status.declaration(catalog_of([HERE]), declared)["join"] == "0:00:10 before to 0:00:10 after"

@@ -1,7 +1,7 @@
 import pytest
 
 from lakehouse.errors import BrokerError, SettingsError
-from lakehouse.kafka_options import client_config, spark_options
+from lakehouse.runtime.kafka_options import client_config, spark_options
 from lakehouse.settings import Settings
 
 KEY = "-----BEGIN PRIVATE KEY-----\nabc\n-----END PRIVATE KEY-----\n"

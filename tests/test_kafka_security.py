@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from lakehouse import broker, broker_properties, broker_record
-from lakehouse.jars import resolve
-from lakehouse.kafka_options import client_config, spark_options
+from lakehouse.runtime import kafka_address, kafka_broker, kafka_properties
+from lakehouse.runtime.jars import resolve
+from lakehouse.runtime.kafka_options import client_config, spark_options
 from lakehouse.settings import Settings, from_environment, java
 
 pytestmark = [pytest.mark.slow, pytest.mark.parallel]
@@ -27,10 +27,10 @@ def jars():
 def secured(tmp_path_factory, jars):
     """Settings of a client of a broker whose only listener is SASL_SSL with PLAIN."""
     local = Settings(root=tmp_path_factory.mktemp("secured"))
-    home = broker_record.home(local)
+    home = kafka_address.home(local)
     home.mkdir()
     authority = certificate(home)
-    address = broker_properties.write(home)
+    address = kafka_properties.write(home)
     properties = (home / "server.properties").read_text().replace("PLAINTEXT://", "SASL_SSL://")
     properties = properties.replace("PLAINTEXT:PLAINTEXT", "SASL_SSL:SASL_SSL")
     (home / "server.properties").write_text(
@@ -39,12 +39,12 @@ def secured(tmp_path_factory, jars):
         "ssl.truststore.type=PEM\nssl.truststore.location=ca.pem\n"
         f"listener.name.sasl_ssl.plain.sasl.jaas.config={JAAS.replace(chr(92), chr(92) * 2)}\n"
     )
-    broker._format(home, jars)
-    broker_record.write(local, broker._launch(home, jars, address))
+    kafka_broker._format(home, jars)
+    kafka_address.write(local, kafka_broker._launch(home, jars, address))
     login = {"sasl.mechanism": "PLAIN", "sasl.username": "ann", "sasl.password": 'p"w\\d'}
     kafka = login | {"security.protocol": "SASL_SSL", "ssl.ca.location": authority}
     yield replace(local, bootstrap_servers=address, kafka=kafka)
-    broker.stop(local)
+    kafka_broker.stop(local)
 
 
 def certificate(home) -> str:

@@ -11,14 +11,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from batch_jobs import backfill
-from lakehouse import live, proof
-from lakehouse.catalog import catalog_of
+from lakehouse.declare.catalog import catalog_of
+from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.errors import DeclarationError, RangeError
-from lakehouse.histories import as_of
-from lakehouse.state import state
+from lakehouse.reconcile import reconciliation
+from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
-from lakehouse.table import kafka, table, tumbling
+from lakehouse.stream.state_reader import state
 from lakehouse.testing import COMMIT_POINTS, Aborted, Stage, assert_live_equals_bounded
+from lakehouse.transform.versions import as_of
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -175,7 +176,7 @@ def test_what_was_changed_by_hand_is_found_and_computed_anew(stage_of):
     pay(stage, paid(1, "c", "d"))
     move(stage, moved(1, "c", "Rome"), key="c")
     stage.run("balances", "cities")
-    found = [proof.reconcile(stage.lake, each) for each in both]
+    found = [reconciliation.reconcile(stage.lake, each) for each in both]
     assert [(c.verdict, c.missing, c.extra, c.changed) for c in found] == [("DIFFERENT", 0, 0, 1), ("DIFFERENT", 1, 0, 0)]
     assert "person=a: bounded balance=-2.50, payments=1, table balance=9.99, payments=1" in found[0].examples[0]
     for each in both:
@@ -222,7 +223,7 @@ def test_a_batch_that_is_replayed_closes_what_it_had_closed_however_far_the_stre
             raise Aborted(point)
 
     with pytest.raises(StepFailed, match="Aborted"):
-        live.start(lake, table, available_now=True, reached=crash).awaitTermination()
+        queries.start(lake, table, available_now=True, reached=crash).awaitTermination()
     assert stage.frontier("payments_with_city") is None, "its rows are written, its journal does not know"
     stage.run("cities", "payments_with_city")
     advance(stage, 40)

@@ -20,15 +20,27 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql.types import StructType
 from typer.testing import CliRunner
 
-from lakehouse import bounded, delta_log, sinks, upkeep
-from lakehouse.cli import app as command_line
+from lakehouse.batch import reference_tables
+from lakehouse.cli.main import app as command_line
+from lakehouse.declare.table import table as lakehouse_table
 from lakehouse.errors import CommitError, RangeError
-from lakehouse.files import alone
+from lakehouse.maintenance import upkeep
 from lakehouse.settings import Settings
-from lakehouse.storage import deletion_vectors, key_index, keyed_files, log_state, point_reads, row_keys, small_commits
+from lakehouse.storage import (
+    deletion_vectors,
+    delta_log,
+    delta_writer,
+    key_index,
+    keyed_files,
+    log_state,
+    point_reads,
+    row_keys,
+    small_commits,
+)
+from lakehouse.storage.files import alone
 from lakehouse.storage.row_keys import KEY, of_text
-from lakehouse.table import table as lakehouse_table
 from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.transform import creation
 
 APP = "accounts:live:1"
 SCHEMA = "account string, region int, n bigint, at timestamp, price decimal(9,2), _key binary"
@@ -43,7 +55,7 @@ Key = tuple[str | None, int | None]
 
 
 def table(path: Path) -> Path:
-    sinks._create(path, StructType.fromDDL(SCHEMA), False, "", sinks._KEYED)
+    delta_writer._create(path, StructType.fromDDL(SCHEMA), False, "", delta_writer._KEYED)
     return path
 
 
@@ -67,7 +79,7 @@ def keys(found: list[Key]) -> pa.ChunkedArray:
 
 
 def upsert(path: Path, batch: int, found: list[tuple[Key, int]], touched: list[Key] | None = None) -> int:
-    metadata = sinks._text(APP, batch, {"inputs": {}})
+    metadata = delta_writer._text(APP, batch, {"inputs": {}})
     return keyed_files.upsert(rows(found), path, APP, batch, metadata, None if touched is None else keys(touched))
 
 
@@ -215,18 +227,18 @@ def test_random_steps_give_at_every_version_what_a_dict_holds(spark, tmp_path, m
 
 def test_the_commit_is_what_the_rest_of_the_house_reads(tmp_path):
     path = table(tmp_path / "accounts")
-    assert sinks.committed(path, APP) == -1
+    assert delta_writer.committed(path, APP) == -1
     upsert(path, 0, [(("a", 1), 1)])
-    sinks.upsert(rows([(("a", 1), 2)]), path, APP, 1, {"inputs": {"x": "näme"}}, keys([("a", 1)]))
-    assert (sinks.committed(path, APP), sinks.version_of(path, APP, 1), sinks.version(path)) == (1, 2, 2)
-    assert sinks.noted(path, APP, 1) == {"app": APP, "batch": 1, "inputs": {"x": "näme"}}
+    delta_writer.upsert(rows([(("a", 1), 2)]), path, APP, 1, {"inputs": {"x": "näme"}}, keys([("a", 1)]))
+    assert (delta_writer.committed(path, APP), delta_writer.version_of(path, APP, 1), delta_writer.version(path)) == (1, 2, 2)
+    assert delta_writer.noted(path, APP, 1) == {"app": APP, "batch": 1, "inputs": {"x": "näme"}}
     changes = delta_log.changes(path, 0)
     assert [(c.version, c.app, c.batch, c.ours, c.live, c.removes) for c in changes] == [
         (1, APP, 0, True, True, False), (2, APP, 1, True, True, True),
     ]  # fmt: skip
     assert len(log_state.newest(path).files) == 1, "a file of which all rows are dead is removed"
     upsert(path, 2, [], [("nobody", 1)])
-    assert (sinks.committed(path, APP), log_state.rows(path)) == (2, 1), (
+    assert (delta_writer.committed(path, APP), log_state.rows(path)) == (2, 1), (
         "a batch that changes nothing is noted all the same"
     )
 
@@ -365,7 +377,7 @@ def test_a_table_written_by_spark_is_in_order_and_in_files_of_one_size(spark, tm
         "cast(id AS string) AS account", "1 AS region", "id AS n", "now() AS at", "cast(1 AS decimal(9,2)) AS price"
     )
     made = row_keys.keyed(made, ["account", "region"])
-    sinks.swap(made, path, APP, 1, {"inputs": {}}, 3)
+    delta_writer.swap(made, path, APP, 1, {"inputs": {}}, 3)
     index = key_index.read(path)
     assert len(index.files) == 3 and all(500 < len(file.keys) < 1_500 for file in index)
     assert all(file.keys.order is None for file in index), "sorted by their keys"
@@ -374,8 +386,8 @@ def test_a_table_written_by_spark_is_in_order_and_in_files_of_one_size(spark, tm
     upsert(path, 2, [(("17", 1), -1)])
     assert [row["n"] for row in point_reads.get(path, list(TYPES), "17", "1")] == [-1]
     with pytest.raises(CommitError, match="has committed batch 2 already"):
-        sinks.swap(made, path, APP, 2, {"inputs": {}}, 1)
-    sinks.swap(made.limit(0), path, APP, 3, {"inputs": {}}, 1)
+        delta_writer.swap(made, path, APP, 2, {"inputs": {}}, 1)
+    delta_writer.swap(made.limit(0), path, APP, 3, {"inputs": {}}, 1)
     assert by_deltalake(path) == {} and log_state.rows(path) == 0
     assert by_spark(spark, path, 2)["old", 1, 1] == 0 and by_spark(spark, path, 1) == {("old", 1, 1): 1}
 
@@ -385,7 +397,7 @@ def test_row_groups_are_small_whoever_writes_them(spark, tmp_path):
     made = spark.range(20_000).selectExpr(
         "cast(id AS string) AS account", "1 AS region", "id AS n", "now() AS at", "cast(1 AS decimal(9,2)) AS price"
     )
-    sinks.swap(row_keys.keyed(made, ["account", "region"]), path, APP, 0, {"inputs": {}}, 1)
+    delta_writer.swap(row_keys.keyed(made, ["account", "region"]), path, APP, 0, {"inputs": {}}, 1)
     [file] = [pq.read_metadata(path / name) for name in log_state.newest(path).files]
     assert {file.row_group(n).num_rows for n in range(file.num_row_groups - 1)} == {keyed_files.GROUP}
 
@@ -431,7 +443,7 @@ def test_a_point_read_says_what_it_cannot_find(tmp_path):
     with pytest.raises(RangeError, match="values=1: its key is account, region; give a value for each"):
         point_reads.get(path, list(TYPES), "a")
     other = tmp_path / "other"
-    sinks._create(other, StructType.fromDDL("a string"), False, "")
+    delta_writer._create(other, StructType.fromDDL("a string"), False, "")
     with pytest.raises(RangeError, match="table=other: it has no key"):
         point_reads.get(other, ["a"], "x")
 
@@ -472,12 +484,12 @@ def test_columns_of_all_types_are_merged_whoever_wrote_them(spark, tmp_path, mon
     monkeypatch.setattr(keyed_files, "_MANY", 1)  # each step reads what the steps before have written
     stored = row_keys.keyed(spark.createDataFrame([wide.values(n) for n in range(4)], wide.WIDE), ["n"])
     path = tmp_path / "wide"
-    sinks._create(path, stored.schema, False, "", sinks._KEYED)
-    sinks.swap(stored, path, APP, 0, {"inputs": {}}, 1)
+    delta_writer._create(path, stored.schema, False, "", delta_writer._KEYED)
+    delta_writer.swap(stored, path, APP, 0, {"inputs": {}}, 1)
     none = spark.createDataFrame([(None,) * 17 + ("live", None)], wide.WIDE)
     for batch, new in enumerate((spark.createDataFrame([wide.values(2), wide.values(9)], wide.WIDE), none, none), 1):
         added = row_keys.keyed(new, ["n"]).toArrow()
-        sinks.upsert(added, path, APP, batch, {"inputs": {}}, added[KEY])
+        delta_writer.upsert(added, path, APP, batch, {"inputs": {}}, added[KEY])
     expected = spark.createDataFrame([*(wide.values(n) for n in (0, 1, 2, 3, 9)), (None,) * 17 + ("live", None)], wide.WIDE)
     found = spark.read.format("delta").load(str(path)).drop(KEY)
     assert sorted(map(str, found.collect())) == sorted(map(str, expected.collect()))
@@ -500,7 +512,7 @@ def test_who_reads_a_state_sees_nothing_of_how_it_is_kept(spark, tmp_path):
     stage = Stage(spark, tmp_path, made)
     declared.pay(stage, declared.paid(0, "a", "b", "2.50"))
     stage.run("balances")
-    bounded.rebuild(stage.lake, made.rich)
+    reference_tables.rebuild(stage.lake, made.rich)
     assert [row.asDict() for row in stage.rows("rich").collect()] == [{"person": "b", "balance": Decimal("2.50"), "payments": 1}]
 
 
@@ -514,12 +526,12 @@ def test_a_table_of_an_earlier_version_goes_on_with_all_its_rows(stage_of):
     keyed = stage.lake.catalog.table("balances")
     path = stage.lake.path(keyed)
     stored = stage.rows("balances").drop(KEY).coalesce(1)
-    told, arrow = sinks.noted(path, f"{keyed.name}:live:1", 0), stored.toArrow()
+    told, arrow = delta_writer.noted(path, f"{keyed.name}:live:1", 0), stored.toArrow()
     path.rename(path.with_name("with keys"))
-    sinks._create(path, stored.schema, False, "")
+    delta_writer._create(path, stored.schema, False, "")
     small_commits.append(arrow, path, f"{keyed.name}:live:1", 0, json.dumps(told))
     keyed_files.forget(path)
-    sinks.create(stage.lake, keyed)
+    creation.create(stage.lake, keyed)
     declared.pay(stage, declared.paid(1, "a", "c", "1.00"))
     stage.run("balances")
     assert declared.balances_of(stage) == {

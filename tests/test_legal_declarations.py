@@ -8,14 +8,15 @@ import pytest
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse import bounded, plan
-from lakehouse.catalog import catalog_of
+from lakehouse.batch import reference_tables
+from lakehouse.declare.catalog import catalog_of
+from lakehouse.declare.table import files, interval, kafka, session, sql_table, table, tumbling
 from lakehouse.errors import DeclarationError
-from lakehouse.lake import Lake
 from lakehouse.settings import Settings
+from lakehouse.storage.lake import Lake
 from lakehouse.stream.advance import StepFailed
-from lakehouse.table import files, interval, kafka, session, sql_table, table, tumbling
 from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.transform import plan
 from streaming_jobs import progress, views
 from streaming_jobs.progress import JobStatus
 from streaming_jobs.queries import LiveQuery
@@ -122,7 +123,7 @@ def test_sessions_over_all_rows(fed):
 def test_a_snapshot_of_a_state_is_empty_before_the_state_exists_and_follows_it_then(fed):
     assert fed.rows("well_paid").count() == 0
     fed.run("totals")
-    assert bounded.refresh(fed.lake, fed.lake.catalog.table("well_paid")).written == 1
+    assert reference_tables.refresh(fed.lake, fed.lake.catalog.table("well_paid")).written == 1
     [paid] = fed.rows("well_paid").collect()
     assert paid.paid > 20
 
@@ -224,7 +225,7 @@ def test_a_state_that_is_read_is_told_with_its_version_at_each_start(fed, capfd)
 @pytest.mark.parallel
 def test_a_state_that_is_read_through_a_snapshot_of_it_is_told_too(fed, capfd):
     fed.run("totals")
-    bounded.refresh(fed.lake, fed.lake.catalog.table("well_paid"))
+    reference_tables.refresh(fed.lake, fed.lake.catalog.table("well_paid"))
     capfd.readouterr()
     fed.run("with_well_paid")
     assert "table=with_well_paid, input=well_paid: read as of version " in capfd.readouterr().err

@@ -14,11 +14,13 @@ from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from batch_jobs import commands
-from lakehouse import coverage, proof, sinks, updates
+from lakehouse.batch import late_merge
+from lakehouse.declare.columns import ORIGIN, PARTITION
+from lakehouse.declare.table import expect, kafka, table, tumbling
 from lakehouse.errors import CommitError
-from lakehouse.event_time import ORIGIN, PARTITION
+from lakehouse.reconcile import coverage, reconciliation
+from lakehouse.storage import delta_writer
 from lakehouse.stream.advance import StepFailed
-from lakehouse.table import expect, kafka, table, tumbling
 from lakehouse.testing import Stage, assert_live_equals_bounded
 
 HERE = sys.modules[__name__]
@@ -138,12 +140,12 @@ def test_a_backfill_of_that_hour_rebuilds_it(stage):
 def test_where_the_input_is_gone_too_nothing_is_replaced_by_less(stage):
     path = stage.lake.path(stage.lake.catalog.table("clicks"))
     stage.lake.spark.sql(f"DELETE FROM delta.`{path}` WHERE at < TIMESTAMP '2026-01-01 03:00:00'")
-    name, before = lose(stage, "sums", HOURS[1]), sinks.version(stage.lake.path(stage.lake.catalog.table("sums")))
+    name, before = lose(stage, "sums", HOURS[1]), delta_writer.version(stage.lake.path(stage.lake.catalog.table("sums")))
     found = command(stage, "reconcile", "sums", *hour(1))
     assert found.exit_code == 3 and "UNPROVABLE" in found.stdout and name in found.stdout, found.output
     repaired = command(stage, "repair", "sums", *hour(1))
     assert repaired.exit_code == 2 and "of which the input is gone" in repaired.stderr, repaired.output
-    assert sinks.version(stage.lake.path(stage.lake.catalog.table("sums"))) == before
+    assert delta_writer.version(stage.lake.path(stage.lake.catalog.table("sums"))) == before
 
 
 @pytest.mark.slow
@@ -167,19 +169,19 @@ def test_a_lost_file_of_the_quarantine_is_written_again(stage):
     Path(file).unlink()
     assert command(stage, "backfill", "valid_clicks", *hour(4)).exit_code == 0
     assert stage.rows("valid_clicks", "quarantine").count() == 1
-    assert sinks.version(path) == 2
+    assert delta_writer.version(path) == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_proven_hour_whose_file_is_lost_is_due_again(stage):
     table = stage.lake.catalog.table("sums")
-    proof.reconcile(stage.lake, table)
+    reconciliation.reconcile(stage.lake, table)
     assert coverage.due(stage.lake.settings, stage.lake.catalog, table) == []
     name = lose(stage, "sums", HOURS[2])
     (due,) = coverage.due(stage.lake.settings, stage.lake.catalog, table)
     assert due.partition == HOURS[2] and name in due.why
-    proof.reconcile(stage.lake, table)
+    reconciliation.reconcile(stage.lake, table)
     assert coverage.due(stage.lake.settings, stage.lake.catalog, table) == [], "it is known to be different"
 
 
@@ -205,7 +207,7 @@ def test_a_file_that_was_replaced_before_a_reader_came_to_it_is_passed_over(stag
     stage.run("large_clicks")
     assert f"table=large_clicks, input=valid_clicks: 1 files that it had not read are gone ({name})" in capsys.readouterr().err
     table = stage.lake.catalog.table("large_clicks")
-    assert updates.outdated(stage.lake.settings, stage.lake.catalog, table) == [HOURS[1]]
+    assert late_merge.outdated(stage.lake.settings, stage.lake.catalog, table) == [HOURS[1]]
     stage.update("large_clicks")
     assert_live_equals_bounded(stage, "large_clicks")
     assert stage.rows("large_clicks").count() == stage.rows("valid_clicks").count()
@@ -218,4 +220,4 @@ def test_of_a_keyed_table_that_lost_a_file_the_proof_names_the_remedy(stage):
     path = stage.lake.path(stage.lake.catalog.table("last_clicks"))
     Path(DeltaTable(str(path)).file_uris()[0]).unlink()
     with pytest.raises(CommitError, match=r"table=last_clicks, file=.*`lakehouse backfill last_clicks` has its job"):
-        proof.reconcile(stage.lake, stage.lake.catalog.table("last_clicks"))
+        reconciliation.reconcile(stage.lake, stage.lake.catalog.table("last_clicks"))

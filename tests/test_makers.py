@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from deltalake import DeltaTable
 
-from lakehouse import bounded, causes, proof
-from lakehouse.makers import Makers, makers
+from lakehouse.batch import reference_tables
 from lakehouse.ranges import Range
+from lakehouse.reconcile import diagnosis, reconciliation
+from lakehouse.reconcile.provenance import Makers, makers
 from lakehouse.testing import Stage
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -18,7 +19,7 @@ SHOP = """
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.table import files, kafka, table, tumbling
+from lakehouse import files, kafka, table, tumbling
 
 sale_topic = kafka("sales", schema="item STRING NOT NULL, at TIMESTAMP NOT NULL")
 price_list = files("prices.csv", schema="item STRING, price BIGINT")
@@ -56,7 +57,7 @@ def stage(spark, tmp_path, monkeypatch):
     stage.advance("sales", sale(150))
     stage.run("takings")
     priced(tmp_path, 300)
-    assert bounded.rebuild(stage.lake, stage.lake.catalog.table("prices"))
+    assert reference_tables.rebuild(stage.lake, stage.lake.catalog.table("prices"))
     stage.feed("sales", [sale(minute) for minute in range(155, 185, 5)])
     stage.advance("sales", sale(200))
     stage.run("takings")
@@ -79,14 +80,14 @@ def test_each_partition_is_proven_with_the_dimension_its_writers_read(stage):
     }  # fmt: skip
 
     whole = Range(START, START + timedelta(hours=3))
-    found = proof.prove(stage.lake, table, whole)
+    found = reconciliation.prove(stage.lake, table, whole)
     assert [(c.start.hour, c.verdict) for c in found] == [(0, "EQUAL"), (1, "EQUAL"), (2, "DIFFERENT")]
     assert found[0].inputs["snapshots"] == read[0] and found[2].inputs["snapshots"] == read[1]
     assert found[2].changed == 4, "three windows before the price was changed, and the one in the midst of which it was"
-    assert found[2].cause == f"{causes.DIMENSION}: while it was written, from {read[0]} to {read[1]}"
+    assert found[2].cause == f"{diagnosis.DIMENSION}: while it was written, from {read[0]} to {read[1]}"
 
     stage.backfill("takings", Range(START + timedelta(hours=2), START + timedelta(hours=3)))
-    assert {c.verdict for c in proof.prove(stage.lake, table, whole)} == {"EQUAL"}, "a backfill reads the present prices"
+    assert {c.verdict for c in reconciliation.prove(stage.lake, table, whole)} == {"EQUAL"}, "a backfill reads the present prices"
 
 
 @pytest.mark.slow
@@ -97,6 +98,6 @@ def test_a_dimension_that_is_not_kept_any_more_makes_what_it_gave_unprovable(sta
     for version in range(prices.version()):
         (stage.lake.path(stage.lake.catalog.table("prices")) / "_delta_log" / f"{version:020}.json").unlink()
     table = stage.lake.catalog.table("takings")
-    found = proof.prove(stage.lake, table, Range(START, START + timedelta(hours=3)))
+    found = reconciliation.prove(stage.lake, table, Range(START, START + timedelta(hours=3)))
     assert [(c.end.hour, c.verdict) for c in found] == [(2, "UNPROVABLE"), (3, "DIFFERENT")]
     assert found[0].detail == f"it was computed with prices at version {prices.version() - 1}, not kept any more"

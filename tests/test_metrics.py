@@ -25,23 +25,27 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
-from lakehouse import broker, catalog, cli, jars, proof
+from lakehouse.cli import main
+from lakehouse.declare import catalog
+from lakehouse.declare.table import session, table, tumbling
 from lakehouse.errors import DeclarationError, SettingsError
-from lakehouse.frontier import Certificate, Journal, certificates, certify
-from lakehouse.kafka_options import client_config
-from lakehouse.lake import Lake
 from lakehouse.producers import commands, sensors
 from lakehouse.producers.sender import send
 from lakehouse.producers.workload import Workload
-from lakehouse.results import LastWindows
+from lakehouse.reconcile import reconciliation
+from lakehouse.reconcile.verdicts import Found, Proofs, Verdicts
+from lakehouse.runtime import jars, kafka_broker
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.table import session, table, tumbling
+from lakehouse.storage.certificates import Certificate, certificates, certify
+from lakehouse.storage.journal import Journal
+from lakehouse.storage.lake import Lake
 from lakehouse.tables import ads, visits
 from lakehouse.tables import sensors as tables_of_sensors
 from lakehouse.testing import Stage
-from lakehouse.verdicts import Found, Proofs, Verdicts
 from streaming_jobs import desired, metrics, progress, supervisor
 from streaming_jobs.metric_families import DECLARED
+from streaming_jobs.results import LastWindows
 
 ROOT = Path(__file__).parents[1]
 BEGIN = 1_767_225_600_000  # 2026-01-01T00:00:00Z
@@ -73,7 +77,7 @@ def running(spark, tmp_path_factory, quick_jvm) -> Iterator[Running]:
     nightly = {"visits": "scheduled 0 3 * * *"}
     settings = Settings(root=root, jars=from_environment().jars, tables=tables, spark_conf=quick_jvm, freshness=nightly)
     desired.wish(settings, "visits", "running", "a test")
-    broker.start(settings, jars.resolve(settings.jars))
+    kafka_broker.start(settings, jars.resolve(settings.jars))
     path = pytest.MonkeyPatch()
     path.syspath_prepend(modules)
     path.setenv("PYTHONPATH", str(modules), prepend=os.pathsep)
@@ -90,7 +94,7 @@ def running(spark, tmp_path_factory, quick_jvm) -> Iterator[Running]:
                 break
             sent += produce(settings, minute, minute + 1)
             awaited(lambda expected=sent: arrived(settings, "sensor_readings") >= expected, "recorded")
-        proof.reconcile(lake, derived[1])
+        reconciliation.reconcile(lake, derived[1])
         awaited(lambda: of_query(settings, "sensor_readings").rows >= sent, "told by the status file")
         awaited(lambda: of_query(settings, "sensor_tenths").state_rows, "state of Spark's in the status file")
         yield Running(settings, exposition(settings), sent)
@@ -98,7 +102,7 @@ def running(spark, tmp_path_factory, quick_jvm) -> Iterator[Running]:
         now = supervisor.status(settings, "sensors")
         if now and now.alive:
             psutil.Process(now.pid).kill()
-        broker.stop(settings)
+        kafka_broker.stop(settings)
         path.undo()
         sys.modules.pop("sensors", None)
 
@@ -121,7 +125,7 @@ def request(path: str, ip: str = "192.0.2.1", at: str = "00:00") -> str:
 
 def produce(settings: Settings, start_minute: int, end_minute: int) -> int:
     records = sensors.records(WORKLOAD, BEGIN + start_minute * 60_000, BEGIN + end_minute * 60_000)
-    broker.ensure_topics(settings, {"sensor-readings": WORKLOAD.partitions}, commands.TOPIC)
+    kafka_broker.ensure_topics(settings, {"sensor-readings": WORKLOAD.partitions}, commands.TOPIC)
     return send(records, "sensor-readings", client_config(settings)).sent
 
 
@@ -282,7 +286,7 @@ def test_an_empty_lakehouse_has_metrics_and_stays_empty(tmp_path):
 
 def test_once_prints_what_the_endpoint_serves_on_loopback(settings):
     environment = to_environment(settings)
-    once = CliRunner().invoke(cli.app(), ["metrics", "--once"], env=environment)
+    once = CliRunner().invoke(main.app(), ["metrics", "--once"], env=environment)
     assert once.exit_code == 0, once.stderr
     command = [sys.executable, "-m", "lakehouse", "metrics"]
     with subprocess.Popen(command, env=os.environ | environment, stdout=subprocess.PIPE, text=True) as exporter:

@@ -17,28 +17,23 @@ from typer.testing import CliRunner
 from assets import proving
 from assets import sensors as dagster_sensors
 from batch_jobs import seam as seam_job
-from lakehouse import (
-    bounded,
-    changed,
-    cli,
-    coverage,
-    delta_log,
-    erasing,
-    frontier,
-    overview,
-    proof,
-    reinjecting,
-    sinks,
-    trimming,
-)
-from lakehouse import live as live_run
-from lakehouse.catalog import load, table_path
+from lakehouse.batch import compute
+from lakehouse.cli import main, table_status
+from lakehouse.declare.catalog import load, table_path
 from lakehouse.errors import JobError, RangeError
-from lakehouse.frontier import Certificate, Journal, certify, flush, seam_path
-from lakehouse.lake import Lake
+from lakehouse.maintenance import erasure, replay_quarantine
 from lakehouse.ranges import Range
+from lakehouse.reconcile import coverage, invalidation, reconciliation
+from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
-from lakehouse.verdicts import Verdicts
+from lakehouse.storage import commits, delta_log, handovers, journal_trimming
+from lakehouse.storage.certificates import Certificate, certify
+from lakehouse.storage.handovers import seam_path
+from lakehouse.storage.journal import Journal
+from lakehouse.storage.lake import Lake
+from lakehouse.storage.ledger import flush
+from lakehouse.stream import queries as live_run
+from lakehouse.transform import creation
 
 SENSORS = ("lakehouse.tables.sensors",)
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
@@ -58,7 +53,7 @@ def make_again(lake: Lake, name: str) -> None:
     path = lake.path(table)
     rows = DeltaTable(str(path)).to_pyarrow_table(filters=[("_partition", "=", "2026-01-01-00")])
     shutil.rmtree(path)
-    sinks.create(lake, table)
+    creation.create(lake, table)
     write_deltalake(str(path), rows, mode="append")
 
 
@@ -70,7 +65,7 @@ def test_a_note_of_a_reconciliation_that_became_garbage_is_named_and_moved_aside
     note = tmp_path / "_ledger" / f"{TABLE.name}.proof.json"
     note.parent.mkdir()
     note.write_text('{"versions": ')
-    assert changed.looked_at(Settings(root=tmp_path), TABLE) == {}
+    assert invalidation.looked_at(Settings(root=tmp_path), TABLE) == {}
     assert note.name in capfd.readouterr().err
     assert [path.read_text() for path in note.parent.glob(f"{note.name}.*")] == ['{"versions": ']
 
@@ -80,14 +75,14 @@ def test_a_seam_that_became_garbage_stops_who_needs_it_and_stays_where_it_is(tmp
     seam.parent.mkdir()
     seam.write_text('{"frontier": ')
     with pytest.raises(JobError, match="holds the seam at which the live run begins, and cannot be read"):
-        frontier.seam_of(Settings(root=tmp_path), TABLE)
+        handovers.seam_of(Settings(root=tmp_path), TABLE)
     assert seam.exists()
 
 
 @pytest.mark.parametrize("name", [AVERAGES, VALID])
 def test_certificates_tell_nothing_of_a_table_or_an_input_that_was_made_again_under_its_name(lake, name):
     table = lake.catalog.table(AVERAGES)
-    proof.prove(lake, table, Range(DAY, DAY + timedelta(hours=3)))
+    reconciliation.prove(lake, table, Range(DAY, DAY + timedelta(hours=3)))
     assert due(lake) == {}
     make_again(lake, name)
     again = due(lake)
@@ -100,40 +95,40 @@ def test_certificates_of_a_table_count_no_more_when_an_older_copy_of_it_was_put_
     table, hours = lake.catalog.table(AVERAGES), Range(DAY, DAY + timedelta(hours=3))
     copy = shutil.copytree(lake.path(table), lake.settings.root / "copy")
     DeltaTable(str(lake.path(table))).delete("_partition = '2026-01-01-01'")
-    bounded.backfill(lake, table, Range(DAY + timedelta(hours=1), DAY + timedelta(hours=2)))
-    proof.prove(lake, table, hours)
+    compute.backfill(lake, table, Range(DAY + timedelta(hours=1), DAY + timedelta(hours=2)))
+    reconciliation.prove(lake, table, hours)
     assert due(lake) == {}
     shutil.rmtree(lake.path(table))
     copy.rename(lake.path(table))
     assert len(due(lake)) == len(due(lake)) == 3, "and they are remembered"
-    assert {c.verdict for c in proof.prove(lake, table, hours)} == {"EQUAL"} and due(lake) == {}
+    assert {c.verdict for c in reconciliation.prove(lake, table, hours)} == {"EQUAL"} and due(lake) == {}
 
 
 def test_tables_does_not_say_equal_of_what_was_changed_since(lake):
     table = lake.catalog.table(AVERAGES)
 
     def shown() -> tuple[str | None, str]:
-        state = next(each for each in overview.overview(lake.settings, lake.catalog) if each.table == AVERAGES)
+        state = next(each for each in table_status.overview(lake.settings, lake.catalog) if each.table == AVERAGES)
         return state.verdict, state.why
 
-    proof.prove(lake, table, Range(DAY, DAY + timedelta(hours=3)))
+    reconciliation.prove(lake, table, Range(DAY, DAY + timedelta(hours=3)))
     assert shown() == ("EQUAL", "")
     DeltaTable(str(lake.path(table))).delete("_partition = '2026-01-01-01'")
     verdict, why = shown()
     assert verdict == "PENDING" and why.startswith("1 partition changed since it was proven EQUAL: ")
-    bounded.backfill(lake, table, Range(DAY + timedelta(hours=1), DAY + timedelta(hours=2)))
-    proof.prove(lake, table, Range(DAY, DAY + timedelta(hours=3)))
+    compute.backfill(lake, table, Range(DAY + timedelta(hours=1), DAY + timedelta(hours=2)))
+    reconciliation.prove(lake, table, Range(DAY, DAY + timedelta(hours=3)))
     assert shown() == ("EQUAL", "")
     next((lake.path(table) / "_partition=2026-01-01-02").glob("*.parquet")).unlink()
     assert shown()[0] == "DIFFERENT" and "a data file is missing" in shown()[1]
     environment = {"LAKEHOUSE_ROOT": str(lake.settings.root), "LAKEHOUSE_TABLES": SENSORS[0]}
-    told = CliRunner().invoke(cli.app(), ["tables"], env=environment)
+    told = CliRunner().invoke(main.app(), ["tables"], env=environment)
     assert told.exit_code == 0 and f"table={AVERAGES}, verdict=DIFFERENT: 1 partition" in told.stderr
 
 
 def test_certificates_of_a_table_that_is_not_there_any_more_are_not_believed(lake):
     table = lake.catalog.table(AVERAGES)
-    proof.prove(lake, table, Range(DAY, DAY + timedelta(hours=3)))
+    reconciliation.prove(lake, table, Range(DAY, DAY + timedelta(hours=3)))
     shutil.rmtree(lake.path(table))
     assert set(due(lake).values()) == {f"{AVERAGES} is not there any more"}
 
@@ -161,8 +156,8 @@ def test_a_ledger_that_was_removed_is_filled_again_from_journals_that_were_trimm
     for batch in range(40):
         journal.append(live(batch, (batch, 0) if batch % 4 == 0 else None))
     flush(settings, [TABLE])
-    trimming.trim(journal, longest=4_000, recent=1_500)
-    shutil.rmtree(tmp_path / frontier.LEDGER / "_commits")
+    journal_trimming.trim(journal, longest=4_000, recent=1_500)
+    shutil.rmtree(tmp_path / commits.LEDGER / "_commits")
     kept = len(list(journal))
     assert flush(settings, [TABLE]) == kept < 40
     journal.append(live(40))
@@ -183,7 +178,7 @@ def test_verdicts_of_a_ledger_that_was_made_again_replace_those_of_the_one_befor
         certify(settings, [found(hour, "EQUAL")])
     verdicts = Verdicts(settings)
     assert verdicts.now()[AVERAGES].counts == {"EQUAL": 3}
-    shutil.rmtree(tmp_path / frontier.LEDGER / "_certificates")
+    shutil.rmtree(tmp_path / commits.LEDGER / "_certificates")
     assert verdicts.now() == {}
     certify(settings, [found(5, "DIFFERENT")])
     assert verdicts.now()[AVERAGES].counts == {"DIFFERENT": 1}
@@ -215,18 +210,18 @@ def test_upkeep_keeps_what_a_reader_has_not_read_though_its_journal_is_gone(tmp_
 def test_a_quarantine_that_was_removed_is_said_and_its_rows_are_counted(lake, capsys):
     record, path = lake.catalog.table(RECORD), lake.path(lake.catalog.table(RECORD), "quarantine")
     rows = DeltaTable(str(path)).count()
-    assert overview.lost_quarantines(lake.settings, lake.catalog) == {}
-    sinks.create(lake, record)
+    assert table_status.lost_quarantines(lake.settings, lake.catalog) == {}
+    creation.create(lake, record)
     assert capsys.readouterr().err == ""
     shutil.rmtree(path)
     with pytest.raises(RangeError, match="it is not there, and with it the rows that were put aside"):
-        reinjecting.planned(lake, record)
-    assert overview.lost_quarantines(lake.settings, lake.catalog) == {RECORD: rows}
-    sinks.create(lake, record)
+        replay_quarantine.planned(lake, record)
+    assert table_status.lost_quarantines(lake.settings, lake.catalog) == {RECORD: rows}
+    creation.create(lake, record)
     assert f"quarantine={path}: it is not there any more" in capsys.readouterr().err
     environment = {"LAKEHOUSE_ROOT": str(lake.settings.root), "LAKEHOUSE_TABLES": SENSORS[0]}
     for command in (["tables"], ["quarantine", RECORD]):
-        shown = CliRunner().invoke(cli.app(), command, env=environment)
+        shown = CliRunner().invoke(main.app(), command, env=environment)
         assert shown.exit_code == 0 and f"{rows} rows that were put aside are gone" in shown.stderr, command
 
 
@@ -235,7 +230,7 @@ def test_rows_put_aside_of_a_topic_that_is_no_input_any_more_are_told_of(lake):
     rows = DeltaTable(str(lake.path(record, "quarantine"))).count()
     name, source = next(iter(lake.catalog.topics_of(record).items()))
     renamed = replace(lake.catalog, sources=lake.catalog.sources | {name: replace(source, topic="another")})
-    found = reinjecting.planned(replace(lake, catalog=renamed), record)
+    found = replay_quarantine.planned(replace(lake, catalog=renamed), record)
     assert found.bad == {f"topic {source.topic} is no input of the table any more": rows}
 
 
@@ -243,7 +238,7 @@ def test_rows_put_aside_of_a_topic_that_is_no_input_any_more_are_told_of(lake):
 def test_what_holds_rows_follows_an_erasure_though_its_journal_is_gone(lake, name):
     Journal(lake.settings, lake.catalog.table(name)).path.unlink()
     with pytest.raises(RangeError, match=f"{name} has something of these rows"):
-        erasing.planned(lake, lake.catalog.table(RECORD), "sensor_id = 'sensor-1'")
+        erasure.planned(lake, lake.catalog.table(RECORD), "sensor_id = 'sensor-1'")
 
 
 @pytest.mark.slow
@@ -257,7 +252,7 @@ def test_a_stream_does_not_begin_behind_a_seam_that_is_gone(lake):
     list(seam_job.run(lake, seam_job.plan(lake, TRENDS)))
     live_run.start(lake, table, available_now=True).awaitTermination()
     rows = lake.read(table).groupBy("sensor_id", "window").count().where(F.col("count") > 1)
-    assert rows.isEmpty() and proof.reconcile(lake, table).verdict == "EQUAL"
+    assert rows.isEmpty() and reconciliation.reconcile(lake, table).verdict == "EQUAL"
 
 
 @pytest.mark.slow
@@ -267,10 +262,10 @@ def test_a_seam_that_is_gone_is_put_back_once_the_live_run_has_begun(lake, capsy
     table = lake.catalog.table(TRENDS)
     list(seam_job.run(lake, seam_job.plan(lake, TRENDS)))
     live_run.start(lake, table, available_now=True).awaitTermination()
-    before = frontier.seam_of(lake.settings, table)
+    before = handovers.seam_of(lake.settings, table)
     seam_path(lake.settings, table).unlink()
     live_run.start(lake, table, available_now=True).awaitTermination()
-    assert frontier.seam_of(lake.settings, table) == before is not None
+    assert handovers.seam_of(lake.settings, table) == before is not None
     assert f"file={seam_path(lake.settings, table)}: it was gone" in capsys.readouterr().err
     assert lake.read(table).groupBy("sensor_id", "window").count().where(F.col("count") > 1).isEmpty()
 
@@ -289,8 +284,8 @@ def test_dagster_is_told_again_of_a_table_that_was_made_again(lake):
 
 def test_a_table_with_rows_and_without_a_journal_is_not_called_proven_nor_empty(lake):
     averages = lake.catalog.table(AVERAGES)
-    proof.prove(lake, averages, Range(DAY, DAY + timedelta(hours=3)))
-    proof.prove(lake, lake.catalog.table(VALID), Range(DAY, DAY + timedelta(hours=3)))
+    reconciliation.prove(lake, averages, Range(DAY, DAY + timedelta(hours=3)))
+    reconciliation.prove(lake, lake.catalog.table(VALID), Range(DAY, DAY + timedelta(hours=3)))
     schedule = proving.reconcile_closed(lake.settings, lake.catalog)
 
     def skipped() -> str:
@@ -301,4 +296,4 @@ def test_a_table_with_rows_and_without_a_journal_is_not_called_proven_nor_empty(
     journal.unlink()
     assert f"of {AVERAGES}, which have rows, no frontier is known" in skipped()
     with pytest.raises(RangeError, match=f"journal={journal}: the table has rows"):
-        bounded.closed_until(lake, averages)
+        compute.closed_until(lake, averages)

@@ -9,14 +9,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lakehouse import catalog
+from lakehouse.declare import catalog
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings, from_environment, to_environment
 from streaming_jobs import origins, progress, supervisor, views
 from streaming_jobs.progress import JobStatus
 
 TABLES = """
-from lakehouse.table import kafka, table
+from lakehouse import kafka, table
 
 topic = kafka("rows", schema="n BIGINT, at TIMESTAMP NOT NULL")
 

@@ -10,9 +10,11 @@ import pytest
 from test_streaming_job import arrived, awaited, every_offset_once, go_on, produce, the_oracle_agrees
 from test_ui import DOCS, UI, dagster_dev, ended, until
 
-from lakehouse import broker, catalog, jars, proof
-from lakehouse.lake import Lake
+from lakehouse.declare import catalog
+from lakehouse.reconcile import reconciliation
+from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment
+from lakehouse.storage.lake import Lake
 from streaming_jobs import desired, supervisor
 
 pytestmark = [pytest.mark.slow, pytest.mark.parallel, pytest.mark.timeout(900)]
@@ -25,10 +27,10 @@ def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
         root=tmp_path / "root", jars=from_environment().jars, tables=("lakehouse.tables.sensors",), spark_conf=quick_jvm,
         max_offsets_per_trigger=20_000,  # a lot is several micro-batches, so that the last closes what the others brought
     )  # fmt: skip
-    broker.start(settings, jars.resolve(settings.jars))
+    kafka_broker.start(settings, jars.resolve(settings.jars))
     yield settings
     supervisor.stop(settings, "sensors", now=True)
-    broker.stop(settings)
+    kafka_broker.stop(settings)
 
 
 def test_the_stream_goes_on_without_dagster_and_its_broker_and_dagster_catches_up(settings, spark):
@@ -43,10 +45,10 @@ def test_the_stream_goes_on_without_dagster_and_its_broker_and_dagster_catches_u
     sent += go_on(settings, LOT, 2 * LOT)
     awaited(lambda: arrived(settings, "sensor_readings") == sent, "the stream goes on without Dagster", 240)
 
-    os.kill(broker.running(settings).pid, signal.SIGKILL)
+    os.kill(kafka_broker.running(settings).pid, signal.SIGKILL)
     time.sleep(OUTAGE)  # what is tested is that it is away for so long
     assert supervisor.status(settings, "sensors").alive, "it waits"
-    broker.start(settings, jars.resolve(settings.jars))
+    kafka_broker.start(settings, jars.resolve(settings.jars))
     sent += go_on(settings, 2 * LOT, 3 * LOT)
     awaited(lambda: arrived(settings, "sensor_readings") == sent, "it goes on when the broker is back", 240)
     assert supervisor.status(settings, "sensors").pid == first.pid, "the same process through all of it"
@@ -69,7 +71,7 @@ def test_the_stream_goes_on_without_dagster_and_its_broker_and_dagster_catches_u
     lake = Lake(spark, settings, catalog.load(settings))
     every_offset_once(lake, sent)
     the_oracle_agrees(lake, LOT)
-    assert proof.reconcile(lake, lake.catalog.table("sensor_averages")).verdict == "EQUAL"
+    assert reconciliation.reconcile(lake, lake.catalog.table("sensor_averages")).verdict == "EQUAL"
 
 
 def dagsters(settings: Settings) -> list[psutil.Process]:

@@ -7,13 +7,13 @@ from random import Random
 import pytest
 from pyspark.sql import functions as F
 
+from lakehouse.declare.code_version import dumped
+from lakehouse.declare.columns import ARRIVAL
 from lakehouse.errors import DeclarationError
-from lakehouse.event_time import ARRIVAL
-from lakehouse.patterns import Pattern, directly, first, never, then
-from lakehouse.process import Process, outputs, process
-from lakehouse.source_code import dumped
 from lakehouse.tables import alerts, sensors
 from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.transform.patterns import Pattern, directly, first, never, then
+from lakehouse.transform.process import Process, outputs, process
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

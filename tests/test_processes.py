@@ -20,14 +20,16 @@ from test_streaming_job import (
     the_oracle_agrees,
 )
 
-from lakehouse import broker, catalog, jars, proof
+from lakehouse.declare import catalog
 from lakehouse.errors import JobError, SettingsError
-from lakehouse.kafka_options import client_config
-from lakehouse.lake import Lake
 from lakehouse.producers import ads, commands
 from lakehouse.producers.sender import send
 from lakehouse.producers.workload import Record
+from lakehouse.reconcile import reconciliation
+from lakehouse.runtime import jars, kafka_broker
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.storage.lake import Lake
 from streaming_jobs import desired, lease, progress, reconciler, supervisor
 
 ROOT = Path(__file__).parents[1]
@@ -42,7 +44,7 @@ def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
     yield settings
     for folder in (settings.root / "_jobs").glob("*"):
         supervisor.stop(settings, folder.name, now=True)
-    broker.stop(settings)
+    kafka_broker.stop(settings)
 
 
 # ---- settings
@@ -123,7 +125,7 @@ def test_no_pipeline_of_a_shared_process_is_run_by_another(settings):
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
 def test_pipelines_are_put_into_one_process_and_apart_again_on_the_same_checkpoints(settings, spark):
-    broker.start(settings, jars.resolve(settings.jars))
+    kafka_broker.start(settings, jars.resolve(settings.jars))
     sent, seen = produce(settings, 0, 10), views(settings, 0, 10)
     pools = settings.root / "pools.xml"
     pools.write_text(re.search(r"```xml\n(.*?)```", (ROOT / "docs" / "supervision.md").read_text(), re.DOTALL)[1])
@@ -152,7 +154,7 @@ def test_pipelines_are_put_into_one_process_and_apart_again_on_the_same_checkpoi
     every_offset_once(lake, sent)
     the_oracle_agrees(lake)
     for name in ("sensor_averages", "campaign_views"):
-        certificate = proof.reconcile(lake, lake.catalog.table(name))
+        certificate = reconciliation.reconcile(lake, lake.catalog.table(name))
         assert certificate.verdict == "EQUAL" and certificate.rows_live > 100, certificate
 
 
@@ -166,7 +168,7 @@ def weight_of(job: progress.JobStatus, table: str) -> int:
 def views(settings: Settings, start_minute: int, end_minute: int) -> int:
     """Sends events of ads; how many."""
     records = ads.records(WORKLOAD, BEGIN + start_minute * MINUTE, BEGIN + end_minute * MINUTE)
-    broker.ensure_topics(settings, {"ad-events": WORKLOAD.partitions}, commands.TOPIC)
+    kafka_broker.ensure_topics(settings, {"ad-events": WORKLOAD.partitions}, commands.TOPIC)
     return send(records, "ad-events", client_config(settings)).sent
 
 
@@ -179,8 +181,8 @@ def test_a_job_that_dies_of_memory_takes_no_other_with_it(settings, monkeypatch)
     settings = replace(
         settings, tables=("lakehouse.tables.sensors", "hungry"), restarts=1, resources={"hungry": "driver_memory 512m"}
     )
-    broker.start(settings, jars.resolve(settings.jars))
-    broker.ensure_topics(settings, {"orders": 1}, commands.TOPIC)
+    kafka_broker.start(settings, jars.resolve(settings.jars))
+    kafka_broker.ensure_topics(settings, {"orders": 1}, commands.TOPIC)
     sent = produce(settings, 0, 5)
     well, hungry = (supervisor.start(settings, name, wait=240) for name in ("sensors", "hungry"))
     order = json.dumps({"at": "2026-01-01T00:00:00Z", "size": 600_000_000}).encode()

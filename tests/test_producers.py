@@ -28,15 +28,15 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from lakehouse import broker
 from lakehouse.errors import BrokerError, SettingsError
-from lakehouse.jars import resolve
-from lakehouse.kafka_options import client_config
 from lakehouse.producers import ads, producer, sensors, visits
 from lakehouse.producers.files import lines
 from lakehouse.producers.mishaps import KINDS, OVERSIZED
 from lakehouse.producers.sender import send
 from lakehouse.producers.workload import DUPLICATE, LATE, MALFORMED, ORDINARY, Record, Workload
+from lakehouse.runtime import kafka_broker
+from lakehouse.runtime.jars import resolve
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 
 START = 1_795_255_200_000  # 2026-11-21T10:00:00Z
@@ -423,9 +423,9 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """A lakehouse with an embedded broker of its own."""
     settings = replace(from_environment(), root=tmp_path_factory.mktemp("lake"), bootstrap_servers="", kafka={})
-    broker.start(settings, resolve(settings.jars))
+    kafka_broker.start(settings, resolve(settings.jars))
     yield settings
-    broker.stop(settings)
+    kafka_broker.stop(settings)
 
 
 def received(settings: Settings, topic: str, partitions: int) -> list[list[tuple[bytes | None, bytes | None, int]]]:
@@ -459,7 +459,7 @@ def size(settings: Settings, topic: str, partitions: int) -> int:
 def test_the_broker_receives_what_was_generated(lake: Settings, pipeline: str) -> None:
     made = producer(pipeline)
     topic = f"whole-{pipeline}"
-    broker.ensure_topics(lake, {topic: 3}, {"retention.ms": "-1"})
+    kafka_broker.ensure_topics(lake, {topic: 3}, {"retention.ms": "-1"})
     # as a history sends them, with a record far over the client's default limit among them
     sent = [*made.records(ROUGH, START - 5_000, START), made.malformed(OVERSIZED, START)]
     summary = send(sent, topic, client_config(lake))
@@ -478,7 +478,7 @@ def test_the_broker_receives_what_was_generated(lake: Settings, pipeline: str) -
 
 
 def test_a_stream_behind_the_clock_catches_up_and_then_keeps_to_it(lake: Settings) -> None:
-    broker.ensure_topics(lake, {"paced": 1})
+    kafka_broker.ensure_topics(lake, {"paced": 1})
     taken: list[tuple[int, float]] = []  # of each record its instant, and when the one after it was asked for
 
     def watched(start: int) -> Iterator[Record]:
@@ -494,7 +494,7 @@ def test_a_stream_behind_the_clock_catches_up_and_then_keeps_to_it(lake: Setting
 
 
 def test_an_endless_stream_stops_when_asked_and_loses_nothing(lake: Settings) -> None:
-    broker.ensure_topics(lake, {"endless": 1})
+    kafka_broker.ensure_topics(lake, {"endless": 1})
     stop = Event()
     Timer(0.5, stop.set).start()
     summary = send(sensors.records(Workload(rate=1_000), int(time.time() * 1000)), "endless", client_config(lake), stop)
@@ -547,7 +547,7 @@ def test_produce_sends_the_lines_of_files_and_of_stdin(lake: Settings, tmp_path:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_produce_live_ends_cleanly_on_a_signal(lake: Settings, number: signal.Signals) -> None:
-    broker.ensure_topics(lake, {"sensor-readings": 3})
+    kafka_broker.ensure_topics(lake, {"sensor-readings": 3})
     # a new partition has no leader to ask for a moment: the producer waits for it
     send(sensors.records(Workload(rate=20, partitions=3), START, START + 1_000), "sensor-readings", client_config(lake))
     before = size(lake, "sensor-readings", 3)

@@ -14,12 +14,14 @@ from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from batch_jobs import commands, repair
-from lakehouse import causes, coverage, proof, sinks
-from lakehouse.changed import looked_at
-from lakehouse.digest import Digest, digest
-from lakehouse.frontier import certify, note_dropped
+from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.ranges import Range
-from lakehouse.table import kafka, table, tumbling
+from lakehouse.reconcile import coverage, diagnosis, reconciliation
+from lakehouse.reconcile.invalidation import looked_at
+from lakehouse.storage import delta_writer
+from lakehouse.storage.certificates import certify
+from lakehouse.storage.digest import Digest, digest
+from lakehouse.storage.journal import note_dropped
 from lakehouse.testing import Stage
 
 HERE = sys.modules[__name__]
@@ -88,7 +90,7 @@ def due(stage: Stage) -> dict[str, str]:
 def prove(stage: Stage, *partitions: str) -> list:
     """The certificates of what is due, or of those partitions."""
     found = [coverage.Due(key, "") for key in partitions or due(stage)]
-    return [c for span in coverage.ranges(found, sums_of(stage)) for c in proof.prove(stage.lake, sums_of(stage), span)]
+    return [c for span in coverage.ranges(found, sums_of(stage)) for c in reconciliation.prove(stage.lake, sums_of(stage), span)]
 
 
 def command(stage: Stage, *arguments: str):
@@ -112,7 +114,7 @@ def test_each_partition_has_its_certificate_and_is_proven_once(stage):
         (0, 1, "EQUAL", 12), (1, 2, "EQUAL", 12), (2, 3, "EQUAL", 0), (3, 4, "EQUAL", 12),
     ]  # fmt: skip
     assert due(stage) == {}, "nothing was changed"
-    whole = proof.summed(found)
+    whole = reconciliation.summed(found)
     assert (whole.rows_live, whole.verdict, whole.digest_live) == (36, "EQUAL", whole.digest_bounded)
     assert whole.digest_live == str(Digest.parsed(whole.digest_live))
     proven = coverage.coverage(stage.lake.settings, stage.lake.catalog, sums_of(stage))
@@ -137,10 +139,10 @@ def test_what_the_stream_goes_on_to_write_is_not_asked_for_before_it_closes(stag
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_what_lies_ahead_of_the_frontier_is_not_yet(stage):
-    found = proof.prove(stage.lake, sums_of(stage), Range(START + timedelta(hours=3), START + timedelta(hours=6)))
+    found = reconciliation.prove(stage.lake, sums_of(stage), Range(START + timedelta(hours=3), START + timedelta(hours=6)))
     assert [c.verdict for c in found] == ["EQUAL", "EQUAL", "NOT_YET"]
     assert found[1].end == found[2].start == stage.frontier("sums") and "ahead of the frontier" in found[2].detail
-    assert proof.summed(found).verdict == "NOT_YET"
+    assert reconciliation.summed(found).verdict == "NOT_YET"
 
 
 @pytest.mark.slow
@@ -154,7 +156,7 @@ def test_a_compaction_is_no_change_and_a_hand_is(stage):
     assert due(stage).keys() == {"2026-01-01-01"} and "sums was changed by version" in due(stage)["2026-01-01-01"]
     (found,) = prove(stage)
     assert (found.verdict, found.missing, found.extra, found.changed) == ("DIFFERENT", 6, 0, 0)
-    assert found.cause.startswith(causes.BY_HAND) and "(DELETE at" in found.cause
+    assert found.cause.startswith(diagnosis.BY_HAND) and "(DELETE at" in found.cause
     assert due(stage) == {}, "known; it is not computed again before something is changed"
 
 
@@ -200,7 +202,7 @@ def double(stage: Stage) -> None:
     """A commit that says to be of a batch that was written before."""
     log = stage.lake.path(sums_of(stage)) / "_delta_log"
     commits = sorted(p for p in log.glob("*.json") if '"add"' in p.read_text())
-    shutil.copy(commits[-1], log / f"{sinks.version(stage.lake.path(sums_of(stage))) + 1:020}.json")
+    shutil.copy(commits[-1], log / f"{delta_writer.version(stage.lake.path(sums_of(stage))) + 1:020}.json")
     actions = [json.loads(line) for line in commits[-1].read_text().splitlines()]
     for action in actions:
         if "add" in action:
@@ -227,7 +229,7 @@ def planted(stage: Stage) -> None:
 @pytest.mark.parallel
 @pytest.mark.parametrize(
     ("fault", "cause"),
-    [(planted, causes.BY_HAND), (double, causes.TWICE), (erased, causes.INPUT_BY_HAND)],
+    [(planted, diagnosis.BY_HAND), (double, diagnosis.TWICE), (erased, diagnosis.INPUT_BY_HAND)],
 )
 def test_a_planted_fault_is_found_explained_and_repaired(stage, fault, cause):
     prove(stage)
@@ -254,10 +256,10 @@ def test_rows_that_spark_dropped_are_named(stage):
     prove(stage)
     note_dropped(stage.lake.settings, sums_of(stage), 3)
     made = {HOURS[0]: digest(stage.rows("sums"))}
-    told = causes.causes(stage.lake, sums_of(stage), HOURS[:1], made, lambda: made)
-    assert told[HOURS[0]].startswith(f"{causes.DROPPED}: 3")
+    told = diagnosis.causes(stage.lake, sums_of(stage), HOURS[:1], made, lambda: made)
+    assert told[HOURS[0]].startswith(f"{diagnosis.DROPPED}: 3")
     (stage.lake.settings.root / "_ledger" / "sums.dropped.jsonl").unlink()
-    assert causes.causes(stage.lake, sums_of(stage), HOURS[:1], made, lambda: made)[HOURS[0]].startswith(causes.UNKNOWN)
+    assert diagnosis.causes(stage.lake, sums_of(stage), HOURS[:1], made, lambda: made)[HOURS[0]].startswith(diagnosis.UNKNOWN)
 
 
 @pytest.mark.slow
@@ -270,9 +272,9 @@ def test_evidence_is_what_came_after_the_proof_of_that_partition(stage):
     DeltaTable(path_of(stage)).delete(f"_partition = '{HOURS[1]}'")
     declared(stage, transformation=larger)
     found = {key: c.cause for key, c in zip(HOURS, prove(stage, *HOURS), strict=True)}
-    assert found[HOURS[0]].startswith(causes.CODE), "what a hand did before the proof, or elsewhere, is no cause"
-    assert found[HOURS[1]].startswith(causes.BY_HAND)
-    assert found[HOURS[3]].startswith(causes.CODE)
+    assert found[HOURS[0]].startswith(diagnosis.CODE), "what a hand did before the proof, or elsewhere, is no cause"
+    assert found[HOURS[1]].startswith(diagnosis.BY_HAND)
+    assert found[HOURS[3]].startswith(diagnosis.CODE)
 
 
 @pytest.mark.slow
@@ -304,7 +306,7 @@ def test_changed_code_is_named_and_a_person_has_it_followed(stage):
     declared(stage, transformation=larger)
     assert due(stage) == {}, "what was proven stays proven"
     (found,) = prove(stage, HOURS[0])
-    assert found.verdict == "DIFFERENT" and found.cause.startswith(f"{causes.CODE}: written under declaration {before}")
+    assert found.verdict == "DIFFERENT" and found.cause.startswith(f"{diagnosis.CODE}: written under declaration {before}")
     settings = replace(stage.lake.settings, repair={"sums": "partitions 9, rows 900"})
     (planned,) = repair.plan(settings, stage.lake.catalog, "sums", unasked=True)
     assert "asks for a decision" in planned.refused
@@ -336,7 +338,7 @@ def test_without_being_asked_only_within_limits_and_never_twice_in_vain(stage):
 @pytest.mark.parallel
 def test_a_repair_that_does_not_help_stops_with_its_evidence(stage):
     declared(stage, transformation=unsteady)
-    assert {c.cause.partition(":")[0] for c in prove(stage) if c.rows_live} == {causes.NOT_DETERMINISTIC}
+    assert {c.cause.partition(":")[0] for c in prove(stage) if c.rows_live} == {diagnosis.NOT_DETERMINISTIC}
     (done,) = repair.run(stage.lake, "sums")
     assert (done.partition, done.verdict) == (HOURS[0], "DIFFERENT"), "it ends there"
     kept = list(repair.repairs(stage.lake.settings, sums_of(stage)))

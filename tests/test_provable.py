@@ -8,14 +8,14 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from lakehouse import plan
-from lakehouse.catalog import catalog_of
+from lakehouse.declare.catalog import catalog_of
+from lakehouse.declare.table import interval, kafka, table, tumbling
 from lakehouse.errors import DeclarationError
-from lakehouse.lake import Lake
-from lakehouse.process import Process, process
 from lakehouse.settings import Settings
-from lakehouse.table import interval, kafka, table, tumbling
+from lakehouse.storage.lake import Lake
 from lakehouse.testing import Stage, proof
+from lakehouse.transform import plan
+from lakehouse.transform.process import Process, process
 
 HERE = sys.modules[__name__]
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lakehouse import catalog
-from lakehouse.frontier import frontier
+from lakehouse.declare import catalog
 from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.storage.journal import frontier
 
 ROOT = Path(__file__).parents[1]
 LAKEHOUSE = Path(sys.executable).with_name("lakehouse")

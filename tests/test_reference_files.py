@@ -5,13 +5,13 @@ from types import ModuleType
 
 import pytest
 
-from lakehouse import bounded
-from lakehouse.catalog import catalog_of
+from lakehouse.batch import reference_tables
+from lakehouse.declare.catalog import catalog_of
+from lakehouse.declare.table import files, table
 from lakehouse.errors import DeclarationError
-from lakehouse.lake import Lake
 from lakehouse.settings import Settings
-from lakehouse.sources import file_rows
-from lakehouse.table import files, table
+from lakehouse.storage.lake import Lake
+from lakehouse.transform.decode import file_rows
 
 SCHEMA = "ad_id STRING, campaign_id INT"
 
@@ -72,11 +72,11 @@ def test_a_table_of_such_files_keeps_its_rows_until_they_are_declared_as_they_ar
     campaigns.__module__ = "made"
     made.ad_campaigns, made.campaigns = files(str(file), schema=SCHEMA), table(layer="bronze", keys=["ad_id"])(campaigns)
     lake = Lake(spark, Settings(root=tmp_path / "root", tables=("made",)), catalog_of([made]))
-    bounded.refresh(lake, lake.catalog.table("campaigns"))
+    reference_tables.refresh(lake, lake.catalog.table("campaigns"))
     file.write_text("a,1\nb,2\n")
     with pytest.raises(DeclarationError, match="first line='a,1'"):
-        bounded.refresh(lake, lake.catalog.table("campaigns"))
+        reference_tables.refresh(lake, lake.catalog.table("campaigns"))
     assert lake.read(lake.catalog.table("campaigns")).count() == 1
     made.ad_campaigns = files(str(file), schema=SCHEMA, header=False)
     lake = Lake(spark, lake.settings, catalog_of([made]))
-    assert bounded.refresh(lake, lake.catalog.table("campaigns")).written == 2
+    assert reference_tables.refresh(lake, lake.catalog.table("campaigns")).written == 2

@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 from assets import definitions
 from assets.metadata import of_partition
 from batch_jobs import commands, reinject
-from lakehouse import coverage, proof, reinjecting
+from lakehouse.declare.table import expect, kafka, session, table, tumbling
 from lakehouse.errors import RangeError
-from lakehouse.frontier import Journal
+from lakehouse.maintenance import replay_quarantine
 from lakehouse.ranges import Range
-from lakehouse.table import expect, kafka, session, table, tumbling
+from lakehouse.reconcile import coverage, reconciliation
+from lakehouse.storage.journal import Journal
 from lakehouse.testing import Stage
 
 HERE = sys.modules[__name__]
@@ -98,7 +99,7 @@ def offsets(stage: Stage, side: str = "") -> list[int]:
 
 def verdicts(stage: Stage) -> dict[str, set[str]]:
     whole = Range(START, START + timedelta(hours=3))
-    return {n: {c.verdict for c in proof.prove(stage.lake, stage.lake.catalog.table(n), whole)} for n in RUNNING}
+    return {n: {c.verdict for c in reconciliation.prove(stage.lake, stage.lake.catalog.table(n), whole)} for n in RUNNING}
 
 
 @pytest.mark.slow
@@ -129,7 +130,7 @@ def test_what_is_good_now_is_put_in_once_and_everything_follows(stage, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(reinjecting.sinks, "replace", killed)
+        patched.setattr(replay_quarantine.sinks, "replace", killed)
         reinject.run(stage.lake, "readings")
     assert len(offsets(stage)) == len(before) + 9 and offsets(stage, "quarantine") == aside, "killed in between"
     done = reinject.run(stage.lake, "readings")
@@ -151,7 +152,7 @@ def test_what_is_good_now_is_put_in_once_and_everything_follows(stage, monkeypat
     assert reinject.run(stage.lake, "readings").rows == 1, "its hour has closed"
     due = {name: coverage.due(stage.lake.settings, stage.lake.catalog, stage.lake.catalog.table(name)) for name in RUNNING}
     assert "2026-01-01-03" in {d.partition for d in due["minutes"]}
-    assert {c.verdict for c in proof.prove(stage.lake, stage.lake.catalog.table("minutes"))} == {"EQUAL"}
+    assert {c.verdict for c in reconciliation.prove(stage.lake, stage.lake.catalog.table("minutes"))} == {"EQUAL"}
     lines = [c for c in Journal(stage.lake.settings, stage.lake.catalog.table("readings")) if c.role == "bounded"]
     assert sum(c.written for c in lines) == 9 + 9 + 1, "a line each time, also of the one that was killed"
 

@@ -13,9 +13,10 @@ import pytest
 from test_streaming_job import awaited
 from typer.testing import CliRunner
 
-from lakehouse import broker, cli, jars
+from lakehouse.cli import main
 from lakehouse.errors import JobError
 from lakehouse.producers import commands
+from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
 from streaming_jobs import desired, progress, reconciler, supervisor
 from streaming_jobs.desired import Desired, Event
@@ -77,7 +78,7 @@ def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
     yield settings
     if (settings.root / "_jobs" / "sensors").exists():
         supervisor.stop(settings, "sensors", now=True)
-    broker.stop(settings)
+    kafka_broker.stop(settings)
 
 
 def test_a_process_that_takes_long_to_start_is_told_to_go_on_starting(settings):
@@ -87,7 +88,7 @@ def test_a_process_that_takes_long_to_start_is_told_to_go_on_starting(settings):
         with pytest.raises(JobError, match=r"it is still starting after 0 s, and goes on with that.*lakehouse status sensors"):
             supervisor.await_running(settings, "sensors", slow.pid, 0)
         assert supervisor.running(settings, "sensors")
-        shown = CliRunner().invoke(cli.app(), ["start", "sensors", "--wait", "0"], env=to_environment(settings))
+        shown = CliRunner().invoke(main.app(), ["start", "sensors", "--wait", "0"], env=to_environment(settings))
         assert "still starting" in shown.output, "and a second one is not started beside it"
         slow.kill()  # the end of the test, for the process that it stands for would not read its input
 
@@ -95,8 +96,8 @@ def test_a_process_that_takes_long_to_start_is_told_to_go_on_starting(settings):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_job_that_is_killed_again_and_again_but_ran_well_between_is_never_given_up(settings):
-    broker.start(settings, jars.resolve(settings.jars))
-    broker.ensure_topics(settings, {"sensor-readings": 1}, commands.TOPIC)
+    kafka_broker.start(settings, jars.resolve(settings.jars))
+    kafka_broker.ensure_topics(settings, {"sensor-readings": 1}, commands.TOPIC)
     with pytest.raises(JobError, match="still starting after 0 s"):
         supervisor.start(settings, "sensors", wait=0, by="a test")
     for _ in range(3):  # one restart is allowed

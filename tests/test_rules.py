@@ -8,10 +8,10 @@ from types import ModuleType
 
 import pytest
 
-from lakehouse import rules
-from lakehouse.catalog import Catalog, catalog_of
+from lakehouse.declare import rules
+from lakehouse.declare.catalog import Catalog, catalog_of
+from lakehouse.declare.table import interval, kafka, sql_table, table, tumbling
 from lakehouse.errors import DeclarationError
-from lakehouse.table import interval, kafka, sql_table, table, tumbling
 
 topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
 
@@ -64,7 +64,7 @@ def test_another_table_of_the_same_name_in_another_variable_is_refused():
 
 def test_an_expectation_that_is_misspelt_is_refused_without_an_import_of_great_expectations(tmp_path):
     declared = (
-        "from lakehouse.table import expect, kafka, table\n"
+        "from lakehouse import expect, kafka, table\n"
         "topic = kafka('things', schema='id STRING, at TIMESTAMP')\n"
         "@table(layer='bronze', event_time='at', expectations=[expect.column_values_to_not_be_nul('id')])\n"
         "def things(topic): return topic\n"
@@ -74,7 +74,7 @@ def test_an_expectation_that_is_misspelt_is_refused_without_an_import_of_great_e
     assert done.returncode == 2 and f"{told}; did you mean expect_column_values_to_not_be_null?" in done.stderr, done.stderr
     imported = """
 import sys
-from lakehouse import catalog
+from lakehouse.declare import catalog
 from lakehouse.settings import from_environment
 catalog.load(from_environment())
 assert "great_expectations" not in sys.modules
@@ -120,7 +120,7 @@ def test_an_update_that_late_rows_reach_is_not():
 
 def test_commands_show_it_beside_the_result(tmp_path):
     declared = (
-        "from lakehouse.table import kafka, table\n"
+        "from lakehouse import kafka, table\n"
         "topic = kafka('things', schema='at TIMESTAMP')\n"
         "@table(layer='bronze', event_time='at')\ndef things(topic): return topic\n"
         "@table(layer='silver')\ndef valid(things): return things\n"
@@ -151,7 +151,7 @@ def command(folder: Path, declared: str, *arguments: str, imported: str = "") ->
 def test_what_a_start_would_refuse_is_said_without_a_broker(tmp_path):
     declared = """
 from pyspark.sql import functions as F
-from lakehouse.table import expect, kafka, table, tumbling
+from lakehouse import expect, kafka, table, tumbling
 
 topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL, n DOUBLE")
 

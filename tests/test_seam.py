@@ -15,12 +15,14 @@ from typer.testing import CliRunner
 from assets import definitions
 from batch_jobs import commands
 from batch_jobs import seam as job
-from lakehouse import proof, upkeep
-from lakehouse import seam as seams
+from lakehouse.declare.table import interval, kafka, session, sliding, table, tumbling
 from lakehouse.errors import JobError
-from lakehouse.frontier import frontier, seam_of
+from lakehouse.maintenance import upkeep
 from lakehouse.ranges import Range
-from lakehouse.table import interval, kafka, session, sliding, table, tumbling
+from lakehouse.reconcile import reconciliation
+from lakehouse.storage.handovers import seam_of
+from lakehouse.storage.journal import frontier
+from lakehouse.stream import handover as seams
 from lakehouse.testing import Stage
 
 HERE = sys.modules[__name__]
@@ -122,12 +124,12 @@ def test_history_and_stream_meet_without_a_gap_and_without_a_duplicate(stage):
     goes_on(stage, *NEW)
     whole = Range(START, START + timedelta(hours=5))
     for name in NEW:
-        found = proof.prove(stage.lake, table_of(stage, name), whole)
+        found = reconciliation.prove(stage.lake, table_of(stage, name), whole)
         verdicts = {(c.verdict, c.rows_by_bounded_runs > 0) for c in found if c.rows_live}
         assert {verdict for verdict, _ in verdicts} == ({"EQUAL", "PENDING"} if name == "sums" else {"EQUAL"}), (name, found)
         assert len(verdicts) > 1, f"{name}: some by a bounded run, some live"
     stage.update("sums")
-    assert {c.verdict for c in proof.prove(stage.lake, table_of(stage, "sums"), whole)} == {"EQUAL"}
+    assert {c.verdict for c in reconciliation.prove(stage.lake, table_of(stage, "sums"), whole)} == {"EQUAL"}
     begun = seam_of(stage.lake.settings, table_of(stage, "slid"))
     assert begun.inputs == {"visits": {"0": begun.inputs["visits"]["0"]}} and begun.version <= begun.until
 
@@ -167,7 +169,7 @@ def test_of_a_log_cut_to_its_last_version_stays_what_a_new_table_begins_with(sta
     assert seam_of(settings, table_of(stage, "sums")).frontier == START + timedelta(hours=2)
     goes_on(stage, "sums")
     stage.update("sums")
-    found = proof.prove(stage.lake, table_of(stage, "sums"), Range(START, START + timedelta(hours=5)))
+    found = reconciliation.prove(stage.lake, table_of(stage, "sums"), Range(START, START + timedelta(hours=5)))
     assert {c.verdict for c in found} == {"EQUAL"} and sum(c.rows_live for c in found) > 50
 
 

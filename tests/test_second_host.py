@@ -12,11 +12,12 @@ import psutil
 import pytest
 from test_streaming_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
 
-from lakehouse import broker, catalog, jars
+from lakehouse.declare import catalog
 from lakehouse.errors import JobError
-from lakehouse.files import replace_file
-from lakehouse.lake import Lake
+from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.storage.files import replace_file
+from lakehouse.storage.lake import Lake
 from streaming_jobs import desired, healing, holders, lease, places, progress, reconciler, supervisor
 from streaming_jobs.desired import Desired
 from streaming_jobs.healing import Bounds, Observed, decide
@@ -58,7 +59,7 @@ def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
     yield settings
     if (settings.root / "_jobs" / "sensors").exists() and supervisor.is_here(settings, "sensors"):
         supervisor.stop(settings, "sensors", now=True)
-    broker.stop(settings)
+    kafka_broker.stop(settings)
 
 
 @contextmanager
@@ -165,7 +166,7 @@ def test_what_is_done_about_a_process_elsewhere(wanted, seen, action, why):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_job_whose_host_is_gone_goes_on_here_and_one_elsewhere_drains_when_it_is_stopped_here(settings, spark):
-    running = broker.start(settings, jars.resolve(settings.jars))
+    running = kafka_broker.start(settings, jars.resolve(settings.jars))
     settings = replace(settings, bootstrap_servers=running.bootstrap_servers)  # a second host knows no embedded broker
     sent = produce(settings, 0, 10)
     desired.wish(settings, "sensors", "running", "a test")

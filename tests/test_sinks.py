@@ -6,23 +6,24 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame
 
-from lakehouse import sinks
 from lakehouse.errors import CommitError
-from lakehouse.files import alone
+from lakehouse.storage import delta_writer
+from lakehouse.storage.files import alone
 
 
 def test_a_batch_is_recorded_with_its_rows_and_of_two_writers_the_second_fails(spark, tmp_path):
     path = tmp_path / "rows"
     rows = spark.range(3)
     rows.limit(0).write.format("delta").save(str(path))
-    assert sinks.committed(path, "rows:live:1") == -1
-    version = sinks.append(rows, path, "rows:live:1", 7, {"inputs": {}})
-    assert (sinks.version(path), sinks.committed(path, "rows:live:1")) == (version, 7)
-    assert sinks.append(rows, path, "rows:live:1", 7, {"inputs": {}}, replayed=True) == version, "computed, not written"
+    assert delta_writer.committed(path, "rows:live:1") == -1
+    version = delta_writer.append(rows, path, "rows:live:1", 7, {"inputs": {}})
+    assert (delta_writer.version(path), delta_writer.committed(path, "rows:live:1")) == (version, 7)
+    assert delta_writer.append(rows, path, "rows:live:1", 7, {"inputs": {}}, replayed=True) == version, "computed, not written"
 
     with pytest.raises(CommitError, match="rows:live:1 has committed batch 8 already"):
-        sinks.append(rows, path, "rows:live:1", 8, {"inputs": Meanwhile(rows, path, 8)})
-    sinks.append(rows, path, "rows:live:2", 0, {"inputs": Meanwhile(rows, path, 9)})  # another writer's batches are its own
+        delta_writer.append(rows, path, "rows:live:1", 8, {"inputs": Meanwhile(rows, path, 8)})
+    other = {"inputs": Meanwhile(rows, path, 9)}
+    delta_writer.append(rows, path, "rows:live:2", 0, other)  # another writer's batches are its own
     assert spark.read.format("delta").load(str(path)).count() == 4 * 3
 
 
@@ -33,11 +34,11 @@ def test_of_two_processes_one_commits_at_a_time(spark, tmp_path):
     rows.limit(0).write.format("delta").save(str(path))
     with ThreadPoolExecutor() as pool:
         with alone(path / "_delta_log" / ".commit.lock"):  # as another process in the middle of its commit
-            ours = pool.submit(sinks.append, rows, path, "rows:live:1", 0, {})
+            ours = pool.submit(delta_writer.append, rows, path, "rows:live:1", 0, {})
             with pytest.raises(TimeoutError):
                 ours.result(timeout=2)
             rows.write.format("delta").mode("append").save(str(path))
-        assert ours.result(timeout=60) == sinks.version(path) == 2
+        assert ours.result(timeout=60) == delta_writer.version(path) == 2
     assert spark.read.format("delta").load(str(path)).count() == 2 * 3
 
 
@@ -48,5 +49,5 @@ class Meanwhile:
         self.rows, self.path, self.batch = rows, path, batch
 
     def __str__(self) -> str:
-        sinks.append(self.rows, self.path, "rows:live:1", self.batch, {})
+        delta_writer.append(self.rows, self.path, "rows:live:1", self.batch, {})
         return ""

@@ -10,14 +10,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from lakehouse import delta_log, sinks
-from lakehouse.catalog import catalog_of
+from lakehouse.declare.catalog import catalog_of
 from lakehouse.errors import CommitError
-from lakehouse.files import alone
-from lakehouse.lake import Lake
 from lakehouse.ranges import Range
 from lakehouse.settings import Settings
-from lakehouse.storage import recent, small_commits
+from lakehouse.storage import delta_log, delta_writer, recent, small_commits
+from lakehouse.storage.files import alone
+from lakehouse.storage.lake import Lake
 
 APP = "rows:live:1"
 WIDE = (
@@ -46,9 +45,9 @@ def tables(rows, tmp_path):
     """A table that Spark writes and one that is written without it, alike."""
     paths = [tmp_path / "spark", tmp_path / "ours"]
     for path in paths:
-        sinks._create(path, rows.schema, True, "w,at,_origin")
-    sinks.append(rows, paths[0], APP, 0, {"inputs": {}})
-    sinks.append_few(rows.toArrow(), paths[1], APP, 0, {"inputs": {}})
+        delta_writer._create(path, rows.schema, True, "w,at,_origin")
+    delta_writer.append(rows, paths[0], APP, 0, {"inputs": {}})
+    delta_writer.append_few(rows.toArrow(), paths[1], APP, 0, {"inputs": {}})
     return paths
 
 
@@ -96,14 +95,14 @@ def test_statistics_choose_the_same_files(tables):
 
 def test_the_batch_is_noted_with_the_rows_and_never_committed_twice(spark, tables, rows):
     path = tables[1]
-    assert sinks.committed(path, APP) == 0 and sinks.version_of(path, APP, 0) == 1
+    assert delta_writer.committed(path, APP) == 0 and delta_writer.version_of(path, APP, 0) == 1
     empty = rows.toArrow().slice(0, 0)
-    assert sinks.append_few(empty, path, APP, 1, {"inputs": {"a": 1}}) == 2
-    assert sinks.noted(path, APP, 1) == {"app": APP, "batch": 1, "inputs": {"a": 1}}
+    assert delta_writer.append_few(empty, path, APP, 1, {"inputs": {"a": 1}}) == 2
+    assert delta_writer.noted(path, APP, 1) == {"app": APP, "batch": 1, "inputs": {"a": 1}}
     with pytest.raises(CommitError, match="batch=1: rows:live:1 has committed batch 1 already"):
-        sinks.append_few(rows.toArrow(), path, APP, 1, {})
-    assert sinks.append(rows, path, APP, 2, {}) == 3, "Spark goes on behind it"
-    assert sinks.append_few(rows.toArrow(), path, APP, 3, {}) == 4, "and it behind Spark"
+        delta_writer.append_few(rows.toArrow(), path, APP, 1, {})
+    assert delta_writer.append(rows, path, APP, 2, {}) == 3, "Spark goes on behind it"
+    assert delta_writer.append_few(rows.toArrow(), path, APP, 3, {}) == 4, "and it behind Spark"
     assert spark.read.format("delta").load(str(path)).count() == 4 * 3
 
 
@@ -111,7 +110,7 @@ def test_it_waits_for_a_commit_under_way(tables, rows):
     path = tables[1]
     with ThreadPoolExecutor() as pool:
         with alone(path / "_delta_log" / ".commit.lock"):
-            ours = pool.submit(sinks.append_few, rows.toArrow(), path, APP, 1, {})
+            ours = pool.submit(delta_writer.append_few, rows.toArrow(), path, APP, 1, {})
             with pytest.raises(TimeoutError):
                 ours.result(timeout=1)
         assert ours.result(timeout=60) == 2
@@ -122,10 +121,10 @@ def test_a_table_that_was_removed_and_made_anew_is_another_one(tables, rows, tmp
 
     path = tables[1]
     for batch in (1, 2):
-        sinks.append_few(rows.toArrow(), path, APP, batch, {})
+        delta_writer.append_few(rows.toArrow(), path, APP, batch, {})
     shutil.rmtree(path)
-    sinks._create(path, rows.schema, True, "w,at,_origin")
-    assert sinks.append_few(rows.toArrow(), path, APP, 0, {}) == 1
+    delta_writer._create(path, rows.schema, True, "w,at,_origin")
+    assert delta_writer.append_few(rows.toArrow(), path, APP, 0, {}) == 1
     assert DeltaTable(str(path)).to_pyarrow_dataset().count_rows() == 4
 
 

@@ -10,11 +10,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
 
-from lakehouse import live
-from lakehouse.stream import advance, table_steps
+from lakehouse.declare.table import count, interval, kafka, session, sliding, table, tumbling
+from lakehouse.stream import advance, queries, table_steps
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.strategy import strategy
-from lakehouse.table import count, interval, kafka, session, sliding, table, tumbling
 from lakehouse.testing import assert_live_equals_bounded
 from streaming_jobs.queries import LiveQuery
 
@@ -115,7 +114,7 @@ def test_which_engine_fills_which_table_is_decided_in_one_place(stage):
 
 
 def test_a_table_follows_its_input_and_is_idle_between(stage):
-    query = live.start(stage.lake, stage.lake.catalog.table("positive"))
+    query = queries.start(stage.lake, stage.lake.catalog.table("positive"))
     try:
         for number in range(1, 4):
             stage.feed("hits", [hit(number), hit(number, -1)])
@@ -133,7 +132,7 @@ def test_a_table_follows_its_input_and_is_idle_between(stage):
 
 def test_windows_wait_for_something_that_closes(stage, monkeypatch):
     monkeypatch.setattr(table_steps, "_PATIENCE", 600)
-    query = live.start(stage.lake, stage.lake.catalog.table("short"))
+    query = queries.start(stage.lake, stage.lake.catalog.table("short"))
     try:
         stage.feed("hits", [hit(1)])
         query.processAllAvailable()  # all that was before the first row has closed
@@ -153,7 +152,7 @@ def test_windows_wait_for_something_that_closes(stage, monkeypatch):
 def test_what_closes_nothing_is_noted_after_a_while(stage, monkeypatch):
     monkeypatch.setattr(table_steps, "_PATIENCE", 1)
     table = stage.lake.catalog.table("short")
-    query = live.start(stage.lake, table)
+    query = queries.start(stage.lake, table)
     try:
         stage.feed("hits", [hit(1)])
         query.processAllAvailable()
@@ -169,7 +168,7 @@ def test_a_step_that_is_cut_off_is_taken_by_the_next_life(stage):
     stage.feed("hits", [hit(1)])
     stage.run("slow")
     stage.feed("hits", [hit(2, 1_000)])
-    query = live.start(stage.lake, table)
+    query = queries.start(stage.lake, table)
     until(lambda: query.in_flight)
     time.sleep(2)  # it computes, for a minute
     began = time.monotonic()
@@ -208,7 +207,7 @@ def test_a_step_that_outlives_its_cutting_off_is_said(stage, capfd, monkeypatch)
     monkeypatch.setattr(advance, "_STOP", 0.5)
     go_on = threading.Event()
     stage.feed("hits", [hit(1)])
-    query = live.start(stage.lake, stage.lake.catalog.table("positive"), reached=lambda point: go_on.wait(60))
+    query = queries.start(stage.lake, stage.lake.catalog.table("positive"), reached=lambda point: go_on.wait(60))
     until(lambda: query.in_flight)
     query.stop()
     go_on.set()
@@ -218,9 +217,9 @@ def test_a_step_that_outlives_its_cutting_off_is_said(stage, capfd, monkeypatch)
 def test_of_two_that_step_one_table_the_second_commit_is_refused(stage):
     table, go_on = stage.lake.catalog.table("positive"), threading.Event()
     stage.feed("hits", [hit(1)])
-    one = live.start(stage.lake, table, available_now=True, reached=lambda point: point == "begin" and go_on.wait(60))
+    one = queries.start(stage.lake, table, available_now=True, reached=lambda point: point == "begin" and go_on.wait(60))
     until(lambda: one.in_flight)
-    live.start(stage.lake, table, available_now=True).awaitTermination()
+    queries.start(stage.lake, table, available_now=True).awaitTermination()
     go_on.set()
     with pytest.raises(StepFailed, match=r"CommitError: .*positive:live:1 has committed batch 0 already, so another"):
         one.awaitTermination()

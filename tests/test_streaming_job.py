@@ -15,15 +15,17 @@ import psutil
 import pytest
 from pyspark.sql import functions as F
 
-from lakehouse import broker, catalog, jars, proof
-from lakehouse.frontier import Journal
-from lakehouse.kafka_options import client_config
-from lakehouse.lake import Lake
+from lakehouse.declare import catalog
 from lakehouse.producers import commands, sensors
 from lakehouse.producers.sender import send
 from lakehouse.producers.workload import Workload
 from lakehouse.ranges import EPOCH
+from lakehouse.reconcile import reconciliation
+from lakehouse.runtime import jars, kafka_broker
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.storage.journal import Journal
+from lakehouse.storage.lake import Lake
 from streaming_jobs import progress, supervisor
 
 BEGIN = 1_767_225_600_000  # 2026-01-01T00:00:00Z
@@ -38,17 +40,17 @@ def settings(tmp_path_factory, quick_jvm) -> Iterator[Settings]:
     settings = Settings(
         root=root, jars=from_environment().jars, tables=("lakehouse.tables.sensors",), spark_conf=quick_jvm
     )
-    broker.start(settings, jars.resolve(settings.jars))
+    kafka_broker.start(settings, jars.resolve(settings.jars))
     yield settings
     now = supervisor.status(settings, "sensors")
     if now and now.alive:
         psutil.Process(now.pid).kill()
-    broker.stop(settings)
+    kafka_broker.stop(settings)
 
 
 def produce(settings: Settings, start_minute: int, end_minute: int) -> int:
     records = sensors.records(WORKLOAD, BEGIN + start_minute * MINUTE, BEGIN + end_minute * MINUTE)
-    broker.ensure_topics(settings, {"sensor-readings": WORKLOAD.partitions}, commands.TOPIC)
+    kafka_broker.ensure_topics(settings, {"sensor-readings": WORKLOAD.partitions}, commands.TOPIC)
     return send(records, "sensor-readings", client_config(settings)).sent
 
 
@@ -106,7 +108,7 @@ def test_a_job_killed_mid_stream_loses_and_doubles_nothing(settings, spark):
     no_more_files_than_rows_are_worth(lake)
     the_oracle_agrees(lake)
     for name in ("valid_readings", "sensor_averages"):
-        certificate = proof.reconcile(lake, lake.catalog.table(name))
+        certificate = reconciliation.reconcile(lake, lake.catalog.table(name))
         assert certificate.verdict == "EQUAL" and certificate.rows_live > 100, certificate
 
 

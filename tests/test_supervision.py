@@ -19,14 +19,17 @@ import pyarrow as pa
 import pytest
 from test_streaming_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
 
-from lakehouse import broker, catalog, ingest, jars, proof
+from lakehouse.declare import catalog
 from lakehouse.errors import CommitError, JobError
-from lakehouse.files import replace_file
-from lakehouse.kafka_options import client_config
-from lakehouse.lake import Lake
-from lakehouse.live_run import BatchLog, live_run
 from lakehouse.ranges import EPOCH
+from lakehouse.reconcile import reconciliation
+from lakehouse.runtime import jars, kafka_broker
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.storage.files import replace_file
+from lakehouse.storage.lake import Lake
+from lakehouse.stream import ingest
+from lakehouse.stream.micro_batch import BatchLog, live_run
 from lakehouse.tables import sensors
 from lakehouse.testing import COMMIT_POINTS, Stage
 from streaming_jobs import desired, lease, progress, reconciler, supervisor
@@ -45,7 +48,7 @@ def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
     yield settings
     for folder in (settings.root / "_jobs").glob("*"):
         supervisor.stop(settings, folder.name, now=True)
-    broker.stop(settings)
+    kafka_broker.stop(settings)
 
 
 @contextmanager
@@ -79,7 +82,7 @@ def healed(settings: Settings, pipeline: str, before: progress.JobStatus, why: s
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_killed_stopped_and_overtaken_it_goes_on_and_every_row_is_there_once(settings, spark):
-    broker.start(settings, jars.resolve(settings.jars))
+    kafka_broker.start(settings, jars.resolve(settings.jars))
     sent = produce(settings, 0, 10)
     first = supervisor.start(settings, "sensors", wait=120, by="a test")
     with supervised(settings, "sensors"):
@@ -116,7 +119,7 @@ def test_killed_stopped_and_overtaken_it_goes_on_and_every_row_is_there_once(set
     lake = Lake(spark, settings, catalog.load(settings))
     every_offset_once(lake, sent)
     the_oracle_agrees(lake)
-    certificate = proof.reconcile(lake, lake.catalog.table("sensor_averages"))
+    certificate = reconciliation.reconcile(lake, lake.catalog.table("sensor_averages"))
     assert certificate.verdict == "EQUAL" and certificate.rows_live > 100, certificate
 
 
@@ -153,7 +156,7 @@ driver.main(["sensors"])
 @pytest.mark.timeout(900)
 def test_killed_at_each_commit_point_every_row_is_there_once(settings, spark):
     settings = replace(settings, max_offsets_per_trigger=10_000)
-    broker.start(settings, jars.resolve(settings.jars))
+    kafka_broker.start(settings, jars.resolve(settings.jars))
     sent = 0
     for number, point in enumerate(COMMIT_POINTS):
         if number < 3:
@@ -172,7 +175,7 @@ def test_killed_at_each_commit_point_every_row_is_there_once(settings, spark):
 ORDERS = '''
 import time
 
-from lakehouse.table import kafka, table
+from lakehouse import kafka, table
 from pyspark.sql import functions as F
 
 order_topic = kafka("orders", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL")
@@ -210,8 +213,8 @@ def orders(tmp_path, monkeypatch) -> Path:
 @pytest.mark.slow
 def test_a_poison_batch_parks_its_query_and_one_that_hangs_has_its_process_replaced(settings, orders):
     settings = replace(settings, tables=(orders.stem,), query_restarts=1, batch_within="10 seconds")
-    broker.start(settings, jars.resolve(settings.jars))
-    broker.ensure_topics(settings, {"orders": 1})
+    kafka_broker.start(settings, jars.resolve(settings.jars))
+    kafka_broker.ensure_topics(settings, {"orders": 1})
     name = orders.stem
 
     def send(*numbers: int) -> None:
@@ -284,8 +287,8 @@ def test_a_crash_loop_is_given_up_and_an_outage_is_waited_for(settings, orders):
     attempts = []
     awaited(lambda: len(attempts) == 3 or attempted(settings, name, attempts), "three attempts without a broker")
     assert [e.counted for e in attempts] == [False] * 3
-    broker.start(settings, jars.resolve(settings.jars))
-    broker.ensure_topics(settings, {"orders": 1})
+    kafka_broker.start(settings, jars.resolve(settings.jars))
+    kafka_broker.ensure_topics(settings, {"orders": 1})
 
     def running() -> bool:
         reconciler.reconcile(settings, name)

@@ -9,8 +9,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource
 from typer.testing import CliRunner
 
-from lakehouse import broker, cli, jars
-from lakehouse.kafka_options import client_config
+from lakehouse.cli import main
+from lakehouse.runtime import jars, kafka_broker
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment, to_environment
 
 
@@ -19,13 +20,13 @@ def settings(tmp_path_factory):
     settings = Settings(
         root=tmp_path_factory.mktemp("topics"), jars=from_environment().jars, tables=("lakehouse.tables.sensors",)
     )
-    broker.start(settings, jars.resolve(settings.jars))
+    kafka_broker.start(settings, jars.resolve(settings.jars))
     yield settings
-    broker.stop(settings)
+    kafka_broker.stop(settings)
 
 
 def create(settings: Settings, *arguments: str):
-    return CliRunner().invoke(cli.app(), ["topic", "create", *arguments], env=to_environment(settings))
+    return CliRunner().invoke(main.app(), ["topic", "create", *arguments], env=to_environment(settings))
 
 
 def test_a_topic_is_created_once_with_its_partitions_and_properties(settings):

@@ -15,19 +15,19 @@ from confluent_kafka.admin import NewPartitions, NewTopic
 from pyspark.sql import DataFrame
 from test_streaming_job import awaited
 
-from lakehouse import broker, jars, live, offsets
-from lakehouse.broker_record import bootstrap_servers
-from lakehouse.catalog import catalog_of
+from lakehouse.declare.catalog import catalog_of
+from lakehouse.declare.table import kafka, table
 from lakehouse.errors import BrokerError, TopicError
-from lakehouse.frontier import Journal
-from lakehouse.kafka_options import client_config
-from lakehouse.lake import Lake
+from lakehouse.runtime import jars, kafka_broker
+from lakehouse.runtime.kafka_address import bootstrap_servers
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
-from lakehouse.stream import topic_reader, topic_steps
+from lakehouse.storage.journal import Journal
+from lakehouse.storage.lake import Lake
+from lakehouse.stream import offsets, queries, topic_reader, topic_steps
 from lakehouse.stream.advance import StepFailed
+from lakehouse.stream.topic_check import check
 from lakehouse.stream.topic_steps import _between, _limited
-from lakehouse.table import kafka, table
-from lakehouse.topic_check import check
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -68,9 +68,9 @@ def large(large_topic: DataFrame) -> DataFrame:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory) -> Iterator[Settings]:
     settings = Settings(root=tmp_path_factory.mktemp("broker"), jars=from_environment().jars)
-    broker.start(settings, jars.resolve(settings.jars))
+    kafka_broker.start(settings, jars.resolve(settings.jars))
     yield settings
-    broker.stop(settings)
+    kafka_broker.stop(settings)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def lake(served, tmp_path, spark) -> Iterator[Lake]:
         served, root=tmp_path, tables=(__name__,), step_rows=100, bootstrap_servers=bootstrap_servers(served)
     )
     lake = Lake(spark, settings, catalog_of([HERE]))
-    live.prepare(lake, list(lake.catalog))
+    queries.prepare(lake, list(lake.catalog))
     yield lake
     client = offsets.admin(settings)
     topics = [topic for topic in lake.catalog.topics() if topic in client.list_topics(timeout=10).topics]
@@ -105,7 +105,7 @@ def send(lake: Lake, topic: str, numbers, partitions: int = 2, **config) -> None
 
 
 def query(lake: Lake, name: str, **how):
-    return live.start(lake, lake.catalog.table(name), **how)
+    return queries.start(lake, lake.catalog.table(name), **how)
 
 
 def numbers(lake: Lake, name: str) -> list[int]:
@@ -126,7 +126,7 @@ def test_short_ranges_are_handed_out_and_long_ones_read_by_spark(lake, monkeypat
     monkeypatch.setattr(
         topic_steps.sources, "topic_rows", lambda *given, of=topic_steps.sources.topic_rows: read.append(1) or of(*given)
     )
-    broker.ensure_topics(lake.settings, {"plain": 2, "other": 2})
+    kafka_broker.ensure_topics(lake.settings, {"plain": 2, "other": 2})
     send(lake, "plain", range(500))
     steps = query(lake, "plain")
     try:
@@ -148,7 +148,7 @@ def test_short_ranges_are_handed_out_and_long_ones_read_by_spark(lake, monkeypat
 
 def test_a_step_takes_the_same_share_of_each_partition(lake, monkeypatch):
     """Else those of a partition that is read later would be late only because of that."""
-    broker.ensure_topics(lake.settings, {"plain": 2, "other": 2})
+    kafka_broker.ensure_topics(lake.settings, {"plain": 2, "other": 2})
     send(lake, "plain", range(0, 200, 2))  # one partition far ahead, as the broker hands it out first
     send(lake, "plain", range(1, 200, 2))
     send(lake, "other", range(200))
@@ -163,7 +163,7 @@ def test_a_step_takes_the_same_share_of_each_partition(lake, monkeypatch):
 def test_marks_of_transactions_and_aborted_messages_are_passed_over(lake):
     settings = replace(lake.settings, kafka={"isolation.level": "read_committed"})
     committed = replace(lake, settings=settings)
-    broker.ensure_topics(settings, {"marked": 2})
+    kafka_broker.ensure_topics(settings, {"marked": 2})
     steps = query(committed, "marked")
     try:
         for n in range(5):
@@ -206,7 +206,7 @@ def test_partitions_that_are_added_are_read_from_their_beginning(lake, monkeypat
 
 def test_more_bytes_than_are_held_are_read_by_spark(lake, monkeypatch):
     monkeypatch.setattr(topic_reader, "_BYTES", 64 << 10)
-    broker.ensure_topics(lake.settings, {"large": 2})
+    kafka_broker.ensure_topics(lake.settings, {"large": 2})
     steps = query(lake, "large")
     producer = Producer(client_config(lake.settings) | {"log_level": "0"})
     try:
@@ -239,12 +239,12 @@ def test_what_compaction_took_away_is_not_waited_for(lake, monkeypatch):
 def test_a_broker_that_is_away_is_said_and_waited_for(lake, served, capsys, monkeypatch):
     monkeypatch.setattr(offsets, "_WITHIN", 2.0)
     monkeypatch.setattr(topic_steps, "IDLE", 1.0)
-    broker.ensure_topics(lake.settings, {"plain": 2})
+    kafka_broker.ensure_topics(lake.settings, {"plain": 2})
     send(lake, "plain", range(10))
     steps = query(lake, "plain")
     try:
         steps.processAllAvailable()
-        os.kill(broker.running(served).pid, signal.SIGKILL)
+        os.kill(kafka_broker.running(served).pid, signal.SIGKILL)
         awaited(lambda: steps.trouble, "it notices")
         assert "the broker must" in steps.trouble and steps.isActive
         with pytest.raises(BrokerError):
@@ -253,7 +253,7 @@ def test_a_broker_that_is_away_is_said_and_waited_for(lake, served, capsys, monk
         awaited(lambda: second.trouble, "it says so")
         second.stop()
         assert second.exception() is None
-        broker.start(served, jars.resolve(served.jars))
+        kafka_broker.start(served, jars.resolve(served.jars))
         send(lake, "plain", range(10, 20))
         awaited(lambda: numbers(lake, "plain") == list(range(20)), "it goes on by itself")
         assert not steps.trouble and capsys.readouterr().err.count("it waits for the broker") >= 2
@@ -264,7 +264,7 @@ def test_a_broker_that_is_away_is_said_and_waited_for(lake, served, capsys, monk
 
 def test_a_topic_that_ends_before_what_was_read_is_refused_after_a_while(lake, monkeypatch, capsys):
     monkeypatch.setattr(topic_steps, "_RECOVERED", 1.0)
-    broker.ensure_topics(lake.settings, {"plain": 2})
+    kafka_broker.ensure_topics(lake.settings, {"plain": 2})
     send(lake, "plain", range(10))
     query(lake, "plain", available_now=True).awaitTermination()
     ends = offsets.ends

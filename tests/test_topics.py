@@ -15,16 +15,19 @@ from pyspark.sql import DataFrame
 from test_streaming_job import awaited
 from typer.testing import CliRunner
 
-from lakehouse import broker, checkpoints, jars, live, offsets
-from lakehouse.broker_record import bootstrap_servers
-from lakehouse.catalog import catalog_of
+from lakehouse.declare.catalog import catalog_of
+from lakehouse.declare.table import kafka, table
 from lakehouse.errors import CommitError, RangeError, TopicError
-from lakehouse.frontier import Commit, Journal
-from lakehouse.kafka_options import client_config
-from lakehouse.lake import Lake
+from lakehouse.runtime import jars, kafka_broker
+from lakehouse.runtime.kafka_address import bootstrap_servers
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
+from lakehouse.storage import checkpoints
+from lakehouse.storage.commits import Commit
+from lakehouse.storage.journal import Journal
+from lakehouse.storage.lake import Lake
+from lakehouse.stream import offsets, queries
 from lakehouse.stream.advance import StepFailed
-from lakehouse.table import kafka, table
 from lakehouse.testing import COMMIT_POINTS, Aborted
 from streaming_jobs import notices, progress, topic_commands, views
 from streaming_jobs.progress import JobStatus, QueryStatus
@@ -63,11 +66,11 @@ def taken_kept(kept_topic: DataFrame) -> DataFrame:
 def lake(tmp_path_factory, spark) -> Iterator[Lake]:
     root = tmp_path_factory.mktemp("topics")
     settings = Settings(root=root, jars=from_environment().jars, tables=(__name__,))
-    broker.start(settings, jars.resolve(settings.jars))
+    kafka_broker.start(settings, jars.resolve(settings.jars))
     lake = Lake(spark, settings, catalog_of([HERE]))
-    live.prepare(lake, list(lake.catalog))
+    queries.prepare(lake, list(lake.catalog))
     yield lake
-    broker.stop(settings)
+    kafka_broker.stop(settings)
 
 
 def send(lake: Lake, topic: str, count: int) -> None:
@@ -80,7 +83,7 @@ def send(lake: Lake, topic: str, count: int) -> None:
 
 
 def run(lake: Lake, name: str) -> None:
-    live.start(lake, lake.catalog.table(name), available_now=True).awaitTermination()
+    queries.start(lake, lake.catalog.table(name), available_now=True).awaitTermination()
 
 
 def command(lake: Lake, *arguments: str):
@@ -106,7 +109,7 @@ def all_once(lake: Lake, name: str, count: int) -> None:
 @pytest.mark.timeout(900)
 def test_an_ingest_table_has_each_message_once_whatever_becomes_of_its_job(lake, capsys):
     name, declared = "taken", lake.catalog.table("taken")
-    broker.ensure_topics(lake.settings, {"sent": 2})
+    kafka_broker.ensure_topics(lake.settings, {"sent": 2})
     count = 0
     for point in (*COMMIT_POINTS, ""):
         def crash(now: str, point: str = point) -> None:
@@ -116,7 +119,7 @@ def test_an_ingest_table_has_each_message_once_whatever_becomes_of_its_job(lake,
         send(lake, "sent", 20)
         if point:
             with pytest.raises(StepFailed, match="Aborted"):
-                live.start(lake, declared, available_now=True, reached=crash).awaitTermination()
+                queries.start(lake, declared, available_now=True, reached=crash).awaitTermination()
         send(lake, "sent", 20)
         run(lake, name)
         all_once(lake, name, count := count + 40)
@@ -158,7 +161,7 @@ def created_again(lake: Lake, topic: str, count: int) -> None:
     client = offsets.admin(lake.settings)
     client.delete_topics([topic])[topic].result()
     awaited(lambda: topic not in client.list_topics(timeout=10).topics, "deleted")
-    broker.ensure_topics(lake.settings, {topic: 2})
+    kafka_broker.ensure_topics(lake.settings, {topic: 2})
     send(lake, topic, count)
 
 
@@ -167,7 +170,7 @@ def created_again(lake: Lake, topic: str, count: int) -> None:
 @pytest.mark.timeout(900)
 def test_a_topic_created_again_is_named_and_read_from_its_beginning(lake):
     name, declared = "taken_again", lake.catalog.table("taken_again")
-    broker.ensure_topics(lake.settings, {"again": 2})
+    kafka_broker.ensure_topics(lake.settings, {"again": 2})
     send(lake, "again", 40)
     run(lake, name)
     rows = 40
@@ -225,7 +228,7 @@ def lose(lake: Lake, topic: str, until: int) -> None:
 @pytest.mark.timeout(900)
 def test_a_gap_can_be_accepted_again_when_the_topic_has_lost_more(lake, monkeypatch):
     name, declared = "taken_on", lake.catalog.table("taken_on")
-    broker.ensure_topics(lake.settings, {"lost": 2})
+    kafka_broker.ensure_topics(lake.settings, {"lost": 2})
     send(lake, "lost", 20)
     run(lake, name)
     for begins in (15, 25):  # it is accepted, and before the job has gone on more is lost
@@ -253,7 +256,7 @@ def test_a_gap_can_be_accepted_again_when_the_topic_has_lost_more(lake, monkeypa
 def test_the_ids_of_topics_outlive_the_file_that_keeps_them(lake, capsys):
     """Each commit has them, too."""
     name, declared = "taken_kept", lake.catalog.table("taken_kept")
-    broker.ensure_topics(lake.settings, {"kept": 2})
+    kafka_broker.ensure_topics(lake.settings, {"kept": 2})
     send(lake, "kept", 10)
     run(lake, name)
     before = offsets.known(lake.settings, declared)
@@ -282,7 +285,7 @@ def test_a_crash_before_a_topic_is_declared_anew_declares_nothing(lake, monkeypa
     name, declared = "taken_on", lake.catalog.table("taken_on")
     settings = replace(lake.settings, root=lake.settings.root / "other", bootstrap_servers=bootstrap_servers(lake.settings))
     Journal(settings, declared).append(Commit(name, "live", 1, 0, 1, START, "", inputs={"lost": {"0": 1, "1": 1}}))
-    broker.ensure_topics(lake.settings, {"lost": 2})
+    kafka_broker.ensure_topics(lake.settings, {"lost": 2})
     offsets.note(settings, declared, offsets.Topics(ids={"lost": "of before"}))
     environment = {"LAKEHOUSE_ROOT": str(settings.root), "LAKEHOUSE_TABLES": __name__,
                    "LAKEHOUSE_BOOTSTRAP_SERVERS": settings.bootstrap_servers}  # fmt: skip

@@ -11,11 +11,16 @@ import pytest
 from deltalake import DeltaTable
 from test_streaming_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
 
-from lakehouse import broker, catalog, files, frontier, jars, journal_repair, live, proof, trimming
-from lakehouse.catalog import table_path
-from lakehouse.frontier import Commit, Journal
-from lakehouse.lake import Lake
+from lakehouse.declare import catalog
+from lakehouse.declare.catalog import table_path
+from lakehouse.reconcile import reconciliation
+from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment
+from lakehouse.storage import commits, files, journal_repair, journal_trimming, ledger
+from lakehouse.storage.commits import Commit
+from lakehouse.storage.journal import Journal
+from lakehouse.storage.lake import Lake
+from lakehouse.stream import queries
 from lakehouse.tables import sensors
 from lakehouse.testing import Stage
 from streaming_jobs import supervisor
@@ -65,37 +70,37 @@ def cut(settings: Settings, name: str, lines: int) -> None:
 
 
 def copied(settings: Settings, name: str) -> int:
-    rows = DeltaTable(str(settings.root / frontier.LEDGER / "_commits")).to_pyarrow_table(columns=["table"])
+    rows = DeltaTable(str(settings.root / commits.LEDGER / "_commits")).to_pyarrow_table(columns=["table"])
     return rows["table"].to_pylist().count(name)
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_lines_that_were_copied_are_put_back(settings, name, capfd):
     whole = lines_of(settings, name)
-    frontier.flush(settings, catalog.load(settings))
+    ledger.flush(settings, catalog.load(settings))
     cut(settings, name, 3)
     later = replace(whole[-1], batch=whole[-1].batch + 1, at=whole[-1].at + timedelta(days=1), seconds=123456.75)
     for number in range(5):  # a job that runs goes on, and its lines soon reach further than what was copied
         Journal(settings, table_of(settings, name)).append(replace(later, batch=later.batch + number))
     assert len(lines_of(settings, name)) == len(whole) - 3 + 5
-    assert frontier.flush(settings, catalog.load(settings)) == 5, "and that was where it failed for ever"
+    assert ledger.flush(settings, catalog.load(settings)) == 5, "and that was where it failed for ever"
     told = capfd.readouterr().err
     assert f"journal={journal_of(settings, name)}" in told and "3 missing" in told and "3 are put back from _commits" in told
     assert lines_of(settings, name) == [*whole, *(replace(later, batch=later.batch + n) for n in range(5))]
     assert copied(settings, name) == len(whole) + 5, "each line once"
     assert len(files.moved_aside(journal_of(settings, name))) == 1
-    assert frontier.flush(settings, catalog.load(settings)) == 0
+    assert ledger.flush(settings, catalog.load(settings)) == 0
     assert journal_repair.mend(settings, table_of(settings, name)) == ""
 
 
 def test_a_journal_that_is_gone_is_put_back_whole(settings):
     whole = lines_of(settings, "valid_readings")
-    frontier.flush(settings, catalog.load(settings))
+    ledger.flush(settings, catalog.load(settings))
     journal_of(settings, "valid_readings").unlink()
     told = journal_repair.mend(settings, table_of(settings, "valid_readings"))
     assert "it was gone" in told and f"{len(whole)} are put back" in told
     assert lines_of(settings, "valid_readings") == whole
-    assert frontier.flush(settings, catalog.load(settings)) == 0
+    assert ledger.flush(settings, catalog.load(settings)) == 0
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -145,42 +150,42 @@ def test_a_line_that_only_looks_whole_is_said_and_left_out(settings, capfd):
 def test_a_ledger_that_was_removed_is_said(settings, capfd):
     tables = catalog.load(settings)
     journal = Journal(settings, tables.table("sensor_readings"))
-    frontier.flush(settings, tables)
-    trimming.trim(journal, longest=0, recent=journal.path.stat().st_size // 2)
-    assert frontier.flush(settings, tables) == 0 and capfd.readouterr().err == ""
-    shutil.rmtree(settings.root / frontier.LEDGER / "_commits")
-    assert frontier.flush(settings, tables) > 0
+    ledger.flush(settings, tables)
+    journal_trimming.trim(journal, longest=0, recent=journal.path.stat().st_size // 2)
+    assert ledger.flush(settings, tables) == 0 and capfd.readouterr().err == ""
+    shutil.rmtree(settings.root / commits.LEDGER / "_commits")
+    assert ledger.flush(settings, tables) > 0
     assert f"journal={journal.path}: it was trimmed" in capfd.readouterr().err
-    assert frontier.flush(settings, tables) == 0 and capfd.readouterr().err == ""
+    assert ledger.flush(settings, tables) == 0 and capfd.readouterr().err == ""
 
 
 def test_the_first_line_of_a_trimmed_journal_may_be_torn_too(settings):
     tables = catalog.load(settings)
     journal = Journal(settings, tables.table("sensor_readings"))
-    frontier.flush(settings, tables)
-    trimming.trim(journal, longest=0, recent=journal.path.stat().st_size // 2)
+    ledger.flush(settings, tables)
+    journal_trimming.trim(journal, longest=0, recent=journal.path.stat().st_size // 2)
     whole = list(journal)
     journal.path.write_bytes(b"#garbage" + journal.path.read_bytes()[8:])
-    assert frontier.flush(settings, tables) == 0
+    assert ledger.flush(settings, tables) == 0
     assert list(journal) == whole, "nothing was missing"
     Journal(settings, tables.table("sensor_readings")).append(replace(whole[0], batch=99, at=whole[0].at + timedelta(days=1)))
-    assert frontier.flush(settings, tables) == 1 and len(files.moved_aside(journal.path)) == 1
+    assert ledger.flush(settings, tables) == 1 and len(files.moved_aside(journal.path)) == 1
 
 
 def test_what_is_known_of_a_table_that_was_removed_is_not_put_into_the_one_made_anew(settings, spark):
     lake = Lake(spark, settings, catalog.load(settings))
-    frontier.flush(settings, lake.catalog)
+    ledger.flush(settings, lake.catalog)
     table = lake.catalog.table("valid_readings")
     before = lines_of(settings, table.name)
     for side in ("", "quarantine"):
         shutil.rmtree(table_path(settings, table, side))
     journal_of(settings, table.name).unlink()
-    live.prepare(lake, [table])
+    queries.prepare(lake, [table])
     assert journal_repair.mend(settings, table) == ""
-    live.start(lake, table, available_now=True).awaitTermination()
+    queries.start(lake, table, available_now=True).awaitTermination()
     made = lines_of(settings, table.name)
     assert {line.at for line in made}.isdisjoint(line.at for line in before)
-    assert frontier.flush(settings, lake.catalog) == len(made)
+    assert ledger.flush(settings, lake.catalog) == len(made)
     assert copied(settings, table.name) == len(before) + len(made)
 
 
@@ -190,10 +195,10 @@ def job(tmp_path, quick_jvm) -> Iterator[Settings]:
         root=tmp_path / "root", jars=from_environment().jars, tables=("lakehouse.tables.sensors",), spark_conf=quick_jvm,
         max_offsets_per_trigger=5_000,
     )  # fmt: skip
-    broker.start(settings, jars.resolve(settings.jars))
+    kafka_broker.start(settings, jars.resolve(settings.jars))
     yield settings
     supervisor.stop(settings, "sensors", now=True)
-    broker.stop(settings)
+    kafka_broker.stop(settings)
 
 
 @pytest.mark.slow
@@ -218,5 +223,5 @@ def test_a_job_goes_on_over_journals_that_were_cut_in_the_middle_of_a_line(job, 
     lake = Lake(spark, job, catalog.load(job))
     every_offset_once(lake, sent)
     the_oracle_agrees(lake)
-    certificate = proof.reconcile(lake, lake.catalog.table("sensor_averages"))
+    certificate = reconciliation.reconcile(lake, lake.catalog.table("sensor_averages"))
     assert certificate.verdict == "EQUAL" and certificate.rows_live > 100, certificate

@@ -10,11 +10,15 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehouse import frontier, trimming, updates, upkeep
-from lakehouse.catalog import load
-from lakehouse.frontier import NOTHING, Commit, Journal, flush
-from lakehouse.query import run
+from lakehouse.batch import late_merge
+from lakehouse.cli.query import run
+from lakehouse.declare.catalog import load
+from lakehouse.maintenance import upkeep
 from lakehouse.settings import Settings
+from lakehouse.storage import journal_trimming
+from lakehouse.storage.commits import NOTHING, Commit
+from lakehouse.storage.journal import Journal, frontier
+from lakehouse.storage.ledger import flush
 from streaming_jobs import supervisor
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -57,17 +61,17 @@ def test_what_late_rows_made_dirty_is_found_in_a_trimmed_journal(story):
         journal = Journal(root, TABLE)
         for commit in [*commits, live(len(commits))]:
             journal.append(commit)
-        before, last = updates.dirty(root, CATALOG, TABLE), next(journal.live())
-        trimming.trim(journal, 0, 1)
-        after = updates.dirty(root, CATALOG, TABLE)
+        before, last = late_merge.dirty(root, CATALOG, TABLE), next(journal.live())
+        journal_trimming.trim(journal, 0, 1)
+        after = late_merge.dirty(root, CATALOG, TABLE)
         assert [(d.partition, d.closed) for d in after] == [(d.partition, d.closed) for d in before]
         # more of a partition may be looked at again, never less
         assert all(a.since <= b.since and a.until >= b.until for a, b in zip(after, before, strict=True))
-        assert next(journal.live()) == last and frontier.frontier(root, TABLE) == last.frontier
+        assert next(journal.live()) == last and frontier(root, TABLE) == last.frontier
 
 
 def test_the_ledger_has_each_commit_once_however_often_journals_are_trimmed(tmp_path, monkeypatch):
-    monkeypatch.setattr(trimming, "trim", partial(trimming.trim, longest=4_000, recent=1_500))
+    monkeypatch.setattr(journal_trimming, "trim", partial(journal_trimming.trim, longest=4_000, recent=1_500))
     root = Settings(root=tmp_path, tables=("lakehouse.tables.sensors",))
     journal, longest, copied = Journal(root, TABLE), 0, 0
     for batch in range(200):

@@ -20,14 +20,16 @@ import psutil
 import pytest
 
 from benchmarks import beside
-from lakehouse import broker, catalog, jars
-from lakehouse.frontier import NOTHING, Journal
-from lakehouse.kafka_options import client_config
+from lakehouse.declare import catalog
 from lakehouse.producers import producer
 from lakehouse.producers.commands import TOPIC
 from lakehouse.producers.sender import send
 from lakehouse.ranges import Range, partition_range
+from lakehouse.runtime import jars, kafka_broker
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.storage.commits import NOTHING
+from lakehouse.storage.journal import Journal
 from streaming_jobs import desired, supervisor
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -268,9 +270,9 @@ def backfills(ui: UI) -> list[dict]:
 
 def test_a_streaming_job_is_started_seen_killed_healed_and_stopped_from_the_ui(ui, page, tmp_path):
     settings, ads = ui.settings, producer("ads")
-    broker.start(settings, jars.resolve(settings.jars))
+    kafka_broker.start(settings, jars.resolve(settings.jars))
     try:
-        broker.ensure_topics(settings, {ads.topic: ads.workload.partitions}, TOPIC)
+        kafka_broker.ensure_topics(settings, {ads.topic: ads.workload.partitions}, TOPIC)
         begin = 1_767_225_600_000
         send(ads.records(ads.workload, begin, begin + 60_000), ads.topic, client_config(settings))
         launched(page, ui, "start_ads")
@@ -289,7 +291,7 @@ def test_a_streaming_job_is_started_seen_killed_healed_and_stopped_from_the_ui(u
         until(lambda: supervisor.status(settings, "ads").state == "stopped", "the job stops")
     finally:
         supervisor.stop(settings, "ads", now=True)
-        broker.stop(settings)
+        kafka_broker.stop(settings)
 
 
 def launched(page, ui: UI, job: str) -> None:

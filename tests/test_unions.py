@@ -11,13 +11,14 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import broker, jars, live
+from lakehouse.declare.table import files, kafka, table, tumbling
 from lakehouse.errors import DeclarationError
-from lakehouse.kafka_options import client_config
 from lakehouse.producers.sender import send
 from lakehouse.producers.workload import ORDINARY, Record
+from lakehouse.runtime import jars, kafka_broker
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
-from lakehouse.table import files, kafka, table, tumbling
+from lakehouse.stream import queries
 from lakehouse.testing import Stage, assert_live_equals_bounded
 
 HERE = sys.modules[__name__]
@@ -147,9 +148,9 @@ def test_a_record_does_not_read_one_topic_twice_nor_files(spark, tmp_path):
 @pytest.mark.parallel
 def test_two_real_topics_fill_one_record_exactly_once(spark, tmp_path):
     settings = Settings(root=tmp_path, jars=from_environment().jars, tables=(__name__,))
-    broker.start(settings, jars.resolve(settings.jars))
+    kafka_broker.start(settings, jars.resolve(settings.jars))
     try:
-        broker.ensure_topics(settings, {"web": 2, "tills": 1}, {"retention.ms": "-1"})
+        kafka_broker.ensure_topics(settings, {"web": 2, "tills": 1}, {"retention.ms": "-1"})
         stage = Stage(spark, tmp_path, HERE)
         sent = 0
         for span in (range(60), range(60, 120)):
@@ -158,7 +159,7 @@ def test_two_real_topics_fill_one_record_exactly_once(spark, tmp_path):
                 records = [Record(None, json.dumps(r).encode(), i % parts, at, at, ORDINARY) for i, r in enumerate(rows)]
                 sent += send(records, topic, client_config(settings)).sent
             record = stage.lake.catalog.table("purchases")
-            live.start(stage.lake, record, available_now=True).awaitTermination()
+            queries.start(stage.lake, record, available_now=True).awaitTermination()
         arrivals = [r._arrival for r in stage.rows("purchases").collect()]
         assert len({(a.topic, a.partition, a.offset) for a in arrivals}) == len(arrivals) == sent
         last = next(stage.lake.journal(record).live())
@@ -168,9 +169,9 @@ def test_two_real_topics_fill_one_record_exactly_once(spark, tmp_path):
         assert_live_equals_bounded(stage, "purchase_counts")
         fewer = replace(record, inputs=("web_topic",))
         with pytest.raises(DeclarationError, match="topics=web: its checkpoint was made with tills, web, and a record keeps"):
-            live.start(fewer_topics(stage.lake, fewer), fewer)
+            queries.start(fewer_topics(stage.lake, fewer), fewer)
     finally:
-        broker.stop(settings)
+        kafka_broker.stop(settings)
 
 
 def fewer_topics(lake, table):

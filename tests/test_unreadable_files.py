@@ -18,9 +18,13 @@ from test_upkeep import Log
 from typer.testing import CliRunner
 
 from batch_jobs import repair
-from lakehouse import attempts, broker_record, catalog, checkpoints, cli, files, frontier, hooks
+from lakehouse.cli import main
+from lakehouse.declare import catalog
+from lakehouse.reconcile import attempts
+from lakehouse.runtime import kafka_address
 from lakehouse.settings import Settings, to_environment
-from streaming_jobs import desired, lease, lineage, notices, progress, reconciler, supervisor
+from lakehouse.storage import checkpoints, files, journal
+from streaming_jobs import desired, lease, lineage, notices, notifications, progress, reconciler, supervisor
 from streaming_jobs.desired import Event
 from streaming_jobs.progress import JobStatus
 
@@ -55,7 +59,7 @@ def test_status_and_supervise_say_which_file_move_it_aside_and_go_on(settings, c
         garbage = '["x"]'  # an empty history is one
     path = folder(settings) / name
     path.write_text(garbage)
-    shown = CliRunner().invoke(cli.app(), ["status", "sensors"], env=to_environment(settings))
+    shown = CliRunner().invoke(main.app(), ["status", "sensors"], env=to_environment(settings))
     decision = reconciler.reconcile(settings, "sensors")
     lease.others(settings, "sensors")
     said = shown.stderr + capfd.readouterr().err
@@ -64,7 +68,7 @@ def test_status_and_supervise_say_which_file_move_it_aside_and_go_on(settings, c
     (aside,) = files.moved_aside(path)
     assert aside.read_text() == garbage and aside.name in said
     assert decision.action == "nothing", decision
-    again = CliRunner().invoke(cli.app(), ["status", "sensors"], env=to_environment(settings))
+    again = CliRunner().invoke(main.app(), ["status", "sensors"], env=to_environment(settings))
     assert aside.name in again.stdout.replace("\n", ""), "said until somebody has looked at it"
 
 
@@ -159,7 +163,7 @@ def test_what_hooks_and_lineage_remember_is_moved_aside_too(settings, capfd):
         told.write_text(garbage)
         (settings.root / "_lineage.json").write_text(garbage)
         hooked = replace(settings, hook_command="true")
-        assert hooks.tell(hooked, notices.of_job(settings, "sensors")) == []
+        assert notifications.tell(hooked, notices.of_job(settings, "sensors")) == []
         lineage.Lineage(settings, known, to).tell()
         assert len(files.moved_aside(told)) == len(files.moved_aside(settings.root / "_lineage.json"))
     assert len(files.moved_aside(told)) == 5
@@ -197,24 +201,24 @@ def test_a_record_of_the_embedded_broker_that_is_garbage_is_moved_aside(tmp_path
     path = tmp_path / "_broker" / "broker.json"
     path.parent.mkdir()
     path.write_text(garbage)
-    assert broker_record.running(Settings(root=tmp_path)) is None
+    assert kafka_address.running(Settings(root=tmp_path)) is None
     assert f"file={path}: " in capfd.readouterr().err and files.moved_aside(path)
 
 
 def test_lines_of_garbage_are_said_once_and_left_out(tmp_path, capfd):
     settings, ledger = Settings(root=tmp_path, tables=("lakehouse.tables.sensors",)), tmp_path / "_ledger"
     table = catalog.load(settings).table("sensor_averages")
-    frontier.note_dropped(settings, table, 3)
+    journal.note_dropped(settings, table, 3)
     for line in ("{3}", '{"rows": "many"}', '{"at": 3, "rows": 4}', '{"rows": 4}'):
         files.append_line(ledger / "sensor_averages.dropped.jsonl", line)
-    frontier.note_dropped(settings, table, 4)
+    journal.note_dropped(settings, table, 4)
     repaired = repair.Repaired(table.name, "2026-01-01-00", 3, "", 5, "EQUAL", datetime(2026, 1, 1, tzinfo=UTC))
     files.append_line(ledger / "sensor_averages.repairs.jsonl", json.dumps(asdict(repaired), default=lambda at: at.isoformat()))
     files.append_line(ledger / "sensor_averages.repairs.jsonl", '{"table": "sensor_averages"}')
     begun = checkpoints.begin(settings, table, (1, 4), "a test")
     files.append_line(ledger / "sensor_averages.generations.jsonl", '{"generation": 3, "after": 4, "why": "", "at": ""}')
     for _ in range(2):
-        assert frontier.dropped_by_spark(settings, table, None) == 7
+        assert journal.dropped_by_spark(settings, table, None) == 7
         assert list(repair.repairs(settings, table)) == [repaired]
         assert checkpoints.beginning(settings, table) == begun
     told = capfd.readouterr().err

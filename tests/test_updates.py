@@ -13,9 +13,11 @@ from typer.testing import CliRunner
 
 from assets import definitions, schedules
 from batch_jobs import commands
-from lakehouse import proof, sinks, updates
-from lakehouse.event_time import ORIGIN, PARTITION
-from lakehouse.table import expect, kafka, session, sliding, table, tumbling
+from lakehouse.batch import late_merge
+from lakehouse.declare.columns import ORIGIN, PARTITION
+from lakehouse.declare.table import expect, kafka, session, sliding, table, tumbling
+from lakehouse.reconcile import reconciliation
+from lakehouse.storage import delta_writer
 from lakehouse.testing import Stage, assert_live_equals_bounded
 
 HERE = sys.modules[__name__]
@@ -62,13 +64,13 @@ def at(seconds: float, user: str = "a", value: int = 1) -> dict:
 
 
 def verdict(stage: Stage, name: str) -> str:
-    return proof.reconcile(stage.lake, stage.lake.catalog.table(name)).verdict
+    return reconciliation.reconcile(stage.lake, stage.lake.catalog.table(name)).verdict
 
 
 def dirty(stage: Stage, name: str) -> dict[str, bool]:
     """Partition -> whether it has closed, of what an update would look at."""
     lake = stage.lake
-    return {d.partition[-2:]: d.closed for d in updates.dirty(lake.settings, lake.catalog, lake.catalog.table(name))}
+    return {d.partition[-2:]: d.closed for d in late_merge.dirty(lake.settings, lake.catalog, lake.catalog.table(name))}
 
 
 def clicks_of(stage: Stage, name: str, user: str = "a") -> dict[float, tuple[int, str]]:
@@ -119,7 +121,7 @@ def command(stage: Stage, *arguments: str):
 
 
 def test_an_update_rewrites_the_windows_touched_only_in_one_commit_a_partition(late):
-    before = sinks.version(late.lake.path(late.lake.catalog.table("minutes")))
+    before = delta_writer.version(late.lake.path(late.lake.catalog.table("minutes")))
     [commit] = late.update("minutes")
     assert (commit.start, commit.end) == (START, START + timedelta(hours=1))
     assert commit.version == before + 1

@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 
 from assets import schedules
 from batch_jobs import commands
-from lakehouse import publication, sinks, updates
-from lakehouse.event_time import ORIGIN
-from lakehouse.table import expect, kafka, table, tumbling
+from lakehouse.batch import late_merge, publish
+from lakehouse.declare.columns import ORIGIN
+from lakehouse.declare.table import expect, kafka, table, tumbling
+from lakehouse.storage import delta_writer
 from lakehouse.testing import Stage, assert_live_equals_bounded
 
 HERE = sys.modules[__name__]
@@ -71,7 +72,7 @@ def stage(whole, tmp_path) -> Stage:
 
 
 def version(stage: Stage, name: str) -> int:
-    return sinks.version(stage.lake.path(stage.lake.catalog.table(name)))
+    return delta_writer.version(stage.lake.path(stage.lake.catalog.table(name)))
 
 
 def command(stage: Stage, *arguments: str):
@@ -128,7 +129,7 @@ def test_a_late_row_that_is_put_aside_has_its_whole_hour_computed(stage):
 @pytest.mark.parametrize("told", [0, 5], ids=["no line", "some lines"])
 def test_a_crash_between_the_commit_and_its_lines_loses_none_of_them(stage, monkeypatch, told):
     table = stage.lake.catalog.table("sums")
-    append, left = publication.Lake.journal, [told]
+    append, left = publish.Lake.journal, [told]
 
     class Crash(Exception):
         pass
@@ -147,7 +148,7 @@ def test_a_crash_between_the_commit_and_its_lines_loses_none_of_them(stage, monk
             return getattr(self.journal, name)
 
     with monkeypatch.context() as dying:
-        dying.setattr(publication.Lake, "journal", lambda lake, of: Dying(append(lake, of)))
+        dying.setattr(publish.Lake, "journal", lambda lake, of: Dying(append(lake, of)))
         with pytest.raises(Crash):
             stage.update("sums")
     stage.feed("clicks", [at(5)])
@@ -158,7 +159,7 @@ def test_a_crash_between_the_commit_and_its_lines_loses_none_of_them(stage, monk
     hours = [line.start for line in found]
     assert sorted(set(hours)) == [START + timedelta(hours=hour) for hour in range(HOURS) if not 3 <= hour < 9]
     assert hours.count(START) == 2 and len(hours) == HOURS - 6 + 1, "each line once, and the hour that was updated again"
-    assert updates.dirty(stage.lake.settings, stage.lake.catalog, table) == []
+    assert late_merge.dirty(stage.lake.settings, stage.lake.catalog, table) == []
     assert_live_equals_bounded(stage, "sums")
 
 
@@ -189,7 +190,7 @@ def schedules_said(stage: Stage, catalog) -> list[str]:
 def test_the_command_names_what_can_never_arrive(stage, tmp_path, monkeypatch):
     (tmp_path / "withholding.py").write_text(
         f"from {__name__} import clicks, click_topic, hourly\n"
-        "from lakehouse.table import table\n\n\n"
+        "from lakehouse import table\n\n\n"
         "@table(layer='silver', late='drop')\n"
         "def valid_clicks(clicks):\n"
         "    return clicks\n"

@@ -20,18 +20,21 @@ from deltalake.exceptions import CommitFailedError
 from typer.testing import CliRunner
 
 from batch_jobs import commands, maintain
-from lakehouse import changed, live, sinks, under_way, upkeep
-from lakehouse.catalog import load, table_path
-from lakehouse.digest import digest
-from lakehouse.files import replace_file
-from lakehouse.frontier import Certificate, certificates, certify
-from lakehouse.publication import intended
+from lakehouse.batch.publish import intended
+from lakehouse.declare.catalog import load, table_path
+from lakehouse.maintenance import upkeep
+from lakehouse.maintenance.upkeep import Place, Upkeep
 from lakehouse.ranges import parse_range
+from lakehouse.reconcile import invalidation
 from lakehouse.settings import Settings, to_environment
+from lakehouse.storage import delta_writer, read_holds
+from lakehouse.storage.certificates import Certificate, certificates, certify
+from lakehouse.storage.digest import digest
+from lakehouse.storage.files import replace_file
+from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.tables import sensors
 from lakehouse.testing import Stage, assert_live_equals_bounded
-from lakehouse.upkeep import Place, Upkeep
 
 TABLES = ("sensor_readings", "valid_readings", "sensor_averages")
 DAY = 86_400
@@ -178,9 +181,9 @@ def test_a_log_of_many_versions_is_cut_and_what_readers_were_told_of_stays(tmp_p
 def test_a_run_that_is_under_way_keeps_all_that_there_was_when_it_began(tmp_path):
     log = Log(tmp_path)
     last = log.append(4)
-    with under_way.under_way(log.settings):
+    with read_holds.under_way(log.settings):
         log.append(6)
-        with under_way.under_way(log.settings):  # a later one
+        with read_holds.under_way(log.settings):  # a later one
             log.append(6)
         told, who = log.maintained()
         assert last - 1 <= told <= last and who == "a run that is under way"
@@ -190,7 +193,10 @@ def test_a_run_that_is_under_way_keeps_all_that_there_was_when_it_began(tmp_path
 def test_a_run_that_was_killed_keeps_nothing(tmp_path):
     log = Log(tmp_path)
     last = log.append(4)
-    code = "from lakehouse import settings, under_way as u\nwith u.under_way(settings.from_environment()): print(1); input()"
+    code = (
+        "from lakehouse.settings import from_environment\nfrom lakehouse.storage.read_holds import under_way\n"
+        "with under_way(from_environment()): print(1); input()"
+    )
     run = subprocess.Popen(
         [sys.executable, "-c", code], env=os.environ | to_environment(log.settings), stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -198,11 +204,11 @@ def test_a_run_that_was_killed_keeps_nothing(tmp_path):
     try:
         assert run.stdout.readline() == b"1\n"
         log.append(4)
-        assert last - 1 <= log.maintained()[0] <= last and under_way.began(log.settings)
+        assert last - 1 <= log.maintained()[0] <= last and read_holds.began(log.settings)
     finally:
         run.kill()
         run.communicate()
-    assert log.maintained() == (last + 3, "") and under_way.began(log.settings) is None
+    assert log.maintained() == (last + 3, "") and read_holds.began(log.settings) is None
     assert not any((tmp_path / "_locks" / "runs").iterdir())
 
 
@@ -218,22 +224,22 @@ def test_a_bounded_run_that_was_killed_will_find_its_commit(tmp_path):
 
 def test_where_nothing_may_be_written_a_run_is_not_kept_from_reading(tmp_path):
     settings = Settings(root=tmp_path / "none")
-    with under_way.under_way(settings):
-        assert under_way.began(settings) is None and not any(tmp_path.iterdir())
+    with read_holds.under_way(settings):
+        assert read_holds.began(settings) is None and not any(tmp_path.iterdir())
 
 
 def test_what_a_proof_has_not_looked_at_stays_as_long_as_the_history(tmp_path):
     log = Log(tmp_path)
     last = log.append(4)
-    changed.look(log.settings, log.catalog, log.catalog.table("sensor_averages"), {}, [])
+    invalidation.look(log.settings, log.catalog, log.catalog.table("sensor_averages"), {}, [])
     log.append(4)
     assert log.maintained() == (last, "the proof of sensor_averages")
     aged(log.path, 2)
     assert log.maintained()[0] > last
-    changed.look(log.settings, log.catalog, log.catalog.table("sensor_averages"), {}, [])
+    invalidation.look(log.settings, log.catalog, log.catalog.table("sensor_averages"), {}, [])
     last = log.append(4)
     assert log.maintained() == (last - 4, "the proof of sensor_averages")
-    changed.look(log.settings, log.catalog, log.catalog.table("sensor_averages"), {}, [])
+    invalidation.look(log.settings, log.catalog, log.catalog.table("sensor_averages"), {}, [])
     assert log.maintained() == (last - 1, "")
 
 
@@ -245,7 +251,7 @@ def test_a_batch_that_crashed_finds_its_commit_when_the_past_has_gone(spark, tmp
     table, path = catalog.table("valid_readings"), stage.lake.path(catalog.table("valid_readings"))
     for minute in (10, 40):
         stage.feed("sensor_readings", [_reading(0, minute, n) for n in range(3)])
-        query = live.start(stage.lake, table, available_now=True, reached=_crash_after_rows if minute == 40 else _go_on)
+        query = queries.start(stage.lake, table, available_now=True, reached=_crash_after_rows if minute == 40 else _go_on)
         with pytest.raises(StepFailed, match="ZeroDivisionError") if minute == 40 else nullcontext():
             query.awaitTermination()
     for _ in range(3):
@@ -268,13 +274,13 @@ def test_compacting_and_appending_do_not_disturb_each_other(spark, tmp_path):
     rows = spark.range(20).selectExpr("id", "'p' AS _partition").repartition(3)
     rows.limit(0).write.format("delta").partitionBy("_partition").save(str(path))
     for batch in range(2):
-        sinks.append(rows, path, "rows:live:1", batch, {})
+        delta_writer.append(rows, path, "rows:live:1", batch, {})
     place = Place("rows", path, lambda _: True, {})
-    sinks.append(rows, path, "rows:live:1", 2, {"inputs": Meanwhile(lambda: upkeep.maintain(Settings(), place))})
-    assert sinks.committed(path, "rows:live:1") == 2 and files_of(path) == {"p": 4}
+    delta_writer.append(rows, path, "rows:live:1", 2, {"inputs": Meanwhile(lambda: upkeep.maintain(Settings(), place))})
+    assert delta_writer.committed(path, "rows:live:1") == 2 and files_of(path) == {"p": 4}
 
     early = DeltaTable(str(path))
-    sinks.append(rows, path, "rows:live:1", 3, {})
+    delta_writer.append(rows, path, "rows:live:1", 3, {})
     upkeep._compact(early, ("p",))
     assert files_of(path) == {"p": 4} and spark.read.format("delta").load(str(path)).count() == 4 * 20
 
@@ -292,14 +298,14 @@ class Meanwhile:
 
 def test_a_writer_goes_on_when_what_it_first_saw_of_the_log_has_gone(spark, tmp_path):
     path, rows = tmp_path / "rows", spark.range(20).selectExpr("id", "'p' AS _partition")
-    sinks._create(path, rows.schema, True, "id", sinks._PROPERTIES | {"delta.checkpointInterval": "4"})
+    delta_writer._create(path, rows.schema, True, "id", delta_writer._PROPERTIES | {"delta.checkpointInterval": "4"})
     place = Place("rows", path, lambda _: False, {})
     for batch in range(14):
-        sinks.append(rows, path, "rows:live:1", batch, {})
+        delta_writer.append(rows, path, "rows:live:1", batch, {})
         if batch == 9:
             assert upkeep.maintain(Settings(root=tmp_path, versions=1), place).oldest == 7
     assert max((path / "_delta_log").glob("*.checkpoint.parquet")).name.startswith(f"{11:020}")
-    assert sinks.committed(path, "rows:live:1") == 13 and DeltaTable(str(path)).count() == 14 * 20
+    assert delta_writer.committed(path, "rows:live:1") == 13 and DeltaTable(str(path)).count() == 14 * 20
 
 
 def test_what_another_run_rewrites_meanwhile_is_left_to_it(spark, tmp_path):
@@ -307,7 +313,7 @@ def test_what_another_run_rewrites_meanwhile_is_left_to_it(spark, tmp_path):
     rows = spark.range(20).selectExpr("id", "'p' AS _partition").repartition(3)
     rows.write.format("delta").partitionBy("_partition").save(str(path))
     early = DeltaTable(str(path))
-    sinks.replace(rows, path, ["p"], {"run": "1"})
+    delta_writer.replace(rows, path, ["p"], {"run": "1"})
     with pytest.raises(CommitFailedError):
         upkeep._compact(early, ("p",))
     assert spark.read.format("delta").load(str(path)).count() == 20

@@ -14,10 +14,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
-from lakehouse import attempts, cli, proof
-from lakehouse.table import kafka, table, tumbling
+from lakehouse.cli import main
+from lakehouse.declare.table import kafka, table, tumbling
+from lakehouse.reconcile import attempts, reconciliation
+from lakehouse.reconcile.verdicts import Proofs
 from lakehouse.testing import Stage
-from lakehouse.verdicts import Proofs
 
 HERE = sys.modules[__name__]
 START = datetime(2015, 6, 1, tzinfo=UTC)  # long before the day from which Dagster offers partitions
@@ -62,7 +63,7 @@ def stage(whole, tmp_path) -> Stage:
 
 def run(stage: Stage, *arguments: str):
     environment = {"LAKEHOUSE_ROOT": str(stage.lake.settings.root), "LAKEHOUSE_TABLES": __name__}
-    result = CliRunner().invoke(cli.app(), list(arguments), env=environment)
+    result = CliRunner().invoke(main.app(), list(arguments), env=environment)
     if result.exception and not isinstance(result.exception, SystemExit | typer.Exit):
         raise result.exception
     return result
@@ -155,7 +156,7 @@ def test_a_repair_does_not_say_that_nothing_differs_where_nobody_knows(stage):
     assert crashed.exit_code == 3 and "no partition is known to differ" not in crashed.stdout
     assert "gave no verdict" in crashed.stderr
     with pytest.raises(Exception, match=file.name):
-        proof.prove(stage.lake, stage.lake.catalog.table("sums"))
+        reconciliation.prove(stage.lake, stage.lake.catalog.table("sums"))
     refused = run(stage, "reconcile", "sums", *hour(90))
     assert "gave no verdict" in attempts.failed(stage.lake.settings, stage.lake.catalog.table("sums")), refused.output
 
@@ -185,5 +186,5 @@ def test_what_a_delay_costs_does_not_depend_on_how_micro_batches_were_cut(spark,
 
 def test_status_and_tables_say_what_their_counts_are_of(tmp_path):
     environment = {"LAKEHOUSE_ROOT": str(tmp_path), "LAKEHOUSE_TABLES": __name__}
-    shown = CliRunner().invoke(cli.app(), ["status"], env=environment)
+    shown = CliRunner().invoke(main.app(), ["status"], env=environment)
     assert "counted since each job was started; `lakehouse tables` counts all there ever was" in shown.stdout, shown.output

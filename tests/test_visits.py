@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from lakehouse import query
+from lakehouse.cli import query
+from lakehouse.declare.table import kafka
 from lakehouse.errors import DeclarationError
 from lakehouse.producers import visits as producer
 from lakehouse.producers.workload import MALFORMED, Workload
-from lakehouse.table import kafka
 from lakehouse.tables import visits
 from lakehouse.testing import Stage, assert_live_equals_bounded
 

@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from lakehouse.declare.table import kafka, session, sliding, sql_table, table, tumbling
 from lakehouse.errors import DeclarationError
-from lakehouse.table import kafka, session, sliding, sql_table, table, tumbling
 from lakehouse.testing import Stage, assert_live_equals_bounded
 
 HERE = sys.modules[__name__]

@@ -10,11 +10,11 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from stories import windows
 
-from lakehouse import bounded
+from lakehouse.batch import late_view
+from lakehouse.declare.table import count, session, sliding, sql_table, table, tumbling
 from lakehouse.errors import DeclarationError
-from lakehouse.frontier import NOTHING
 from lakehouse.ranges import Range
-from lakehouse.table import count, session, sliding, sql_table, table, tumbling
+from lakehouse.storage.commits import NOTHING
 from lakehouse.testing import Stage, assert_live_equals_bounded
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -63,7 +63,7 @@ def test_sessions_join_what_is_at_most_the_gap_apart_and_sql_says_the_same(told)
 
 def test_a_row_late_for_its_session_is_out_of_it_and_in_the_late_view(told):
     assert held(told, "user_sessions", "late") == [(0, 10, 1), (96, 110, 2)]
-    late = bounded.late_rows(told.lake, told.lake.catalog.table("user_sessions")).collect()
+    late = late_view.late_rows(told.lake, told.lake.catalog.table("user_sessions")).collect()
     assert [(r["user"], r["at"].astimezone(UTC)) for r in late] == [("late", START + timedelta(seconds=2))]
 
 

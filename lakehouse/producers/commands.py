@@ -14,14 +14,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from lakehouse import broker
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, SettingsError
-from lakehouse.kafka_options import client_config
 from lakehouse.producers import Producer, producer
 from lakehouse.producers.files import lines
 from lakehouse.producers.sender import Summary, send
 from lakehouse.producers.workload import Record, Workload
+from lakehouse.runtime import kafka_broker
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 
 # a history carries old timestamps: with Kafka's seven days it would be deleted soon after it was sent
@@ -73,8 +73,8 @@ def produce(
 
 def ensure_topics(settings: Settings, chosen: Producer, partitions: int) -> tuple[str, ...]:
     """Creates the topics of a shipped pipeline that are missing; their names. Raises BrokerError."""
-    compacted = broker.ensure_topics(settings, dict.fromkeys(chosen.compacted, 1), TOPIC | {"cleanup.policy": "compact"})
-    return broker.ensure_topics(settings, {chosen.topic: partitions}, TOPIC) + compacted
+    compacted = kafka_broker.ensure_topics(settings, dict.fromkeys(chosen.compacted, 1), TOPIC | {"cleanup.policy": "compact"})
+    return kafka_broker.ensure_topics(settings, {chosen.topic: partitions}, TOPIC) + compacted
 
 
 def _made_up(

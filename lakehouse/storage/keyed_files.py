@@ -25,8 +25,8 @@ from deltalake import DeltaTable
 from pyroaring import BitMap
 
 from lakehouse.errors import CommitError
-from lakehouse.files import alone
 from lakehouse.storage import deletion_vectors, key_index, log_state
+from lakehouse.storage.files import alone
 from lakehouse.storage.key_index import File, Index, keys_of
 from lakehouse.storage.row_keys import KEY
 
@@ -126,7 +126,7 @@ def _commit(path: Path, app: str, batch: int, metadata: str, mode: str, change: 
 
     It is given the index or, for the `whole` table, the log's state alone.
     """
-    # JVM writers look whether a version is there and then rename a file to it (`sinks`), so they must not look meanwhile
+    # JVM writers look whether a version is there and then rename a file to it (`delta_writer`), so they must not look meanwhile
     with alone(path / "_delta_log" / ".commit.lock"):
         for _ in range(_ATTEMPTS):
             index = None if whole else _opened(path)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from lakehouse import delta_log
 from lakehouse.errors import CommitError
+from lakehouse.storage import delta_log
 
 _OF_FILES = ("path", "partitionValues", "size", "modificationTime", "stats", "deletionVector")
 

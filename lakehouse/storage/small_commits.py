@@ -21,11 +21,10 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
-from lakehouse import delta_log
+from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError
-from lakehouse.event_time import PARTITION
-from lakehouse.files import alone
-from lakehouse.storage import recent
+from lakehouse.storage import delta_log, recent
+from lakehouse.storage.files import alone
 
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST = 32  # characters of a text that a statistic holds whole
@@ -54,7 +53,7 @@ def append(rows: pa.Table, path: Path, app: str, batch: int, metadata: str) -> i
 def commit(files: Sequence[AddAction], path: Path, app: str, batch: int, metadata: str) -> int:
     """As `append`, of files that are written already."""
     properties = CommitProperties(custom_metadata={"userMetadata": metadata}, app_transactions=[Transaction(app, batch)])
-    # JVM writers look whether a version is there and then rename a file to it (`sinks`), so they must not look meanwhile
+    # JVM writers look whether a version is there and then rename a file to it (`delta_writer`), so they must not look meanwhile
     with alone(path / "_delta_log" / ".commit.lock"):
         table = _table(path)
         last = table.transaction_version(app)

@@ -19,8 +19,8 @@ from typing import Generic, Protocol, TypeVar
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame
 
-from lakehouse.live_run import BatchLog, LiveRun
 from lakehouse.ranges import EPOCH
+from lakehouse.stream.micro_batch import BatchLog, LiveRun
 
 LOOK = 0.5  # seconds until the next look for news that nobody tells of
 IDLE = 10.0  # seconds without anything to do, after which that is reported

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from lakehouse import delta_log
 from lakehouse.errors import CommitError
+from lakehouse.storage import delta_log
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -11,10 +11,10 @@ What is stepped keeps its position in its own commits; only Spark's queries have
 
 from typing import Literal
 
-from lakehouse import plan, provable
-from lakehouse.lake import Lake
-from lakehouse.plan import Plan
-from lakehouse.table import Table
+from lakehouse.declare.table import Table
+from lakehouse.storage.lake import Lake
+from lakehouse.transform import determinism, plan
+from lakehouse.transform.plan import Plan
 
 Strategy = Literal["ingest", "append", "close", "versions", "state"]
 
@@ -51,4 +51,4 @@ def in_batch_only(lake: Lake, step: Plan) -> bool:
     if window.kind == "count":
         return True
     rows = plan.on_no_rows(lake, step)
-    return provable.needs_whole_windows(rows) or (window.kind == "session" and provable.groups_by_window_alone(rows))
+    return determinism.needs_whole_windows(rows) or (window.kind == "session" and determinism.groups_by_window_alone(rows))

@@ -9,12 +9,13 @@ from datetime import timedelta
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import checkpoints, delta_log, plan
-from lakehouse.event_time import ORIGIN
-from lakehouse.live_run import LiveRun
+from lakehouse.declare.columns import ORIGIN
+from lakehouse.storage import checkpoints, delta_log
 from lakehouse.stream import news, positions
 from lakehouse.stream.advance import IDLE, LOOK, Source, Stepped, Take
+from lakehouse.stream.micro_batch import LiveRun
 from lakehouse.stream.positions import Piece, Position
+from lakehouse.transform import plan
 
 _PATIENCE = 10.0  # seconds that input waits at most for more, before a step that has nothing to write notes how far it is
 _OUTSTANDING = 1_000  # files that wait are counted up to so many

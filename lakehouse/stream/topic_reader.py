@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from lakehouse.kafka_options import client_config
-from lakehouse.offsets import Offsets
+from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
+from lakehouse.stream.offsets import Offsets
 
 HELD = pa.schema([
     ("key", pa.binary()), ("value", pa.binary()), ("partition", pa.int32()), ("offset", pa.int64()),

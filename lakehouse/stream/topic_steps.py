@@ -14,13 +14,15 @@ from datetime import timedelta
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from lakehouse import checkpoints, offsets, sources
-from lakehouse.checkpoints import Written
 from lakehouse.errors import BrokerError, DeclarationError, TopicError
-from lakehouse.live_run import LiveRun
-from lakehouse.offsets import Offsets
+from lakehouse.storage import checkpoints
+from lakehouse.storage.checkpoints import Written
+from lakehouse.stream import offsets
 from lakehouse.stream.advance import IDLE, LOOK, Source, Stepped, Take
+from lakehouse.stream.micro_batch import LiveRun
+from lakehouse.stream.offsets import Offsets
 from lakehouse.stream.topic_reader import TopicReader
+from lakehouse.transform import decode
 
 _HANDED_OUT = 10.0  # seconds for messages of a short range to come; then Spark reads it
 _RECOVERED = 30.0  # seconds for a broker that has just started to have what was read of it
@@ -204,7 +206,7 @@ class TopicSteps(Stepped[Records]):
         if here is not None:
             return plan.record({name: lake.spark.createDataFrame(here[of.topic]) for name, of in plan.topics.items()})
         records = {
-            name: sources.topic_rows(lake.spark, lake.settings, of, piece.begin.get(of.topic), piece.end)
+            name: decode.topic_rows(lake.spark, lake.settings, of, piece.begin.get(of.topic), piece.end)
             for name, of in plan.topics.items()
         }
         # each task writes a file, and all that reads the table opens it

@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.table import expect, files, kafka, table, tumbling
+from lakehouse import expect, files, kafka, table, tumbling
 
 ad_topic = kafka(
     "ad-events",

@@ -5,8 +5,7 @@ from datetime import datetime, timedelta
 
 from pyspark.sql import DataFrame
 
-from lakehouse.process import Process, Row, State, Timers, process
-from lakehouse.table import interval, table
+from lakehouse import Process, Row, State, Timers, interval, process, table
 
 _MINUTE = timedelta(minutes=1)
 _TEN_MINUTES = timedelta(minutes=10)

@@ -5,8 +5,7 @@ from datetime import timedelta
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse.histories import as_of
-from lakehouse.table import expect, interval, kafka, session, table, tumbling
+from lakehouse import as_of, expect, interval, kafka, session, table, tumbling
 
 _OWNER = "team:bank"
 _QUIET = "5 seconds"  # changes are few: a topic of them is silent most of the time, and holds nothing back

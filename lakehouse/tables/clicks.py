@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.table import expect, interval, table, tumbling
+from lakehouse import expect, interval, table, tumbling
 
 _NEAR = "clicker = user_id AND clicked = ad_id AND clicked_at BETWEEN event_time AND event_time + interval 10 seconds"
 

@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.table import expect, kafka, sliding, table, tumbling
+from lakehouse import expect, kafka, sliding, table, tumbling
 
 sensor_topic = kafka(
     "sensor-readings",

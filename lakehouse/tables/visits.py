@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse.table import expect, kafka, session, sliding, table, tumbling
+from lakehouse import expect, kafka, session, sliding, table, tumbling
 
 _COUNTRY = re.compile("[A-Z]{2}")
 

@@ -20,9 +20,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from batch_jobs import repair
-from lakehouse import coverage, proof, publication, updates
+from lakehouse.batch import late_merge, publish
+from lakehouse.declare.table import kafka, sliding, table, tumbling
 from lakehouse.ranges import partition_range
-from lakehouse.table import kafka, sliding, table, tumbling
+from lakehouse.reconcile import coverage, reconciliation
 from lakehouse.testing import COMMIT_POINTS, Stage
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -172,7 +173,7 @@ class Machine:
             known = self.stage.lake.catalog.table(name)
             due = coverage.due(self.stage.lake.settings, self.stage.lake.catalog, known)
             for span in coverage.ranges(due, known):
-                proof.prove(self.stage.lake, known, span)
+                reconciliation.prove(self.stage.lake, known, span)
             assert all(done.verdict in ("EQUAL", "PENDING") for done in repair.run(self.stage.lake, name)), name
 
     def ends(self) -> int:
@@ -184,11 +185,11 @@ class Machine:
         self.stage.update("sums")
         lake, compared = self.stage.lake, 0
         for name in TABLES:
-            for key in updates.outdated(lake.settings, lake.catalog, lake.catalog.table(name)):
+            for key in late_merge.outdated(lake.settings, lake.catalog, lake.catalog.table(name)):
                 if (span := partition_range(key, "hour")).end <= self.stage.frontier(name):
                     self.stage.backfill(name, span)
         for name in TABLES:
-            found = proof.prove(lake, lake.catalog.table(name))
+            found = reconciliation.prove(lake, lake.catalog.table(name))
             assert {c.verdict for c in found} <= {"EQUAL", "NOT_YET"}, (name, found)
             rows = sum(c.rows_live for c in found)
             assert rows, f"{name}: no row was compared"
@@ -219,13 +220,13 @@ class Machine:
         return str(self.stage.lake.path(self.stage.lake.catalog.table(name)))
 
     def _killed(self, does: Callable[[], object]) -> None:
-        replace = publication.sinks.replace
+        replace = publish.sinks.replace
 
         def killed(*given: object) -> int:
             replace(*given)
             raise Killed
 
-        with patch.object(publication.sinks, "replace", killed), suppress(Killed):
+        with patch.object(publish.sinks, "replace", killed), suppress(Killed):
             does()
 
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from benchmarks import operators
-from lakehouse import proof
-from lakehouse.catalog import catalog_of
-from lakehouse.table import Table
+from lakehouse.declare.catalog import catalog_of
+from lakehouse.declare.table import Table
+from lakehouse.reconcile import reconciliation
 from lakehouse.tables import ads, sensors
 from lakehouse.testing import Stage
 from stories import tally, windows
@@ -146,7 +146,7 @@ def _agreeing(stage: Stage, table: Table) -> int:
     """How many rows of the table were compared; fails with those that differ."""
     if table.late == "update":
         stage.update(table.name)
-    certificate = proof.reconcile(stage.lake, table)
+    certificate = reconciliation.reconcile(stage.lake, table)
     shown = "\n".join(certificate.examples)
     assert certificate.verdict == "EQUAL", f"{table.name} {certificate.verdict}: {certificate.detail}\n{shown}"
     if not table.keeps and table.late != "update":

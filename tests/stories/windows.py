@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.table import kafka, session, sliding, sql_table, table, tumbling
+from lakehouse.declare.table import kafka, session, sliding, sql_table, table, tumbling
 
 click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT")
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from lakehouse import session
+from lakehouse.runtime import session
 from lakehouse.settings import Settings, from_environment
 from stories import machine
 from stories.engine import tell

@@ -1,0 +1,181 @@
+"""How a bounded run gets into its table: a Delta commit and a line of the journal for each unit, whole partitions.
+
+Where the table has these rows already they stay: what the live run wrote goes on to prove something about the stream, and
+what reads the table has nothing to follow. The line then has the version NOTHING: the unit was looked at.
+"""
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.declare.columns import PARTITION, REASON
+from lakehouse.declare.table import Table
+from lakehouse.ranges import Range
+from lakehouse.settings import Settings
+from lakehouse.storage import delta_writer
+from lakehouse.storage.commits import LEDGER, NOTHING, Commit, decoded, encoded
+from lakehouse.storage.digest import EMPTY, Digest, digests_by
+from lakehouse.storage.files import read_value, replace_file
+from lakehouse.storage.lake import Lake, Side
+from lakehouse.transform import judged_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """The judged rows of a range, not yet run, and what they are computed from."""
+
+    judged: DataFrame
+    inputs: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was computed, and in which partitions the table and its quarantine hold something else."""
+
+    rows: DataFrame
+    bad: DataFrame
+    counts: Mapping[str, Counter[str]]
+    differ: frozenset[str]
+    aside: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A unit's line in the journal, as it is before anything is written, and its partitions."""
+
+    commit: Commit
+    partitions: list[str]
+
+    def among(self, partitions: Set[str]) -> bool:
+        return not partitions.isdisjoint(self.partitions)
+
+
+def publish(
+    lake: Lake,
+    table: Table,
+    computed: Computed,
+    units: Sequence[Range],
+    started: float,
+    *,
+    untouched: DataFrame | None = None,
+    run: int = 0,
+    left: int = 0,
+    together: bool = False,
+) -> Iterator[Commit]:
+    """Makes the table hold what was computed, unit after unit, and yields the lines that it adds to the journal.
+
+    `untouched`: rows of the table that stay beside what was computed. `run` numbers the runs of many units; each line says
+    how many are still to come, with the `left` that are not among these. Of the time since `started` the first line tells.
+    `together`: the units that differ are replaced in one Delta commit; each unit has its own line all the same.
+    """
+    recover(lake, table)
+    judged = computed.judged.persist()
+    try:
+        keys = {unit: list(unit.partitions(table.grain)) for unit in units}
+        found = _found(lake, table, replace(computed, judged=judged), list(chain(*keys.values())), untouched)
+        lines: list[_Line] = []
+        for position, (unit, partitions) in enumerate(keys.items(), 1):
+            counts = sum((found.counts.get(p, Counter()) for p in partitions), Counter())
+            commit = Commit(
+                table=table.name, role="bounded", generation=run, batch=left + len(units) - position, version=NOTHING,
+                at=datetime.now(UTC), fingerprint=table.fingerprint, quarantined=counts["bad"], written=counts["good"],
+                inputs=computed.inputs, start=unit.start, end=unit.end,
+            )  # fmt: skip
+            lines.append(_Line(commit, partitions))
+        for lot in [lines] if together else [[line] for line in lines]:
+            yield from _committed(lake, table, found, lot, started)
+            started = time.monotonic()
+    finally:
+        judged.unpersist()
+
+
+def recover(lake: Lake, table: Table) -> None:
+    """Adds the lines that a crash kept from the journal: of units whose Delta commit was made, but not told any more.
+
+    Without them what reads the table would never follow, for the next run finds the rows there.
+    """
+    path = intended(lake.settings, table)
+    doubt = f"a killed batch run of {table.name} may lack its line in the journal: `lakehouse reconcile` finds what differs"
+    if (noted := read_value(path, dict, doubt)) is None:
+        return
+    version = delta_writer.replaced(lake.path(table), noted["run"], noted["before"])
+    if version is not None:
+        told = {(line.version, line.start) for line in lake.journal(table).rewriting()}
+        for line in map(decoded, noted.get("commits") or [noted["commit"]]):  # of an earlier version of this library: one
+            if (version, line.start) not in told:
+                lake.journal(table).append(replace(line, version=version, at=datetime.now(UTC)))
+    path.unlink()
+
+
+def intended(settings: Settings, table: Table) -> Path:
+    """What a run is about to replace: the version `before`, its name, and the lines that its commit is to have in the journal."""
+    return settings.root / LEDGER / f"{table.name}.publishing.json"
+
+
+def _committed(lake: Lake, table: Table, found: _Found, lot: Sequence[_Line], started: float) -> Iterator[Commit]:
+    """Replaces what differs of these units, in one Delta commit; then their lines."""
+    path, journal = lake.path(table), lake.journal(table)
+    span = Range(lot[0].commit.start, lot[-1].commit.end)
+    metadata = {"run": uuid.uuid4().hex, "fingerprint": table.fingerprint, "range": str(span), "inputs": lot[0].commit.inputs}
+    if aside := [p for line in lot if line.among(found.aside) for p in line.partitions]:
+        delta_writer.replace(found.bad.where(F.col(PARTITION).isin(aside)), lake.path(table, "quarantine"), aside, metadata)
+    written = NOTHING
+    differing = [line for line in lot if line.among(found.differ)]
+    if differing:
+        partitions = [p for line in differing for p in line.partitions]
+        noted = {"run": metadata["run"], "before": delta_writer.version(path), "commits": [encoded(e.commit) for e in differing]}
+        replace_file(intended(lake.settings, table), noted)
+        written = delta_writer.replace(found.rows.where(F.col(PARTITION).isin(partitions)), path, partitions, metadata)
+    for number, line in enumerate(lot):
+        took = time.monotonic() - started if number == 0 else 0.0
+        version = written if line in differing else NOTHING
+        commit = replace(line.commit, version=version, at=datetime.now(UTC), seconds=took)
+        journal.append(commit)
+        if number + 1 == len(lot):  # all of them are on disk
+            intended(lake.settings, table).unlink(missing_ok=True)
+        yield commit
+
+
+def _found(lake: Lake, table: Table, computed: Computed, partitions: list[str], untouched: DataFrame | None) -> _Found:
+    judged = computed.judged
+    rows, bad = judged_rows.good(judged), judged_rows.bad(judged)
+    outcome = F.struct(PARTITION, F.col(REASON).isNull().alias("good"))
+    all_good = F.struct(PARTITION, F.lit(True).alias("good"))
+    stored = [_stored(lake, table, "", partitions)]
+    if untouched is not None:
+        rows, stored = rows.unionByName(untouched), [*stored, untouched]
+    outcomes, *others = digests_by((judged, outcome), *((each, all_good) for each in stored))
+    counts: dict[str, Counter[str]] = {}
+    wanted: dict[str, Digest] = {}
+    for (partition, is_good), made in outcomes.items():
+        counts.setdefault(partition, Counter())["good" if is_good else "bad"] = made.rows
+        if is_good:
+            wanted[partition] = made
+    there, *kept = ({partition: each for (partition, _), each in found.items()} for found in others)
+    for partition, each in chain(*(of.items() for of in kept)):
+        wanted[partition] = wanted.get(partition, EMPTY) + each
+    aside = frozenset(lake.lost(table, partitions, side="quarantine"))
+    # two passes over bad rows are paid for only when there is something to put aside or to take away
+    if any(each["bad"] for each in counts.values()) or delta_writer.holds(lake.path(table, "quarantine"), partitions):
+        put_aside = _stored(lake, table, "quarantine", partitions)
+        aside |= _differing(*digests_by((bad, F.col(PARTITION)), (put_aside, F.col(PARTITION))), partitions)
+    differ = _differing(wanted, there, partitions) | frozenset(lake.lost(table, partitions))
+    return _Found(rows, bad, counts, differ, aside)
+
+
+def _stored(lake: Lake, table: Table, side: Side, partitions: list[str]) -> DataFrame:
+    """What the table holds of them and can be read: a partition with a file that is lost is replaced whatever that is."""
+    return lake.partitions(table, set(partitions), delta_writer.version(lake.path(table, side)), side, without_lost=True)
+
+
+def _differing(wanted: Mapping[str, Digest], there: Mapping[str, Digest], partitions: list[str]) -> frozenset[str]:
+    """The partitions in which there are other rows than those wanted."""
+    return frozenset(p for p in partitions if wanted.get(p) != there.get(p))

@@ -1,0 +1,10 @@
+"""The command line, and what it prints.
+
+    main              the root command; what other packages bring
+    commands          the commands that read a lakehouse
+    console           tables, errors, JSON
+    query             SQL without a JVM
+    table_status      what is known about the tables
+    lateness_report   what another delay would have cost
+    record_classes    what the archive of Spark's classes is recorded from
+"""

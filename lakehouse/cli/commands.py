@@ -1,0 +1,286 @@
+"""The commands that read a lakehouse, and `accept`. Only `late`, `state` and `validate` need a JVM."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakehouse.cli import console
+from lakehouse.cli.console import AsJson
+from lakehouse.errors import RangeError
+from lakehouse.settings import Settings, from_environment
+
+if TYPE_CHECKING:
+    from lakehouse.cli.query import Answer
+    from lakehouse.declare.catalog import Catalog
+    from lakehouse.declare.table import Table
+
+TableName = Annotated[str, typer.Argument(help="A table's name, as `lakehouse tables` lists it")]
+Limit = Annotated[int, typer.Option(min=0, help="Show at most so many rows; 0 for all")]
+_CELL = 200  # characters of a value that a table on the screen shows; JSON has all of it
+
+
+def tables(
+    name: Annotated[str | None, typer.Argument(help="One table, in detail")] = None, as_json: AsJson = False
+) -> None:
+    """Every table: rows, version, frontier, rows late and put aside since its beginning, verdict. With NAME its declaration, too.
+
+    The verdict is the gravest of the last ones of all its ranges: EQUAL only if no range has another.
+    """
+    settings, catalog = _lakehouse()
+    if name:
+        _table(settings, catalog, name, as_json)
+        _remark(settings, catalog, [catalog.table(name)])
+        _note_lost(settings, catalog, name)
+        return
+    from lakehouse.cli.table_status import overview
+
+    states = [asdict(state) for state in overview(settings, catalog)]
+    if as_json:
+        console.print_json(states)
+    else:
+        shown = [{key: state[key] for key in state if key != "why"} for state in states]
+        console.print_rows(shown[0], (state.values() for state in shown))
+    _note_changed(states)
+    _remark(settings, catalog, list(catalog))
+    _note_lost(settings, catalog)
+
+
+def _remark(settings: Settings, catalog: "Catalog", tables: "list[Table]") -> None:
+    """Says, beside the result, what these tables do not do, and what a start would refuse of them."""
+    from lakehouse.declare import rules
+    from lakehouse.storage import begun_with
+
+    for told in rules.warnings(catalog, tables):
+        console.print_note(f"warning: {told}")
+    for told in begun_with.refusals(settings, catalog, tables):
+        console.print_error(told)
+
+
+def accept(table: TableName) -> None:
+    """Have a table go on as it is declared now, with the rows before as they are; where one table cannot hold both, refuse.
+
+    After a function was changed, or the delay of a record. Exit code 2 when refused.
+    """
+    from lakehouse.storage import begun_with
+
+    settings, catalog = _lakehouse()
+    for change in begun_with.accept(settings, catalog, catalog.table(table)):
+        console.print_text(f"{table} goes on, though {change}")
+
+
+def _note_lost(settings: Settings, catalog: "Catalog", name: str = "") -> None:
+    from lakehouse.cli.table_status import lost_quarantines
+
+    for each, rows in lost_quarantines(settings, catalog).items():
+        if name in ("", each):
+            console.print_note(
+                f"table={each}: {rows:,} rows that were put aside are gone, for its quarantine was removed; "
+                "only a copy of that folder brings them back"
+            )
+
+
+def _note_changed(states: list[dict]) -> None:
+    for state in states:
+        if state["why"]:
+            remedy = f"`lakehouse reconcile {state['table']}` proves them again"
+            console.print_note(f"table={state['table']}, verdict={state['verdict']}: {state['why']}; {remedy}")
+
+
+def _table(settings: Settings, catalog: "Catalog", name: str, as_json: bool) -> None:
+    from lakehouse.cli import table_status
+    from lakehouse.storage import certificates
+
+    table = catalog.table(name)
+    declared, columns = table_status.declaration(catalog, table), table_status.columns(settings, table)
+    state = next(asdict(s) for s in table_status.overview(settings, catalog) if s.table == name)
+    proof = next((asdict(c) for c in reversed(certificates.certificates(settings, table))), None)
+    if as_json:
+        found = {"description": table.description, "declaration": declared, "columns": columns, "state": state}
+        console.print_json([found | {"certificate": proof}])
+        return
+    console.print_text(f"\n{name}\n{table.description}\n")
+    console.print_facts({key: "\n".join(v) if isinstance(v, list) else v for key, v in declared.items()})
+    console.print_rows(("column", "type"), columns.items())
+    stands = {key: state[key] for key in ("rows", "version", "frontier", "late", "quarantined", "verdict")}
+    last = proof and f"{proof['verdict']} {console.shown({name: proof[name] for name in ('start', 'end')})}"
+    console.print_facts(stands | {"last certificate": last})
+    _note_changed([state])
+
+
+def validate(
+    pipelines: Annotated[list[str] | None, typer.Argument(help="Pipelines; all if none is named")] = None,
+) -> None:
+    """Check what tables declare as a start would, without a broker or a change. Starts Spark. Exit code 2 if one is refused."""
+    from lakehouse.runtime import session
+    from lakehouse.storage import begun_with
+    from lakehouse.storage.lake import Lake
+    from lakehouse.transform.validation import refusal
+
+    settings, catalog = _lakehouse()
+    tables = [table for name in pipelines or catalog.pipelines() for table in catalog.of_pipeline(name)]
+    refused = begun_with.refusals(settings, catalog, tables)
+    with console.working("starting Spark") as now, session.opened(settings, "validate") as spark:
+        lake = Lake(spark, settings, catalog)
+        for table in tables:
+            now(f"looking at {table.name}")
+            refused += filter(None, [refusal(lake, table)])
+    for told in dict.fromkeys(refused):  # a table that reads a refused one is refused by the same words
+        console.print_error(told)
+    console.print_text(f"{len(tables)} tables, {len(set(refused)) or 'none'} refused")
+    if refused:
+        raise typer.Exit(2)
+
+
+def query(
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT")],
+    limit: Limit = 50,
+    spark: Annotated[bool, typer.Option("--spark", help="Run it in Spark, as what names a late view is anyway")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Rows by SQL. It can name tables, TABLE__quarantine, TABLE__early, TABLE__late, and the ledger: _commits, _certificates."""
+    from lakehouse.cli import query as engine
+
+    settings, catalog = _lakehouse()
+    if spark or engine.named(sql, engine.late_views(catalog)):
+        answer = _in_spark(settings, catalog, sql, limit)
+    else:
+        answer = engine.run(settings, catalog, sql, limit or None)
+    _print(answer, as_json)
+
+
+def get(
+    table: TableName,
+    key: Annotated[list[str], typer.Argument(help="The key's values, in the order of the declared keys")],
+    as_json: AsJson = False,
+) -> None:
+    """The row of a key of a state, or the versions of one of a history, as they are now; without a scan."""
+    from lakehouse.cli.query import Answer
+    from lakehouse.declare.catalog import table_path
+    from lakehouse.storage import point_reads
+
+    settings, catalog = _lakehouse()
+    chosen = catalog.table(table)
+    found = point_reads.get(table_path(settings, chosen), chosen.keys if chosen.keeps else (), *key)
+    if not found:
+        shown = ", ".join(f"{name}={value}" for name, value in zip(chosen.keys, key, strict=True))
+        raise RangeError(f"table={table}, {shown}: no row has this key now; `lakehouse query` looks for others")
+    names = [name for name in found[0] if not name.startswith("_")]
+    order = [name for name in ("valid_from",) if name in names]
+    rows = sorted(found, key=lambda row: [row[name] for name in order])
+    _print(Answer(tuple(names), [tuple(row[name] for name in names) for row in rows], False), as_json)
+
+
+def quarantine(
+    table: TableName,
+    limit: Limit = 20,
+    reason: Annotated[str, typer.Option(help="Only rows whose reason contains this text")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Rows put aside: how many for which reason; then the newest: their offset, when they arrived, what they held."""
+    from lakehouse.cli import query as engine
+
+    settings, catalog = _lakehouse()
+    if not catalog.puts_aside(chosen := catalog.table(table)):
+        raise RangeError(f"table={table}: a {catalog.kind(chosen)} is whole or not at all, so it puts no rows aside")
+    _note_lost(settings, catalog, table)
+    text = reason.replace("'", "''")
+    found = f"FROM {table}__quarantine WHERE strpos(reason, '{text}') > 0"
+    if not as_json:
+        counts = engine.run(settings, catalog, f"SELECT count(*) AS rows, reason {found} GROUP BY 2 ORDER BY 1 DESC")
+        console.print_rows(counts.columns, counts.rows)
+    position = "_arrival['partition'] AS partition, _arrival['offset'] AS offset, _arrival['time'] AS arrived"
+    newest = f"SELECT reason, {position}, value {found} ORDER BY arrived DESC, partition, offset DESC"
+    _print(engine.run(settings, catalog, newest, limit or None), as_json)
+
+
+def late(table: TableName, limit: Limit = 20, as_json: AsJson = False) -> None:
+    """Rows that came after their window, or partition, had closed; the newest first. Starts Spark."""
+    from lakehouse.cli import query as engine
+
+    settings, catalog = _lakehouse()
+    view = f"{catalog.table(table).name}__late"
+    if view not in engine.late_views(catalog):
+        raise RangeError(f"table={table}: only tables behind a record have late rows; a record keeps every row")
+    arrival = "_arrival.watermark, _arrival.partition, _arrival.offset, _arrival.time AS arrived"
+    columns = f"* EXCEPT (_arrival, _origin, _partition), {arrival}"
+    newest = f"SELECT {columns} FROM {view} ORDER BY _arrival.time DESC, _arrival.partition, _arrival.offset DESC"
+    _print(_in_spark(settings, catalog, newest, limit), as_json)
+
+
+def lateness(table: TableName, as_json: AsJson = False) -> None:
+    """How far behind the stream's head rows came: how many another delay may call late at most, and how long results wait.
+
+    Each row is compared with the rows before it in its partition of the topic, however micro-batches were cut.
+    """
+    from lakehouse.cli.lateness_report import histogram
+
+    settings, catalog = _lakehouse()
+    record, found = histogram(settings, catalog, catalog.table(table))
+    if as_json:
+        console.print_json([asdict(b) | {"behind": b.behind.total_seconds()} for b in found])
+        return
+    console.print_rows(
+        ("delay: results wait", "rows this far behind", "rows late with this delay, at most", "share late", ""),
+        ((f"{b.behind}", b.rows, b.late, f"{b.share:.4%}", "declared" if b.declared else "") for b in found),
+        title=f"{record.name}, delay {record.delay}",
+    )
+    console.print_text(
+        "Late are at most so many: as if each row were a micro-batch of its own. It is fewer where micro-batches hold many rows, "
+        "or where a partition of the topic lags behind the others."
+    )
+
+
+def state(
+    table: TableName,
+    key: Annotated[list[str] | None, typer.Option(help="Only this key: column=value, once for each column")] = None,
+    limit: Limit = 20,
+    as_json: AsJson = False,
+) -> None:
+    """What a table's live query remembers between two micro-batches, key by key, running or stopped. Starts Spark."""
+    from lakehouse.cli import query as engine
+    from lakehouse.runtime import session
+    from lakehouse.storage.lake import Lake
+    from lakehouse.stream.state_reader import state as kept
+
+    settings, catalog = _lakehouse()
+    catalog.table(table)  # an unknown name is refused before a JVM starts
+    pairs = [each.partition("=") for each in key or []]
+    if unusable := next((name for name, equals, _ in pairs if not equals), None):
+        raise RangeError(f"key={unusable!r}: a column and its value; write column=value")
+    with console.working("starting Spark") as now, session.opened(settings, f"state {table}") as spark:
+        now(f"reading the state of {table}")
+        lake = Lake(spark, settings, catalog)
+        answer = engine.answer(kept(lake, catalog.table(table), {name: value for name, _, value in pairs}), limit or None)
+    _print(answer, as_json)
+
+
+def _lakehouse() -> tuple[Settings, "Catalog"]:
+    from lakehouse.declare.catalog import load
+
+    settings = from_environment()
+    return settings, load(settings)
+
+
+def _in_spark(settings: Settings, catalog: "Catalog", sql: str, limit: int) -> "Answer":
+    from lakehouse.cli import query as engine
+    from lakehouse.runtime import session
+    from lakehouse.storage.lake import Lake
+
+    with console.working("starting Spark") as now, session.opened(settings, "query") as spark:
+        now("running the query")
+        return engine.run_in_spark(Lake(spark, settings, catalog), sql, limit or None)
+
+
+def _print(answer: "Answer", as_json: bool) -> None:
+    if as_json:
+        console.print_json(answer.records())
+        return
+    console.print_rows(answer.columns, ([_cut(value) for value in row] for row in answer.rows))
+    if answer.more:
+        console.print_note(f"the first {len(answer.rows)} rows; --limit 0 shows all")
+
+
+def _cut(value: object) -> object:
+    text = console.shown(value) if isinstance(value, str | bytes) else ""
+    return f"{text[: _CELL - 1]}…" if len(text) > _CELL else value

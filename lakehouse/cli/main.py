@@ -1,0 +1,150 @@
+"""The command line `lakehouse`: the root, the broker, and whatever commands the installed packages bring.
+
+A package announces its commands as an entry point of the group `lakehouse.commands`: a typer app whose commands join
+the root. So this package need not know those that stand on it.
+"""
+
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Annotated
+
+import typer
+
+from lakehouse import __version__
+from lakehouse.cli import commands, console
+from lakehouse.cli.console import AsJson, Commands
+from lakehouse.errors import SettingsError
+from lakehouse.settings import Settings, from_environment
+
+
+def main() -> None:
+    console.run(app())
+
+
+def app() -> typer.Typer:
+    """The root app with every command that is installed."""
+    root = typer.Typer(
+        cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+        help="Tables declared once, filled live and bounded, and the proof that both agree.",
+    )  # fmt: skip
+    root.callback()(_options)
+    root.add_typer(_broker(), name="broker")
+    root.add_typer(_topic(), name="topic")
+    _join("produce", lambda: root.command()(_produce()))
+    for command in (
+        commands.tables, commands.query, commands.get, commands.quarantine, commands.late, commands.lateness, commands.state,
+        commands.validate, commands.accept,
+    ):  # fmt: skip
+        root.command()(command)
+    for found in sorted(entry_points(group="lakehouse.commands"), key=lambda e: e.name):
+        _join(found.value, lambda found=found: root.add_typer(found.load()))
+    return root
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        console.print_text(f"lakehouse {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and end.")
+]
+
+
+def _options(version: Version = False) -> None:
+    """The options of `lakehouse` itself."""
+
+
+def _join(name: str, join: Callable[[], object]) -> None:
+    try:
+        join()
+    except (ImportError, AttributeError) as err:  # one package that is broken must not take the others along
+        console.print_note(f"commands={name}: they cannot be loaded and are missing here ({err})")
+
+
+def _produce() -> Callable:
+    from lakehouse.producers.commands import produce
+
+    return produce
+
+
+def _broker() -> typer.Typer:
+    group = typer.Typer(no_args_is_help=True, help="The embedded Kafka broker: start, stop, status.")
+    for name, command in (("start", start_broker), ("stop", stop_broker), ("status", broker_status)):
+        group.command(name)(command)
+    return group
+
+
+def start_broker() -> None:
+    """Start the broker, unless it runs, and wait until it answers. It goes on when this command has ended."""
+    from lakehouse.runtime import jars, kafka_broker
+
+    settings = from_environment()
+    if external := _external(settings):
+        raise SettingsError(
+            f"bootstrap_servers={external}: the settings name a cluster of yours, so none is started here;"
+            " unset LAKEHOUSE_BOOTSTRAP_SERVERS to use the embedded one"
+        )
+    with console.working("starting the broker"):
+        running = kafka_broker.start(settings, jars.resolve(settings.jars, console.print_note))
+    console.print_text(f"running at {running.bootstrap_servers} (pid {running.pid}); its log is {running.log}")
+
+
+def stop_broker() -> None:
+    """Stop the broker; its data stay."""
+    from lakehouse.runtime import kafka_broker
+
+    with console.working("stopping the broker"):
+        stopped = kafka_broker.stop(from_environment())
+    console.print_text("stopped" if stopped else "none was running")
+
+
+def broker_status(as_json: AsJson = False) -> None:
+    """Say which broker this lakehouse uses. Exit code 1 if it is the embedded one and it does not run."""
+    from lakehouse.runtime import kafka_address
+
+    settings = from_environment()
+    external = _external(settings)
+    embedded = None if external else kafka_address.running(settings)
+    known = {
+        "broker": "external" if external else "embedded",
+        "bootstrap_servers": external or (embedded.bootstrap_servers if embedded else None),
+        "pid": embedded.pid if embedded else None,
+        "log": embedded.log if embedded else None,
+    }
+    if as_json:
+        console.print_json([known])
+    else:
+        console.print_facts(known)
+    if not (external or embedded):
+        raise typer.Exit(1)
+
+
+def _topic() -> typer.Typer:
+    group = typer.Typer(no_args_is_help=True, help="Topics that tables read: create one.")
+    group.callback()(lambda: None)  # of a single command Typer would leave the name out
+    group.command("create")(create_topic)
+    return group
+
+
+def create_topic(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The topic, as `kafka(...)` names it")],
+    partitions: Annotated[int, typer.Option(min=1, help="Into how many partitions its records are divided")] = 1,
+    config: Annotated[
+        list[str] | None, typer.Option(help="A property of the topic: retention.ms=-1, once for each")
+    ] = None,
+) -> None:
+    """Create a topic on the broker of this lakehouse, yours or the embedded one; one that is there stays as it is."""
+    from lakehouse.runtime import kafka_broker
+
+    pairs = [each.partition("=") for each in config or []]
+    if unusable := next((key for key, equals, _ in pairs if not equals), None):
+        raise SettingsError(f"config={unusable!r}: a property and its value; write {unusable}=value")
+    with console.working(f"creating {name}"):
+        created = kafka_broker.ensure_topics(from_environment(), {name: partitions}, {key: value for key, _, value in pairs})
+    console.print_text(f"{name}: {f'created, partitions: {partitions}' if created else 'there already; it stays as it is'}")
+
+
+def _external(settings: Settings) -> str:
+    return settings.bootstrap_servers or settings.kafka.get("bootstrap.servers", "")

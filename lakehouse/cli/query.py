@@ -1,0 +1,148 @@
+"""SQL over the lakehouse without a JVM: deltalake's DataFusion reads the tables; Spark where a view needs it."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lakehouse.declare.catalog import Catalog, table_path
+from lakehouse.errors import QueryError, UnknownTable
+from lakehouse.settings import Settings
+from lakehouse.storage import commits, ledger
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from lakehouse.storage.lake import Lake
+
+_COMMITS = "_commits"
+_COMMENTS = re.compile(r"\s*(--[^\n]*\n|/\*.*?\*/)", re.DOTALL)
+_UNKNOWN = re.compile(r"table '(?:datafusion\.public\.)?(.+?)' not found")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Rows under their column names; `more` if the limit cut some off."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple]
+    more: bool
+
+    def records(self) -> list[dict[str, object]]:
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+def names(settings: Settings, catalog: Catalog) -> dict[str, Path]:
+    """What SQL can name and is on disk: tables, their quarantines and early results, the ledger."""
+    return {name: path for name, path in _paths(settings, catalog).items() if (path / "_delta_log").is_dir()}
+
+
+def _paths(settings: Settings, catalog: Catalog) -> dict[str, Path]:
+    paths = {t.name: table_path(settings, t) for t in catalog}
+    asides = [t for t in catalog if catalog.puts_aside(t)]
+    paths |= {f"{t.name}__quarantine": table_path(settings, t, "quarantine") for t in asides}
+    paths |= {f"{t.name}__early": table_path(settings, t, "early") for t in catalog if t.early}
+    return paths | {name: settings.root / commits.LEDGER / name for name in (_COMMITS, "_certificates")}
+
+
+def late_views(catalog: Catalog) -> list[str]:
+    """The names of the late views: of every table behind a record."""
+    return [f"{t.name}__late" for t in catalog.derived]
+
+
+def named(sql: str, candidates: Iterable[str]) -> list[str]:
+    """The candidates that occur in `sql` as a word; more than it reads perhaps, never less."""
+    words = set(re.findall(r"\w+", sql))
+    return [name for name in candidates if name in words]
+
+
+def run(settings: Settings, catalog: Catalog, sql: str, limit: int | None = None) -> Answer:
+    """The first `limit` rows of a SELECT, read without a JVM. Raises QueryError, UnknownTable."""
+    from deltalake import DeltaTable, QueryBuilder
+
+    sql = _select(sql)
+    if named(sql, [_COMMITS]):
+        ledger.flush(settings, catalog)
+    known = names(settings, catalog)
+    engine = QueryBuilder()
+    for name in named(sql, known):
+        engine.register(name, DeltaTable(str(known[name])))
+    try:
+        return _answer(engine.execute(sql), limit)
+    except Exception as err:  # DataFusion's errors reach Python as DeltaError and as bare Exception
+        if unknown := _UNKNOWN.search(str(err)):
+            raise _unknown(unknown[1], settings, catalog) from err
+        raise QueryError(f"sql={sql!r}: {_first(err)}") from err
+
+
+def run_in_spark(lake: "Lake", sql: str, limit: int | None = None) -> Answer:
+    """The same in Spark, where the late views can be named too. Raises QueryError, UnknownTable."""
+    from pyspark.errors import AnalysisException, PySparkException
+    from pyspark.logger import PySparkLogger
+
+    from lakehouse.batch import late_view
+
+    sql, catalog = _select(sql), lake.catalog
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")  # what it would print is raised as well
+    if named(sql, [_COMMITS]):
+        ledger.flush(lake.settings, catalog)
+    known = names(lake.settings, catalog)
+    for name in named(sql, known):
+        lake.spark.read.format("delta").load(str(known[name])).createOrReplaceTempView(name)
+    for name in named(sql, late_views(catalog)):
+        late_view.late_rows(lake, catalog.table(name.removesuffix("__late"))).createOrReplaceTempView(name)
+    try:
+        lake.spark.sql(f"SELECT 1 FROM (\n{sql}\n)")  # WITH .. INSERT would run at once; as a subquery it cannot be said
+        rows = lake.spark.sql(sql)
+        return answer(rows, limit)
+    except AnalysisException as err:
+        if err.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
+            raise _unknown(err.getMessageParameters()["relationName"].strip("`"), lake.settings, catalog) from err
+        raise QueryError(f"sql={sql!r}: {_first(err)}") from err
+    except PySparkException as err:
+        raise QueryError(f"sql={sql!r}: {_first(err)}") from err
+
+
+def answer(rows: "DataFrame", limit: int | None = None) -> Answer:
+    """The first `limit` rows of a DataFrame."""
+    return _answer((rows if limit is None else rows.limit(limit + 1)).toArrow().to_reader(), limit)
+
+
+def _select(sql: str) -> str:
+    bare = sql.strip()
+    while comment := _COMMENTS.match(bare + "\n"):
+        bare = bare[comment.end() :].strip()
+    bare = bare.rstrip("; \n")
+    word = re.match(r"\w*", bare.lstrip("( \n"))[0].upper()
+    if word not in ("SELECT", "WITH", "VALUES"):
+        raise QueryError(f"sql={sql!r}: one SELECT (or WITH, VALUES); tables are written by their runs alone")
+    return bare
+
+
+def _answer(reader, limit: int | None) -> Answer:
+    import pyarrow as pa
+
+    rows: list[tuple] = []
+    for batch in reader:
+        if limit is not None and len(rows) > limit:
+            break
+        columns = [column.to_pylist() for column in pa.record_batch(batch).columns]
+        rows += zip(*columns, strict=True)
+    cut = len(rows) if limit is None else limit
+    return Answer(tuple(pa.schema(reader.schema).names), rows[:cut], len(rows) > cut)
+
+
+def _unknown(name: str, settings: Settings, catalog: Catalog) -> UnknownTable:
+    known = [*_paths(settings, catalog), *late_views(catalog)]
+    if name in known:
+        return UnknownTable(f"table={name!r} (root={settings.root}): nothing has been written to it yet; start its job")
+    near = get_close_matches(name, known) or sorted(catalog.tables)
+    return UnknownTable(f"table={name!r}: no module declares it; did you mean {', '.join(near)}?")
+
+
+def _first(err: Exception) -> str:
+    """The part of an engine's message that is meant for people, on one line: without the plan and the stack."""
+    text = re.split(r"\n\s*(?:\n|==|JVM stacktrace|at org\.)|; line \d+ pos \d+;\n", str(err).strip())[0]
+    return " ".join(text.split())

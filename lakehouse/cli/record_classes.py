@@ -1,0 +1,75 @@
+"""What the archive of Spark's classes is recorded from: a small run of everything (`lakehouse.runtime.cds_archive`)."""
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from deltalake import DeltaTable
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from lakehouse.producers import producer
+from lakehouse.producers.sender import send
+from lakehouse.ranges import parse_range
+from lakehouse.reconcile import reconciliation
+from lakehouse.runtime import cds_archive, jars, kafka_broker, session
+from lakehouse.runtime.kafka_options import client_config
+from lakehouse.settings import Settings, from_environment
+from lakehouse.stream import early_results, queries
+from lakehouse.tables import ads, sensors
+from lakehouse.testing import Stage
+
+
+def _record(to: Path) -> None:
+    """Fills the tables of `sensors` live and by a bounded run, and those of `ads` from a topic, then ends the JVM.
+
+    As it ends it writes the archive.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        recording = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={to}"}
+        settings = Settings(root=Path(folder), jars=from_environment().jars, spark_conf=recording)
+        spark = session.create(settings, "class data", ui=True)
+        stage = Stage(spark, Path(folder), sensors)
+        first, last = (
+            {"sensor_id": "a", "event_time": f"2026-01-01T0{hour}:00:00Z", "temperature_f": "50.00"} for hour in (0, 2)
+        )
+        stage.feed("sensor_readings", [first, b"bad"])
+        stage.advance("sensor_readings", last)
+        stage.run("valid_readings", "sensor_averages")
+        DeltaTable(str(stage.lake.path(stage.lake.catalog.table("valid_readings")))).delete()  # else it would write nothing
+        stage.backfill("valid_readings", parse_range("2026-01-01T00:00", "2026-01-01T01:00"))
+        reconciliation.reconcile(stage.lake, stage.lake.catalog.table("valid_readings"))
+        _from_topic(spark, Path(folder, "topic"))
+        gateway = SparkContext._gateway
+        spark.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+
+
+def _from_topic(spark: SparkSession, root: Path) -> None:
+    """Fills the tables of `ads` from a topic of a broker of its own, with early results: what only a job does."""
+    settings, made = Settings(root=root), producer("ads")
+    try:
+        servers = kafka_broker.start(settings, jars.resolve(from_environment().jars)).bootstrap_servers
+        stage = Stage(spark, root, ads, bootstrap_servers=servers)
+        record, views = (stage.lake.catalog.table(name) for name in ("ad_events", "campaign_views"))
+        kafka_broker.ensure_topics(stage.lake.settings, {made.topic: made.workload.partitions})
+        now = int(time.time() * 1000)
+        for ago in (120_000, 60_000):  # milliseconds: a window closes by what is recorded after its last row
+            send(made.records(made.workload, now - ago, now - ago + 1_000), made.topic, client_config(stage.lake.settings))
+            queries.start(stage.lake, record, available_now=True).awaitTermination()
+        stage.run(views.name)
+        early_results.settle(stage.lake, views)
+    finally:
+        kafka_broker.stop(settings)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        _record(Path(sys.argv[1]))
+    elif not cds_archive.archive().exists():
+        print("archiving Spark's classes, so that it starts faster (once)", flush=True)
+        if not cds_archive.make():
+            print("that did not succeed; everything works, and starts some seconds later", file=sys.stderr)

@@ -1,0 +1,170 @@
+"""What is known about the tables, read without a JVM: Delta's logs, the journals, the certificates."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from lakehouse.cli import query
+from lakehouse.declare.catalog import Catalog, Kind, table_path
+from lakehouse.declare.sources import FileSource, KafkaSource
+from lakehouse.declare.table import Layer, Table
+from lakehouse.ranges import EPOCH
+from lakehouse.reconcile import coverage
+from lakehouse.reconcile.verdicts import Proofs, Verdicts
+from lakehouse.settings import Settings
+from lakehouse.storage import journal, ledger
+
+_LATE = """SELECT "table", sum(late) FROM (
+    SELECT "table", max(late) AS late FROM _commits WHERE role = 'live' GROUP BY "table", generation, batch
+) GROUP BY "table" """  # a batch that was replayed has two lines
+
+
+_ASIDE = """SELECT "table", max(at), max(quarantined) FROM _commits WHERE role = 'live' AND quarantined > 0
+    GROUP BY "table", generation, batch"""
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """One table as it stands; what is None does not exist, or not yet."""
+
+    layer: Layer
+    table: str
+    kind: Kind
+    pipeline: str
+    rows: int | None
+    version: int | None
+    frontier: datetime | None
+    late: int | None
+    quarantined: int | None
+    verdict: str | None  # the gravest of the last ones of all ranges; of a keyed table, which is proven whole, the last one
+    why: str = ""  # the verdict is not the one that was given: what happened to the table since
+
+
+def overview(settings: Settings, catalog: Catalog) -> list[TableState]:
+    """All tables, each after its inputs."""
+    late = late_counts(settings, catalog)
+    proofs = Verdicts(settings).now()
+    verdicts = {t.name: _verdict(settings, catalog, t, proofs[t.name]) for t in catalog if t.name in proofs}
+    return [_state(settings, catalog, table, late.get(table.name, 0), *verdicts.get(table.name, (None, ""))) for table in catalog]
+
+
+def late_counts(settings: Settings, catalog: Catalog) -> dict[str, int]:
+    """Of each table how many rows came too late for it since its beginning, by the ledger."""
+    ledger.flush(settings, catalog)
+    return dict(query.run(settings, catalog, _LATE).rows) if "_commits" in query.names(settings, catalog) else {}
+
+
+def _verdict(settings: Settings, catalog: Catalog, table: Table, proofs: Proofs) -> tuple[str | None, str]:
+    """The verdict that holds now, and why it is not the one that was given: the table may have been changed since."""
+    given = proofs.verdict if table.keeps else proofs.in_force
+    if given != "EQUAL" or not catalog.is_derived(table):
+        return given, ""
+    found = coverage.coverage(settings, catalog, table)
+    if found.lost:
+        return "DIFFERENT", f"{_counted(len(found.lost))}: a data file is missing ({found.lost[0].file})"
+    if found.changed:
+        return "PENDING", f"{_counted(len(found.changed))} since it was proven EQUAL: {found.changed[0].why}"
+    return given, ""
+
+
+def _counted(partitions: int) -> str:
+    return f"{partitions} partition{'s' if partitions > 1 else ''} changed"
+
+
+def _state(
+    settings: Settings, catalog: Catalog, table: Table, late: int, verdict: str | None, why: str
+) -> TableState:  # fmt: skip
+    kind = catalog.kind(table)
+    rows, version = _rows_and_version(settings, table)
+    quarantined, _ = _rows_and_version(settings, table, "quarantine")
+    ahead = journal.frontier(settings, table)
+    return TableState(
+        table.layer, table.name, kind, table.pipeline, rows, version, ahead if ahead != EPOCH else None,
+        late if catalog.is_derived(table) and rows is not None else None, quarantined, verdict, why,
+    )  # fmt: skip
+
+
+def _rows_and_version(settings: Settings, table: Table, side: str = "") -> tuple[int | None, int | None]:
+    from deltalake import DeltaTable
+
+    from lakehouse.storage import log_state
+
+    path = table_path(settings, table, side)  # type: ignore[arg-type]
+    if not (path / "_delta_log").is_dir():
+        return None, None
+    stored = DeltaTable(str(path))
+    return log_state.rows(path) if table.keeps and not side else stored.count(), stored.version()
+
+
+def lost_quarantines(settings: Settings, catalog: Catalog) -> dict[str, int]:
+    """Of records whose quarantine was removed: how many rows, by the ledger, were put aside before the present one was made.
+
+    No run brings them back. Those of other tables a backfill computes again.
+    """
+    from deltalake import DeltaTable
+
+    ledger.flush(settings, catalog)
+    found: dict[str, int] = {}
+    for name, at, rows in query.run(settings, catalog, _ASIDE).rows if "_commits" in query.names(settings, catalog) else ():
+        if name not in catalog.tables or catalog.kind(table := catalog.table(name)) != "record":
+            continue
+        path = str(table_path(settings, table, "quarantine"))
+        made = DeltaTable(path).metadata().created_time if DeltaTable.is_deltatable(path) else None
+        if made is None or datetime.fromisoformat(at).timestamp() * 1000 < made:
+            found[name] = found.get(name, 0) + rows
+    return found
+
+
+def declaration(catalog: Catalog, table: Table) -> dict[str, object]:
+    """What the declaration says, by name; what it leaves out is not there."""
+    facts = {
+        "layer": table.layer,
+        "kind": catalog.kind(table),
+        "pipeline": table.pipeline,
+        "owner": table.owner,
+        "inputs": [_input(catalog, name) for name in table.inputs],
+        "read by": [t.name for t in catalog if table.name in t.inputs],
+        "event time": catalog.event_time(table),
+        "delay": str(table.delay) if table.delay else "",
+        "window": str(table.window or ""),
+        "join": str(table.join or ""),
+        "duplicates": str(table.deduplicate or ""),
+        "keys": list(table.keys),
+        "late": table.late if catalog.is_derived(table) else "",
+        "partitions": table.grain if catalog.puts_aside(table) else "",
+        "tolerance": table.tolerance or "",
+        "metrics": list(table.metrics),
+        "expectations": [str(e) for e in table.expectations],
+        "fingerprint": table.fingerprint,
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def columns(settings: Settings, table: Table) -> dict[str, str]:
+    """The columns on disk and their types; none before the table is made."""
+    from deltalake import DeltaTable
+
+    path = table_path(settings, table)
+    if not (path / "_delta_log").is_dir():
+        return {}
+    return {f["name"]: _type(f["type"]) for f in json.loads(DeltaTable(str(path)).schema().to_json())["fields"]}
+
+
+def _input(catalog: Catalog, name: str) -> str:
+    source = catalog.sources.get(name)
+    if isinstance(source, KafkaSource):
+        return f"{name} (topic {source.topic})"
+    return f"{name} ({source.format} files)" if isinstance(source, FileSource) else name
+
+
+def _type(given: str | Mapping) -> str:
+    """A type of Delta's schema as SQL writes it."""
+    if isinstance(given, str):
+        return given
+    if given["type"] == "struct":
+        fields = ", ".join(f"{f['name']}: {_type(f['type'])}" for f in given["fields"])
+        return f"struct<{fields}>"
+    if given["type"] == "array":
+        return f"array<{_type(given['elementType'])}>"
+    return f"map<{_type(given['keyType'])}, {_type(given['valueType'])}>"

@@ -1,0 +1,30 @@
+"""Names of the columns that the library adds to those of a user.
+
+Some are stored with each row. Others are added while it computes, and taken away again: no column of a user has such a name. What
+a table's function returns has no name with a leading `_` (`plan` refuses it); what it reads, and makes on the way, may.
+"""
+
+from collections.abc import Iterable
+
+ARRIVAL = "_arrival"
+ARRIVAL_TYPE = "struct<watermark:timestamp,topic:string,partition:int,offset:bigint,time:timestamp>"
+PARTITION = "_partition"
+ORIGIN = "_origin"
+WINDOW = "window"
+INGESTION = "ingestion_time"  # a record whose event time this is gets it as a column: the time of arrival
+SOURCE_ORDER = ("time", "topic", "partition", "offset")
+REACH = "lakehouse.reach"  # metadata of `_arrival` behind a process function: microseconds that its state may outlive a row
+RECORD = "_record"  # what a row was parsed from: struct<topic, key, value, partition, offset, timestamp, problem>
+REASON = "_reason"  # of a judged row: why it is put aside; null for a good one
+QUARANTINE = f"reason STRING, value BINARY, key BINARY, {ARRIVAL} {ARRIVAL_TYPE}, {ORIGIN} STRING, {PARTITION} STRING"
+_PREFIX = "__lakehouse_"
+
+
+def helper(name: str) -> str:
+    """The column that holds `name`, beside columns of the user's."""
+    return f"{_PREFIX}{name}"
+
+
+def reserved(names: Iterable[str]) -> list[str]:
+    """Those of the names that a helper column might have; Spark tells upper from lower case in no name."""
+    return [name for name in names if name.lower().startswith(_PREFIX)]

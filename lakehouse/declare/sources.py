@@ -1,0 +1,117 @@
+"""What tables are computed from: topics of Kafka, and files."""
+
+import inspect
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+from lakehouse.declare import columns
+from lakehouse.durations import duration
+from lakehouse.errors import DeclarationError
+
+ValueFormat = Literal["json", "text"]
+_TEXT = re.compile(r"\s*\w+\s+STRING(\s+NOT\s+NULL)?\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSource:
+    """A topic of JSON objects or of text. Columns marked NOT NULL in `schema` are required, else: quarantine."""
+
+    topic: str
+    schema: str
+    format: ValueFormat = "json"
+    require_key: bool = False
+    contract: bool = False
+    max_bytes: int = 1 << 20
+    max_ahead: timedelta = timedelta(minutes=5)
+    not_before: datetime = datetime(2000, 1, 1, tzinfo=UTC)
+    idle_after: timedelta = timedelta(seconds=30)
+    key: str = ""
+    name: str = ""
+
+
+def kafka(
+    topic: str,
+    *,
+    schema: str,
+    format: ValueFormat = "json",
+    require_key: bool = False,
+    contract: bool = False,
+    max_bytes: int = 1 << 20,
+    max_ahead: str | timedelta = "5 minutes",
+    not_before: datetime = datetime(2000, 1, 1, tzinfo=UTC),
+    idle_after: str | timedelta = "30 seconds",
+    key: str = "",
+) -> KafkaSource:
+    """A topic, declared once.
+
+    `schema` is Spark DDL. Values are JSON objects of it or, with `format="text"`, text as it is: the one STRING column
+    of the schema. A record goes to quarantine when its value is empty, larger than `max_bytes`, not UTF-8, not a JSON
+    object of that schema, without its key if `require_key`, or when its event time is missing, before `not_before`, or
+    ahead of the record's own timestamp by more than `max_ahead`. With a `contract` also when it has fields that the schema
+    does not name: what a producer adds or renames is told, where else it would be null or not seen. A partition silent for
+    `idle_after` while another is not no longer holds back the watermark.
+
+    `key` is for a compacted topic: it names the STRING column that is the record's key. A record without a value then deletes
+    that key: a row of the key and nulls. Two columns are added: `deleted`, and `sent`, the record's own timestamp, which is
+    the only time that a deletion has. Raises DeclarationError.
+    """
+    one_of("format", format, ("json", "text"))
+    _check_names(schema)
+    if format == "text" and not _TEXT.fullmatch(schema):
+        raise DeclarationError(
+            f"schema={schema!r}, format='text': text is one column, a STRING; write for example 'line STRING NOT NULL'"
+        )
+    if contract and format == "text":
+        raise DeclarationError("contract=True, format='text': text has no fields to agree on; leave the contract out")
+    if key and (format != "json" or not re.search(rf"(^|,)\s*{re.escape(key)}\s+STRING\b", schema, re.IGNORECASE)):
+        raise DeclarationError(f"key={key!r}, schema={schema!r}: the key is text; name a STRING column of a JSON schema")
+    if not_before.tzinfo is None:
+        raise DeclarationError(f"not_before={not_before}: an instant needs its time zone; add tzinfo=UTC")
+    return KafkaSource(
+        topic, schema, format, require_key, contract, max_bytes, duration(max_ahead, "max_ahead"), not_before,
+        duration(idle_after, "idle_after"), key,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource:
+    """Files that change seldom: read whole, as a snapshot."""
+
+    path: str
+    schema: str
+    format: str = "csv"
+    name: str = ""
+    header: bool = True
+
+
+def files(path: str, *, schema: str, format: str = "csv", header: bool = True) -> FileSource:
+    """Files read whole; a relative `path` is relative to the module that declares them.
+
+    Each CSV file begins with a header line, which names the columns of the schema in their order; with header=False none does.
+    Raises DeclarationError.
+    """
+    if not header and format != "csv":
+        raise DeclarationError(f"header=False, format={format!r}: only CSV files have a header line; leave it out")
+    _check_names(schema)
+    module_file = inspect.stack()[1].frame.f_globals.get("__file__", "")
+    absolute = path if "://" in path or path.startswith("/") else str(Path(module_file).resolve().parent / path)
+    return FileSource(absolute, schema, format, header=header)
+
+
+Source = KafkaSource | FileSource
+
+
+def _check_names(schema: str) -> None:
+    if unusable := columns.reserved(re.findall(r"\w+", schema)):
+        raise DeclarationError(
+            f"schema, column={unusable[0]}: names that begin so are those of columns that the library adds while it computes; "
+            "name it otherwise where it is sent or written"
+        )
+
+
+def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise DeclarationError(f"{name}={value!r}: one of {', '.join(allowed)}")

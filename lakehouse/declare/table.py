@@ -1,0 +1,238 @@
+"""The one concept: a table, declared once, run live and bounded.
+
+    ad_topic = kafka("ad-events", schema="ad_id STRING NOT NULL, event_type STRING, event_time STRING NOT NULL")
+
+    @table(layer="bronze", event_time="event_time", delay="5 seconds")
+    def ad_events(ad_topic: DataFrame) -> DataFrame:
+        return ad_topic.withColumn("event_time", timestamp_millis(col("event_time").try_cast("long")))
+
+    @table(layer="gold", window=tumbling("10 seconds"), keys=["campaign_id"], late="redirect")
+    def campaign_views(ad_events: DataFrame, campaigns: DataFrame) -> DataFrame:
+        views = ad_events.where("event_type = 'view'").join(broadcast(campaigns), "ad_id")
+        return views.groupBy("window", "campaign_id").agg(count("*").alias("views"))
+
+A table's inputs are its function's parameter names: sources or other tables, of any loaded module. Declaring is cheap:
+nothing here needs a session, a broker or Great Expectations. `lakehouse.declare.catalog` checks the graph.
+"""
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from string import Formatter
+from types import FunctionType
+from typing import TYPE_CHECKING, Literal
+
+from lakehouse.declare import code_version
+from lakehouse.declare.expectations import Expectation, expect
+from lakehouse.declare.sources import files, kafka, one_of
+from lakehouse.declare.windows import (
+    Duplicates,
+    Interval,
+    Window,
+    count,
+    duplicates,
+    interval,
+    session,
+    sliding,
+    tumbling,
+)
+from lakehouse.durations import duration
+from lakehouse.errors import DeclarationError
+from lakehouse.ranges import GRAINS, Grain
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["count", "duplicates", "expect", "files", "interval", "kafka", "session", "sliding", "sql_table", "table", "tumbling"]
+
+Layer = Literal["bronze", "silver", "gold"]
+LatePolicy = Literal["drop", "redirect", "update"]
+Keeps = Literal["", "state", "history"]
+_LABEL = re.compile("[a-zA-Z][a-zA-Z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One declared Delta table; made by `@table`, completed (pipeline) by the catalog. Call it to run its function."""
+
+    name: str
+    layer: Layer
+    transformation: Callable[..., "DataFrame"] = field(repr=False)
+    inputs: tuple[str, ...]
+    event_time: str = ""
+    delay: timedelta = timedelta(0)
+    window: Window | None = None
+    keys: tuple[str, ...] = ()
+    late: LatePolicy = "redirect"
+    expectations: tuple[Expectation, ...] = ()
+    grain: Grain = "hour"
+    owner: str = ""
+    tolerance: float = 0.0
+    pipeline: str = ""
+    early: timedelta = timedelta(0)
+    deduplicate: Duplicates | None = None
+    proof: bool = True
+    metrics: tuple[str, ...] = ()
+    stale_after: timedelta = timedelta(0)  # zero: the settings' bound
+    sql: str = ""  # the query, if the transformation was declared as one
+    join: Interval | None = None
+    keeps: Keeps = ""
+    as_of: bool = False  # completed by the catalog: whether it reads a history
+
+    def __call__(self, *inputs: "DataFrame", **named: "DataFrame") -> "DataFrame":
+        return self.transformation(*inputs, **named)
+
+    @property
+    def description(self) -> str:
+        return inspect.getdoc(self.transformation) or ""
+
+    @property
+    def code(self) -> str:
+        """What was written: the query, or the function with its decorator."""
+        return self.sql or inspect.getsource(self.transformation)
+
+    @property
+    def by_neighbours(self) -> bool:
+        """Whether other rows decide what a row is computed with: then it is late by its own event time."""
+        windowed = self.window is not None and self.window.kind in ("session", "count")
+        return windowed or self.as_of or self.join is not None
+
+    @property
+    def after(self) -> timedelta:
+        """How far its frontier stays behind the watermark."""
+        return self.join.after if self.join else timedelta(0)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the declaration: the code it runs (comments and docstrings apart) and every setting that decides rows.
+
+        The code is the function and what it uses of the same module, functions and constants; or the query.
+        """
+        code = self.transformation
+        parts = [" ".join(self.sql.split())] if self.sql else [*code_version.dumped(code), *code_version.constants(code)]
+        decided = (self.event_time, self.delay, self.window, self.keys, self.late, self.grain, self.expectations)
+        decided += tuple(each for each in (self.deduplicate, self.join, self.keeps) if each)
+        return hashlib.sha256(repr((parts, decided)).encode()).hexdigest()[:16]
+
+
+def table(
+    *,
+    layer: Layer,
+    event_time: str = "",
+    delay: str | timedelta = "0 seconds",
+    window: Window | None = None,
+    keys: Sequence[str] = (),
+    late: LatePolicy = "redirect",
+    expectations: Sequence[Expectation] = (),
+    grain: Grain = "hour",
+    owner: str = "",
+    tolerance: float = 0.0,
+    early: str | timedelta = "0 seconds",
+    deduplicate: Duplicates | None = None,
+    proof: bool = True,
+    metrics: Sequence[str] = (),
+    stale_after: str | timedelta = "0 seconds",
+    join: Interval | None = None,
+    keeps: Keeps = "",
+) -> Callable[[FunctionType], Table]:
+    """Declares the table that a pure `DataFrame -> DataFrame` function computes.
+
+    A record (a table read straight from a topic) names its `event_time` column and the `delay` by which its watermark
+    follows the latest event time; with event_time="ingestion_time" that is the time of arrival, as it was recorded.
+    A `window` table groups by the column `window` and lists its other `keys`. `early` keeps `<table>__early`: what open
+    windows hold so far, refreshed that often. `deduplicate` takes `duplicates(...)` out of a row table's input, `join` lets
+    it join that with itself within an `interval(...)`. `keeps` makes of a record a table with one row for each of the `keys`
+    ("state": the function groups by them) or for each version of one ("history": valid_from, valid_to). `late` says what
+    happens to rows that miss their window: `redirect` keeps them in view as `<table>__late`, `drop` counts them only, `update`
+    has bounded runs compute what they missed again, once its partition has closed. `tolerance` is the relative difference of
+    doubles that still counts as equal. proof=False allows what two runs may differ by (clocks, random numbers, the order of
+    rows), which is refused otherwise; such ranges stay UNPROVABLE. `metrics` are columns of numbers that `lakehouse metrics`
+    shows of the window that closed last, a series for each key. `stale_after` is this table's LAKEHOUSE_STALE_AFTER. Raises
+    DeclarationError.
+    """
+    one_of("layer", layer, ("bronze", "silver", "gold"))
+    one_of("late", late, ("drop", "redirect", "update"))
+    one_of("grain", grain, tuple(GRAINS))
+    one_of("keeps", keeps, ("", "state", "history"))
+    _shown_as_metrics(metrics, window, keys)
+
+    def declare(function: FunctionType) -> Table:
+        return Table(
+            name=_named(function.__name__), layer=layer, transformation=function, inputs=_inputs(function), event_time=event_time,
+            delay=duration(delay, "delay"), window=window, keys=tuple(keys), late=late, expectations=tuple(expectations),
+            grain=grain, owner=owner, tolerance=tolerance, early=duration(early, "early"), deduplicate=deduplicate, proof=proof,
+            metrics=tuple(metrics), stale_after=duration(stale_after, "stale_after"), join=join, keeps=keeps,
+        )  # fmt: skip
+
+    return declare
+
+
+def sql_table(name: str, query: str, *, description: str = "", **declared: object) -> Table:
+    """Declares the table that a SQL query computes; `declared` is what `table` takes. Raises DeclarationError.
+
+        campaign_clicks = sql_table(
+            "campaign_clicks",
+            "SELECT window, campaign_id, count(*) AS clicks FROM {ad_events} JOIN {campaigns} USING (ad_id) "
+            "WHERE event_type = 'click' GROUP BY window, campaign_id",
+            layer="gold", window=tumbling("10 seconds"), keys=["campaign_id"],
+        )
+
+    Inputs stand in braces; a brace of SQL's own is written twice. The query is Spark's SQL, and the same rules hold as
+    for a function: it keeps `_arrival` in a row table, and groups by `window` in a window table.
+    """
+    try:
+        found = [field for _, field, _, _ in Formatter().parse(query) if field is not None]
+    except ValueError as err:
+        raise DeclarationError(f"table={name}, query: {err}; write a brace that is not an input's twice") from err
+    inputs = tuple(dict.fromkeys(found))
+    if unusable := [each for each in inputs if not each.isidentifier()]:
+        raise DeclarationError(f"table={name}, input={unusable[0]!r}: inputs are names in braces, such as {{ad_events}}")
+    if not inputs:
+        raise DeclarationError(f"table={name}: the query names no input; write it in braces, such as FROM {{ad_events}}")
+
+    def transformation(**frames: "DataFrame") -> "DataFrame":
+        return next(iter(frames.values())).sparkSession.sql(query, **frames)
+
+    parameters = [inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in inputs]
+    transformation.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    transformation.__name__, transformation.__doc__ = name, description
+    transformation.__module__ = inspect.stack()[1].frame.f_globals["__name__"]
+    return replace(table(**declared)(transformation), sql=query)  # type: ignore[arg-type]
+
+
+def _shown_as_metrics(metrics: Sequence[str], window: Window | None, keys: Sequence[str]) -> None:
+    if not metrics:
+        return
+    if window is None or window.kind not in ("tumbling", "sliding"):
+        raise DeclarationError(
+            f"metrics={list(metrics)}, window={window}: they are shown of the window that closed last, which only windows of "
+            "fixed size have for all keys; declare them on a tumbling or sliding window that reads this table"
+        )
+    if unusable := [name for name in (*metrics, *keys) if not _LABEL.fullmatch(name)]:
+        raise DeclarationError(
+            f"metrics={list(metrics)}, column={unusable[0]!r}: it becomes the name of a metric or label, so letters, digits "
+            "and '_', a letter first; rename the column"
+        )
+
+
+def _named(name: str) -> str:
+    if "__" in name or name.startswith("_") or not name.isidentifier():
+        raise DeclarationError(
+            f"table={name}: '__' marks side tables (quarantine, late), a leading '_' the ledger, and the rest is a Python "
+            "name; rename it"
+        )
+    return name
+
+
+def _inputs(function: FunctionType) -> tuple[str, ...]:
+    parameters = inspect.signature(function).parameters.values()
+    unusable = [p.name for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) or p.default is not p.empty]
+    if unusable or not parameters:
+        raise DeclarationError(
+            f"table={function.__name__}: its parameters name its inputs, at least one, without defaults or * "
+            f"(found {', '.join(unusable) or 'none'})"
+        )
+    return tuple(p.name for p in parameters)

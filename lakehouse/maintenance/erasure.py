@@ -1,0 +1,159 @@
+"""Erasure: rows taken out of a record for good, and out of all that was computed from them.
+
+The record is rewritten without them, in one commit; each table computed from it is computed again where it may hold something
+of them, inputs first; then the files and versions that had them are removed. Only what is closed is erased, and what every
+stream has read: the live runs go on as they were. Nothing brings the rows back, for everything is computed from the record.
+"""
+
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.declare.columns import ARRIVAL, INGESTION, PARTITION
+from lakehouse.declare.table import Table
+from lakehouse.errors import JobError, RangeError
+from lakehouse.maintenance import propagate, upkeep
+from lakehouse.maintenance.quarantine import of_other_topics, put_aside
+from lakehouse.maintenance.upkeep import Place
+from lakehouse.ranges import Range, partition_range, text
+from lakehouse.storage import delta_log, delta_writer
+from lakehouse.storage.lake import Lake
+from lakehouse.stream import early_results
+
+_POSITION = ("topic", "partition", "offset", "time")  # a topic that was made again has its offsets again
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """What is erased, or was: how many rows, and which ranges of which tables are computed again without them."""
+
+    table: str
+    hours: Mapping[datetime, int]  # of event time -> how many rows
+    quarantined: int  # of the rows put aside
+    undecoded: int  # rows put aside of whose columns none can be read, so that they cannot be judged
+    arrivals: tuple[str, ...]  # the record's partitions that hold them
+    follow: Mapping[str, tuple[Range, ...]]
+
+    @property
+    def rows(self) -> int:
+        return sum(self.hours.values())
+
+
+def planned(lake: Lake, record: Table, where: str) -> Erasure:
+    """What `erase` would do, refusing what it would refuse; changes nothing. Raises RangeError, JobError."""
+    kind = lake.catalog.kind(record)
+    if kind != "record":
+        raise RangeError(f"table={record.name}: it is computed ({kind} table), so its rows come back; erase them in its record")
+    if kept := [t.name for t in lake.catalog.keyed if t.name in lake.catalog.downstream(record)]:
+        raise RangeError(
+            f"table={record.name}: {', '.join(kept)} keep what its rows added up to, and what was joined with it may be of any "
+            "later time; erasing does not reach these yet, so nothing was erased"
+        )
+    try:
+        matched, (aside, undecoded) = lake.read(record).where(where), _put_aside(lake, record, where)
+    except (AnalysisException, ParseException) as err:
+        said = str(err).splitlines()[0]
+        raise RangeError(f"where={where!r}: a condition on the columns of {record.name} ({said}); correct it") from err
+    moment = lake.catalog.event_time(record)
+    found = matched.groupBy(PARTITION, F.date_trunc("hour", moment).alias("hour")).count().collect()
+    hours: Counter[datetime] = Counter()
+    for each in found:
+        hours[each["hour"].astimezone(UTC)] += each["count"]
+    held = [each[PARTITION] for each in aside.collect()]
+    arrivals = sorted({each[PARTITION] for each in found} | set(held))
+    erasure = Erasure(record.name, dict(hours), len(held), undecoded, tuple(arrivals), propagate.spans(lake, record, hours))
+    _check_over(record, erasure)
+    _check_read(lake, record, erasure)
+    return erasure
+
+
+def erase(lake: Lake, record: Table, where: str) -> Erasure:
+    """Erases the rows of the record that meet the condition. Run again, it does what is left, after a crash say."""
+    erasure = planned(lake, record, where)
+    if erasure.arrivals:
+        _rewrite(lake, record, where, erasure)
+    propagate.follow(lake, erasure.follow)
+    _forget(lake, record, list(erasure.arrivals))
+    for name, spans in erasure.follow.items():
+        table = lake.catalog.table(name)
+        _forget(lake, table, [p for span in spans for p in span.partitions(table.grain)])
+    return erasure
+
+
+def _put_aside(lake: Lake, record: Table, where: str) -> tuple[DataFrame, int]:
+    """The rows put aside that meet the condition as far as their value can be decoded: partition and position of each."""
+    rows = put_aside(lake, record, judged=False)
+    known = [F.col(c).cast("string") for c in rows.columns if not c.startswith("_") and c != INGESTION]
+    undecoded = rows.where(F.coalesce(*known).isNull()).count() + sum(of_other_topics(lake, record).values())
+    position = (F.col(f"{ARRIVAL}.{name}").alias(name) for name in _POSITION)
+    return rows.where(where).select(PARTITION, *position), undecoded
+
+
+def _check_over(record: Table, erasure: Erasure) -> None:
+    """Raises RangeError if rows still arrive where the rows are."""
+    if erasure.arrivals and (over := partition_range(erasure.arrivals[-1], record.grain).end) > datetime.now(UTC):
+        raise RangeError(
+            f"table={record.name}, arrived until {text(over)}: the live run still writes to that {record.grain}; erase them then"
+        )
+
+
+def _check_read(lake: Lake, record: Table, erasure: Erasure) -> None:
+    """Raises JobError if a stream may still read files that will be gone."""
+    touched = {record.name: set(erasure.arrivals)}
+    for name, spans in erasure.follow.items():
+        touched[name] = {p for span in spans for p in span.partitions(lake.catalog.table(name).grain)}
+    for name, partitions in touched.items():
+        table = lake.catalog.table(name)
+        if lake.catalog.kind(table) == "window":
+            continue  # no stream reads one
+        last = delta_log.last_streamed(lake.path(table), partitions) if partitions else -1
+        behind = {w: v for w, v in upkeep.needed(lake.settings, lake.catalog, table).items() if v <= last}
+        if behind:
+            raise JobError(
+                f"table={name}, version={last}: {', '.join(sorted(behind))} may still read these rows from it (once more, after "
+                "a restart); run this again when its stream has gone on by two micro-batches"
+            )
+
+
+def _rewrite(lake: Lake, record: Table, where: str, erasure: Erasure) -> None:
+    """The record and its quarantine without the rows; neither commit nor journal names the condition, which may tell who."""
+    arrivals = list(erasure.arrivals)
+    metadata = {"run": uuid.uuid4().hex, "fingerprint": record.fingerprint, "erased": erasure.rows}
+    if erasure.quarantined:
+        stored = lake.read(record, side="quarantine").where(F.col(PARTITION).isin(arrivals))
+        gone = _put_aside(lake, record, where)[0].select(F.struct(*_POSITION).alias("_position"))
+        position = F.struct(*(F.col(f"{ARRIVAL}.{name}") for name in _POSITION))
+        kept = stored.withColumn("_position", position).join(F.broadcast(gone), "_position", "left_anti").drop("_position")
+        delta_writer.replace(kept, lake.path(record, "quarantine"), arrivals, metadata)
+    if not erasure.rows:
+        return
+    # noted before it is done: of a run that is killed in between the next finds no rows, but what was computed from them
+    propagate.note(lake, record, delta_writer.version(lake.path(record)) + 1, erasure.hours, written=False)
+    kept = lake.read(record).where(F.col(PARTITION).isin(arrivals) & ~F.coalesce(F.expr(where), F.lit(False)))
+    delta_writer.replace(kept, lake.path(record), arrivals, metadata)
+
+
+def _forget(lake: Lake, table: Table, partitions: list[str]) -> None:
+    """Removes what only older versions had of closed partitions, and those versions as far as nobody needs them."""
+    if not partitions:
+        return
+    for place in upkeep.places(lake.settings, lake.catalog, table):
+        delta_writer.purge(place.path, partitions)
+        upkeep.forget(place)
+    if table.early and (lake.path(table, "early") / "_delta_log").is_dir():
+        _forget_early(lake, table, partitions)
+
+
+def _forget_early(lake: Lake, table: Table, partitions: list[str]) -> None:
+    """Early results are of what is open and show nothing of it, but those that a killed job left, and older versions."""
+    if not lake.read(table, side="early").where(F.col(PARTITION).isin(partitions)).isEmpty():
+        early_results.settle(lake, table)
+    path = lake.path(table, "early")
+    delta_writer.tidy(path, 0)
+    upkeep.forget(Place(f"{table.name}__early", path, lambda _: False, {}))

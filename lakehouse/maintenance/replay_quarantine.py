@@ -1,0 +1,117 @@
+"""Re-injection: rows that a record put aside, judged again by its present declaration, and put in if they are good now.
+
+A parser was mended, or an expectation changed. The rows go through the same function as at their arrival, keep that
+arrival, so that they are as late as they were, and enter as a bounded run's: no stream takes them for new. What was
+computed from their hours is computed again, inputs first.
+"""
+
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse import ranges
+from lakehouse.declare.columns import ARRIVAL, ORIGIN, PARTITION, REASON
+from lakehouse.declare.table import Table
+from lakehouse.errors import RangeError
+from lakehouse.maintenance import propagate
+from lakehouse.maintenance.quarantine import of_other_topics, put_aside
+from lakehouse.ranges import EPOCH, Range
+from lakehouse.storage import delta_writer
+from lakehouse.storage.journal import frontier
+from lakehouse.storage.lake import Lake
+from lakehouse.transform import judged_rows, lateness
+
+_HOUR = timedelta(hours=1)
+_POSITION = ("topic", "partition", "offset", "time")  # a topic that was made again has its offsets again
+
+
+@dataclass(frozen=True, slots=True)
+class Reinjection:
+    """What is put in, or was: how many rows, what stays aside, and which ranges of which tables are computed again."""
+
+    table: str
+    hours: Mapping[datetime, int]  # of event time -> how many rows
+    waiting: int  # good now, but what reads them has not closed yet, or the hour of their arrival is not over
+    bad: Mapping[str, int]  # reason -> rows that stay aside
+    arrivals: tuple[str, ...]  # the record's partitions that they are put into
+    follow: Mapping[str, tuple[Range, ...]]
+
+    @property
+    def rows(self) -> int:
+        return sum(self.hours.values())
+
+
+def planned(lake: Lake, record: Table) -> Reinjection:
+    """What `reinject` would do; changes nothing. Raises RangeError."""
+    return _planned(lake, record, _judged(lake, record), _taken(lake, record))
+
+
+def reinject(lake: Lake, record: Table) -> Reinjection:
+    """Puts in what is good now. Run again, it does what is left, after a crash say: no row is put in twice."""
+    judged, taken = _judged(lake, record).persist(), _taken(lake, record)
+    try:
+        found = _planned(lake, record, judged, taken)
+        if found.rows:
+            _put_in(lake, record, judged.where(taken), found)
+    finally:
+        judged.unpersist()
+    propagate.follow(lake, found.follow)
+    return found
+
+
+def _judged(lake: Lake, record: Table) -> DataFrame:
+    if (kind := lake.catalog.kind(record)) != "record":
+        raise RangeError(
+            f"table={record.name}: what a {kind} table puts aside is computed from its input; a backfill judges it again"
+        )
+    return put_aside(lake, record).withColumn(ORIGIN, F.lit("bounded"))
+
+
+def _taken(lake: Lake, record: Table) -> Column:
+    """Whether a row is good, and all that is computed from its hour has closed; of what still arrives nothing is taken."""
+    derived = propagate.derived(lake, record)
+    closed = min((frontier(lake.settings, table) or EPOCH for table in derived), default=datetime.now(UTC))
+    hour = Range(EPOCH, EPOCH + _HOUR)
+    reach = max((lateness.reached(table, hour).end - hour.end for table in derived), default=timedelta(0))
+    over = ranges.floor(closed - reach, timedelta(days=1) if any(t.grain == "day" for t in derived) else _HOUR)
+    now = datetime.now(UTC).strftime(ranges.partition_format(record.grain))
+    return F.col(REASON).isNull() & (F.col(lake.catalog.event_time(record)) < F.lit(over)) & (F.col(PARTITION) < now)
+
+
+def _planned(lake: Lake, record: Table, judged: DataFrame, taken: Column) -> Reinjection:
+    hour = F.date_trunc("hour", lake.catalog.event_time(record))
+    found = judged.groupBy(
+        F.when(taken, hour).alias("hour"), F.when(taken, F.col(PARTITION)).alias("arrived"), F.col(REASON).alias("reason"),
+    ).count().collect()  # fmt: skip
+    hours: Counter[datetime] = Counter()
+    bad: Counter[str] = Counter()
+    for each in found:
+        if each["hour"]:
+            hours[each["hour"].astimezone(UTC)] += each["count"]
+        if each["reason"]:
+            bad[each["reason"]] += each["count"]
+    for topic, rows in of_other_topics(lake, record).items():
+        bad[f"topic {topic} is no input of the table any more"] += rows
+    waiting = sum(each["count"] for each in found if not each["hour"] and not each["reason"])
+    arrivals = sorted({each["arrived"] for each in found if each["arrived"]})
+    return Reinjection(record.name, dict(hours), waiting, dict(bad), tuple(arrivals), propagate.spans(lake, record, hours))
+
+
+def _put_in(lake: Lake, record: Table, rows: DataFrame, found: Reinjection) -> None:
+    """Rows, then the journal's lines, then they are no longer put aside: what a crash leaves undone is done by the next run."""
+    arrivals, run = list(found.arrivals), uuid.uuid4().hex
+    metadata = {"run": run, "fingerprint": record.fingerprint, "put in": found.rows}
+    position = F.struct(*(F.col(f"{ARRIVAL}.{name}") for name in _POSITION)).alias("_position")
+    there = lake.read(record).where(F.col(PARTITION).isin(arrivals) & (F.col(ORIGIN) == "bounded")).select(position)
+    missing = judged_rows.good(rows).withColumn("_position", position).join(there, "_position", "left_anti").drop("_position")
+    version = delta_writer.append(missing, lake.path(record), f"bounded:{run}", 0, metadata)
+    propagate.note(lake, record, version, found.hours, written=True)
+    aside = lake.read(record, side="quarantine").where(F.col(PARTITION).isin(arrivals))
+    good = rows.select(position)
+    kept = aside.withColumn("_position", position).join(good, "_position", "left_anti").drop("_position")
+    delta_writer.replace(kept, lake.path(record, "quarantine"), arrivals, metadata)

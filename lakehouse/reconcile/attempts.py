@@ -1,0 +1,71 @@
+"""That a reconciliation has begun, and why it failed: without it a crash would look as if nobody had asked.
+
+`_ledger/<table>.proving.json` is there from the beginning of a reconciliation until one has ended with a verdict.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from lakehouse.declare.table import Table
+from lakehouse.errors import RangeError
+from lakehouse.ranges import Range
+from lakehouse.settings import Settings
+from lakehouse.storage.certificates import Certificate
+from lakehouse.storage.commits import LEDGER
+from lakehouse.storage.files import replace_file
+
+
+def failed(settings: Settings, table: Table) -> str:
+    """Why the last reconciliation of a table ended without a verdict, or that it has not ended; empty if it gave one."""
+    noted = _read(_path(settings, table))
+    if noted is None:
+        return ""
+    why = noted["why"] or "it did not end, or goes on"
+    return f"the reconciliation of {noted['range'] or 'all that is closed'} that began at {noted['at']} gave no verdict: {why}"
+
+
+def _path(settings: Settings, table: Table) -> Path:
+    return settings.root / LEDGER / f"{table.name}.proving.json"
+
+
+@contextmanager
+def noting_failure(settings: Settings, table: Table, span: Range | None) -> Iterator[list[Certificate]]:
+    """Keeps on disk that a reconciliation has begun, and why it failed, until one ends with a verdict; yields where that goes.
+
+    What is refused with a RangeError, or lies ahead of the frontier, tells nothing.
+    """
+    path = _path(settings, table)
+    noted = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "range": str(span) if span else "", "why": ""}
+    before = _read(path)
+    replace_file(path, noted)
+    found: list[Certificate] = []
+    try:
+        yield found
+    except RangeError:
+        _put_back(path, before)
+        raise
+    except Exception as err:
+        why = " ".join(str(err).split("\n")[:2])[:500]
+        replace_file(path, noted | {"why": f"{type(err).__name__}: {why}"})
+        raise
+    _put_back(path, before if all(c.verdict == "NOT_YET" for c in found) else None)
+
+
+def _put_back(path: Path, before: dict | None) -> None:
+    if before is None:
+        path.unlink(missing_ok=True)
+    else:
+        replace_file(path, before)
+
+
+def _read(path: Path) -> dict | None:
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text())
+        return {name: str(found[name]) for name in ("at", "range", "why")}
+    except (ValueError, TypeError, KeyError):
+        return {"at": "a time not known", "range": "", "why": f"{path} cannot be read"}

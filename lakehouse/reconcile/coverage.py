@@ -1,0 +1,231 @@
+"""How much of a table's history is proven, and which partitions are to be proven next: by logs and certificates, without Spark.
+
+A partition is computed again only if that can tell something new.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from lakehouse.declare.catalog import Catalog, table_path
+from lakehouse.declare.columns import ORIGIN, PARTITION
+from lakehouse.declare.table import Table
+from lakehouse.ranges import EPOCH, GRAINS, Range, floor, joined, partition_format, partition_range
+from lakehouse.reconcile.invalidation import Mark, emptied, look
+from lakehouse.settings import Settings
+from lakehouse.storage import delta_log
+from lakehouse.storage.certificates import Certificate, Verdict, certificates
+from lakehouse.storage.journal import frontier
+
+MOST = 200  # partitions of a table that are asked for at once
+_INSTANT = timedelta(microseconds=1)
+_SAMPLED_AFTER = timedelta(days=1)  # what is proven is proven again, one partition at a time, but not sooner
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the Delta log says of one partition: its rows, and whether a bounded run wrote any of them."""
+
+    rows: int = 0
+    by_bounded: bool = False
+
+    @property
+    def origin(self) -> str:
+        return "bounded" if self.by_bounded else "live"
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A partition of which the table's log names files that are not on disk: the first of them, and the rows that they held."""
+
+    partition: str
+    file: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A closed partition that is to be proven, and why."""
+
+    partition: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of a table's closed history is proven."""
+
+    table: str
+    partitions: int  # closed ones, from the first row on
+    proven: int  # the last verdict is EQUAL, and nothing was changed since
+    proven_now: int  # under the present declaration; the others under the one that made them
+    oldest_unproven: datetime | None  # the start of the first partition that is not proven
+    different: tuple[Certificate, ...]  # the last verdict of these is DIFFERENT
+    pending: tuple[str, ...]
+    unprovable: tuple[str, ...]
+    changed: tuple[Due, ...]  # since they were proven
+    seconds: float  # that proving took within the last day
+    lost: tuple[Lost, ...] = ()  # partitions of which a data file is not there
+    unknown: tuple[str, ...] = ()  # partitions that no certificate tells of
+    before_since: int = 0  # partitions that begin before `settings.since`: the schedules of Dagster leave them alone
+
+    @property
+    def share(self) -> float:
+        return self.proven / self.partitions if self.partitions else 0.0
+
+
+def stored(settings: Settings, table: Table) -> tuple[int, dict[str, Stored]]:
+    """The table's Delta version and what each of its partitions holds; (-1, {}) if it is not there."""
+    version = delta_log.latest(table_path(settings, table))
+    found: dict[str, Stored] = {}
+    for file in delta_log.files(table_path(settings, table), version) if version >= 0 else ():
+        key = file.get(f"partition.{PARTITION}", "")
+        before = found.get(key, Stored())
+        bounded = before.by_bounded or file.get(f"min.{ORIGIN}") == "bounded"  # sorts before "live"
+        found[key] = Stored(before.rows + (file["num_records"] or 0), bounded)
+    return version, found
+
+
+def lost(settings: Settings, table: Table) -> dict[str, Lost]:
+    """The partitions of which a data file is not there."""
+    path, found = table_path(settings, table), {}
+    for file in delta_log.lost(path, delta_log.files(path)):
+        key = file.get(f"partition.{PARTITION}", "")
+        before = found.get(key, Lost(key, file["path"], 0))
+        found[key] = Lost(key, before.file, before.rows + (file["num_records"] or 0))
+    return found
+
+
+def reasons(settings: Settings, table: Table, partitions: Iterable[str]) -> dict[str, Counter[str]]:
+    """Why the table has put rows of each of the partitions aside: reason -> rows."""
+    import pyarrow.compute as pc
+    from deltalake import DeltaTable
+
+    path, found = table_path(settings, table, "quarantine"), {key: Counter() for key in partitions}
+    if found and DeltaTable.is_deltatable(str(path)):
+        here = pc.field(PARTITION).isin(list(found))
+        rows = DeltaTable(str(path)).to_pyarrow_dataset().to_table(["reason", PARTITION], filter=here)
+        for row in rows.group_by(["reason", PARTITION]).aggregate([([], "count_all")]).to_pylist():
+            found[row[PARTITION]][row["reason"]] += row["count_all"]
+    return found
+
+
+def closed(
+    settings: Settings, table: Table, known: Iterable[str] = (), first: datetime | None = None
+) -> Range | None:
+    """The whole partitions from the table's first row, or the first of those `known`, to its frontier; None if none.
+
+    Not before `first`, by default `settings.since`.
+    """
+    ahead = frontier(settings, table)
+    if ahead is None:
+        return None
+    grain, first = GRAINS[table.grain], first or first_day(settings)
+    # Dagster does not know the partitions of the future, which a fast clock may close
+    end = floor(min(ahead, datetime.now(UTC)), grain)
+    if end <= first:
+        return None
+    _, found = stored(settings, table)
+    starts = [s for s in (partition_range(key, table.grain).start for key in {*found, *known}) if s >= first]
+    return Range(min(starts), end) if starts and min(starts) < end else None
+
+
+def latest(
+    settings: Settings, table: Table, verdict: Verdict | None = None, first: datetime = EPOCH
+) -> dict[str, Certificate]:
+    """The last certificate of each whole partition, from `first` on: whatever it says, or the last with that verdict.
+
+    NOT_YET is none: it says nothing of a partition.
+    """
+    found: dict[str, Certificate] = {}
+    grain = GRAINS[table.grain]
+    for certificate in certificates(settings, table):
+        start, end = floor(max(certificate.start, first) + grain - _INSTANT, grain), floor(certificate.end, grain)
+        if certificate.verdict == "NOT_YET" or verdict not in (None, certificate.verdict) or start >= end:
+            continue
+        found |= dict.fromkeys(Range(start, end).partitions(table.grain), certificate)
+    return found
+
+
+def due(settings: Settings, catalog: Catalog, table: Table) -> list[Due]:
+    """The closed partitions to prove now, in order, at most `MOST`; looks at what was changed since it was asked last.
+
+    New ones; those whose rows, or rows of their input, were changed since; those that are pending; those that were not
+    EQUAL under another declaration; and of the others the one whose proof is the oldest.
+    """
+    if not table.proof:
+        return []
+    known = latest(settings, table, None, first_day(settings))
+    keys, marks = _closed_and_changed(settings, catalog, table, known, first_day(settings))
+    gone = lost(settings, table)
+    found, settled = [], []
+    for key in keys:
+        last = known.get(key)
+        if last is None:
+            found.append(Due(key, "new"))
+        elif key in gone and last.verdict != "DIFFERENT":
+            found.append(Due(key, f"its data file {gone[key].file} is missing"))
+        elif key in marks:
+            found.append(Due(key, marks[key].why))
+        elif last.verdict == "PENDING":
+            found.append(Due(key, "it was PENDING"))
+        elif last.verdict == "DIFFERENT" and last.fingerprint != table.fingerprint:
+            found.append(Due(key, "it was DIFFERENT under another declaration"))
+        elif last.verdict == "EQUAL" and last.fingerprint == table.fingerprint:
+            settled.append((last.at, key))
+    if len(found) < MOST and settled and (oldest := min(settled))[0] < datetime.now(UTC) - _SAMPLED_AFTER:
+        found.append(Due(oldest[1], f"a sample, proven at {oldest[0]:%Y-%m-%dT%H:%MZ}"))
+    return sorted(found[:MOST], key=lambda each: each.partition)
+
+
+def coverage(settings: Settings, catalog: Catalog, table: Table) -> Coverage:
+    """The share of history that is proven, what differs, and what the proof cost within the last day.
+
+    Of all history, also of what lies before `settings.since`.
+    """
+    known = latest(settings, table)
+    keys, marks = _closed_and_changed(settings, catalog, table, known, EPOCH)
+    gone = lost(settings, table)
+    by_verdict: dict[str, list[str]] = {}
+    for key in keys:
+        verdict = "" if key not in known or key in marks else known[key].verdict
+        verdict = "" if key in gone and verdict == "EQUAL" else verdict
+        by_verdict.setdefault(verdict, []).append(key)
+    equal = by_verdict.get("EQUAL", [])
+    unproven = next((key for key in keys if key not in set(equal)), None)
+    since = datetime.now(UTC) - timedelta(days=1)
+    return Coverage(
+        table=table.name, partitions=len(keys), proven=len(equal),
+        proven_now=sum(known[key].fingerprint == table.fingerprint for key in equal),
+        oldest_unproven=partition_range(unproven, table.grain).start if unproven else None,
+        different=tuple(known[key] for key in by_verdict.get("DIFFERENT", [])),
+        pending=tuple(by_verdict.get("PENDING", [])), unprovable=tuple(by_verdict.get("UNPROVABLE", [])),
+        changed=tuple(Due(key, marks[key].why) for key in sorted(marks)),
+        seconds=sum(c.seconds for c in certificates(settings, table) if c.at > since),
+        lost=tuple(gone[key] for key in sorted(gone.keys() & set(keys))),
+        unknown=tuple(key for key in keys if key not in known),
+        before_since=sum(key < first_day(settings).strftime(partition_format(table.grain)) for key in keys),
+    )  # fmt: skip
+
+
+def _closed_and_changed(
+    settings: Settings, catalog: Catalog, table: Table, known: Mapping[str, Certificate], first: datetime
+) -> tuple[list[str], dict[str, Mark]]:
+    """The closed partitions in order, also those that somebody has emptied; and which of those proven were changed since."""
+
+    def keys(more: Iterable[str]) -> list[str]:
+        span = closed(settings, table, [*known, *more], first)
+        return list(span.partitions(table.grain)) if span else []
+
+    marks = look(settings, catalog, table, known, keys(()))
+    return keys(emptied(settings, table)), marks
+
+
+def ranges(found: Iterable[Due], table: Table) -> list[Range]:
+    """The partitions as ranges: neighbours are one."""
+    return joined(partition_range(each.partition, table.grain) for each in found)
+
+
+def first_day(settings: Settings) -> datetime:
+    return datetime.fromisoformat(settings.since).replace(tzinfo=UTC)

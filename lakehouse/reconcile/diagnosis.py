@@ -1,0 +1,90 @@
+"""Why a table differs from its bounded run: what its log, that of its input, the ledger and a second computation say."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from lakehouse.declare.table import Table
+from lakehouse.reconcile.coverage import latest
+from lakehouse.reconcile.invalidation import reaches, version_of
+from lakehouse.reconcile.provenance import Makers, makers
+from lakehouse.storage import delta_log
+from lakehouse.storage.delta_log import Change
+from lakehouse.storage.digest import EMPTY, Digest
+from lakehouse.storage.journal import dropped_by_spark
+from lakehouse.storage.lake import Lake
+
+LOST = "a data file is missing"
+BY_HAND = "rows changed by hand"
+TWICE = "a batch written twice"
+INPUT_BY_HAND = "input changed by hand"
+DROPPED = "rows dropped by Spark"
+NOT_DETERMINISTIC = "not deterministic"
+DIMENSION = "dimension changed"
+CODE = "code changed"
+UNKNOWN = "not known"
+
+
+def causes(
+    lake: Lake, table: Table, partitions: Sequence[str], computed: Mapping[str, Digest], again: Callable[[], Mapping[str, Digest]]
+) -> dict[str, str]:
+    """For each partition that differs the cause, as far as it can be known: the first that applies, and its evidence.
+
+    `computed` are digests of the bounded run, `again` computes it a second time.
+    """
+    if not partitions:
+        return {}
+    driving = lake.catalog.driving_input(table)
+    _, made_at = delta_log.made(lake.path(table))  # a certificate that is older tells of another table of that name
+    proven = {key: c for key, c in latest(lake.settings, table, "EQUAL").items() if key in partitions and c.at >= made_at}
+    wrote = {key: proven[key].version if key in proven else -1 for key in partitions}  # evidence is what came after that
+    read = {key: version_of(proven[key], driving) if key in proven else -1 for key in partitions}
+    column = lake.catalog.event_time(driving) if lake.catalog.kind(driving) == "record" else ""
+    own, inputs = _changes(lake, table, min(wrote.values())), _changes(lake, driving, min(read.values()), column)
+    made = makers(lake.settings, table, partitions)
+    second = again()
+
+    def cause(key: str) -> str:
+        here = [change for change in own if change.version > wrote[key] and key in change.partitions]
+        reached = [change for change in inputs if change.version > read[key] and reaches(change, driving, table, key)]
+        dropped = dropped_by_spark(lake.settings, table, proven[key].at if key in proven else None)
+        return (
+            _told(BY_HAND, (c for c in here if not c.app), "is by no run of this lakehouse")
+            or _told(TWICE, (c for c in here if c.again or (key in proven and c.live)), "is of a batch whose rows were there")
+            or _told(INPUT_BY_HAND, (c for c in reached if not c.ours), f"of {driving.name} is by no run of this lakehouse")
+            or (f"{DROPPED}: {dropped} since the last proof, which the gate had accepted" if dropped else "")
+            or _unsteady(computed.get(key, EMPTY), second.get(key, EMPTY))
+            or _others(table, made.get(key, Makers()))
+            or f"{UNKNOWN}: each commit on record is ours, and computed again it gives the same rows"
+        )
+
+    return {key: cause(key) for key in partitions}
+
+
+def lost(file: str) -> str:
+    """The cause where the table's log names a file that is not on disk."""
+    return f"{LOST}: {file} is named by the table's log and is not there; a repair computes its rows again"
+
+
+def _changes(lake: Lake, table: Table, after: int, column: str = "") -> list[Change]:
+    """Those later than `after`, as far back as the log goes."""
+    path = lake.path(table)
+    return delta_log.changes(path, max(after, delta_log.oldest(path) - 1), column) or []
+
+
+def _told(cause: str, found: Iterable[Change], what: str) -> str:
+    first = next(iter(found), None)
+    return f"{cause}: {first} {what}" if first else ""
+
+
+def _unsteady(first: Digest, second: Digest) -> str:
+    if first == second:
+        return ""
+    return f"{NOT_DETERMINISTIC}: computed twice from the same input, it gave {first} and {second}; mend it, or proof=False"
+
+
+def _others(table: Table, made: Makers) -> str:
+    """Whether its writers had other dimensions, or other code."""
+    if len(made.snapshots) > 1:
+        return f"{DIMENSION}: while it was written, from {dict(made.snapshots[0])} to {dict(made.snapshots[-1])}"
+    if others := [each for each in made.fingerprints if each != table.fingerprint]:
+        return f"{CODE}: written under declaration {', '.join(others)}, now {table.fingerprint}; a backfill brings it under this"
+    return ""

@@ -1,0 +1,176 @@
+"""Which proven partitions were changed since: by the logs of a table and of its input, looked at from where it was left off.
+
+`_ledger/<table>.proof.json` keeps up to which version each log was looked at, and what was found and is not proven since; and of
+each table its id, with the time since which another has its name, or an older copy its place.
+"""
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from lakehouse.declare.catalog import Catalog, table_path
+from lakehouse.declare.table import Table
+from lakehouse.ranges import partition_range
+from lakehouse.settings import Settings
+from lakehouse.storage import delta_log
+from lakehouse.storage.certificates import Certificate
+from lakehouse.storage.commits import LEDGER
+from lakehouse.storage.delta_log import Change
+from lakehouse.storage.files import alone, read_value, replace_file
+from lakehouse.transform import lateness
+
+
+def looked_at(settings: Settings, table: Table) -> dict[str, int]:
+    """Up to which version the log of `table` and that of its input were looked at."""
+    return _kept(settings, table).get("versions", {})
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A partition was changed by a version of the table, or (else -1) of its input."""
+
+    version: int
+    input: int
+    why: str
+
+    def holds(self, last: Certificate, driving: Table) -> bool:
+        """Whether the certificate is older than the change."""
+        return last.version < self.version or version_of(last, driving) < self.input
+
+    def with_(self, other: "Mark | None") -> "Mark":
+        """Both changes, told as this one."""
+        return self if other is None else Mark(max(self.version, other.version), max(self.input, other.input), self.why)
+
+
+def look(
+    settings: Settings, catalog: Catalog, table: Table, known: Mapping[str, Certificate], closed: Iterable[str]
+) -> dict[str, Mark]:
+    """The partitions changed since they were proven, with what the logs say since the last look; kept for the next.
+
+    `known`: the last certificates. Of `closed` partitions without one a change is kept, too: a proof may be under way that has
+    not seen it. A certificate from before the table, or its input, was made again or put back from a copy counts as changed.
+    What somebody removed is kept of every partition (`emptied`): one without a row left is none that the table has.
+    """
+    driving, candidates = catalog.driving_input(table), known.keys() | set(closed)
+    with alone(_lock(settings, table)):
+        versions, marks, gone_back = looked_at(settings, table), _marks(settings, table), set()
+        for each in (table, driving):
+            path, before = table_path(settings, each), versions.get(each.name)
+            now = delta_log.latest(path)
+            if before is not None and now < before:
+                marks.clear()  # they are by versions that are gone
+                gone_back.add(each.name)
+            if before is None:  # the first look: from the oldest certificate on
+                seen = (c.version if each is table else version_of(c, driving) for c in known.values())
+                before = min(seen, default=delta_log.oldest(path) if each is table else now)
+            if now > before:
+                column = catalog.event_time(each) if catalog.kind(each) == "record" else ""
+                for key, mark in _marked(delta_log.changes(path, before, column), each, table, candidates, now).items():
+                    marks[key] = mark.with_(marks.get(key))
+            versions[each.name] = now
+        marks = {key: mark for key, mark in marks.items() if key not in known or mark.holds(known[key], driving)}
+        kept = {key: [mark.version, mark.input, mark.why] for key, mark in sorted(marks.items())}
+        tables = _kept(settings, table).get("tables", {})
+        again = _made_again(settings, (table, driving), known, tables, gone_back)
+        replace_file(_path(settings, table), {"versions": versions, "marks": kept, "tables": tables})
+    return {key: mark for key, mark in marks.items() if key in known} | again
+
+
+def emptied(settings: Settings, table: Table) -> Set[str]:
+    """Partitions that were changed and are not proven since, by the last look: there may be no row left in them."""
+    return _marks(settings, table).keys()
+
+
+def _made_again(
+    settings: Settings,
+    tables: Iterable[Table],
+    known: Mapping[str, Certificate],
+    kept: dict[str, list[str]],
+    gone_back: Set[str],
+) -> dict[str, Mark]:
+    """The partitions whose certificate tells of another table of that name, or of one that is not there.
+
+    `kept`: name -> the table's id, since when certificates count, and its last commit when it was looked at; brought up to date.
+    `gone_back`: tables with fewer versions than at the last look.
+    """
+    found: dict[str, Mark] = {}
+    for each in tables:
+        entry = _present(table_path(settings, each), kept.get(each.name, ["", "", ""]), known, each.name in gone_back)
+        if entry is None:
+            found |= dict.fromkeys(known, Mark(-1, -1, f"{each.name} is not there any more"))
+            continue
+        kept[each.name], since = entry, entry[1]
+        if since:
+            older = (key for key, certificate in known.items() if certificate.at < datetime.fromisoformat(since))
+            why = f"{each.name} was made again, or put back from an older copy, at {since[:19]}Z"
+            found |= dict.fromkeys(older, Mark(-1, -1, why))
+    return found
+
+
+def _present(path: Path, kept: list[str], known: Mapping[str, Certificate], gone_back: bool) -> list[str] | None:
+    """What `_made_again` keeps of a table, brought up to date; None if it is not there."""
+    before, since, seen = kept
+    now = delta_log.stamp(path, delta_log.latest(path))
+    if seen and delta_log.stamp(path, int(seen.partition(" ")[0])) == seen:
+        return [before, since, now]  # the log goes on from there: the table is not opened
+    if (made := delta_log.made(path)) is None:
+        return None
+    identity, at = made
+    if before != identity if before else any(certificate.at < at for certificate in known.values()):
+        since = at.isoformat()
+    elif gone_back:
+        since = datetime.now(UTC).isoformat()
+    return [identity, since, now]
+
+
+def _marked(
+    found: list[Change] | None, changed: Table, table: Table, candidates: Set[str], now: int
+) -> dict[str, Mark]:
+    own = changed.name == table.name
+
+    def mark(version: int, why: str) -> Mark:
+        return Mark(version if own else -1, -1 if own else version, why)
+
+    if found is None:
+        why = f"the log of {changed.name} was cut before it was looked at: all may have changed"
+        return dict.fromkeys(candidates, mark(now, why))
+    marks: dict[str, Mark] = {}
+    for change in found:
+        if own:
+            by_hand = change.removes and not change.ours
+            touched: Iterable[str] = change.partitions if by_hand else change.partitions & candidates
+        elif change.removes or not (change.ours and change.live):
+            touched = [key for key in candidates if reaches(change, changed, table, key)]
+        else:
+            continue  # what a live run appends to its table is ahead of the frontier of each table that reads it, or late
+        marks |= dict.fromkeys(touched, mark(change.version, f"{changed.name} was changed by {change}"))
+    return marks
+
+
+def reaches(change: Change, changed: Table, table: Table, partition: str) -> bool:
+    """Whether rows of that partition of `table` may be computed from what was changed in its input."""
+    spans = change.spans or [partition_range(key, changed.grain) for key in change.partitions]
+    whole = partition_range(partition, table.grain)
+    return any(lateness.reached(table, span).overlaps(whole) for span in spans)
+
+
+def version_of(certificate: Certificate, driving: Table) -> int:
+    """The version of the table's input that was read for the certificate."""
+    return certificate.inputs.get("tables", {}).get(driving.name, -1)  # type: ignore[attr-defined]
+
+
+def _marks(settings: Settings, table: Table) -> dict[str, Mark]:
+    return {key: Mark(*values) for key, values in _kept(settings, table).get("marks", {}).items()}
+
+
+def _kept(settings: Settings, table: Table) -> dict[str, dict]:
+    return read_value(_path(settings, table), dict, "the logs are looked at as if for the first time") or {}
+
+
+def _path(settings: Settings, table: Table) -> Path:
+    return settings.root / LEDGER / f"{table.name}.proof.json"
+
+
+def _lock(settings: Settings, table: Table) -> Path:
+    return _path(settings, table).with_suffix(".lock")

@@ -1,0 +1,101 @@
+"""The certificates in sum: of each table the last verdict, how far it is proven, which ranges are known to differ."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from lakehouse.settings import Settings
+from lakehouse.storage.certificates import Verdict
+from lakehouse.storage.commits import LEDGER
+
+GRAVEST: tuple[Verdict, ...] = ("DIFFERENT", "PENDING", "UNPROVABLE", "NOT_YET", "EQUAL")
+Span = tuple[datetime, datetime]  # [start, end) as it was recorded
+_COUNTS = ["missing", "extra", "changed"]
+_COLUMNS = ["table", "start", "end", "verdict", "at", *_COUNTS]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A difference: when it was first found, and what of."""
+
+    at: datetime
+    rows: str
+
+
+@dataclass(slots=True)
+class Proofs:
+    """What the certificates of one table say together."""
+
+    at: datetime | None = None  # when the last verdict was given
+    verdict: Verdict | None = None
+    proven_until: datetime | None = None  # the latest end of a range that was EQUAL
+    different: dict[Span, Found] = field(default_factory=dict)  # and not EQUAL since
+    counts: Counter[str] = field(default_factory=Counter)  # by verdict
+    doubtful: dict[Span, Verdict] = field(default_factory=dict)  # ranges whose last verdict is not EQUAL; NOT_YET is none
+
+    @property
+    def in_force(self) -> Verdict | None:
+        """The gravest of the last verdicts of all ranges."""
+        if self.doubtful:
+            return min(self.doubtful.values(), key=GRAVEST.index)
+        return "EQUAL" if self.counts["EQUAL"] else self.verdict
+
+    def add(self, verdict: Verdict, span: Span, at: datetime, rows: str = "") -> None:
+        """One more, not older than those before."""
+        self.at, self.verdict = at, verdict
+        self.counts[verdict] += 1
+        if verdict != "NOT_YET":
+            self.doubtful = {left: each for s, each in self.doubtful.items() for left in _outside(s, span)}
+            self.doubtful |= {span: verdict} if verdict != "EQUAL" else {}
+        if verdict == "DIFFERENT":
+            # asked again, with hours that have closed since: if no more rows differ, it is the same difference
+            again = next((s for s, found in self.different.items() if (s[0], found.rows) == (span[0], rows)), None)
+            self.different[span] = self.different.pop(again) if again else Found(at, rows)
+        if verdict == "EQUAL":
+            self.proven_until = max(self.proven_until or span[1], span[1])
+            self.different = {left: found for s, found in self.different.items() for left in _outside(s, span)}
+
+
+def _outside(span: Span, equal: Span) -> list[Span]:
+    """What is left of `span` without `equal`."""
+    parts = [(span[0], min(span[1], equal[0])), (max(span[0], equal[1]), span[1])]
+    return [(start, end) for start, end in parts if start < end]
+
+
+class Verdicts:
+    """The ledger of certificates, kept in sum: what was read once is not read again, for it grows by a file a verdict."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._path = settings.root / LEDGER / "_certificates"
+        self._delta = None
+        self._read: set[str] = set()
+        self._proofs: dict[str, Proofs] = {}
+
+    def now(self) -> dict[str, Proofs]:
+        """By table, of those that have a certificate."""
+        import pyarrow.parquet as pq
+        from deltalake import DeltaTable
+
+        log = self._path / "_delta_log"
+        if not log.is_dir():
+            return {}
+        if self._delta is None or not (log / f"{self._delta.version():020}.json").exists():  # removed, and made again
+            self._delta = DeltaTable(str(self._path))
+        else:
+            self._delta.update_incremental()
+        files = set(self._delta.file_uris())
+        if not self._read <= files:  # compacted: the same verdicts in other files
+            self._read, self._proofs = set(), {}
+        if new := sorted(files - self._read):
+            rows = pq.read_table(new, columns=_COLUMNS).to_pylist()
+            for row in rows:
+                row |= {name: datetime.fromisoformat(row[name]) for name in ("start", "end", "at")}
+            for row in sorted(rows, key=lambda row: row["at"]):
+                proofs = self._proofs.setdefault(row["table"], Proofs())
+                proofs.add(row["verdict"], (row["start"], row["end"]), row["at"], _rows(row))
+            self._read = files
+        return self._proofs
+
+
+def _rows(row: dict) -> str:
+    return f"rows {', '.join(f'{name} {row[name]}' for name in _COUNTS)}"

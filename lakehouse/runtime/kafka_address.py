@@ -1,0 +1,83 @@
+"""Which broker this lakehouse talks to: the one of the settings, or the embedded one by the record it left.
+
+Apart from `kafka_broker`, which starts and stops it, so that whoever only needs an address does not load all that.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from lakehouse.errors import BrokerError
+from lakehouse.settings import Settings
+from lakehouse.storage.files import read_value
+
+_CLOCK_STEP = 2.0  # seconds; the kernel's boot time, which start times are counted from, is corrected by NTP
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """An embedded broker; the process is its pid *and* its start time (seconds since the epoch)."""
+
+    pid: int
+    start_time: float
+    bootstrap_servers: str
+    log: str
+
+    def process(self) -> psutil.Process | None:
+        """Its process, or None once it has ended, whoever has the pid now."""
+        try:
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.start_time) < _CLOCK_STEP
+            # a zombie with threads left is a killed JVM that still holds its ports and files
+            ended = process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1
+            return process if same and not ended else None
+        except psutil.NoSuchProcess:
+            return None
+
+
+def home(settings: Settings) -> Path:
+    """The folder of the embedded broker: properties, data, log, record."""
+    return settings.root / "_broker"
+
+
+def last(settings: Settings) -> Broker | None:
+    """The broker that was last started here, alive or not."""
+    meaning = "the embedded broker counts as not running; if its process still runs, end it before `lakehouse broker start`"
+    return read_value(home(settings) / "broker.json", _decoded, meaning)
+
+
+def _decoded(given: dict) -> Broker:
+    broker = Broker(**given)
+    int(broker.pid), float(broker.start_time), broker.bootstrap_servers.split(",")  # raise of what they are not
+    return broker
+
+
+def write(settings: Settings, broker: Broker) -> None:
+    """Record `broker` in one step, so that a reader sees the last one or this one."""
+    path = home(settings) / "broker.json"
+    fresh = path.with_suffix(".fresh")
+    fresh.write_text(json.dumps(asdict(broker)))
+    os.replace(fresh, path)
+
+
+def running(settings: Settings) -> Broker | None:
+    """The embedded broker if its process is alive; it may still be starting."""
+    broker = last(settings)
+    return broker if broker and broker.process() else None
+
+
+def bootstrap_servers(settings: Settings) -> str:
+    """The address of the broker; raises BrokerError if the settings name none and the embedded one is not running."""
+    named = settings.bootstrap_servers or settings.kafka.get("bootstrap.servers", "")
+    if named:
+        return named
+    broker = running(settings)
+    if broker is None:
+        raise BrokerError(
+            f"bootstrap_servers='' (root={settings.root}): empty means the embedded broker, and none is running;"
+            " start it with `lakehouse broker start` or set LAKEHOUSE_BOOTSTRAP_SERVERS"
+        )
+    return broker.bootstrap_servers

@@ -1,0 +1,170 @@
+"""The embedded Kafka broker: real Kafka, broker and controller in one process that outlives whoever started it.
+
+Its data survive restarts and kill -9 (not a power cut: Kafka leaves fsync to the operating system). It listens on
+127.0.0.1 only, without authentication.
+"""
+
+import base64
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import portalocker
+import psutil
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from lakehouse.errors import BrokerError
+from lakehouse.runtime import kafka_address, kafka_properties
+from lakehouse.runtime.jars import Jars
+from lakehouse.runtime.kafka_address import Broker, bootstrap_servers, running
+from lakehouse.runtime.kafka_options import client_config
+from lakehouse.settings import Settings, java
+
+__all__ = ["Broker", "bootstrap_servers", "ensure_topics", "running", "start", "stop"]
+
+READY_LIMIT = 60.0  # seconds for a started broker to answer
+STOP_LIMIT = 20.0  # seconds for a broker to end after SIGTERM, before SIGKILL
+_LOG = "broker.log"
+_JVM = (
+    "-Xmx512m",
+    "-XX:+ExitOnOutOfMemoryError",  # a broker that cannot work should be seen to be gone
+    "-Djava.awt.headless=true",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSXXX",
+)
+
+
+def start(settings: Settings, jars: Jars) -> Broker:
+    """The embedded broker of `settings.root`, started unless it runs, once it answers.
+
+    Raises BrokerError with the end of its log if it does not answer within READY_LIMIT seconds.
+    """
+    home = kafka_address.home(settings)
+    home.mkdir(parents=True, exist_ok=True)
+    with _lock(home):
+        broker = running(settings)
+        if broker is None or not _answers(broker):  # the second: it was about to end
+            address = kafka_properties.write(home)
+            _format(home, jars)
+            broker = _launch(home, jars, address)
+            kafka_address.write(settings, broker)
+            if not _answers(broker):
+                raise BrokerError(f"broker={home}: it must stay up and ended while starting. {_end_of(broker.log)}")
+    return broker
+
+
+def stop(settings: Settings) -> bool:
+    """End the embedded broker: SIGTERM, and SIGKILL after STOP_LIMIT seconds. False if none was running."""
+    home = kafka_address.home(settings)
+    if not home.exists():
+        return False
+    with _lock(home):
+        broker = running(settings)
+        process = broker.process() if broker else None
+        if process is None:
+            return False
+        try:
+            process.terminate()
+            process.wait(STOP_LIMIT)
+        except psutil.TimeoutExpired:
+            process.kill()
+            process.wait(STOP_LIMIT)
+        except psutil.NoSuchProcess:
+            pass  # it ended by itself meanwhile
+    return True
+
+
+def ensure_topics(
+    settings: Settings, partitions: Mapping[str, int], config: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
+    """Create the topics of `partitions` that are missing, with the topic properties `config`; the names created.
+
+    A topic that is there stays as it is, also with another number of partitions. Raises BrokerError.
+    """
+    topics = [NewTopic(name, n, replication_factor=-1, config=dict(config or {})) for name, n in partitions.items()]
+    if not topics:
+        return ()
+    admin = AdminClient(client_config(settings) | {"log_level": "0"})
+    created = []
+    for name, future in admin.create_topics(topics, request_timeout=READY_LIMIT).items():
+        try:
+            future.result()
+            created.append(name)
+        except KafkaException as err:
+            if err.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise BrokerError(f"topic={name}: the broker must create it and did not; {err.args[0].str()}") from err
+    return tuple(created)
+
+
+@contextmanager
+def _lock(home: Path) -> Iterator[None]:
+    limit = READY_LIMIT + 2 * STOP_LIMIT
+    lock = portalocker.Lock(home / ".lock", timeout=limit)
+    try:
+        lock.acquire()
+    except portalocker.LockException as err:
+        raise BrokerError(
+            f"broker={home}: one process at a time starts or stops it; another has for {limit:.0f} s"
+        ) from err
+    with lock:
+        yield
+
+
+def _command(jars: Jars, main: str, *arguments: str) -> list[str]:
+    return [java(), *_JVM, "-cp", ":".join(map(str, jars.kafka)), main, *arguments]
+
+
+def _format(home: Path, jars: Jars) -> None:
+    if (home / "data" / "meta.properties").exists():
+        return
+    cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    arguments = (f"--cluster-id={cluster}", "--config=server.properties", "--ignore-formatted")
+    command = _command(jars, "kafka.tools.StorageTool", "format", *arguments)
+    run = subprocess.run(command, cwd=home, capture_output=True, text=True)
+    if run.returncode != 0:
+        raise BrokerError(f"broker={home}: its storage must be formatted once; {(run.stdout + run.stderr).strip()}")
+
+
+def _launch(home: Path, jars: Jars, address: str) -> Broker:
+    if (home / _LOG).exists():
+        os.replace(home / _LOG, home / f"{_LOG}.1")
+    # By way of a shell that ends at once: in a session of its own no terminal reaches the broker, and as nobody's
+    # child it leaves no zombie behind, whoever started it.
+    detached = ["/bin/sh", "-c", f'"$@" </dev/null >{_LOG} 2>&1 & echo $!', "sh"]
+    command = detached + _command(jars, "kafka.Kafka", "server.properties")
+    run = subprocess.run(command, cwd=home, stdout=subprocess.PIPE, check=True, start_new_session=True)
+    try:
+        start_time = psutil.Process(int(run.stdout)).create_time()
+    except psutil.NoSuchProcess as err:
+        raise BrokerError(f"broker={home}: it ended at once. {_end_of(str(home / _LOG))}") from err
+    return Broker(int(run.stdout), start_time, address, str(home / _LOG))
+
+
+def _answers(broker: Broker) -> bool:
+    """Wait until the broker answers; False if its process ends instead. Raises BrokerError after READY_LIMIT."""
+    admin = AdminClient(
+        {"bootstrap.servers": broker.bootstrap_servers, "log_level": "0", "reconnect.backoff.max.ms": "200"}
+    )
+    deadline = time.monotonic() + READY_LIMIT
+    while time.monotonic() < deadline:
+        try:
+            if admin.list_topics(timeout=0.5).brokers:
+                return True
+        except KafkaException:  # not listening yet, or not in charge yet
+            if broker.process() is None:
+                return False
+    raise BrokerError(
+        f"broker={broker.bootstrap_servers} (pid={broker.pid}): it must answer within {READY_LIMIT:.0f} s."
+        f" {_end_of(broker.log)}"
+    )
+
+
+def _end_of(log: str) -> str:
+    lines = Path(log).read_text(errors="replace").splitlines()[-20:]
+    return f"The end of {log}:\n  " + "\n  ".join(lines)

@@ -1,0 +1,279 @@
+"""What a table's live query was begun with, and that it goes on as nothing else. Read and compared without a JVM.
+
+A checkpoint is of one declaration. Under another one Spark refuses some changes and takes others without a word, such as another
+window or filter, and then rows of two meanings stand in one table. So a declaration is kept, beside the journal, when the query
+begins, and compared at each start. What decides no row of the stream is not part of it: comments, docstrings, expectations, the
+policy for late rows, owner, metrics, `early`, `stale_after`, `tolerance`, `proof`.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import zip_longest
+from pathlib import Path
+
+from lakehouse.declare import code_version, rules
+from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.sources import KafkaSource
+from lakehouse.declare.table import Table
+from lakehouse.errors import DeclarationError
+from lakehouse.settings import Settings
+from lakehouse.storage.commits import LEDGER
+from lakehouse.storage.files import replace_file
+from lakehouse.storage.journal import Journal
+
+_BOTH = "rows of both would stand in one table"
+_CODE = "rows before and after the change would be computed by different code"
+_MEANING = {  # of a change, by the first word of what changed
+    "layer": "the rows that are there would stay behind in that layer's folder",
+    "kind": "another kind of table has another checkpoint",
+    "topics": "a record keeps the topics that it began with",
+    "schema": "rows before and after the change would be read from their topic differently",
+    "input": "its positions are those of that table",
+    "histories": "rows before and after the change would be joined differently",
+    "reads": "rows before and after the change would be joined with other tables",
+    "event": "rows are in partitions by that time",
+    "delay": "rows before and after the change would be late by different delays",
+    "window": "windows of both would stand in one table",
+    "keys": _BOTH,
+    "join": "rows before and after the change would be computed with different neighbours",
+    "duplicates": "duplicates of both would be left out of one table",
+    "partitions": "partitions of both would overlap in one table",
+    "query": _CODE,
+    "function": _CODE,
+    "constant": _CODE,
+}
+_RUNS = ("function", "query", "constant")
+_ONWARD = {  # kind -> what may change from here on: its query has no state, and each row keeps what it was computed with
+    "record": (*_RUNS, "delay", "schema"),
+    "row": (*_RUNS, "reads", "duplicates"),
+    "window": (*_RUNS, "reads"),  # if each is computed whole when it closes, whatever the function does
+}
+_SHOWN = 90  # characters of a line of code in a message
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What differs between the declaration that a query began with and the present one."""
+
+    field: str
+    then: str
+    now: str
+
+    @property
+    def what(self) -> str:
+        return self.field.split()[0]
+
+    def __str__(self) -> str:
+        then, now = (each or "none" for each in _apart(self.then, self.now))
+        return f"{self.field}={now}: its checkpoint was made with {then}, and {_MEANING.get(self.what, _BOTH)}"
+
+
+def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
+    """What decides the rows that the table's live query writes, by name, as text."""
+    driving, topics = catalog.driving_input(table), catalog.topics_of(table)
+    code = {"query": " ".join(table.sql.split())} if table.sql else code_version.written(table.transformation)
+    found = {
+        "layer": table.layer,
+        "kind": catalog.kind(table),
+        "topics": ", ".join(sorted(source.topic for source in topics.values())),
+        **{f"schema of {source.topic}": _schema(source) for source in topics.values()},
+        "input": driving.name if driving else "",
+        "histories": ", ".join(sorted(t.name for t in catalog.histories(table))),
+        "reads": ", ".join(sorted(t.name for t in catalog.snapshot_inputs(table))),
+        "event time": catalog.event_time(table),
+        "delay": str(table.delay),
+        "window": str(table.window or ""),
+        "keys": ", ".join(table.keys),
+        "join": str(table.join or ""),
+        "duplicates": str(table.deduplicate or ""),
+        "partitions": table.grain,
+    }
+    return {name: text for name, text in (found | dict(code)).items() if text}
+
+
+def begin(settings: Settings, catalog: Catalog, table: Table) -> None:
+    """Keeps what the table's live query begins with. Raises DeclarationError if it would go on as something else."""
+    check(settings, catalog, [table])
+    if _kept(settings, table) is not None:
+        return
+    last = None if _path(settings, table).exists() else next(Journal(settings, table).live(), None)
+    if last and last.fingerprint != table.fingerprint:  # of a lakehouse from before declarations were kept, or the file is gone
+        told = (
+            f"table={table.name}, fingerprint={table.fingerprint}: its last rows were written under {last.fingerprint}, and what "
+            f"that was is not known, for there is no {_path(settings, table)}. The query goes on, and later changes are noticed; "
+            f"`lakehouse reconcile {table.name}` finds what differs"
+        )
+        print(told, file=sys.stderr, flush=True)
+    keep(settings, catalog, table)
+
+
+def keep(settings: Settings, catalog: Catalog, table: Table) -> None:
+    """Keeps the present declaration as the one that the table's live query begins with, or goes on with."""
+    known = {"at": datetime.now(UTC).isoformat(), "declaration": declaration(catalog, table)}
+    seam = noted_seam(settings, table) if _kept(settings, table) else None
+    replace_file(_path(settings, table), known | ({"seam": seam} if seam else {}))
+
+
+def note_seam(settings: Settings, table: Table, seam: Mapping[str, object]) -> None:
+    """Keeps where the table's live query begins, beside what it begins with: `seam_of` as JSON."""
+    replace_file(_path(settings, table), json.loads(_path(settings, table).read_text()) | {"seam": seam})
+
+
+def noted_seam(settings: Settings, table: Table) -> Mapping[str, object] | None:
+    """Where the table's live query began, as it was noted then; None if that was with all that its input had."""
+    path = _path(settings, table)
+    return json.loads(path.read_text()).get("seam") if path.exists() else None
+
+
+def check(settings: Settings, catalog: Catalog, tables: Iterable[Table]) -> None:
+    """Raises DeclarationError, a line for each table, if their live queries would go on as something else."""
+    if refused := refusals(settings, catalog, tables):
+        raise DeclarationError("\n".join(refused))
+
+
+def refusals(settings: Settings, catalog: Catalog, tables: Iterable[Table]) -> list[str]:
+    """Why queries of these tables cannot go on: what changed of each, what that means, and the remedy."""
+    found = ((table, changes(settings, catalog, table)) for table in tables)
+    return [_refusal(catalog, table, changed) for table, changed in found if changed]
+
+
+def changes(settings: Settings, catalog: Catalog, table: Table) -> list[Change]:
+    """What changed of a table's declaration since its live query began; nothing if it has not begun."""
+    kept = _kept(settings, table)
+    if kept is None:
+        return []
+    now = declaration(catalog, table)
+    found = [Change(name, kept.get(name, ""), now.get(name, "")) for name in kept | now if _differs(name, kept, now)]
+    of_topics = any(each.what == "topics" for each in found)  # then their schemas are others, too
+    return [each for each in found if not (of_topics and each.what == "schema")]
+
+
+def accept(settings: Settings, catalog: Catalog, table: Table) -> list[Change]:
+    """Has a table's live query go on as it is declared now, where that is possible, and returns what changed.
+
+    The rows that are there stay as they are. Raises DeclarationError if nothing changed, or if that is not possible.
+    """
+    changed = changes(settings, catalog, table)
+    if not changed:
+        raise DeclarationError(f"table={table.name}: it is declared as its live query began, so there is nothing to accept")
+    if not _goes_onward(catalog, table, changed):
+        raise DeclarationError(_refusal(catalog, table, changed))
+    keep(settings, catalog, table)
+    return changed
+
+
+def remarks(settings: Settings, catalog: Catalog, tables: Sequence[Table]) -> list[str]:
+    """What a start of these tables' queries had better say: what goes on, and not as it seems to."""
+    pinned = (_pinned(settings, catalog, table) for table in tables)
+    return [*rules.warnings(catalog, tables), *filter(None, pinned)]
+
+
+def _pinned(settings: Settings, catalog: Catalog, table: Table) -> str:
+    """That a table's state is in another number of partitions than the settings say; empty if it is not."""
+    name = "spark.sql.shuffle.partitions"
+    now, then = str(settings.spark_conf.get(name, settings.shuffle_partitions)), _noted(settings, table).get(name)
+    if then in (None, now):
+        return ""
+    whole = f"`lakehouse backfill {table.name}` has its job compute it whole" if table.keeps else "declare it under another name"
+    return (
+        f"table={table.name}, shuffle_partitions={now}: its state is in {then} partitions, and Spark keeps to them as long as "
+        f"the checkpoint is there, so the setting changes nothing here; set shuffle_partitions to {then} for pipeline "
+        f"{table.pipeline} (LAKEHOUSE_RESOURCES), or, to have {now}, {whole}"
+    )
+
+
+def _noted(settings: Settings, table: Table) -> Mapping[str, str]:
+    """Spark's settings as it noted them with the last micro-batch of a query that keeps state; none of another query."""
+    from lakehouse.storage.checkpoints import CHECKPOINTS
+
+    generations = [p for p in (settings.root / CHECKPOINTS / table.name).glob("*") if p.name.isdigit()]
+    checkpoint = max(generations, key=lambda p: int(p.name), default=None)
+    if checkpoint is None or not (checkpoint / "state").is_dir():
+        return {}
+    offsets = [p for p in (checkpoint / "offsets").glob("*") if p.name.isdigit()]
+    last = max(offsets, key=lambda p: int(p.name), default=None)
+    with suppress(ValueError, IndexError, KeyError):  # a torn one is for the query to report
+        return json.loads(last.read_text().splitlines()[1])["conf"] if last else {}
+    return {}
+
+
+def _differs(name: str, kept: Mapping[str, str], now: Mapping[str, str]) -> bool:
+    then, present = kept.get(name, ""), now.get(name, "")
+    return then != present and not (name.startswith("function") and code_version.same(then, present))
+
+
+def _goes_onward(catalog: Catalog, table: Table, changed: list[Change]) -> bool:
+    if table.window and not (table.window.short or table.window.kind == "count"):
+        return False
+    allowed = _ONWARD.get(catalog.kind(table), ())
+    return all(change.what in allowed for change in changed)
+
+
+def _refusal(catalog: Catalog, table: Table, changed: list[Change]) -> str:
+    kind, what = catalog.kind(table), {change.what for change in changed}
+    another = "declare it under another name, or take the change back"
+    if _goes_onward(catalog, table, changed):
+        remedy = f"`lakehouse accept {table.name}` has it go on from here, with the rows before as they are; or {another}"
+    elif kind in ("state", "history") and not what & {"layer", "kind"}:
+        remedy = f"`lakehouse backfill {table.name}` has its job compute it whole at the next start; or {another}"
+    elif kind in ("row", "window"):
+        remedy = f"{another}; `lakehouse seam NAME` fills the new table from the rows that its input has"
+    else:
+        remedy = f"{another}; a new record reads its topics from their beginning"
+    return f"table={table.name}, {'; '.join(map(str, changed))}; {remedy}"
+
+
+def _schema(source: KafkaSource) -> str:
+    """The columns of a topic. What is only required of them is an expectation, and may change."""
+    columns = re.sub(r"\s+NOT\s+NULL\b", "", " ".join(source.schema.split()), flags=re.IGNORECASE)
+    return f"{source.format}{f', key {source.key}' if source.key else ''}: {columns}"
+
+
+def _apart(then: str, now: str) -> tuple[str, str]:
+    """Of two texts of several lines the first two lines that differ, and of long lines what differs."""
+    pairs = zip_longest(then.splitlines(), now.splitlines(), fillvalue="")
+    one, other = next(((a.strip(), b.strip()) for a, b in pairs if a != b), (then, now))
+    if max(len(one), len(other)) > _SHOWN:
+        first = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+        begin = max(0, first - _SHOWN // 3)
+        one, other = (f"{'…' if begin else ''}{each[begin : begin + _SHOWN]}" for each in (one, other))
+    return one, other
+
+
+def _path(settings: Settings, table: Table) -> Path:
+    return settings.root / LEDGER / f"{table.name}.declared.json"
+
+
+def _kept(settings: Settings, table: Table) -> dict[str, str] | None:
+    """The declaration that the table's live query began with; None if it is not known, or if nothing is left of that query."""
+    path = _path(settings, table)
+    if not path.exists():
+        return None
+    try:
+        known = json.loads(path.read_text())["declaration"]
+        folder = settings.root / known["layer"] / table.name
+    except (ValueError, KeyError, TypeError) as err:
+        raise DeclarationError(
+            f"table={table.name}, file={path}: it says what the table's live query began with, and cannot be read ({err!r}); "
+            "restore it, or remove it, and the present declaration counts as that one"
+        ) from err
+    return known if _has_begun(settings, table, folder) else None
+
+
+def _has_begun(settings: Settings, table: Table, folder: Path) -> bool:
+    """Whether there is a row or a checkpoint, or a step was taken that had no row yet to write, as until a first window closes.
+
+    Of a table that was removed, to be filled again, nothing needs to fit.
+    """
+    from lakehouse.storage import checkpoints, delta_log
+    from lakehouse.storage.checkpoints import CHECKPOINTS
+
+    started = any((settings.root / CHECKPOINTS / table.name).glob("*/offsets"))
+    if started or delta_log.latest(folder) > 0:  # version 0 is a table without rows
+        return True
+    return checkpoints.standing(settings, table).last is not None

@@ -1,0 +1,66 @@
+"""Certificates: the recorded verdicts, in the Delta table `_certificates` of the ledger."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import Literal
+
+from lakehouse.declare.table import Table
+from lakehouse.settings import Settings
+from lakehouse.storage import ledger
+from lakehouse.storage.commits import LEDGER, encoded
+
+Verdict = Literal["EQUAL", "DIFFERENT", "PENDING", "NOT_YET", "UNPROVABLE"]
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The recorded verdict over a range of one table."""
+
+    table: str
+    start: datetime
+    end: datetime
+    verdict: Verdict
+    rows_live: int
+    rows_bounded: int
+    rows_by_bounded_runs: int  # rows of the range that a bounded run wrote: they prove nothing about the stream
+    digest_live: str
+    digest_bounded: str
+    frontier: datetime | None
+    version: int
+    inputs: Mapping[str, object]
+    fingerprint: str
+    at: datetime
+    seconds: float
+    missing: int = 0
+    extra: int = 0
+    changed: int = 0
+    examples: tuple[str, ...] = ()
+    detail: str = ""
+    cause: str = ""  # of a difference, as far as it can be known (`reconcile.diagnosis`)
+
+
+def certify(settings: Settings, certificates: Iterable[Certificate]) -> None:
+    """Records the verdicts in the Delta table `_certificates`."""
+    rows = [json.loads(encoded(c)) for c in certificates]
+    if rows:
+        ledger.append(settings.root / LEDGER / "_certificates", rows, Certificate, None)
+
+
+def certificates(settings: Settings, table: Table | None = None) -> list[Certificate]:
+    """The recorded verdicts, oldest first."""
+    known = ledger.opened(settings.root / LEDGER / "_certificates")
+    if known is None:
+        return []
+    rows = known.to_pyarrow_table().sort_by("at").to_pylist()
+    return [_certificate(r) for r in rows if table is None or r["table"] == table.name]
+
+
+def _certificate(row: Mapping[str, object]) -> Certificate:
+    given = {f.name: row[f.name] for f in fields(Certificate) if row.get(f.name) is not None}
+    given["inputs"] = json.loads(str(given["inputs"]))
+    given["examples"] = tuple(json.loads(str(given["examples"])))
+    for name in ("start", "end", "at", "frontier"):
+        given[name] = datetime.fromisoformat(str(given[name])).astimezone(UTC) if name in given else None
+    return Certificate(**given)  # type: ignore[arg-type]

@@ -1,0 +1,291 @@
+"""Where a table stands by its own commits, and whether the checkpoint of a query of Spark's fits that.
+
+Each life of a query is a generation: a folder `_checkpoints/<table>/<generation>`, if it is Spark's, and an application of
+Delta's own transactions, `<table>:live:<generation>`. Delta skips a transaction that is not above the last one of its
+application, and takes none of them back when a table is restored. So a generation that begins is above all that folders, the
+journal, `_ledger/<table>.generations.jsonl` and transactions know.
+"""
+
+import json
+import shutil
+import uuid
+from collections import ChainMap
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from lakehouse.declare.catalog import table_path
+from lakehouse.declare.table import Table
+from lakehouse.ranges import EPOCH
+from lakehouse.settings import Settings
+from lakehouse.storage import delta_log, delta_writer
+from lakehouse.storage.commits import LEDGER, Commit
+from lakehouse.storage.files import append_line, values_backwards
+from lakehouse.storage.journal import Journal
+
+CHECKPOINTS = "_checkpoints"
+_INSTANTS = ("watermark", "frontier")
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """How a generation began: behind which micro-batch of which generation, and why."""
+
+    generation: int
+    after: tuple[int, int] | None  # generation and batch; None: with all that its input has
+    why: str
+    at: str  # ISO 8601 UTC
+    frontier: str = ""  # state is built again: windows that had ended by then are in the table already
+    aside: str = ""  # likewise of the quarantine
+    version: int | None = None  # of the input: the first that is read for that
+    continues: bool = False  # its micro-batches are numbered from `after` on, and that one may be run again
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A micro-batch that is in a table, by what was noted in the same Delta commit."""
+
+    generation: int
+    batch: int
+    version: int
+    at: datetime
+    inputs: Mapping[str, object]
+    watermark: datetime | None
+    frontier: datetime | None
+    topics: Mapping[str, str] = field(default_factory=dict)  # of an ingest table: their ids
+
+    @property
+    def number(self) -> tuple[int, int]:
+        return self.generation, self.batch
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a table stands: the last micro-batch that it holds, by its Delta log and by its journal."""
+
+    version: int  # of the table; of one that was restored, the version to which it was
+    latest: int  # of the table's log
+    written: Written | None  # the last commit of a live query
+    noted: Commit | None  # the last line of the journal that the table bears out
+    taken_back: Commit | None  # the last line of the journal, if the table does not hold its rows any more
+
+    @property
+    def pending(self) -> Written | None:
+        """A micro-batch whose rows are in the table, and whose line is not in the journal: a crash came between."""
+        known = self.noted is not None and (self.noted.generation, self.noted.batch)
+        return self.written if self.written and (not known or self.written.number > known) else None
+
+    @property
+    def last(self) -> Written | Commit | None:
+        """The last micro-batch whose rows are in the table."""
+        return self.pending or self.noted
+
+    @property
+    def number(self) -> tuple[int, int] | None:
+        return (self.last.generation, self.last.batch) if self.last else None
+
+
+def standing(settings: Settings, table: Table) -> Standing:
+    """Where the table stands now, by the newest commits of its log, as far back as the last one of a live query."""
+    path = table_path(settings, table)
+    latest = version = delta_log.latest(path)
+    holds, written = latest, None
+    while version >= 0 and (info := _commit_info(path, version)) is not None:
+        if info.get("operation") == "RESTORE":
+            version = holds = _restored_to(path, info, version)
+            continue
+        if written := _written(table, version, info):
+            break
+        version -= 1
+    # a line without a commit of its own names the last commit; a keyed table's names its version
+    held = written.version if written and not table.keeps else holds
+    made = delta_log.made(path) if held == 0 else None  # without rows: lines from before are of another table of that name
+    since = made[1] if made else EPOCH
+    noted = next((c for c in Journal(settings, table).live() if c.version <= held and c.at >= since), None)
+    newest = next(Journal(settings, table).live(), None)
+    gone = newest is not None and (newest.version > held or newest.at < since)
+    return Standing(holds, latest, written, noted, newest if gone else None)
+
+
+def first_after(path: Path, table: Table, number: tuple[int, int] | None) -> int | None:
+    """The first version of a table or its quarantine by a micro-batch later than that number; None if there is none."""
+    version, first = delta_log.latest(path), None
+    while version >= 0 and (info := _commit_info(path, version)) is not None:
+        if info.get("operation") == "RESTORE":
+            version = _restored_to(path, info, version)
+            continue
+        written = _written(table, version, info)
+        if written and number and written.number <= number:
+            break
+        first = version if written else first
+        version -= 1
+    return first
+
+
+def _commit_info(path: Path, version: int) -> dict | None:
+    commit = path / "_delta_log" / f"{version:020}.json"
+    if not commit.exists():
+        return None
+    with commit.open() as log:
+        return next((found["commitInfo"] for line in log if "commitInfo" in (found := json.loads(line))), {})
+
+
+def _restored_to(path: Path, info: Mapping, version: int) -> int:
+    wanted = info.get("operationParameters", {}).get("version")
+    if wanted not in (None, "null"):
+        return int(wanted)
+    wanted = datetime.fromisoformat(str(info["operationParameters"]["timestamp"])).astimezone(UTC).timestamp() * 1000
+    earlier = range(version - 1, -1, -1)
+    return next((v for v in earlier if (_commit_info(path, v) or {}).get("timestamp", 0) <= wanted), 0)
+
+
+def _written(table: Table, version: int, info: Mapping) -> Written | None:
+    try:
+        mark = json.loads(info.get("userMetadata") or "{}")
+        name, live, generation = str(mark["app"]).rsplit(":", 2)
+    except (ValueError, KeyError, TypeError):
+        return None
+    if (name, live) != (table.name, "live"):
+        return None
+    at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
+    at = datetime.fromisoformat(mark["at"]) if "at" in mark else at  # an ingest table's: when its rows arrived
+    instants = (datetime.fromisoformat(str(mark[n])) if mark.get(n) else None for n in _INSTANTS)
+    return Written(int(generation), mark["batch"], version, at, mark["inputs"], *instants, mark.get("topics", {}))
+
+
+def app(table: Table, generation: int) -> str:
+    return f"{table.name}:live:{generation}"
+
+
+def numbers(folder: Path) -> list[int]:
+    """The numbered files or folders in it, in order."""
+    return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
+
+
+def folder_of(settings: Settings, table: Table, generation: int) -> Path:
+    return settings.root / CHECKPOINTS / table.name / str(generation)
+
+
+def generation(settings: Settings, table: Table) -> int:
+    """The newest generation that anything but transactions knows; 1 before the first."""
+    begun, line = beginning(settings, table), next(Journal(settings, table).live(), None)
+    known = numbers(settings.root / CHECKPOINTS / table.name)
+    return max([1, *known, *([begun.generation] if begun else []), *([line.generation] if line else [])])
+
+
+def begin(settings: Settings, table: Table, after: tuple[int, int] | None, why: str, **more: object) -> Beginning:
+    """Notes the beginning of the generation that is above all, and makes its folder."""
+    newest = max(generation(settings, table), after[0] if after else 0) + 1
+    paths = [table_path(settings, table), table_path(settings, table, "quarantine")]
+    there = [path for path in paths if (path / "_delta_log").is_dir()]
+    while any(delta_writer.committed(path, app(table, newest)) >= 0 for path in there):
+        newest += 1
+    begun = Beginning(newest, after, why, datetime.now(UTC).isoformat(), **more)  # type: ignore[arg-type]
+    append_line(beginnings(settings, table), json.dumps(asdict(begun)))
+    folder_of(settings, table, newest).mkdir(parents=True)
+    return begun
+
+
+def beginning(settings: Settings, table: Table, of: int | None = None) -> Beginning | None:
+    """The beginning of that generation, or the last one noted; None of a generation that is the first."""
+    # a crash tears a line before its generation has begun
+    known = values_backwards(beginnings(settings, table), lambda line: Beginning(**line | {"after": _pair(line["after"])}))
+    return next((found for found in known if of in (None, found.generation)), None)
+
+
+def _pair(after: list[int] | None) -> tuple[int, int] | None:
+    return (int(after[0]), int(after[1])) if after else None
+
+
+def beginnings(settings: Settings, table: Table) -> Path:
+    """The file that keeps how each generation began."""
+    return settings.root / LEDGER / f"{table.name}.generations.jsonl"
+
+
+def misfit(
+    checkpoint: Path, standing: Standing, begun: Beginning | None, inputs: Mapping | None, *, stateful: bool
+) -> str:  # fmt: skip
+    """Why the query cannot go on from its checkpoint; empty if it can. `inputs`: what the table's last micro-batch had read."""
+    own, number = int(checkpoint.name), standing.number
+    offsets, commits = numbers(checkpoint / "offsets"), numbers(checkpoint / "commits")
+    if not offsets and not commits:
+        empty = number is None or (number[0] < own and not stateful)
+        return "" if empty else "it is gone"
+    if not offsets or not (checkpoint / "metadata").is_file():
+        return f"its {'metadata' if offsets else 'offsets'} is gone"
+    begins, done = offsets[-1], commits[-1] if commits else -1
+    if done not in (begins, begins - 1) or (begins and begins - 1 not in offsets):
+        return f"its offsets end with micro-batch {begins}, its commits with {done if commits else 'none'}"
+    if number is None:
+        return f"it is at micro-batch {done}, and the table holds none" if done >= 0 else ""
+    of, batch = number
+    after = begun.after if begun and begun.generation == own else None
+    if of > own:
+        return f"it is of generation {own}, and the table of generation {of}"
+    if of < own and done < 0 and after in (None, number):
+        return ""  # its first micro-batch has written nothing yet
+    if of < own:
+        return f"it is at micro-batch {done} of generation {own}, and the table holds none of that"
+    if not done <= batch <= begins:
+        return f"it is at micro-batch {done}, and the table at {batch}"
+    if batch in offsets and ended(checkpoint, batch) != inputs:
+        return f"its micro-batch {batch} had not read what the table's had"
+    return state_gone(checkpoint, done) if stateful and done >= 0 else ""
+
+
+def ended(checkpoint: Path, batch: int) -> dict | None:
+    """What the micro-batch reads up to, of all sources together; None if the file is torn."""
+    try:
+        lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()[2:]
+        return dict(ChainMap(*map(json.loads, lines))) or None
+    except ValueError:
+        return None
+
+
+def state_gone(checkpoint: Path, batch: int) -> str:
+    """Why the state after that micro-batch cannot be read; empty if each of its partitions has the version."""
+    operator = checkpoint / "state" / "0"
+    for partition in numbers(operator):
+        names = (p.name for p in (operator / str(partition)).iterdir())
+        if not any(name.split(".")[0].split("_")[0] == str(batch + 1) for name in names):
+            return f"its state of micro-batch {batch} is gone in partition {partition}"
+    return "" if numbers(operator) else "its state is gone"
+
+
+def write(spark: SparkSession, checkpoint: Path, offset: Mapping) -> None:
+    """Makes the checkpoint of a query of one source, as Spark does, that has its first micro-batch read up to the offset."""
+    metadata = spark._jvm.org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata
+    now = int(datetime.now(UTC).timestamp() * 1000)
+    known = json.loads(metadata.apply(0, now, spark._jsparkSession.conf()).json())
+    # what nobody set is null here, where Spark writes the value in force
+    known["conf"] = {name: spark.conf.get(name) if value is None else value for name, value in known["conf"].items()}
+    (checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+    for folder in ("offsets", "commits"):
+        (checkpoint / folder).mkdir()
+    (checkpoint / "offsets" / "0").write_text(f"v1\n{json.dumps(known)}\n{json.dumps(offset)}")
+
+
+def forget(settings: Settings, table: Table) -> bool:
+    """Removes the checkpoint of a query that was Spark's and is stepped now: what upkeep keeps for it nobody would ever read."""
+    folder = settings.root / CHECKPOINTS / table.name
+    if not any(folder.glob("*/offsets")):
+        return False
+    shutil.rmtree(folder)
+    return True
+
+
+def renew(settings: Settings, table: Table) -> None:
+    """Begins the next generation of a state or history: when its job is started the next time, it computes it anew."""
+    newest, last = generation(settings, table), standing(settings, table).last
+    if (last and last.generation == newest) or (folder_of(settings, table, newest) / "offsets").exists():
+        begin(settings, table, None, "it was asked for")
+
+
+def began(settings: Settings, table: Table) -> bool:
+    """Whether the table's live query was ever started, so that it goes on where it is: by its checkpoint, journal or commits."""
+    if any((settings.root / CHECKPOINTS / table.name).glob("*/offsets")) or next(Journal(settings, table).live(), None):
+        return True
+    return standing(settings, table).written is not None

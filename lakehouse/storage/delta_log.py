@@ -1,0 +1,184 @@
+"""What files a Delta table has, and what changed it since a version: by its log alone, no data file is read."""
+
+import json
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import unquote
+
+from pyspark.sql.types import StructType
+
+from lakehouse.declare.columns import PARTITION
+from lakehouse.ranges import EPOCH, Range
+
+_EVER = Range(EPOCH, datetime(9999, 1, 1, tzinfo=UTC))
+_CUT = timedelta(milliseconds=1, microseconds=1)  # Delta cuts the greatest timestamp of a file to milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One commit that added or removed rows; compaction and commits without files are none."""
+
+    version: int
+    at: datetime
+    operation: str  # as Delta names it: WRITE, DELETE, UPDATE, ...
+    app: str  # by the mark that every writer of ours leaves (`delta_writer`); empty: somebody else's
+    batch: int
+    partitions: frozenset[str]  # in which rows came or went
+    spans: tuple[Range, ...]  # of a record: the event time of what came or went, by the files' statistics
+    removes: bool
+    again: bool  # its batch had been written before
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is a write that a run of ours was to make."""
+        return bool(self.app) and not self.again
+
+    @property
+    def live(self) -> bool:
+        return ":live:" in self.app
+
+    def __str__(self) -> str:
+        return f"version {self.version} ({self.operation} at {self.at:%Y-%m-%dT%H:%M:%SZ})"
+
+
+def latest(path: Path) -> int:
+    """The last version of the table, -1 if there is none."""
+    return max(_versions(path), default=-1)
+
+
+def changes(path: Path, after: int, column: str = "") -> list[Change] | None:
+    """The changes later than version `after`, oldest first; None if the log does not have all of these versions any more.
+
+    With `column`, a timestamp, each tells the span of it that its files have.
+    """
+    versions = sorted(_versions(path))
+    if not versions or versions[-1] <= after:
+        return []
+    later = [v for v in versions if v > after]
+    if later != list(range(after + 1, versions[-1] + 1)):
+        return None
+    seen: set[tuple[str, int]] = set()
+    read = (_change(path / "_delta_log" / f"{v:020}.json", v, column, seen) for v in later)
+    return [change for change in read if change]
+
+
+def made(path: Path) -> tuple[str, datetime] | None:
+    """The table's id, which no other has, and when it was made; None if it is not there."""
+    from deltalake import DeltaTable
+
+    if not DeltaTable.is_deltatable(str(path)):
+        return None
+    known = DeltaTable(str(path)).metadata()
+    return str(known.id), datetime.fromtimestamp((known.created_time or 0) / 1000, UTC)
+
+
+def stamp(path: Path, version: int) -> str:
+    """What tells one commit from another of the same version; empty if the log does not have it."""
+    commit = path / "_delta_log" / f"{version:020}.json"
+    return f"{version} {commit.stat().st_mtime_ns}" if commit.exists() else ""
+
+
+def files(path: Path, version: int | None = None) -> list[dict]:
+    """The files of the table, now or at a version, with rows, bytes, partition and statistics; none if it is not there.
+
+    Keys are those of deltalake: `num_records`, `size_bytes`, `partition.<column>`, `min.<column>`, `max.<column>`.
+    """
+    import pyarrow
+    from deltalake import DeltaTable
+
+    if not DeltaTable.is_deltatable(str(path)):  # removed, to be filled again
+        return []
+    return pyarrow.table(DeltaTable(str(path), version=version).get_add_actions(flatten=True)).to_pylist()
+
+
+def lost(path: Path, found: Iterable[dict]) -> list[dict]:
+    """Those of the `found` files that the log names and that are not on disk."""
+    return [file for file in found if not (path / unquote(file["path"])).exists()]
+
+
+def schema(path: Path, version: int | None = None) -> StructType:
+    """The columns of the table, as Spark has them."""
+    from deltalake import DeltaTable
+
+    return StructType.fromJson(json.loads(DeltaTable(str(path), version=version).schema().to_json()))
+
+
+def may_reach(file: dict, column: str, instant: datetime) -> bool:
+    """Whether the file's statistics do not rule out that it holds a timestamp of `column` at that instant or later."""
+    greatest = file.get(f"max.{column}")
+    return greatest is None or greatest + _CUT > instant
+
+
+def may_hold(file: dict, column: str, span: Range) -> bool:
+    """Whether the file's statistics do not rule out that it holds a timestamp of `column` in the span."""
+    least = file.get(f"min.{column}")
+    return may_reach(file, column, span.start) and (least is None or least < span.end)
+
+
+def oldest(path: Path) -> int:
+    """The first version that the log still has."""
+    return min(_versions(path), default=0)
+
+
+def written(path: Path, version: int) -> datetime | None:
+    """When that version was committed; None if the log does not say any more."""
+    commit = path / "_delta_log" / f"{version:020}.json"
+    lines = commit.read_text().splitlines() if commit.exists() else []
+    known = (info["timestamp"] for line in lines if (info := json.loads(line).get("commitInfo")))
+    found = next(known, None)
+    return found and datetime.fromtimestamp(found / 1000, UTC)
+
+
+def last_streamed(path: Path, partitions: Container[str]) -> int:
+    """The last version from which a stream reads rows of any of the partitions; -1 if none that is kept."""
+    for commit in sorted((p for p in (path / "_delta_log").glob("*.json") if p.stem.isdigit()), reverse=True):
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        changes = [(kind, a[kind]) for a in actions for kind in ("add", "remove") if a.get(kind, {}).get("dataChange")]
+        if any(kind == "remove" for kind, _ in changes):
+            continue  # a rewrite, over which streams pass
+        if any(each["partitionValues"].get(PARTITION) in partitions for _, each in changes):
+            return int(commit.stem)
+    return -1
+
+
+def _versions(path: Path) -> Iterator[int]:
+    return (int(p.stem) for p in (path / "_delta_log").glob("*.json") if p.stem.isdigit())
+
+
+def _change(commit: Path, version: int, column: str, seen: set[tuple[str, int]]) -> Change | None:
+    actions = [json.loads(line) for line in commit.read_text().splitlines() if line]
+    files = [(kind, action[kind]) for action in actions for kind in ("add", "remove") if kind in action]
+    moved = [(kind, file) for kind, file in files if file["dataChange"]]
+    if not moved:
+        return None
+    info = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    written = _mark(info.get("userMetadata"))
+    again, _ = written in seen, seen.add(written)
+    return Change(
+        version, datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC), info.get("operation", "unknown"), *written,
+        frozenset((file.get("partitionValues") or {}).get(PARTITION) or "" for _, file in moved),
+        tuple(_span(file, column) for _, file in moved) if column else (),
+        any(kind == "remove" for kind, _ in moved), bool(written[0]) and again,
+    )  # fmt: skip
+
+
+def _mark(metadata: str | None) -> tuple[str, int]:
+    """The writer and its batch; empty if it is not a mark of ours."""
+    try:
+        mark = json.loads(metadata or "{}")
+        return str(mark["app"]), int(mark["batch"])
+    except (ValueError, KeyError, TypeError):
+        return "", -1
+
+
+def _span(file: dict, column: str) -> Range:
+    """The span of the column that the file has; all time, if its statistics do not say (those of a removal need not)."""
+    stats = json.loads(file.get("stats") or "{}")
+    ends = [stats.get(name, {}).get(column) for name in ("minValues", "maxValues")]
+    if None in ends:
+        return _EVER
+    first, last = (datetime.fromisoformat(end) for end in ends)
+    first, last = (end.replace(tzinfo=UTC) if end.tzinfo is None else end for end in (first, last))
+    return Range(first, last + _CUT)

@@ -1,0 +1,191 @@
+"""Fingerprints of sets of rows, and the differences between two of them.
+
+A digest is free of order: the count of rows and two sums over salted 64-bit hashes of each row. Sums, because an
+exclusive or cancels duplicates; hashes over the values and which of them are null, because xxhash64 ignores nulls.
+Equal digests mean equal multisets of rows (a chance of about 2^-100 for an accident); unequal ones only ask for the
+comparison of rows.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
+from operator import add
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StructType
+
+from lakehouse.declare.columns import helper
+from lakehouse.ranges import text
+
+_SALTS = ("a", "b")
+_GROUP, _ROW, _OURS, _EXPECTED, _ACTUAL = map(helper, ("group", "row", "ours", "expected", "actual"))
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    rows: int
+    a: int
+    b: int
+
+    def __str__(self) -> str:
+        return f"{self.rows}:{self.a:016x}{self.b:016x}"
+
+    @classmethod
+    def parsed(cls, text: str) -> "Digest":
+        rows, _, sums = text.partition(":")
+        return cls(int(rows), int(sums[:16], 16), int(sums[16:], 16))
+
+    def __add__(self, other: "Digest") -> "Digest":
+        """The digest of both sets of rows together."""
+        return Digest(self.rows + other.rows, (self.a + other.a) % 2**64, (self.b + other.b) % 2**64)
+
+
+EMPTY = Digest(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Rows by key: only in the bounded result (missing), only in the table (extra), or with other values (changed)."""
+
+    missing: int
+    extra: int
+    changed: int
+    examples: tuple[str, ...]
+
+    @property
+    def total(self) -> int:
+        return self.missing + self.extra + self.changed
+
+
+NONE = Difference(0, 0, 0, ())
+
+
+def proven_columns(rows: DataFrame) -> list[str]:
+    """The columns that are compared: all but the technical ones, which start with `_`."""
+    return sorted(c for c in rows.columns if not c.startswith("_"))
+
+
+def digest(rows: DataFrame) -> Digest:
+    """The fingerprint of `rows`, technical columns left out."""
+    return digests_by((rows, F.lit(1)))[0].get(1, EMPTY)
+
+
+def digests_by(*sets: tuple[DataFrame, Column]) -> list[dict]:
+    """Of each set of rows one digest for each value of a column, all of one type; by one query, one pass over each."""
+    tagged = (_hashed(rows, group).withColumn("_of", F.lit(n)) for n, (rows, group) in enumerate(sets))
+    found: list[dict] = [{} for _ in sets]
+    for r in reduce(DataFrame.unionByName, tagged).collect():
+        found[r["_of"]][r["_group"]] = Digest(r["n"], *(_joined(r[f"{s}0"], r[f"{s}1"]) for s in _SALTS))
+    return found
+
+
+def _hashed(rows: DataFrame, group: Column) -> DataFrame:
+    """A row for each value of `group` (`_group`): the count, and the sums of hashes."""
+    leaves = [leaf for name in proven_columns(rows) for leaf in _leaves(F.col(name), rows.schema[name].dataType)]
+    values, flags = zip(*leaves, strict=True)
+    hashes = [F.xxhash64(F.lit(salt), *values, *_bits(flags)) for salt in _SALTS]
+    # the two halves are summed apart: a sum of 64-bit values would overflow, one of decimals would be slow
+    halves = [
+        F.sum(half).alias(f"{salt}{i}")
+        for salt in _SALTS
+        for i, half in enumerate((F.shiftrightunsigned(salt, 32), F.col(salt).bitwiseAND(0xFFFFFFFF)))
+    ]
+    salted = rows.select(group.alias("_group"), *(h.alias(s) for h, s in zip(hashes, _SALTS, strict=True)))
+    return salted.groupBy("_group").agg(F.count(F.lit(1)).alias("n"), *halves)
+
+
+def _joined(high: int, low: int) -> int:
+    return ((high << 32) + low) % 2**64
+
+
+def _leaves(column: Column, kind: DataType) -> Iterator[tuple[Column, Column]]:
+    """What is hashed of a column, and of each field of a struct: its value, and whether it is null."""
+    value = column
+    if isinstance(kind, StructType):
+        yield F.lit(0), column.isNull()
+        for field in kind:
+            yield from _leaves(column.getField(field.name), field.dataType)
+        return
+    if isinstance(kind, DoubleType | FloatType):
+        value = column + F.lit(0.0).cast(kind)  # -0.0 and 0.0 are the same value
+    elif isinstance(kind, ArrayType | MapType):
+        value = F.to_json(column, {"ignoreNullFields": "false"})
+    yield value, column.isNull()
+
+
+def _bits(flags: Sequence[Column]) -> list[Column]:
+    """The flags as bits of as few numbers as hold them: cheaper to hash than each by itself."""
+    numbered = [flag.cast("bigint") * (1 << i % 63) for i, flag in enumerate(flags)]
+    return [reduce(add, numbered[i : i + 63]) for i in range(0, len(numbered), 63)]
+
+
+def differences(
+    expected: DataFrame,
+    actual: DataFrame,
+    keys: Sequence[str],
+    group: str,
+    tolerance: float = 0.0,
+    most: int = 20,
+    names: tuple[str, str] = ("bounded", "table"),
+) -> dict[object, Difference]:
+    """The rows that differ, for each value of the column `group` where any do, `most` examples of it.
+
+    As multisets, paired by `keys`; doubles within the relative `tolerance` are the same. `names`: what the examples call the two.
+    """
+    columns = proven_columns(expected)
+    keys = [k for k in keys if k in columns] or columns
+    values = [c for c in columns if c not in keys]
+    row, ours = _struct(values).alias(_ROW), F.col(_OURS)
+    expected, actual = (rows.select(*columns, F.col(group).alias(_GROUP)) for rows in (expected, actual))
+    # tagged and grouped, not joined: both sides come from the same tables, in a join their columns would be ambiguous
+    only_expected = expected.exceptAll(actual).select(_GROUP, *keys, row, F.lit(True).alias(_OURS))
+    only_actual = actual.exceptAll(expected).select(_GROUP, *keys, row, F.lit(False).alias(_OURS))
+    sides = {_EXPECTED: F.when(ours, F.col(_ROW)), _ACTUAL: F.when(~ours, F.col(_ROW))}
+    lists = [F.sort_array(F.collect_list(rows)).alias(side) for side, rows in sides.items()]
+    pairs = only_expected.unionByName(only_actual).groupBy(_GROUP, *keys).agg(*lists).persist()
+    try:
+        found: dict[object, Difference] = {}
+        for pair in pairs.toLocalIterator():
+            found[pair[_GROUP]] = _counted(found.get(pair[_GROUP], NONE), pair, keys, tolerance, most, names)
+        return {group: difference for group, difference in found.items() if difference.total}
+    finally:
+        pairs.unpersist()
+
+
+def _struct(values: Sequence[str]) -> Column:
+    return F.struct(*values) if values else F.struct(F.lit(1).alias("row"))
+
+
+def _counted(
+    before: Difference, pair: Row, keys: Sequence[str], tolerance: float, most: int, names: tuple[str, str]
+) -> Difference:
+    """`before`, and what the rows of one more key differ by."""
+    expected, actual = pair[_EXPECTED] or [], pair[_ACTUAL] or []
+    same = min(len(expected), len(actual))
+    far = sum(not _close(e, a, tolerance) for e, a in zip(expected, actual, strict=False))
+    kind = "changed" if far else "missing" if len(expected) > same else "extra" if len(actual) > same else None
+    examples = before.examples
+    if kind and len(examples) < most:
+        key = ", ".join(f"{k}={_shown(pair[k])}" for k in keys)
+        examples = (*examples, f"{kind}: {key}: {names[0]} {_all(expected)}, {names[1]} {_all(actual)}")
+    missing, extra = before.missing + len(expected) - same, before.extra + len(actual) - same
+    return Difference(missing, extra, before.changed + far, examples)
+
+
+def _close(expected: Row, actual: Row, tolerance: float) -> bool:
+    return all(
+        e == a or (isinstance(e, float) and isinstance(a, float) and abs(e - a) <= tolerance * max(abs(e), abs(a)))
+        for e, a in zip(expected, actual, strict=True)
+    )
+
+
+def _all(rows: Sequence[Row]) -> str:
+    return "; ".join(", ".join(f"{k}={_shown(v)}" for k, v in r.asDict().items()) for r in rows) or "nothing"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Row) and len(value) == 2:
+        return f"[{_shown(value[0])}, {_shown(value[1])})"
+    return text(value) if isinstance(value, datetime) else str(value)  # as UTC: PySpark hands out naive local time

@@ -1,0 +1,102 @@
+"""The journal of a table, and what follows from it: the frontier.
+
+Each micro-batch or bounded run that writes a table leaves one line in the table's journal, after its rows and before
+Spark's own checkpoint: a line therefore vouches for rows that are in the table. A journal lets go of what is old
+(`journal_trimming`).
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from lakehouse.declare.table import Table
+from lakehouse.settings import Settings
+from lakehouse.storage.commits import LEDGER, Commit, encoded
+from lakehouse.storage.files import alone, append_line, values_backwards
+from lakehouse.storage.handovers import seam_of
+
+
+class Journal:
+    """The journal of one table: `<root>/_ledger/<table>.jsonl`, one Commit a line, oldest first.
+
+    Once it was trimmed, its first line says how far all positions in it have moved.
+    """
+
+    def __init__(self, settings: Settings, table: Table) -> None:
+        self.path = settings.root / LEDGER / f"{table.name}.jsonl"
+
+    def append(self, commit: Commit) -> None:
+        """Adds the line and has it on disk when it returns."""
+        with self.writing():
+            append_line(self.path, encoded(commit))
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """One writer at a time: who trims the journal replaces the file."""
+        with alone(self.path.with_suffix(".lock")):
+            yield
+
+    def __iter__(self) -> Iterator[Commit]:
+        """Newest first; a batch that was replayed appears once, one whose rows were taken back not at all."""
+        seen: set[tuple[str, int, int]] = set()
+        from lakehouse.storage import journal_repair
+
+        for commit in _holding(journal_repair.readable(self.path)):
+            if commit.role == "live":
+                batch = (commit.role, commit.generation, commit.batch)
+                if batch in seen:
+                    continue
+                seen.add(batch)
+            yield commit
+
+    def live(self) -> Iterator[Commit]:
+        return (c for c in self if c.role == "live")
+
+    def rewriting(self) -> Iterator[Commit]:
+        """The bounded commits, and the live ones that had late rows; the many others are not even decoded."""
+        from lakehouse.storage import journal_repair
+
+        told = ('"role":"bounded"', '"role":"void"')
+        return _holding(
+            journal_repair.readable(self.path, lambda line: '"late":0,' not in line or any(role in line for role in told))
+        )
+
+    def before(self, generation: int, batch: int) -> Commit | None:
+        """The last live commit before that batch: what a batch starts from, the same when it is replayed."""
+        return next((c for c in self.live() if (c.generation, c.batch) < (generation, batch)), None)
+
+
+def _holding(commits: Iterable[Commit]) -> Iterator[Commit]:
+    """The commits, newest first, without those whose rows the table does not hold any more."""
+    limit: float = float("inf")
+    for commit in commits:
+        if commit.role == "void":
+            limit = min(limit, commit.version)
+        elif commit.version <= limit:
+            yield commit
+
+
+def frontier(settings: Settings, table: Table) -> datetime | None:
+    """How far the table is complete: no row behind it is still to come from the stream. None before the first commit."""
+    reached = next((c.frontier for c in Journal(settings, table).live() if c.frontier), None)
+    if reached is None and (begun := seam_of(settings, table)):
+        return begun.frontier
+    return reached
+
+
+def note_dropped(settings: Settings, table: Table, rows: int) -> None:
+    """Keeps that Spark dropped rows which the gate had accepted: what it dropped is missing."""
+    line = {"at": datetime.now(UTC).isoformat(), "rows": rows}
+    append_line(_dropped(settings, table), json.dumps(line))
+
+
+def dropped_by_spark(settings: Settings, table: Table, since: datetime | None) -> int:
+    """How many rows Spark dropped after that instant."""
+    lines = values_backwards(_dropped(settings, table), lambda line: (int(line["rows"]), datetime.fromisoformat(line["at"])))
+    return sum(rows for rows, at in lines if since is None or at > since)
+
+
+def _dropped(settings: Settings, table: Table) -> Path:
+    return settings.root / LEDGER / f"{table.name}.dropped.jsonl"

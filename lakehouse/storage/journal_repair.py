@@ -1,0 +1,230 @@
+"""A journal that was cut, damaged, or removed is made whole, and what cannot be known again is named.
+
+`_commits` has a copy of every line up to the last flush, half a minute ago; what was committed after that, the table's own log
+(`journal_rebuild`). Micro-batches that wrote nothing have no line after that, and need none: a later one says as much.
+
+A line that a crash tore while it was written is no damage: its micro-batch runs again, and writes it again.
+"""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+
+from lakehouse.declare.catalog import table_path
+from lakehouse.declare.table import Table
+from lakehouse.settings import Settings
+from lakehouse.storage import journal_trimming
+from lakehouse.storage.commits import LEDGER, Commit, decoded, encoded
+from lakehouse.storage.files import aside_name, lines_backwards
+from lakehouse.storage.journal import Journal
+from lakehouse.storage.journal_rebuild import rebuilt, unknown
+
+_BROKEN = (ValueError, KeyError, TypeError, AttributeError)  # what decoding raises
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of a journal, where it ends, and what it holds; None if that is no whole commit."""
+
+    text: bytes
+    end: int
+    given: dict | None
+
+    @property
+    def commit(self) -> Commit:
+        return decoded(self.text.decode())
+
+
+def mend(settings: Settings, table: Table) -> str:
+    """Makes the journal whole if it is not. Returns what was done and what is not known any more; empty if it was whole.
+
+    For who writes the table: no micro-batch of it may run meanwhile, or the caller is its flush.
+    """
+    if not (table_path(settings, table) / "_delta_log").is_dir():
+        return ""
+    journal = Journal(settings, table)
+    position, known = _copied(settings, table)
+    with journal.writing():
+        lines = _lines(journal.path)
+        first = _damage(settings, table, lines, position, known)
+        if first is None:
+            return ""
+        kept = [line.commit for line in lines[:first] if line.given]
+        after = [line.commit for line in lines[first:] if line.given]
+        low = max((commit.at for commit in kept), default=_created(settings, table))
+        there = {commit.at for commit in (*kept, *after)}
+        copies = [commit for commit in known() if commit.at > low and commit.at not in there]
+        rest = sorted([*after, *copies], key=lambda commit: commit.at)
+        made = rebuilt(settings, table, kept, rest)
+        rest = sorted([*rest, *made], key=lambda commit: commit.at)
+        aside = _write(journal.path, [*kept, *rest], max((c.at for c in known()), default=None), position)
+        torn = sum(1 for line in lines if not line.given)
+    return _told(journal.path, aside, torn, len(copies), made) if torn or copies or made else ""
+
+
+def _created(settings: Settings, table: Table) -> datetime:
+    """When the table was made: what `_commits` knows from before was of another of that name, which was removed."""
+    from deltalake import DeltaTable
+
+    return datetime.fromtimestamp((DeltaTable(str(table_path(settings, table))).metadata().created_time or 0) / 1000, UTC)
+
+
+def readable(path: Path, chosen: Callable[[str], bool] = lambda line: True) -> Iterator[Commit]:
+    """The commits of a journal, last first. A line that is no whole commit is said on standard error, once, and left out."""
+    for line in lines_backwards(path):
+        if not chosen(line):
+            continue
+        try:
+            yield decoded(line)
+        except _BROKEN as err:
+            _say_torn(path, line, err)
+
+
+_said: set[tuple[Path, str]] = set()
+
+
+def _say_torn(path: Path, line: str, err: Exception) -> None:
+    if (path, line) not in _said:
+        _said.add((path, line))
+        told = f"a line holds one commit, and one is torn ({err}); it is left out until the job is started, which makes it again"
+        print(f"journal={path}: {told}", file=sys.stderr, flush=True)
+
+
+def whole_lines(path: Path, text: bytes) -> list[dict]:
+    """The lines of a part of a journal, as `_commits` has them; one that is no whole commit is said and left out."""
+    found = []
+    for line in text.decode(errors="replace").splitlines():
+        try:
+            decoded(line)
+            found.append(json.loads(line))
+        except _BROKEN as err:
+            if line.endswith("}"):  # else a crash tore it while it was written
+                _say_torn(path, line, err)
+    return found
+
+
+def mend_if_cut(settings: Settings, table: Table, position: int) -> None:
+    """Makes a journal whole that was cut while its job runs, and says so on standard error; as it does if `_commits` is gone."""
+    path = Journal(settings, table).path
+    if not position and journal_trimming.shift(path) > 0:
+        told = "it was trimmed, for `_commits` had every line; `_commits` is gone or was made anew, and the old lines with it"
+        print(f"journal={path}: {told}", file=sys.stderr, flush=True)
+    if is_cut(path, position) and (told := mend(settings, table)):
+        print(told, file=sys.stderr, flush=True)
+
+
+def is_cut(path: Path, position: int) -> bool:
+    """Whether the journal does not have any more what was copied from it up to that position."""
+    if not position:
+        return False
+    end = position - journal_trimming.shift(path)
+    if not path.exists() or path.stat().st_size < end or end < 1:
+        return True
+    with path.open("rb") as file:
+        file.seek(end - 1)
+        return file.read(1) != b"\n"
+
+
+def _copied(settings: Settings, table: Table) -> tuple[int, Callable[[], list[Commit]]]:
+    """How far the journal was copied to `_commits`, and what stands there of it; read when it is needed, for it is long."""
+    from deltalake import DeltaTable
+
+    path = settings.root / LEDGER / "_commits"
+    if not (path / "_delta_log").exists():
+        return 0, list
+    ledger = DeltaTable(str(path))
+    found: list[Commit] = []
+
+    def known() -> list[Commit]:
+        if not found:
+            rows = ledger.to_pyarrow_table(filters=[("table", "=", table.name)]).to_pylist()
+            found.extend(sorted(map(_of_row, rows), key=lambda commit: commit.at))
+        return found
+
+    return ledger.transaction_version(f"journal:{table.name}") or 0, known
+
+
+def _of_row(row: Mapping[str, object]) -> Commit:
+    given: dict[str, object] = {}
+    for field in fields(Commit):
+        value = row.get(field.name)
+        if field.name in ("inputs", "heads"):
+            given[field.name] = json.loads(str(value)) if value else {}
+        elif value is not None or field.default is MISSING or field.default is None:
+            given[field.name] = value
+    return decoded(json.dumps(given))
+
+
+def _lines(path: Path) -> list[_Line]:
+    if not path.exists():
+        return []
+    lines, end = [], 0
+    for text in path.read_bytes().splitlines(keepends=True):
+        end += len(text)
+        if not text.startswith(b"#"):
+            lines.append(_Line(text, end, _given(text)))
+    return lines
+
+
+def _given(text: bytes) -> dict | None:
+    """What a line holds, not decoded yet: a journal has thousands, of which a start looks at each."""
+    try:
+        given = json.loads(text)
+        return given if {"role", "generation", "batch", "version", "at"} <= given.keys() else None
+    except _BROKEN:
+        return None
+
+
+def _damage(
+    settings: Settings, table: Table, lines: list[_Line], position: int, known: Callable[[], list[Commit]]
+) -> int | None:
+    """The line from which on lines are missing or torn; None if the journal is whole."""
+    path = Journal(settings, table).path
+    copied = position - journal_trimming.shift(path)
+    torn = next((n for n, line in enumerate(lines) if not line.given), None)
+    if is_cut(path, position):
+        known_at = {commit.at.isoformat() for commit in known()}
+        strange = (n for n, line in enumerate(lines) if line.end <= copied and not (line.given and line.given["at"] in known_at))
+        return next(strange, len(lines) if torn is None else torn)
+    if torn is not None and lines[torn].end <= copied:
+        return torn  # it was whole when it was copied, or a crash tore it: then nothing is missing
+    live = [line.given for line in lines if line.given and line.given["role"] == "live"]
+    batches = {(given["generation"], given["batch"]) for given in live}
+    if any(unknown(settings, table, batches, max((given["version"] for given in live), default=-1))):
+        return len(lines) if torn is None else torn
+    return None
+
+
+def _write(path: Path, commits: list[Commit], copied: datetime | None, position: int) -> Path | None:
+    """Replaces the journal in one step, after a copy of it; its first line has the flush go on behind what was `copied` last."""
+    aside = aside_name(path) if path.exists() else None
+    if aside:
+        shutil.copy(path, aside)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [(f"{encoded(commit)}\n".encode(), commit.at) for commit in commits]
+    end = len(journal_trimming.first_line(0)) + sum(len(line) for line, at in lines if copied and at <= copied)
+    beside = path.with_suffix(".mended")
+    with beside.open("wb") as file:
+        file.write(journal_trimming.first_line(position - end) + b"".join(line for line, _ in lines))
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+    return aside
+
+
+def _told(path: Path, aside: Path | None, torn: int, copies: int, made: list[Commit]) -> str:
+    where = f"as it was it is kept as {aside.name}" if aside else "it was gone"
+    told = f"journal={path}: {torn} lines were torn, {copies + len(made)} missing; {where}; {copies} are put back from _commits"
+    if not made:
+        return told
+    versions = f"versions {made[0].version} to {made[-1].version}"
+    return (
+        f"{told}, and {len(made)} are made again from the table's own commits ({versions}). Of these it is not known any more "
+        "how many rows came late, what they missed, and how long each took: "
+        f"`lakehouse reconcile {path.stem}` compares their hours, `lakehouse backfill {path.stem}` computes them again"
+    )

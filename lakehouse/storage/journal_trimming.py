@@ -1,0 +1,91 @@
+"""Journals do not grow for ever: of what is old only that stays which late rows and bounded runs left to be known.
+
+`_commits` has every line, copied before any is let go. What stays of the old lines is what `Journal.rewriting` is asked for:
+of the bounded runs of a range the last, and of live commits with late rows one for each pair of hours between which they
+missed something. So a journal grows with the hours of event time that it tells of, not with its micro-batches.
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from lakehouse.ranges import floor
+from lakehouse.storage.commits import NOTHING, Commit, decoded, encoded
+from lakehouse.storage.journal import Journal
+
+LONGEST = 16 << 20  # bytes of a journal, before it is trimmed
+_RECENT = 8 << 20  # bytes that stay as they are: more than an hour of two commits a second
+_HOUR = timedelta(hours=1)
+
+
+def trim(journal: Journal, longest: int = LONGEST, recent: int = _RECENT) -> None:
+    """Trims a journal that is longer than `longest`; all but its last `recent` bytes must be in `_commits`.
+
+    It is replaced in one step: a reader sees all of the old lines or none of them.
+    """
+    path = journal.path
+    if not path.exists() or path.stat().st_size <= longest:
+        return
+    with journal.writing():
+        whole = path.read_bytes()
+        cut = whole.rfind(b"\n", 0, len(whole) - recent) + 1
+        old = (line.decode() for line in whole[:cut].split(b"\n") if line.endswith(b"}"))
+        try:
+            commits = list(map(decoded, old))
+        except (ValueError, KeyError, TypeError):  # a torn line: first the journal is made whole (`journal_repair`)
+            return
+        kept = "".join(f"{encoded(commit)}\n" for commit in remembered(commits)).encode()
+        gone = shift(path) + cut - len(kept) - len(first_line(0))
+        beside = path.with_suffix(".trimmed")
+        with beside.open("wb") as file:
+            file.write(first_line(gone) + kept + whole[cut:])
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+
+
+def shift(journal: Path) -> int:
+    """How many bytes have gone from before a line: the difference of its first position and where it is now."""
+    if not journal.exists():
+        return 0
+    with journal.open("rb") as file:
+        first = file.read(len(first_line(0)))
+    try:
+        return int(first[1:]) if first.startswith(b"#") else 0
+    except ValueError:  # torn: whoever flushes the journal finds it cut, and makes it whole (`journal_repair`)
+        return 0
+
+
+def first_line(count: int) -> bytes:
+    """The first line of a trimmed journal; no reader takes it for a commit."""
+    return f"#{count:020}\n".encode()
+
+
+def remembered(commits: Iterable[Commit]) -> list[Commit]:
+    """What stays of old commits, given and returned oldest first: `late_merge.dirty` finds the same in it."""
+    found: dict[object, Commit] = {}
+    for commit in commits:
+        if commit.role == "bounded":
+            key = (commit.start, commit.end, commit.version == NOTHING)
+            found.pop(key, None)
+            found[key] = commit
+        elif commit.role == "void":
+            found[commit.generation] = commit
+        elif commit.role == "live" and commit.late_from and commit.late_to:
+            key = (commit.generation, floor(commit.late_from, _HOUR), floor(commit.late_to, _HOUR))
+            before = found.pop(key, None)
+            found[key] = _both(before, commit) if before else commit
+    return list(found.values())
+
+
+def _both(before: Commit, commit: Commit) -> Commit:
+    """The later of two commits, telling what the late rows of both missed."""
+    return replace(
+        commit,
+        late=before.late + commit.late,
+        late_from=min(before.late_from, commit.late_from),
+        late_to=max(before.late_to, commit.late_to),
+        watermark=min(before.watermark, commit.watermark),
+    )

@@ -1,0 +1,31 @@
+"""What is added to a Delta table, as a streaming query of Spark's reads it."""
+
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lakehouse.settings import Settings
+
+
+def whole_table_stream(spark: SparkSession, path: str) -> DataFrame:
+    """All rows of a Delta table in one micro-batch, then those that are added to it. What is removed from it is not told."""
+    options = {"skipChangeCommits": "true", "maxFilesPerTrigger": 2**31 - 1}
+    return spark.readStream.format("delta").options(**options).load(path)
+
+
+def table_stream(spark: SparkSession, settings: Settings, path: str, since: int | str | None = None) -> DataFrame:
+    """The rows added to a Delta table, commit by commit, so that stored watermarks come in order.
+
+    From the first commit that is kept (`upkeep`), or `since` a version or "latest"; a checkpoint goes on where it is.
+    """
+    return (
+        spark.readStream.format("delta")
+        .option("startingVersion", _first(path) if since is None else since)
+        .option("skipChangeCommits", "true")
+        .option("maxFilesPerTrigger", settings.max_files_per_trigger)
+        .load(path)
+    )
+
+
+def _first(path: str) -> int:
+    return min(int(p.stem) for p in Path(path, "_delta_log").glob("*.json") if p.stem.isdigit())

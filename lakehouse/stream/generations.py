@@ -1,0 +1,234 @@
+"""Where a live query begins: with its checkpoint if that fits the table, else in a new generation behind the table's last commit.
+
+What the next generation begins with, by kind of table:
+
+    stepped          the position of the last commit that the table holds (`stream.strategy`); it has no checkpoint
+    window (state)   its state built again: the input from the first version on that holds a row of a window still open
+    keyed, versions  all of its record, as after `lakehouse backfill`
+"""
+
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from itertools import takewhile
+
+from deltalake import DeltaTable
+
+from lakehouse.declare.catalog import table_path
+from lakehouse.declare.table import Table
+from lakehouse.errors import CommitError, JobError
+from lakehouse.ranges import EPOCH
+from lakehouse.storage import checkpoints, delta_log, delta_writer, journal_repair
+from lakehouse.storage.checkpoints import Standing, Written
+from lakehouse.storage.commits import NOTHING, Commit
+from lakehouse.storage.lake import Lake
+from lakehouse.stream import handover, positions
+from lakehouse.stream.strategy import is_stepped
+
+
+def fit(lake: Lake, table: Table) -> str:
+    """Makes sure that the newest checkpoint of the table's query fits the table; what was done for it, empty if nothing.
+
+    Raises CommitError where rows might be lost.
+    """
+    standing = checkpoints.standing(lake.settings, table)
+    if is_stepped(lake, table):
+        return _fit_stepped(lake, table, standing)
+    own = checkpoints.generation(lake.settings, table)
+    checkpoint = checkpoints.folder_of(lake.settings, table, own)
+    kind = lake.catalog.kind(table)
+    last, begun = standing.last, checkpoints.beginning(lake.settings, table, own)
+    inputs = last and _position(lake, table, last)
+    wrong = checkpoints.misfit(checkpoint, standing, begun, inputs, stateful=kind == "window")
+    if kind == "state" and not wrong and (done := checkpoints.numbers(checkpoint / "commits")):
+        wrong = checkpoints.state_gone(checkpoint, done[-1])
+    if fault := last and _input_fault(lake, table, last):
+        if not table.keeps:
+            raise CommitError(f"table={table.name}, {fault}")
+        wrong = wrong or fault
+    wrong = wrong or _beginning_gone(lake, table)
+    if standing.taken_back:  # with its checkpoint gone, too, nothing else says so
+        wrong = wrong or f"the table was put back to version {standing.version}"
+    if not wrong:
+        return ""
+    if standing.taken_back:
+        _check_readers(lake, table, standing)
+        _put_back_aside(lake, table, standing)
+        _void(lake, table, standing, own + 1)
+    told = _begin(lake, table, standing, wrong)
+    print(told, file=sys.stderr, flush=True)
+    return told
+
+
+def _fit_stepped(lake: Lake, table: Table, standing: Standing) -> str:
+    """Of a table that keeps its position itself only what was taken back is amiss: it goes on from what it holds."""
+    if checkpoints.forget(lake.settings, table):
+        print(f"table={table.name}: it keeps its position in its own commits now; its checkpoint was removed", file=sys.stderr)
+    fault = standing.last and _input_fault(lake, table, standing.last)
+    if fault and not table.keeps:
+        raise CommitError(f"table={table.name}, {fault}")
+    unknown = _beginning_gone(lake, table)
+    if not standing.taken_back and not fault and not unknown:
+        return ""
+    why = fault or unknown or f"it was put back to version {standing.version}"
+    if standing.taken_back:
+        _check_readers(lake, table, standing)
+        _put_back_aside(lake, table, standing)
+        _void(lake, table, standing, checkpoints.generation(lake.settings, table) + 1)
+    begun = checkpoints.begin(lake.settings, table, standing.number, why, continues=bool(standing.last) and not table.keeps)
+    told = (
+        f"table={table.name}, generation={begun.generation}: {why}, so a new generation goes on behind "
+        f"{_behind(table, standing)}; no row is lost or doubled"
+    )
+    print(told, file=sys.stderr, flush=True)
+    return told
+
+
+def _beginning_gone(lake: Lake, table: Table) -> str:
+    """That it is not known how the generation began, without which a micro-batch that is run again could be written twice."""
+    own = checkpoints.generation(lake.settings, table)
+    if own == 1 or checkpoints.beginning(lake.settings, table, own):
+        return ""
+    return f"how generation {own} began is not known any more, for {checkpoints.beginnings(lake.settings, table)} lost that"
+
+
+def _behind(table: Table, standing: Standing) -> str:
+    last = standing.last
+    if table.keeps:
+        return "nothing, with all of its record"
+    return f"micro-batch {last.batch} of generation {last.generation}" if last else "nothing, with all that its input has"
+
+
+def _position(lake: Lake, table: Table, last: Written | Commit) -> Mapping:
+    """What a micro-batch had read of the input that its query follows."""
+    return last.inputs["tables"][lake.catalog.driving_input(table).name]
+
+
+def _begin(lake: Lake, table: Table, standing: Standing, why: str) -> str:
+    kind, last = lake.catalog.kind(table), standing.last
+    if last is None and lake.catalog.is_derived(table) and delta_log.oldest(lake.path(lake.catalog.driving_input(table))) > 0:
+        raise CommitError(
+            f"table={table.name}: its checkpoint does not fit ({why}), the table holds no commit of it, and its input's log does "
+            f"not go back to its beginning; give the table a new name, and begin that by `lakehouse seam`"
+        )
+    again = _state_from(lake, table, standing) if last and kind == "window" else {}
+    begun = checkpoints.begin(lake.settings, table, standing.number, why, **again)
+    if again:
+        folder = checkpoints.folder_of(lake.settings, table, begun.generation)
+        checkpoints.write(lake.spark, folder, _position(lake, table, last))
+    return (
+        f"table={table.name}, generation={begun.generation}: the checkpoint did not fit the table ({why}), so a new generation "
+        f"begins behind {_behind(table, standing)}; no row is lost or doubled. Look for what removed or replaced the folder "
+        f"{checkpoints.folder_of(lake.settings, table, begun.generation).parent}"
+    )
+
+
+def _state_from(lake: Lake, table: Table, standing: Standing) -> dict[str, object]:
+    """Up to where windows are in the table, and the version of the input with the first row of one that is not."""
+    def reached(of: Written | Commit | None) -> datetime:
+        begun = handover.seam_of(lake.settings, table)
+        return max((of and of.frontier) or EPOCH, begun.frontier if begun else EPOCH)
+
+    ahead, aside = reached(standing.last), reached(standing.last)
+    pending, path = standing.pending, lake.path(table, "quarantine")
+    if pending and delta_writer.committed(path, checkpoints.app(table, pending.generation)) < pending.batch:
+        aside = reached(standing.noted)  # the crash came before it
+    driving = lake.catalog.driving_input(table)
+    try:
+        version = handover.first_version(lake, driving, handover.reads_from(lake, table, min(ahead, aside)))
+    except JobError as err:
+        raise CommitError(
+            f"table={table.name}: its checkpoint does not fit, and its state cannot be built again: {err}; or give the table a "
+            "new name, and begin that by `lakehouse seam`"
+        ) from err
+    return {"frontier": ahead.isoformat(), "aside": aside.isoformat(), "version": version}
+
+
+def _void(lake: Lake, table: Table, standing: Standing, generation: int) -> None:
+    """Notes that the lines of the journal above what the table holds are of rows that it does not hold any more."""
+    held = standing.written.version if standing.written and not table.keeps else standing.version
+    if not standing.last:
+        held = NOTHING
+    void = Commit(table.name, "void", generation, -1, held, datetime.now(UTC), table.fingerprint)
+    lake.journal(table).append(void)
+
+
+def _input_fault(lake: Lake, table: Table, last: Written | Commit) -> str:
+    """What is wrong if the input is not what was read of it any more, or lacks what comes next; else empty."""
+    driving = lake.catalog.driving_input(table)
+    if driving is None:
+        return ""
+    offset = _position(lake, table, last)
+    path, read = lake.path(driving), offset["reservoirVersion"] - (offset["index"] < 0)
+    if another := positions.another(path, offset["reservoirId"]):
+        return (
+            f"{another}; put that one back from a copy, or remove this table's folder and those of the tables that read it as "
+            "well, and the next start fills them from what the input has now"
+        )
+    latest, oldest = delta_log.latest(path), delta_log.oldest(path)
+    if read > latest:
+        return (
+            f"input={driving.name}, version={latest}: the table was computed from its version {read}, so the input is older than "
+            f"what was read of it; put back its version {read}, or put this table back to what it was then"
+        )
+    if offset["reservoirVersion"] < oldest:
+        return (
+            f"input={driving.name}, version={offset['reservoirVersion']}: the query goes on from there, and the input's log "
+            f"begins with {oldest}; give the table a new name, and begin that by `lakehouse seam`"
+        )
+    if table.keeps and _put_back_since(lake, driving, last.at):
+        return f"its input {driving.name} was put back since, and rows that were read of it are not there any more or come again"
+    return ""
+
+
+def _put_back_since(lake: Lake, table: Table, moment: datetime) -> bool:
+    """Whether rows of the table were taken back later than that, by the journal as it stands: `Journal` hides such lines."""
+    lines = takewhile(lambda line: line.at > moment, journal_repair.readable(lake.journal(table).path))
+    return any(line.role == "void" for line in lines)
+
+
+def _check_readers(lake: Lake, table: Table, standing: Standing) -> None:
+    """Raises CommitError if rows that are written again would enter a table that a stream fills from this one twice."""
+    begun = ", ".join(_begun_behind(lake, table))
+    if not begun:
+        return
+    whole = standing.taken_back.version
+    what, remedy = (
+        "it was put back to that",
+        f"Put back its version {whole} (deltalake: DeltaTable(...).restore({whole})), and what is wrong with its rows right by a "
+        "backfill or by hand",
+    )
+    if standing.latest < whole:
+        what = "its log ends with that, so it was removed, or replaced by an older copy"
+        remedy = f"Put its folder back from a copy with that version; or remove those of {begun} as well, and a start fills all"
+    raise CommitError(
+        f"table={table.name}, version={standing.version}: {what}, and {begun} had read version {whole}; what the query writes "
+        f"again would enter there twice. {remedy}"
+    )
+
+
+def _begun_behind(lake: Lake, table: Table) -> list[str]:
+    """The tables that a stream has begun to fill from this one, and from these, each after its input."""
+    found: list[str] = []
+    for reader in lake.catalog:  # inputs come first
+        driving = lake.catalog.driving_input(reader)
+        reads = driving is not None and (driving == table or driving.name in found)
+        if reads and not reader.keeps and checkpoints.standing(lake.settings, reader).last:
+            found.append(reader.name)
+    return found
+
+
+def _put_back_aside(lake: Lake, table: Table, standing: Standing) -> None:
+    """The quarantine as it was at the table's last commit: what was put aside later is judged again."""
+    path = table_path(lake.settings, table, "quarantine")
+    if not lake.catalog.puts_aside(table) or not (path / "_delta_log").is_dir():
+        return
+    first = checkpoints.first_after(path, table, standing.number)
+    if first is None:
+        return
+    if delta_log.oldest(path) > max(first - 1, 0):
+        raise CommitError(
+            f"table={table.name}, version={first - 1}: its quarantine must go back to that with it, and the log does not reach "
+            f"there any more; put back {path} as it was then"
+        )
+    DeltaTable(str(path)).restore(first - 1)

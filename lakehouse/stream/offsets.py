@@ -1,0 +1,281 @@
+"""The offsets of an ingest table: they join on from commit to commit, and each is in the table or its quarantine once.
+
+`_ledger/<table>.topics.json` keeps the ids of its topics (a topic that was deleted and created again has another one), which of
+them begin at their beginning, and which gaps someone has declared.
+"""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from lakehouse.declare.table import Table
+from lakehouse.errors import BrokerError, CommitError, TopicError
+from lakehouse.runtime.kafka_options import client_config
+from lakehouse.settings import Settings
+from lakehouse.storage.commits import LEDGER, Commit
+from lakehouse.storage.files import read_value, replace_file
+
+_NO_ID = ("", "None", "AAAAAAAAAAAAAAAAAAAAAA")  # as brokers before 2.8 are answered for
+_WITHIN = 30.0  # seconds for an answer of the broker
+_AGAIN = 0.1  # seconds before it is asked once more
+_NO_LEADER_YET = (5, 6)  # LEADER_NOT_AVAILABLE, NOT_LEADER_FOR_PARTITION
+Offsets = Mapping[str, Mapping[str, int]]  # topic -> partition -> offset
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Offsets of a partition that someone has declared to be lost; `until` is the next that is read."""
+
+    topic: str
+    partition: str
+    since: int
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """What is known of the topics of an ingest table."""
+
+    ids: Mapping[str, str] = field(default_factory=dict)
+    # topics made again: the last micro-batch (generation, batch) of the one before, and when that was declared (ISO 8601 UTC)
+    anew: Mapping[str, tuple[int, int, str]] = field(default_factory=dict)
+    gaps: tuple[Gap, ...] = ()
+
+    def begins(self, topic: str, last: Commit) -> bool:
+        """Whether the topic is another one than that whose offsets this commit has."""
+        after = self.anew.get(topic)
+        return after is not None and (last.generation, last.batch) <= tuple(after[:2])
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """What the broker says of a topic."""
+
+    id: str
+    first: Mapping[str, int]  # partition -> offset
+    end: Mapping[str, int]  # partition -> the next offset
+
+
+def known(settings: Settings, table: Table) -> Topics:
+    meaning = f"the ids that the topics of {table.name} have now are kept from here on, and gaps that were declared count as gaps"
+    return read_value(_path(settings, table), _decoded, meaning) or Topics()
+
+
+def _decoded(kept: dict) -> Topics:
+    anew = {topic: tuple(after) for topic, after in kept["anew"].items()}
+    return Topics(kept["ids"], anew, tuple(Gap(**gap) for gap in kept["gaps"]))
+
+
+def note(settings: Settings, table: Table, topics: Topics) -> None:
+    replace_file(_path(settings, table), asdict(topics))
+
+
+def _path(settings: Settings, table: Table) -> Path:
+    return settings.root / LEDGER / f"{table.name}.topics.json"
+
+
+def admin(settings: Settings):
+    from confluent_kafka.admin import AdminClient
+
+    return AdminClient(client_config(settings) | {"log_level": "0"})
+
+
+def ids(client, topics: Sequence[str]) -> dict[str, tuple[str, list[int]]]:
+    """Topic -> its id, empty of a broker that gives none, and its partitions. Raises BrokerError."""
+    from confluent_kafka import TopicCollection
+
+    futures = client.describe_topics(TopicCollection(list(topics)), request_timeout=_WITHIN)
+    found = {}
+    for topic, future in futures.items():
+        described = _answered(topic, "describe it", future)
+        identity = str(described.topic_id or "")
+        found[topic] = "" if identity in _NO_ID else identity, [p.id for p in described.partitions]
+    return found
+
+
+def on_broker(client, topics: Sequence[str]) -> dict[str, Broker]:
+    """What the broker says of the topics. Raises BrokerError."""
+    from confluent_kafka.admin import OffsetSpec
+
+    described = ids(client, topics)
+    partitions = {topic: numbers for topic, (_, numbers) in described.items()}
+    first, end = (_listed(client, partitions, spec, {}) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
+    return {topic: Broker(described[topic][0], first[topic], end[topic]) for topic in described}
+
+
+def ends(client, settings: Settings, partitions: Mapping[str, Sequence[int]]) -> Offsets:
+    """Up to where topics can be read now, by the isolation level of the settings. Raises BrokerError."""
+    from confluent_kafka import IsolationLevel
+    from confluent_kafka.admin import OffsetSpec
+
+    committed = settings.kafka.get("isolation.level") == "read_committed"
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    return _listed(client, partitions, OffsetSpec.latest(), {"isolation_level": level})
+
+
+def _listed(client, partitions: Mapping[str, Sequence[int]], spec, options: Mapping[str, object]) -> Offsets:
+    """Topic -> partition -> offset. A partition that was created a moment ago may have no leader yet: it is asked again."""
+    from confluent_kafka import KafkaException, TopicPartition
+
+    wanted = {TopicPartition(topic, p): spec for topic, numbers in partitions.items() for p in numbers}
+    found: dict[str, dict[str, int]] = {topic: {} for topic in partitions}
+    deadline = time.monotonic() + _WITHIN
+    while wanted:
+        for at, future in client.list_offsets(wanted, request_timeout=_WITHIN, **options).items():
+            try:
+                found[at.topic][str(at.partition)] = future.result().offset
+                wanted = {each: spec for each in wanted if each != at}
+            except KafkaException as err:
+                if err.args[0].code() not in _NO_LEADER_YET or time.monotonic() > deadline:
+                    raise _unanswered(at.topic, "tell its offsets", err) from err
+        if wanted:
+            time.sleep(_AGAIN)
+    return found
+
+
+def _answered(topic: str, what: str, future):
+    from confluent_kafka import KafkaException
+
+    try:
+        return future.result()
+    except KafkaException as err:
+        raise _unanswered(topic, what, err) from err
+
+
+def _unanswered(topic: str, what: str, err: Exception) -> BrokerError:
+    return BrokerError(
+        f"topic={topic}: the broker must {what} within {_WITHIN:.0f} s and did not ({err.args[0].str()}); check that the broker "
+        "runs and has the topic"
+    )
+
+
+def check_ids(settings: Settings, table: Table, present: Mapping[str, str]) -> None:
+    """Keeps the ids of topics that are new to the table; raises TopicError if one is not that which the table has read."""
+    before = known(settings, table)
+    if nameless := sorted(topic for topic, identity in present.items() if not identity):
+        _say(
+            f"table={table.name}, topic={', '.join(nameless)}: the broker gives it no id (it is older than Kafka 2.8), so one "
+            "that is deleted and created again is not noticed, unless it has fewer messages than were read"
+        )
+        present = {topic: identity for topic, identity in present.items() if identity}
+    if new := sorted(present.keys() - before.ids.keys()):
+        before = replace(before, ids=_read_before(settings, table, new) | before.ids)
+    for topic, identity in present.items():
+        if before.ids.get(topic, identity) != identity:
+            raise TopicError(
+                f"table={table.name}, topic={topic}, id={identity}: the table has read the topic of id {before.ids[topic]}, "
+                f"and this is another one of that name, so its offsets mean other messages; `lakehouse new-topic {table.name}` "
+                "declares it, and reads it from its beginning"
+            )
+    if new:
+        note(settings, table, replace(before, ids={**before.ids, **present}))
+
+
+def _read_before(settings: Settings, table: Table, topics: Sequence[str]) -> dict[str, str]:
+    """The ids of topics as the table's last commit has them, where the file that keeps them does not know them (any more)."""
+    from lakehouse.storage import checkpoints
+
+    last = checkpoints.standing(settings, table).last
+    read = [topic for topic in topics if last and topic in last.inputs]
+    if not read:
+        return {}
+    written = checkpoints.standing(settings, table).written
+    found = {topic: written.topics[topic] for topic in read if written and topic in written.topics}
+    lost = f"table={table.name}, file={_path(settings, table)}: it is gone, or does not have the ids of {', '.join(read)}"
+    unknown = sorted(set(read) - found.keys())
+    what = "they are taken from the table's last commit"
+    if unknown:
+        what = f"nor does the table's last commit, so {', '.join(unknown)} count as the ones that were read as they are now"
+    _say(f"{lost}; {what}; gaps that were declared are forgotten, and are asked for again")
+    return found
+
+
+_said: set[str] = set()
+
+
+def _say(what: str) -> None:
+    """On standard error, once in the life of a process."""
+    if what not in _said:
+        _said.add(what)
+        print(what, file=sys.stderr, flush=True)
+
+
+def start(settings: Settings, table: Table, topics: Sequence[str], last: Commit | None) -> Offsets:
+    """Where a table goes on to read: behind its last commit, or at the beginning of what is new or was made again.
+
+    Raises TopicError for a topic that is not the one read, CommitError if what comes next is not there any more, BrokerError.
+    """
+    found = on_broker(admin(settings), topics)
+    check_ids(settings, table, {topic: each.id for topic, each in found.items()})
+    for topic, read in behind(settings, table, last, {}).items():
+        _check_there(table, topic, read, found[topic])
+    return behind(settings, table, last, {topic: each.first for topic, each in found.items()})
+
+
+def behind(settings: Settings, table: Table, last: Commit | None, first: Offsets) -> Offsets:
+    """The offsets behind a commit and the gaps that were declared there; of what it had not read the `first` ones."""
+    now, begins = known(settings, table), {topic: dict(offsets) for topic, offsets in first.items()}
+    for topic, read in (last.inputs if last else {}).items():
+        if not now.begins(topic, last):
+            begins[topic] = begins.get(topic, {}) | {p: _past(now.gaps, topic, p, offset) for p, offset in read.items()}
+    return begins
+
+
+def _past(gaps: Sequence[Gap], topic: str, partition: str, offset: int) -> int:
+    """The offset behind the furthest gap that was declared to begin there: the topic may have lost more since."""
+    return max((g.until for g in gaps if (g.topic, g.partition, g.since) == (topic, partition, offset)), default=offset)
+
+
+def lost(settings: Settings, table: Table, found: Mapping[str, Broker], last: Commit) -> list[Gap]:
+    """The offsets behind the last commit that the topics do not have any more."""
+    now = known(settings, table)
+    read = {topic: last.inputs.get(topic, {}) for topic in found if not now.begins(topic, last)}
+    return [
+        Gap(topic, p, offset, found[topic].first[p])
+        for topic, offsets in read.items()
+        for p, offset in offsets.items()
+        if _past(now.gaps, topic, p, offset) < found[topic].first.get(p, 0)
+    ]
+
+
+def declare_lost(settings: Settings, table: Table, gaps: Sequence[Gap]) -> None:
+    """Notes gaps that someone has declared, each in place of an older one that begins where it does."""
+    before = known(settings, table)
+    begin = {(gap.topic, gap.partition, gap.since) for gap in gaps}
+    kept = (gap for gap in before.gaps if (gap.topic, gap.partition, gap.since) not in begin)
+    note(settings, table, replace(before, gaps=(*kept, *gaps)))
+
+
+def _check_there(table: Table, topic: str, read: Mapping[str, int], there: Broker) -> None:
+    for partition, offset in read.items():
+        if offset < there.first.get(partition, 0):
+            raise CommitError(
+                f"table={table.name}, topic={topic}, partition={partition}, offset={offset}: the table goes on from there, and "
+                f"the topic begins with {there.first[partition]}; what is between is lost to the table. `lakehouse accept-gap "
+                f"{table.name}` declares that and goes on; lengthen the retention"
+            )
+
+
+def beyond(table: Table, read: Offsets, end: Offsets) -> str:
+    """That a topic ends before what was read of it; empty if none does. A broker that has just started may yet recover it."""
+    for topic, partitions in read.items():
+        for partition, offset in partitions.items():
+            if offset > (ends := end[topic].get(partition, -1)):
+                return (
+                    f"table={table.name}, topic={topic}, partition={partition}, offset={offset}: the table has read up to there, "
+                    f"and the topic ends with {ends if ends >= 0 else 'none'}, so it has lost messages since; recover the topic, "
+                    f"or create it again and declare that by `lakehouse new-topic {table.name}`"
+                )
+    return ""
+
+
+def declare_anew(settings: Settings, table: Table, present: Mapping[str, str], last: tuple[int, int]) -> None:
+    """Notes that topics of these ids are read from their beginning, behind that micro-batch (generation, batch)."""
+    before, now = known(settings, table), datetime.now(UTC).isoformat()
+    changed = {topic: identity for topic, identity in present.items() if before.ids.get(topic, identity) != identity}
+    anew = dict.fromkeys(changed, (*last, now))
+    gaps = tuple(gap for gap in before.gaps if gap.topic not in changed)
+    note(settings, table, Topics({**before.ids, **present}, {**before.anew, **anew}, gaps))

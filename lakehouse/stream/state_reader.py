@@ -1,0 +1,54 @@
+"""What a live query remembers between two micro-batches: its state, key by key, running or stopped, by Spark's own reader."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from lakehouse.declare.table import Table
+from lakehouse.errors import RangeError
+from lakehouse.storage.lake import Lake
+from lakehouse.stream.micro_batch import live_run
+
+
+def state(lake: Lake, table: Table, key: Mapping[str, str] | None = None) -> DataFrame:
+    """The state after the last micro-batch that was committed: the columns of the key, then what Spark keeps for it.
+
+    Of a window of text, say, its partial aggregates, by their names in Spark. `key`: values of columns of the key, as text;
+    only what has these. Raises RangeError for a table whose live query has no state, or has not run.
+    """
+    checkpoint = live_run(lake, table).checkpoint if lake.catalog.driving_input(table) else None
+    if not checkpoint or not (checkpoint / "state").is_dir():
+        raise RangeError(
+            f"table={table.name}: its live query keeps no state, or has not run yet; sessions, windows of a minute or more "
+            "and keeps='state' have one, where the range that closes is computed whole (shorter windows, joins) there is none"
+        )
+    lake.spark.streams.active  # noqa: B018 - the reader needs what this starts
+    found = lake.spark.read.format("statestore").load(str(checkpoint))
+    columns = [*_columns(found, "key"), *_columns(found, "value")]
+    rows = found.select(*(column.alias(name) for name, column in _told_apart(columns)))
+    try:
+        for name, value in (key or {}).items():
+            rows = rows.where(F.col(name).cast("string") == value)
+    except AnalysisException as err:
+        names = ", ".join(name for name, _ in _columns(found, "key"))
+        raise RangeError(f"table={table.name}, key={name}: the columns of its key are {names}; name one of them") from err
+    return rows
+
+
+def _columns(found: DataFrame, side: str) -> list[tuple[str, Column]]:
+    """The fields of the key or value, by their place: two aggregates may have one name."""
+    fields = found.schema[side].dataType.fields
+    placed = StructType([StructField(f"_{n}", each.dataType) for n, each in enumerate(fields)])
+    return [(each.name, F.col(side).cast(placed).getField(f"_{n}")) for n, each in enumerate(fields)]
+
+
+def _told_apart(columns: list[tuple[str, Column]]) -> list[tuple[str, Column]]:
+    seen, told = Counter(), []
+    for name, column in columns:
+        seen[name] += 1
+        told.append((name if seen[name] == 1 else f"{name}_{seen[name]}", column))
+    return told

@@ -1,0 +1,135 @@
+"""Whether an ingest table and its quarantine have each message of their topics once, as far as the topics still reach.
+
+Without Spark: positions from the tables' files, messages from the broker. Offsets that a topic cannot deliver (markers of
+transactions, what compaction removed) are not missing: where an offset is not in the table the topic is read to see.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lakehouse.declare.catalog import Catalog, table_path
+from lakehouse.declare.table import Table
+from lakehouse.errors import BrokerError, RangeError
+from lakehouse.runtime.kafka_options import client_config
+from lakehouse.settings import Settings
+from lakehouse.storage.journal import Journal
+from lakehouse.stream import offsets
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_WITHIN = 30.0  # seconds for the next message
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One partition of a topic: offsets `start` to `end` (exclusive), which the topic still has and the table has read."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    rows: int  # of these, in the table and its quarantine
+    missing: int
+    doubled: int
+    examples: str  # the first offsets missing or doubled
+
+
+def check(settings: Settings, catalog: Catalog, table: Table) -> list[Checked]:
+    """Each partition of the table's topics. Raises RangeError for other tables, TopicError, BrokerError."""
+    topics = sorted(source.topic for source in catalog.topics_of(table).values())
+    if not topics:
+        raise RangeError(
+            f"table={table.name}: a {catalog.kind(table)} table has no topic; name an ingest table, which reads one"
+        )
+    last = next(Journal(settings, table).live(), None)
+    if last is None:
+        raise RangeError(f"table={table.name}: it has read nothing yet; start its job")
+    there = offsets.on_broker(offsets.admin(settings), topics)
+    offsets.check_ids(settings, table, {topic: each.id for topic, each in there.items()})
+    known = offsets.known(settings, table)
+    found = []
+    for topic in topics:
+        read = {} if known.begins(topic, last) else last.inputs.get(topic, {})
+        since = known.anew.get(topic, (0, 0, ""))[2]
+        stored = _stored(settings, table, topic, since)
+        for partition, end in sorted(read.items(), key=lambda each: int(each[0])):
+            start = min(there[topic].first.get(partition, 0), end)
+            found.append(_checked(settings, topic, int(partition), start, end, stored.get(int(partition))))
+    return found
+
+
+def _checked(settings: Settings, topic: str, partition: int, start: int, end: int, stored: "np.ndarray | None") -> Checked:
+    import numpy as np
+
+    stored = np.empty(0, dtype=np.int64) if stored is None else stored
+    stored = stored[(stored >= start) & (stored < end)]
+    once, counts = np.unique(stored, return_counts=True)
+    doubled = once[counts > 1]
+    absent = np.setdiff1d(np.arange(start, end), once, assume_unique=True)
+    missing = _delivered(settings, topic, partition, absent) if len(absent) else []
+    told = [f"{name} {', '.join(map(str, which[:_SHOWN]))}" for name, which in (("missing", missing), ("doubled", doubled))
+            if len(which)]  # fmt: skip
+    return Checked(topic, partition, start, end, len(stored), len(missing), len(doubled), "; ".join(told))
+
+
+def _stored(settings: Settings, table: Table, topic: str, since: str) -> dict[int, "np.ndarray"]:
+    """Partition -> the offsets of the topic in the table and its quarantine; those that arrived `since`, if that is given."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from deltalake import DeltaTable
+
+    parts: dict[int, list[np.ndarray]] = {}
+    columns = {name: pc.field("_arrival", name) for name in ("topic", "partition", "offset", "time")}
+    for side in ("", "quarantine"):
+        rows = DeltaTable(str(table_path(settings, table, side))).to_pyarrow_dataset()
+        for batch in rows.to_batches(columns=columns):
+            ours = pc.equal(batch["topic"], topic)
+            if since:
+                ours = pc.and_(ours, pc.greater_equal(batch["time"], pa.scalar(since).cast(batch["time"].type)))
+            chosen = batch.filter(ours)
+            for partition in pc.unique(chosen["partition"]).to_pylist():
+                own = chosen.filter(pc.equal(chosen["partition"], partition))
+                parts.setdefault(partition, []).append(own["offset"].to_numpy(zero_copy_only=False))
+    return {partition: np.concatenate(each) for partition, each in parts.items()}
+
+
+def _delivered(settings: Settings, topic: str, partition: int, absent: "np.ndarray") -> list[int]:
+    """Which of the offsets, in order, the topic delivers."""
+    import numpy as np
+    from confluent_kafka import Consumer, TopicPartition
+
+    ranges = np.split(absent, np.flatnonzero(np.diff(absent) > 1) + 1)
+    config = {"isolation.level": "read_uncommitted", **client_config(settings)}  # as Spark reads it
+    own = {"group.id": "lakehouse-offsets", "enable.auto.commit": False, "enable.partition.eof": True, "log_level": "0"}
+    consumer = Consumer(config | own)
+    try:
+        found: list[int] = []
+        for each in ranges:
+            first, end = int(each[0]), int(each[-1]) + 1
+            consumer.assign([TopicPartition(topic, partition, first)])
+            found += [offset for offset in _read(consumer, topic, partition, end) if first <= offset < end]
+        return found
+    finally:
+        consumer.close()
+
+
+def _read(consumer, topic: str, partition: int, end: int) -> Iterator[int]:
+    from confluent_kafka import KafkaError
+
+    while True:
+        message = consumer.poll(_WITHIN)
+        error = message.error() if message else None
+        if error and error.code() == KafkaError._PARTITION_EOF:
+            return
+        if message is None or error:
+            raise BrokerError(
+                f"topic={topic}, partition={partition}: the next message must come within {_WITHIN:.0f} s and did not "
+                f"({error or 'no answer'}); check that the broker runs, and run this again"
+            )
+        if message.offset() >= end:
+            return
+        yield message.offset()

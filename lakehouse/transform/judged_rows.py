@@ -1,0 +1,24 @@
+"""Judged rows, parted: those that are good, and those of the quarantine."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.declare.columns import ARRIVAL, ARRIVAL_TYPE, ORIGIN, PARTITION, REASON, RECORD
+
+
+def good(judged: DataFrame) -> DataFrame:
+    rows = judged.where(F.col(REASON).isNull()).drop(REASON)
+    return rows.select(*(c for c in rows.columns if not c.startswith(RECORD)))
+
+
+def bad(judged: DataFrame) -> DataFrame:
+    """Rows put aside, in the columns of every quarantine: why, the raw value (or the row as JSON), the arrival."""
+    rows = judged.where(F.col(REASON).isNotNull())
+    if f"{RECORD}_value" in judged.columns:
+        value, key = F.col(f"{RECORD}_value"), F.col(f"{RECORD}_key")
+    else:
+        value = F.to_json(F.struct(*[c for c in judged.columns if not c.startswith("_")])).cast("binary")
+        key = F.lit(None).cast("binary")
+    arrival = F.col(ARRIVAL) if ARRIVAL in judged.columns else F.lit(None).cast(ARRIVAL_TYPE)
+    columns = {"reason": F.col(REASON), "value": value, "key": key, ARRIVAL: arrival}
+    return rows.select(*(c.alias(n) for n, c in columns.items()), ORIGIN, PARTITION)

@@ -1,0 +1,191 @@
+"""Expectations: as Columns inside the streaming plan, and as a suite over rows at rest.
+
+Both come from Great Expectations' own definitions, so a rule means the same row by row as it does over a partition. It is
+imported inside functions only: it takes seconds, and declaring a table must not cost that.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakehouse.declare.expectations import Expectation
+from lakehouse.errors import DeclarationError
+
+_DOMAIN = ("column", "column_A", "column_B", "column_list", "ignore_row_if")
+
+
+@dataclass(frozen=True, slots=True)
+class RowRule:
+    """An expectation that can be judged row by row; `broken` is true for a row that breaks it."""
+
+    expectation: Expectation
+    broken: Column
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteResult:
+    """What one expectation found over a set of rows."""
+
+    expectation: str
+    passed: bool
+    unexpected: int
+    detail: str
+
+
+def row_rules(spark: SparkSession, schema: StructType, expectations: Sequence[Expectation]) -> list[RowRule]:
+    """The expectations that Great Expectations defines row by row, as Columns over rows of `schema`.
+
+    The others (row counts, means, uniqueness) need all rows: they are judged by `validate` on closed partitions only.
+    Raises DeclarationError for an unknown expectation, argument or column.
+    """
+    return list(_compiled(spark, schema.json(), tuple(expectations)))
+
+
+@lru_cache(maxsize=128)  # a fifth of a second a rule, asked for at every start of a query and every bounded run
+def _compiled(spark: SparkSession, schema: str, expectations: tuple[Expectation, ...]) -> tuple[RowRule, ...]:
+    if not expectations:
+        return ()
+    gx = _gx()
+    engine = gx.SparkDFExecutionEngine()
+    engine.resolve_metric_bundle = partial(_without_counting, engine.resolve_metric_bundle)
+    engine.load_batch_data("schema", spark.createDataFrame([], StructType.fromJson(json.loads(schema))))
+    rules = []
+    for expectation in expectations:
+        condition = _condition(gx, engine, expectation)
+        if condition is not None and " OVER " not in str(condition):  # a window function looks at other rows
+            rules.append(RowRule(expectation, F.coalesce(condition, F.lit(False))))
+    return tuple(rules)
+
+
+def _without_counting(ask: Callable[[list], dict], metric_fn_bundle: Iterable) -> dict:
+    """The aggregates that conditions depend on. Each asks for the number of rows, too, and is told that there are none.
+
+    Great Expectations would run a Spark job for that: 1.5 of the 1.6 s that a job's first rule took to compile.
+    """
+    wanted = {each.metric_configuration.id: each for each in metric_fn_bundle}
+    known = {i: 0 for i, each in wanted.items() if each.metric_configuration.metric_name == "table.row_count"}
+    others = [each for i, each in wanted.items() if i not in known]
+    return known | (ask(others) if others else {})
+
+
+def first_broken(rules: Sequence[RowRule]) -> Column:
+    """The first rule that a row breaks, as text; null for a good row."""
+    reason = F.lit(None).cast("string")
+    for rule in reversed(rules):
+        reason = F.when(rule.broken, F.lit(f"expectation: {rule.expectation}")).otherwise(reason)
+    return reason
+
+
+def validate(rows: DataFrame, expectations: Sequence[Expectation]) -> list[SuiteResult]:
+    """The suite of all expectations, run by Great Expectations over `rows`. Raises DeclarationError."""
+    if not expectations:
+        return []
+    gx = _gx()
+    context = gx.module.get_context(mode="ephemeral")
+    context.variables.progress_bars = {"globally": False}
+    source = context.data_sources.add_spark("rows", persist=False)
+    definition = source.add_dataframe_asset("rows").add_batch_definition_whole_dataframe("rows")
+    suite = gx.module.ExpectationSuite("expectations", [_resolved(gx, e) for e in expectations])
+    result = definition.get_batch({"dataframe": rows}).validate(suite, result_format="SUMMARY")
+    return [_summary(e, r) for e, r in zip(expectations, result.results, strict=True)]
+
+
+def _summary(expectation: Expectation, result) -> SuiteResult:
+    found = result.result or {}
+    error = _messages(result.exception_info or {})
+    seen = found.get("partial_unexpected_list") or found.get("observed_value", "")
+    return SuiteResult(
+        str(expectation), bool(result.success), int(found.get("unexpected_count") or 0), f"{error or seen}"
+    )
+
+
+def _messages(failure: Mapping) -> str:
+    """The first line of what Great Expectations says of a failure, or of those of several metrics."""
+    each = [failure] if "exception_message" in failure else failure.values()
+    found = (str(one["exception_message"] or "").strip() for one in each)
+    return "; ".join(dict.fromkeys(text.splitlines()[0] for text in found if text))
+
+
+def preload() -> None:
+    """Imports Great Expectations now, so that it need not be waited for when it is first used."""
+    _gx()
+
+
+@dataclass(frozen=True, slots=True)
+class _GX:
+    module: object
+    SparkDFExecutionEngine: type
+    MetricConfiguration: type
+    ValidationGraph: type
+    get_expectation_impl: object
+
+
+def _gx() -> _GX:
+    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
+    with _named_main():
+        import great_expectations
+    from great_expectations.execution_engine import SparkDFExecutionEngine
+    from great_expectations.expectations.registry import get_expectation_impl
+    from great_expectations.validator.metric_configuration import MetricConfiguration
+    from great_expectations.validator.validation_graph import ValidationGraph
+
+    return _GX(great_expectations, SparkDFExecutionEngine, MetricConfiguration, ValidationGraph, get_expectation_impl)
+
+
+@contextmanager
+def _named_main() -> Iterator[None]:
+    """Gives the main module a file name while Great Expectations is imported, which looks for Spark Connect.
+
+    Where Connect is not installed, PySpark ends a process whose main module has none, such as a run of Dagster's: it
+    takes it for its own doctests.
+    """
+    main = sys.modules["__main__"]
+    unnamed = not hasattr(main, "__file__")
+    if unnamed:
+        main.__file__ = ""
+    try:
+        yield
+    finally:
+        if unnamed:
+            del main.__file__
+
+
+def _resolved(gx: _GX, expectation: Expectation):
+    from great_expectations.exceptions import ExpectationNotFoundError
+
+    try:
+        return gx.get_expectation_impl(expectation.type)(**expectation.kwargs)
+    except ExpectationNotFoundError as err:
+        raise DeclarationError(
+            f"expectation={expectation.type!r}: Great Expectations has none of that name; see its gallery for the names"
+        ) from err
+    except ValueError as err:  # pydantic's ValidationError among them
+        raise DeclarationError(f"expectation={expectation}: its arguments do not fit: {err}") from err
+
+
+def _condition(gx: _GX, engine, expectation: Expectation) -> Column | None:
+    """The Column of the condition under which a row is unexpected; None if the expectation is not row by row."""
+    map_metric = getattr(_resolved(gx, expectation), "map_metric", None)
+    if not map_metric:
+        return None
+    kwargs = expectation.kwargs
+    metric = gx.MetricConfiguration(
+        f"{map_metric}.condition",
+        {k: v for k, v in kwargs.items() if k in _DOMAIN} | {"batch_id": "schema"},
+        {k: v for k, v in kwargs.items() if k not in _DOMAIN and k != "mostly"},
+    )
+    graph = gx.ValidationGraph(execution_engine=engine)
+    graph.build_metric_dependency_graph(metric_configuration=metric)
+    resolved, aborted = graph.resolve(show_progress_bars=False)
+    if aborted:
+        reasons = _messages({metric: failure["exception_info"] for metric, failure in aborted.items()})
+        raise DeclarationError(f"expectation={expectation}: it cannot be judged on this table: {reasons}")
+    return resolved[metric.id][0]

@@ -1,0 +1,69 @@
+"""What a table's function returned, held against what its kind of table needs: refused with the remedy, before anything runs."""
+
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame
+
+from lakehouse.declare.catalog import Kind
+from lakehouse.declare.columns import ARRIVAL, INGESTION, WINDOW
+from lakehouse.declare.table import Table
+from lakehouse.errors import DeclarationError
+from lakehouse.transform import determinism, versions
+
+
+def check_input(table: Table, name: str, rows: DataFrame) -> None:
+    """Raises DeclarationError if the driving input of a window table has a column of the name that windows get."""
+    if table.window and WINDOW in rows.columns:
+        raise DeclarationError(
+            f"table={table.name}, input={name}, column={WINDOW}: the library gives the input of a window table a "
+            "column of that name; rename its own in a row table between, and read that"
+        )
+
+
+def check(table: Table, kind: Kind, rows: object, inputs: Mapping[str, DataFrame], kept: set[str], moment: str) -> None:
+    """Raises DeclarationError unless `rows` are a DataFrame that keeps what it must, and has no column of the library's.
+
+    `kept`: technical columns that must come through. `moment`: the column of the event time.
+    """
+    if not isinstance(rows, DataFrame):
+        raise DeclarationError(f"table={table.name}: its function returned {rows!r}; return a DataFrame")
+    where = f"table={table.name}, columns={rows.columns}"
+    if lost := kept - set(rows.columns):
+        raise DeclarationError(f"{where}{_lost(kind, rows, lost)}")
+    if kind == "record":
+        determinism.check_keeps_all(where, rows, inputs)
+    if table.window and table.window.kind == "session":
+        determinism.check_sessions(where, rows)
+    by_ingestion = kind == "record" and moment == INGESTION
+    wanted = {moment} if kind in ("record", "row", "history") and not by_ingestion else set()
+    wanted |= {WINDOW, *table.keys} if kind == "window" else set(table.keys)
+    if missing := wanted - set(rows.columns):
+        raise DeclarationError(f"{where}: the declaration names {', '.join(sorted(missing))}; the function must return it")
+    added = {INGESTION} if by_ingestion else set(versions.VALID) if kind == "history" else set()
+    if own := [name for name in rows.columns if name.lower() in added]:
+        raise DeclarationError(f"{where}: {', '.join(own)} is added by the library; leave it to it, or rename yours")
+    if kind in ("window", "state") and ARRIVAL in rows.columns:
+        raise DeclarationError(f"{where}{_of_single_rows(table, kind)}")
+    if unknown := [name for name in rows.columns if name.startswith("_") and name not in kept]:
+        raise DeclarationError(f"{where}: a leading '_' marks technical columns; rename {', '.join(unknown)}")
+
+
+def _lost(kind: Kind, rows: DataFrame, lost: set[str]) -> str:
+    if determinism.groups(rows):
+        return (
+            f", operators=Aggregate: a {kind} table has a row for each row that it reads; for one of several rows "
+            "declare a window and group by it, or keeps='state' and keys=[...]; what is grouped by _arrival is of one row"
+        )
+    return (
+        f": a row-preserving table keeps {', '.join(sorted(lost))}, by which its rows are called late or put aside; use "
+        "withColumn and drop, or add the column to select"
+    )
+
+
+def _of_single_rows(table: Table, kind: Kind) -> str:
+    by = (*([WINDOW] if kind == "window" else []), *table.keys)
+    remedy = "or rank within the window and drop it" if kind == "window" else "once"
+    return (
+        f": {ARRIVAL} belongs to a single row, and a {kind} table has a row for each {', '.join(by)}; write groupBy(...) by "
+        f"these and agg(...), {remedy} (the latest row of a group is max_by(..., event time))"
+    )

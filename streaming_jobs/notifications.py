@@ -1,0 +1,198 @@
+"""Hooks: someone is told of what went wrong, by a command of theirs or by HTTP, once.
+
+<root>/_hooks/told.json  what was told, or tried, within the last day: by a notice's key
+<root>/_hooks/teller     locked by whoever tells, for as long as that takes
+
+Who tells may be Dagster, `lakehouse supervise` or both. At least once: a process killed between the telling and its note
+tells again.
+"""
+
+import http.client
+import json
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Literal
+
+import portalocker
+
+from lakehouse.ranges import text
+from lakehouse.settings import Settings
+from lakehouse.storage.files import read_value, replace_file
+
+MOST = 5  # attempts
+MEMORY = timedelta(days=1)  # what is older is not told
+_WITHIN = 5.0  # seconds for one attempt
+_ROUND = 5.0  # seconds, after which no further attempt begins: others wait for this
+_SAID = 500  # bytes of what a command said that are repeated
+_WAIT = timedelta(seconds=30)  # before the second attempt; doubled before each later one
+What = Literal[
+    "job_failed", "job_given_up", "job_files_lost", "query_parked", "checkpoint_replaced", "verdict_different", "freshness_failed"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One thing that went wrong, and when. `start` and `end`: the range of event time, if it is about one."""
+
+    what: What
+    pipeline: str
+    why: str
+    at: datetime
+    table: str = ""
+    start: datetime | None = None
+    end: datetime | None = None
+
+    @property
+    def key(self) -> str:
+        """Two notices of one key are one and the same."""
+        return f"{self.what} {self.table or self.pipeline} {text(self.at)}"
+
+    @property
+    def document(self) -> dict[str, object]:
+        """What a hook is given."""
+        span = {"start": text(self.start), "end": text(self.end)} if self.start and self.end else None
+        return {
+            "what": self.what, "pipeline": self.pipeline, "table": self.table or None, "range": span, "why": self.why,
+            "at": text(self.at),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """How often a notice was tried, when last (ISO 8601 UTC), and whether it got through."""
+
+    times: int
+    at: str
+    told: bool = False
+
+    @property
+    def moment(self) -> datetime:
+        return datetime.fromisoformat(self.at)
+
+    @property
+    def due(self) -> datetime:
+        return self.moment + _WAIT * 2 ** (self.times - 1)
+
+
+def wanted(settings: Settings) -> bool:
+    """Whether anybody wants to be told."""
+    return bool(settings.hook_command or settings.hook_url)
+
+
+def tell(settings: Settings, notices: Iterable[Notice]) -> list[str]:
+    """Tells what was not told yet, oldest first; returns what went wrong with that, never raises for it.
+
+    Each hook is tried at most `MOST` times for a notice, with growing waits. What is left after its first failure, or after
+    5 seconds, waits for the next call; so does all of it while another process is telling.
+    """
+    if not wanted(settings):
+        return []
+    try:
+        with _alone(settings) as told:
+            return _tell(settings, notices, told) if told is not None else []
+    except OSError as err:  # nothing is told that cannot be noted: it would be told again for ever
+        return [f"hooks, root={settings.root}: what was told cannot be noted, so nothing is told ({err}); make room"]
+
+
+def _tell(settings: Settings, notices: Iterable[Notice], told: dict[str, Tried]) -> list[str]:
+    began, now = time.monotonic(), datetime.now(UTC)
+    failures: dict[str, str] = {}
+    recent = sorted((n for n in notices if n.at > now - MEMORY), key=lambda n: n.at)
+    for notice, (name, send) in product(recent, _hooks(settings)):
+        key = f"{name} {notice.key}"
+        before = told.get(key)
+        done = before and (before.told or before.times >= MOST or now < before.due)
+        if done or name in failures or time.monotonic() - began > _ROUND:
+            continue
+        told[key] = tried = Tried(before.times + 1 if before else 1, now.isoformat())
+        _note(settings, told, now)
+        if failure := send(notice):
+            last = "given up" if tried.times == MOST else f"attempt {tried.times} of {MOST}"
+            failures[name] = f"{name} not told of {notice.key!r} ({last}): {failure}"
+            continue
+        told[key] = replace(tried, told=True)
+        _note(settings, told, now)
+    return list(failures.values())
+
+
+@contextmanager
+def _alone(settings: Settings) -> Iterator[dict[str, Tried] | None]:
+    """What was told so far, for one holder at a time; None for any other."""
+    folder = settings.root / "_hooks"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "teller").open("a") as file:
+        try:
+            portalocker.lock(file, portalocker.LOCK_EX | portalocker.LOCK_NB)
+        except portalocker.exceptions.LockException:
+            yield None
+            return
+        yield read_value(_noted(settings), _tried, "what was told within a day may be told again") or {}
+
+
+def _tried(given: dict) -> dict[str, Tried]:
+    tried = {key: Tried(**each) for key, each in given.items()}
+    for each in tried.values():
+        datetime.fromisoformat(each.at)
+    return tried
+
+
+def _noted(settings: Settings) -> Path:
+    return settings.root / "_hooks" / "told.json"
+
+
+def _note(settings: Settings, told: dict[str, Tried], now: datetime) -> None:
+    kept = {key: asdict(tried) for key, tried in told.items() if tried.moment > now - MEMORY}
+    replace_file(_noted(settings), kept)
+
+
+def _hooks(settings: Settings) -> list[tuple[str, Callable[[Notice], str]]]:
+    """Their names and what calls them, which returns why it failed; empty if it did not."""
+    hooks = [("hook_command", settings.hook_command, _run), ("hook_url", settings.hook_url, _post)]
+    return [(name, partial(call, value)) for name, value, call in hooks if value]
+
+
+def _run(command: str, notice: Notice) -> str:
+    with tempfile.TemporaryFile() as said:  # no pipe: what the command leaves running would hold it open
+        try:
+            process = subprocess.Popen(
+                shlex.split(command), stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True
+            )
+        except OSError as err:
+            return f"{err.strerror}"
+        with process:
+            try:
+                process.communicate(json.dumps(notice.document).encode(), _WITHIN)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                return f"killed, for it was not done within {_WITHIN:g} s"
+        said.seek(0)
+        output = said.read(_SAID).decode(errors="replace").strip()
+        return f"exit code {process.returncode}: {output}" if process.returncode else ""
+
+
+def _post(url: str, notice: Notice) -> str:
+    headers = {"Content-Type": "application/json", "User-Agent": "unified-lakehouse"}
+    request = urllib.request.Request(url, json.dumps(notice.document).encode(), headers, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=_WITHIN):
+            return ""
+    except urllib.error.HTTPError as err:
+        with err:
+            return str(err)
+    except OSError as err:
+        return str(err)
+    except (ValueError, http.client.HTTPException) as err:
+        return type(err).__name__  # its text may repeat the address
