@@ -1,0 +1,34 @@
+"""What a module of tables imports: `from lakehouse import ...`."""
+
+import subprocess
+import sys
+
+import pytest
+
+import lakehouse
+
+FACE = {  # a name that goes, or is renamed, breaks users' modules
+    "Pattern", "Process", "Row", "State", "Timers", "as_of", "count", "directly", "duplicates", "expect", "files", "first",
+    "interval", "kafka", "never", "process", "session", "sliding", "sql_table", "table", "then", "tumbling",
+}  # fmt: skip
+
+
+def test_every_name_is_there():
+    assert set(lakehouse.__all__) == FACE | {"__version__"} == set(dir(lakehouse))
+    assert all(getattr(lakehouse, name) is not None for name in lakehouse.__all__)
+    from lakehouse.declare.table import table
+
+    assert lakehouse.table is table
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'lakehouse' has no attribute 'tabel'"):
+        _ = lakehouse.tabel
+    with pytest.raises(ImportError, match="cannot import name 'tabel'"):
+        exec("from lakehouse import tabel")
+
+
+def test_to_declare_a_table_loads_no_pyspark():
+    code = "import sys; from lakehouse import kafka, table, tumbling; print('pyspark' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "False\n"
