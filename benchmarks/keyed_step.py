@@ -31,6 +31,7 @@ from lakehouse.storage.lake import Lake
 from lakehouse.stream import ingest, queries
 from lakehouse.stream.micro_batch import BatchLog, live_run
 from lakehouse.testing import Stage
+from lakehouse.transform import creation
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 APP = "accounts:live:1"
@@ -41,7 +42,7 @@ def store(spark: SparkSession, root: Path, keys: int, changed: int, steps: int) 
     """Steps of `keyed_files` alone, and point reads beside them."""
     path = root / "accounts"
     made = row_keys.keyed(_accounts(spark.range(keys)), ["account"])
-    delta_writer._create(path, made.schema, False, "", delta_writer._KEYED)
+    creation._create(path, made.schema, False, "", creation._KEYED)
     began = time.monotonic()
     delta_writer.swap(made, path, APP, 0, {"inputs": {}}, max(1, keys // keyed_files.LARGE))
     print(f"store: {keys:,} rows written by Spark in {time.monotonic() - began:.1f} s")

@@ -55,7 +55,7 @@ Key = tuple[str | None, int | None]
 
 
 def table(path: Path) -> Path:
-    delta_writer._create(path, StructType.fromDDL(SCHEMA), False, "", delta_writer._KEYED)
+    creation._create(path, StructType.fromDDL(SCHEMA), False, "", creation._KEYED)
     return path
 
 
@@ -443,7 +443,7 @@ def test_a_point_read_says_what_it_cannot_find(tmp_path):
     with pytest.raises(RangeError, match="values=1: its key is account, region; give a value for each"):
         point_reads.get(path, list(TYPES), "a")
     other = tmp_path / "other"
-    delta_writer._create(other, StructType.fromDDL("a string"), False, "")
+    creation._create(other, StructType.fromDDL("a string"), False, "")
     with pytest.raises(RangeError, match="table=other: it has no key"):
         point_reads.get(other, ["a"], "x")
 
@@ -484,7 +484,7 @@ def test_columns_of_all_types_are_merged_whoever_wrote_them(spark, tmp_path, mon
     monkeypatch.setattr(keyed_files, "_MANY", 1)  # each step reads what the steps before have written
     stored = row_keys.keyed(spark.createDataFrame([wide.values(n) for n in range(4)], wide.WIDE), ["n"])
     path = tmp_path / "wide"
-    delta_writer._create(path, stored.schema, False, "", delta_writer._KEYED)
+    creation._create(path, stored.schema, False, "", creation._KEYED)
     delta_writer.swap(stored, path, APP, 0, {"inputs": {}}, 1)
     none = spark.createDataFrame([(None,) * 17 + ("live", None)], wide.WIDE)
     for batch, new in enumerate((spark.createDataFrame([wide.values(2), wide.values(9)], wide.WIDE), none, none), 1):
@@ -528,7 +528,7 @@ def test_a_table_of_an_earlier_version_goes_on_with_all_its_rows(stage_of):
     stored = stage.rows("balances").drop(KEY).coalesce(1)
     told, arrow = delta_writer.noted(path, f"{keyed.name}:live:1", 0), stored.toArrow()
     path.rename(path.with_name("with keys"))
-    delta_writer._create(path, stored.schema, False, "")
+    creation._create(path, stored.schema, False, "")
     small_commits.append(arrow, path, f"{keyed.name}:live:1", 0, json.dumps(told))
     keyed_files.forget(path)
     creation.create(stage.lake, keyed)

@@ -11,9 +11,10 @@ from pyspark.sql.window import Window
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.table import interval, kafka, table, tumbling
 from lakehouse.errors import DeclarationError
+from lakehouse.reconcile import reconciliation
 from lakehouse.settings import Settings
 from lakehouse.storage.lake import Lake
-from lakehouse.testing import Stage, proof
+from lakehouse.testing import Stage
 from lakehouse.transform import plan
 from lakehouse.transform.process import Process, process
 
@@ -96,7 +97,7 @@ def test_a_table_without_proof_runs_and_is_shown_as_unprovable(spark, tmp_path):
     stage.feed("clicks", [{"user": "a", "at": "2026-01-01T00:00:00Z", "value": 1, "share": 0.1}])
     stage.advance("clicks", {"user": "a", "at": "2026-01-01T01:00:00Z", "value": 1, "share": 0.1})
     stage.run("unproven")
-    certificate = proof.reconcile(stage.lake, stage.lake.catalog.table("unproven"))
+    certificate = reconciliation.reconcile(stage.lake, stage.lake.catalog.table("unproven"))
     assert (certificate.verdict, certificate.rows_live) == ("UNPROVABLE", 0) and "proof=False" in certificate.detail
 
 

@@ -130,7 +130,7 @@ def test_what_is_good_now_is_put_in_once_and_everything_follows(stage, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(replay_quarantine.sinks, "replace", killed)
+        patched.setattr(replay_quarantine.delta_writer, "replace", killed)
         reinject.run(stage.lake, "readings")
     assert len(offsets(stage)) == len(before) + 9 and offsets(stage, "quarantine") == aside, "killed in between"
     done = reinject.run(stage.lake, "readings")

@@ -17,6 +17,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, delta_writer, recent, small_commits
 from lakehouse.storage.files import alone
 from lakehouse.storage.lake import Lake
+from lakehouse.transform import creation
 
 APP = "rows:live:1"
 WIDE = (
@@ -45,7 +46,7 @@ def tables(rows, tmp_path):
     """A table that Spark writes and one that is written without it, alike."""
     paths = [tmp_path / "spark", tmp_path / "ours"]
     for path in paths:
-        delta_writer._create(path, rows.schema, True, "w,at,_origin")
+        creation._create(path, rows.schema, True, "w,at,_origin")
     delta_writer.append(rows, paths[0], APP, 0, {"inputs": {}})
     delta_writer.append_few(rows.toArrow(), paths[1], APP, 0, {"inputs": {}})
     return paths
@@ -123,7 +124,7 @@ def test_a_table_that_was_removed_and_made_anew_is_another_one(tables, rows, tmp
     for batch in (1, 2):
         delta_writer.append_few(rows.toArrow(), path, APP, batch, {})
     shutil.rmtree(path)
-    delta_writer._create(path, rows.schema, True, "w,at,_origin")
+    creation._create(path, rows.schema, True, "w,at,_origin")
     assert delta_writer.append_few(rows.toArrow(), path, APP, 0, {}) == 1
     assert DeltaTable(str(path)).to_pyarrow_dataset().count_rows() == 4
 

@@ -35,6 +35,7 @@ from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.tables import sensors
 from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.transform import creation
 
 TABLES = ("sensor_readings", "valid_readings", "sensor_averages")
 DAY = 86_400
@@ -298,7 +299,7 @@ class Meanwhile:
 
 def test_a_writer_goes_on_when_what_it_first_saw_of_the_log_has_gone(spark, tmp_path):
     path, rows = tmp_path / "rows", spark.range(20).selectExpr("id", "'p' AS _partition")
-    delta_writer._create(path, rows.schema, True, "id", delta_writer._PROPERTIES | {"delta.checkpointInterval": "4"})
+    creation._create(path, rows.schema, True, "id", creation._PROPERTIES | {"delta.checkpointInterval": "4"})
     place = Place("rows", path, lambda _: False, {})
     for batch in range(14):
         delta_writer.append(rows, path, "rows:live:1", batch, {})

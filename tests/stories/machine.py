@@ -220,13 +220,13 @@ class Machine:
         return str(self.stage.lake.path(self.stage.lake.catalog.table(name)))
 
     def _killed(self, does: Callable[[], object]) -> None:
-        replace = publish.sinks.replace
+        replace = publish.delta_writer.replace
 
         def killed(*given: object) -> int:
             replace(*given)
             raise Killed
 
-        with patch.object(publish.sinks, "replace", killed), suppress(Killed):
+        with patch.object(publish.delta_writer, "replace", killed), suppress(Killed):
             does()
 
 
