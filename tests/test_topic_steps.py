@@ -124,7 +124,7 @@ def all_once(lake: Lake, name: str) -> None:
 def test_short_ranges_are_handed_out_and_long_ones_read_by_spark(lake, monkeypatch):
     read = []
     monkeypatch.setattr(
-        topic_steps.decode, "topic_rows", lambda *given, of=topic_steps.sources.topic_rows: read.append(1) or of(*given)
+        topic_steps.decode, "topic_rows", lambda *given, of=topic_steps.decode.topic_rows: read.append(1) or of(*given)
     )
     kafka_broker.ensure_topics(lake.settings, {"plain": 2, "other": 2})
     send(lake, "plain", range(500))
