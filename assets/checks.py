@@ -38,7 +38,7 @@ class Closed(dg.Config):
 def checks(catalog: Catalog) -> list[dg.AssetChecksDefinition]:
     """`stream_equals_batch` of what is computed; `expectations_hold` of all but records that have expectations."""
     derived, proven = catalog.derived, [*catalog.derived, *catalog.keyed]
-    expecting = [t for t in catalog if t.expectations and catalog.kind(t) != "record"]
+    expecting = [t for t in catalog if t.expectations and catalog.kind(t) != "ingest"]
     return [_stream_equals_batch(t) for t in proven] + [_expectations_hold(t, t in derived) for t in expecting]
 
 
@@ -47,7 +47,7 @@ def _stream_equals_batch(table: Table) -> dg.AssetChecksDefinition:
         asset=table.name,
         name=STREAM_EQUALS_BATCH,
         description="The closed partitions, computed again in batch from the stored input, give the same rows.",
-        blocking=table.proof,  # else it never passes
+        blocking=table.deterministic,  # else it never passes
         pool=PROOF,
     )
     def check(config: Closed, lakehouse: Lakehouse) -> dg.AssetCheckResult:
@@ -112,7 +112,7 @@ def closed(settings: Settings, table: Table, most: int) -> Range:
     if span is None:
         ahead = frontier(settings, table)
         raise dg.Failure(
-            f"table={table.name}, frontier={text(ahead) if ahead else None}: only whole {table.grain}s behind the "
+            f"table={table.name}, frontier={text(ahead) if ahead else None}: only whole {table.partition_by}s behind the "
             "frontier are checked, and none with rows is there yet; let the stream go on",
             allow_retries=False,
         )

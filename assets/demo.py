@@ -129,7 +129,7 @@ class _Demo:
 
         loaded = catalog.load(self.settings)
         with self.console.status("reconciling: every range again, as batch"):
-            found, wanted = [], [t for t in (*loaded.derived, *loaded.keyed) if t.proof]
+            found, wanted = [], [t for t in (*loaded.derived, *loaded.keyed) if t.deterministic]
             with session.opened(self.settings, "demo proof") as spark:
                 for table in wanted:
                     try:

@@ -17,14 +17,14 @@ from lakehouse.storage.journal import Journal
 def definition(settings: Settings, table: Table) -> dg.TimeWindowPartitionsDefinition:
     """The hours or days of a derived table from `settings.since` on."""
     kinds = {"hour": dg.HourlyPartitionsDefinition, "day": dg.DailyPartitionsDefinition}
-    return kinds[table.grain](start_date=_first_day(settings), timezone="UTC", fmt=partition_format(table.grain))
+    return kinds[table.partition_by](start_date=_first_day(settings), timezone="UTC", fmt=partition_format(table.partition_by))
 
 
 def mapping(table: Table) -> dg.TimeWindowPartitionMapping | None:
     """The input's partitions that a partition of `table` reads: its own (None), or more if windows straddle."""
-    grain = GRAINS[table.grain]
-    if table.join:
-        back, on = -(-table.join.before // grain), -(-table.join.after // grain)
+    grain = GRAINS[table.partition_by]
+    if table.context:
+        back, on = -(-table.context.before // grain), -(-table.context.after // grain)
         return dg.TimeWindowPartitionMapping(start_offset=-back, end_offset=on, allow_nonexistent_upstream_partitions=True)
     if table.window is None or table.window.within(grain):
         return None
@@ -45,7 +45,7 @@ def reached(settings: Settings, catalog: Catalog, table: Table) -> tuple[datetim
 
 def last(span: Range, table: Table, partitions: int) -> Range:
     """The last `partitions` of whole partitions."""
-    return Range(max(span.start, span.end - partitions * GRAINS[table.grain]), span.end)
+    return Range(max(span.start, span.end - partitions * GRAINS[table.partition_by]), span.end)
 
 
 def _first_day(settings: Settings) -> datetime:

@@ -44,7 +44,7 @@ def _schedule(settings: Settings, pipeline: str, cron: str, job: dg.JobDefinitio
 
 
 def _job(catalog: Catalog, pipeline: str) -> dg.JobDefinition:
-    records = {table.name for table in catalog.of_pipeline(pipeline) if catalog.kind(table) == "record"}
+    records = {table.name for table in catalog.of_pipeline(pipeline) if catalog.kind(table) == "ingest"}
 
     @dg.op(name=f"run_{pipeline}_job", pool=f"run_{pipeline}")
     def run(context: dg.OpExecutionContext, lakehouse: Lakehouse) -> Iterator[dg.AssetObservation | dg.Output]:

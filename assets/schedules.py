@@ -30,7 +30,7 @@ def _told(lakehouse: Lakehouse, commits: Iterable[Commit]) -> Iterator[dg.AssetM
     for commit in commits:
         made += 1
         table = lakehouse.catalog.table(commit.table)
-        for key in Range(commit.start, commit.end).partitions(table.grain):
+        for key in Range(commit.start, commit.end).partitions(table.partition_by):
             yield dg.AssetMaterialization(table.name, partition=key, metadata=of_commit(commit))
     yield dg.Output(made)
 

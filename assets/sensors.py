@@ -64,7 +64,7 @@ def _closings(
     settings: Settings, catalog: Catalog, table: Table, told: str | None, most: int
 ) -> list[dg.AssetMaterialization]:
     ahead = frontier(settings, table)
-    known = partition_range(told, table.grain) if told else None
+    known = partition_range(told, table.partition_by) if told else None
     if known and ahead and ahead < known.end:  # a frontier never moves back: the table was removed, and made again
         known = None
     if most == 0 or ahead is None or (known and ahead < known.end + (known.end - known.start)):
@@ -78,7 +78,7 @@ def _closings(
     shared = {"delta_version": version, "fingerprint": table.fingerprint, "offsets": dg.MetadataValue.json(offsets)}
     shared |= instant("frontier", ahead) | column_schema(settings, table)
     events = []
-    keys = list(islice(span.partitions(table.grain), most))
+    keys = list(islice(span.partitions(table.partition_by), most))
     aside = coverage.reasons(settings, table, keys)
     for key in keys:
         metadata = of_partition(found.get(key, coverage.Stored()), aside[key]) | shared
@@ -102,7 +102,7 @@ def written_tables(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
         told: dict[str, str] = json.loads(context.cursor or "{}")
         events: list[dg.AssetMaterialization] = []
         for table in catalog:
-            record = catalog.kind(table) == "record" or table.keeps  # what was erased from it or put in again is no growth
+            record = catalog.kind(table) == "ingest" or table.keeps  # what was erased from it or put in again is no growth
             last = next(Journal(settings, table).live() if record else iter(Journal(settings, table)), None)
             if last is None or told.get(table.name) == last.at.isoformat():
                 continue
@@ -145,7 +145,7 @@ def _replacements(
     _, found = coverage.stored(settings, table) if commits else (-1, {})
     for commit in commits:
         span = Range(commit.start, commit.end) if commit.start and commit.end else None
-        keys = list(span.partitions(table.grain)) if span else [None]
+        keys = list(span.partitions(table.partition_by)) if span else [None]
         if _version_told(instance, table, keys[0]) == commit.version:
             continue
         aside = coverage.reasons(settings, table, [key or "" for key in keys])

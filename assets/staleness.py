@@ -28,10 +28,10 @@ def bound(settings: Settings, catalog: Catalog, table: Table) -> timedelta | Non
     Of a pipeline that does not run all the time each may take the time between two runs longer.
     """
     kind, knob = catalog.kind(table), settings.freshness_of(table.pipeline)
-    if kind in ("snapshot", "state", "history"):
+    if kind in ("reference", "keyed", "versioned"):
         return None
     most = _within(settings, table) + (knob.cron.longest if knob.cron else knob.interval or timedelta(0))
-    return most + (timedelta(0) if kind == "record" else GRAINS[table.grain])
+    return most + (timedelta(0) if kind == "ingest" else GRAINS[table.partition_by])
 
 
 def stale(settings: Settings, catalog: Catalog, instance: dg.DagsterInstance) -> Iterator[Notice]:

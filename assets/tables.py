@@ -21,7 +21,7 @@ from lakehouse.storage.journal import frontier
 def specs_and_assets(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec | dg.AssetsDefinition]:
     """Every source and table: sources and records as the outside fills them, the others with their bounded runs."""
     sources = [_source(s) for s in catalog.sources.values()]
-    make = {"record": _record, "state": _record, "history": _record, "row": _derived, "window": _derived, "snapshot": _snapshot}
+    make = {"row": _derived, "window": _derived, "reference": _snapshot, "ingest": _record, "keyed": _record, "versioned": _record}
     return sources + [make[catalog.kind(t)](settings, catalog, t) for t in catalog]
 
 
@@ -59,7 +59,7 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
             lake = lakehouse.lake_of(table)
             planned = job.plan(lake, table.name, window.start, window.end)
             for commit in job.run(lake, table.name, window.start, window.end):
-                (key,) = Range(commit.start, commit.end).partitions(table.grain)
+                (key,) = Range(commit.start, commit.end).partitions(table.partition_by)
                 outcomes[key] = commit
                 context.log.info(f"{key}: {of_outcome(commit)['outcome'].value}, {len(outcomes)} of {len(planned.partitions)}")
         _, found = coverage.stored(lakehouse.settings, table)
@@ -92,7 +92,7 @@ def _deps(catalog: Catalog, table: Table) -> list[dg.AssetDep]:
     driving = catalog.driving_input(table)
     deps = []
     for name in table.inputs:
-        partitioned = driving is not None and name == driving.name and catalog.kind(driving) != "record"
+        partitioned = driving is not None and name == driving.name and catalog.kind(driving) != "ingest"
         deps.append(dg.AssetDep(name, partition_mapping=partitions.mapping(table) if partitioned else None))
     if driving is not None and driving.pipeline != table.pipeline:
         deps.append(dg.AssetDep(job_key(table.pipeline)))
@@ -105,7 +105,7 @@ def _shown(settings: Settings, catalog: Catalog, table: Table) -> dict[str, obje
         "kind": catalog.kind(table),
         "delay": str(table.delay) if table.delay else "",
         "window": str(table.window or ""),
-        "join": str(table.join or ""),
+        "context": str(table.context or ""),
         "keys": ", ".join(table.keys),
         "location": dg.MetadataValue.path(str(table_path(settings, table))),
         "declaration": dg.MetadataValue.md(f"```{'sql' if table.sql else 'python'}\n{table.code}\n```"),

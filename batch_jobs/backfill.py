@@ -51,7 +51,7 @@ def pending(lake: Lake, planned: Backfill) -> dict[str, list[str]]:
     table, found = lake.catalog.table(planned.table), {}
     for other, span in reading(lake.catalog, table, planned.span):
         waiting = late_merge.outdated(lake.settings, lake.catalog, other)
-        found[other.name] = [p for p in waiting if p in set(span.partitions(other.grain))]
+        found[other.name] = [p for p in waiting if p in set(span.partitions(other.partition_by))]
     return {name: partitions for name, partitions in found.items() if partitions}
 
 
@@ -61,7 +61,7 @@ def _run(lake: Lake, table: Table, planned: Backfill, cascade: bool) -> Iterator
         if not planned.run:
             yield compute.backfill(lake, table, planned.span)
         else:
-            units = [partition_range(p, table.grain) for p in planned.partitions if p not in planned.done]
+            units = [partition_range(p, table.partition_by) for p in planned.partitions if p not in planned.done]
             yield from _published(lake, table, units, planned.at_once, planned.run)
     for other, span in reading(lake.catalog, table, planned.span) if cascade else ():
         yield from _followed(lake, other, span, planned.at_once)
@@ -71,12 +71,12 @@ def _followed(lake: Lake, table: Table, span: Range, at_once: int) -> Iterator[C
     """Has what is closed of `span` show what was rewritten in the table's input; what is open waits until it closes."""
     with publishing(lake.settings, table):
         end = min(span.end, frontier(lake.settings, table) or EPOCH)
-        units = (partition_range(p, table.grain) for p in late_merge.outdated(lake.settings, lake.catalog, table))
+        units = (partition_range(p, table.partition_by) for p in late_merge.outdated(lake.settings, lake.catalog, table))
         closed = [u for u in units if span.start <= u.start and u.end <= end]
         if closed:
             creation.create(lake, table)
         if table.window and table.window.kind == "session":  # one may go on in any later partition: all up to there in one
-            dirt = [Dirt(p, True) for unit in closed for p in unit.partitions(table.grain)]
+            dirt = [Dirt(p, True) for unit in closed for p in unit.partitions(table.partition_by)]
             yield from (compute.backfill(lake, table, each) for each in late_merge.session_spans(lake, table, dirt))
         else:
             yield from _published(lake, table, closed, at_once)

@@ -72,7 +72,7 @@ def run(settings: Settings, catalog: Catalog, table_name: str, span: Range, code
         after = other_code.compute(settings, table, span, code, place)  # before this process has a JVM as well
         with session.opened(settings, f"diff {table.name}") as spark:
             here = Lake(spark, settings, catalog)
-            before = side.write(here, table.name, span, table.grain, place / "before", after.inputs)
+            before = side.write(here, table.name, span, table.partition_by, place / "before", after.inputs)
             return _diff(spark, catalog, table, span, code, (before, after), place)
 
 

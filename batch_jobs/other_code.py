@@ -29,7 +29,8 @@ def compute(settings: Settings, table: Table, span: Range, code: str, place: Pat
     instead = (folder / root.relative_to(top or own) for root in dict.fromkeys(roots.values()))
     path = [_library(place / "library", folder), *instead, *map(Path, sys.path)]
     asked = {
-        "table": table.name, "start": text(span.start), "end": text(span.end), "grain": table.grain, "modules": list(roots),
+        "table": table.name, "start": text(span.start), "end": text(span.end), "partition_by": table.partition_by,
+        "modules": list(roots),
         "folder": str(folder), "place": str(place / "after"), "answer": str(place / "answer"),
     }  # fmt: skip
     environment = os.environ | to_environment(settings) | {"PYTHONPATH": os.pathsep.join(map(str, path))}

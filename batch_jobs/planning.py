@@ -69,14 +69,14 @@ def plan(
     """
     table, catalog = lake.catalog.table(table_name), lake.catalog
     if not (start and end):
-        if start or end or (catalog.kind(table) != "snapshot" and not table.keeps):
+        if start or end or (catalog.kind(table) != "reference" and not table.keeps):
             raise RangeError(f"table={table.name}: a backfill needs both ends of its range; give --start and --end")
         return None
     span = Range(start, end)
     ahead = compute.check_range(lake, table, span, whole_partitions=True)
     driving = catalog.driving_input(table)
     context = lateness.context(span, table)
-    partitions = tuple(span.partitions(table.grain))
+    partitions = tuple(span.partitions(table.partition_by))
     inputs, mine = delta_log.files(lake.path(driving)), set(partitions)
     stored = [f for f in delta_log.files(lake.path(table)) if f[f"partition.{PARTITION}"] in mine]
     _check_retained(catalog, table, inputs, stored)
@@ -89,7 +89,7 @@ def plan(
         rows_replaced=sum(f["num_records"] or 0 for f in stored), input=driving.name, context_start=context.start,
         context_end=context.end, input_rows=rows, input_files=len(files), input_bytes=sum(f["size_bytes"] for f in files),
         downstream=tuple(
-            Downstream(t.name, s.start, s.end, len(list(s.partitions(t.grain)))) for t, s in reading(catalog, table, span)
+            Downstream(t.name, s.start, s.end, len(list(s.partitions(t.partition_by)))) for t, s in reading(catalog, table, span)
         ),
         conflicts=tuple(_conflicts(lake, table, mine, context)),
         estimated_seconds=_estimated(lake, table, len(partitions) - len(done)),
@@ -102,7 +102,7 @@ def reading(catalog: Catalog, table: Table, span: Range) -> list[tuple[Table, Ra
     for each in catalog:  # inputs come first
         driving = catalog.driving_input(each)
         if driving and driving.name in found:
-            grain = GRAINS[each.grain]
+            grain = GRAINS[each.partition_by]
             touched = lateness.reached(each, found[driving.name][1])
             end = ranges.floor(touched.end + grain - timedelta(microseconds=1), grain)
             found[each.name] = (each, Range(ranges.floor(touched.start, grain), end))
@@ -118,8 +118,8 @@ def _begun(lake: Lake, table: Table, span: Range) -> tuple[int, set[str]]:
     lines = [c for c in lake.journal(table).rewriting() if c.role == "bounded" and c.generation]
     last = lines[0] if lines else None
     mine = [c for c in lines if c.generation == last.generation]
-    found = {p: c for c in mine for p in Range(c.start, c.end).partitions(table.grain)}
-    whole = len(list(span.partitions(table.grain)))
+    found = {p: c for c in mine for p in Range(c.start, c.end).partitions(table.partition_by)}
+    whole = len(list(span.partitions(table.partition_by)))
     if not last or not last.batch or min(c.start for c in mine) != span.start or len(found) + last.batch != whole:
         return (last.generation if last else 0) + 1, set()
     now = (table.fingerprint, compute.pinned(lake, table))
@@ -164,10 +164,10 @@ def _conflicts(lake: Lake, table: Table, partitions: set[str], context: Range) -
     if waiting := [d.partition for d in late_merge.dirty(settings, catalog, table) if d.partition in partitions]:
         found.append(f"an update waits for {_brief(waiting)}: this run shows their late rows, too")
     driving = catalog.driving_input(table)
-    if catalog.kind(driving) != "record":
+    if catalog.kind(driving) != "ingest":
         dirty = (d.partition for d in late_merge.dirty(settings, catalog, driving))
         stale = [*late_merge.outdated(settings, catalog, driving), *dirty]
-        spans = {p: partition_range(p, driving.grain) for p in stale}
+        spans = {p: partition_range(p, driving.partition_by) for p in stale}
         if waiting := sorted(p for p, s in spans.items() if s.overlaps(context)):
             found.append(f"{driving.name} is to be rewritten in {_brief(waiting)}: {table.name} will be PENDING again then")
     return found
@@ -179,5 +179,5 @@ def _brief(partitions: list[str]) -> str:
 
 def _estimated(lake: Lake, table: Table, partitions: int) -> float | None:
     lines = list(islice((c for c in lake.journal(table).rewriting() if c.role == "bounded" and c.written), _RUNS))
-    known = sum(len(list(Range(c.start, c.end).partitions(table.grain))) for c in lines)
+    known = sum(len(list(Range(c.start, c.end).partitions(table.partition_by))) for c in lines)
     return partitions * sum(c.seconds for c in lines) / known if known else None

@@ -96,7 +96,7 @@ def unproven(settings: Settings, catalog: Catalog, name: str, span: Range | None
     table = catalog.table(name)
     catalog.check_derived(table)
     found, closed = coverage.coverage(settings, catalog, table), coverage.closed(settings, table, (), EPOCH)
-    asked = [key for key in (closed.partitions(table.grain) if closed else ()) if _inside(span, key, table)]
+    asked = [key for key in (closed.partitions(table.partition_by) if closed else ()) if _inside(span, key, table)]
     unknown = [key for key in found.unknown if _inside(span, key, table)]
     changed = [due.partition for due in found.changed if _inside(span, due.partition, table)]
     return Unproven(name, len(asked), tuple(unknown), tuple(changed), attempts.failed(settings, table))
@@ -106,13 +106,13 @@ def _differing(found: Coverage, table: Table) -> list[Planned]:
     """The partitions whose last verdict is DIFFERENT, and those of which a data file is missing; in order."""
     known = {lost.partition: Planned(lost.partition, lost.rows, diagnosis.lost(lost.file)) for lost in found.lost}
     for certificate in found.different:
-        key = next(Range(certificate.start, certificate.end).partitions(table.grain))
+        key = next(Range(certificate.start, certificate.end).partitions(table.partition_by))
         known[key] = Planned(key, certificate.missing + certificate.extra + certificate.changed, certificate.cause)
     return [known[key] for key in sorted(known)]
 
 
 def _inside(span: Range | None, partition: str, table: Table) -> bool:
-    whole = partition_range(partition, table.grain)
+    whole = partition_range(partition, table.partition_by)
     return span is None or (span.start <= whole.start and whole.end <= span.end)
 
 
@@ -136,7 +136,7 @@ def run(lake: Lake, name: str, span: Range | None = None, *, unasked: bool = Fal
         for planned in plan(lake.settings, lake.catalog, name, span, unasked=unasked):
             if planned.refused:
                 continue
-            whole = partition_range(planned.partition, table.grain)
+            whole = partition_range(planned.partition, table.partition_by)
             if planned.cause.startswith(diagnosis.LOST):  # nobody has looked whether the input still gives its rows
                 planning.plan(lake, name, whole.start, whole.end)
             commit = compute.backfill(lake, table, whole)

@@ -41,7 +41,7 @@ class Side:
 def write(
     lake: Lake, name: str, span: Range, grain: Grain, place: Path, inputs: Mapping[str, Mapping[str, int]] | None = None
 ) -> Side:
-    """Writes the rows of `span` as Parquet to `place`, with their partition by `grain`; `inputs`: the versions to read.
+    """Writes the rows of `span` as Parquet to `place`, with their partition by `partition_by`; `inputs`: the versions to read.
 
     Raises UnknownTable, RangeError, DeclarationError.
     """
@@ -74,7 +74,7 @@ def _answered(asked: Mapping) -> Side:
     catalog.table(asked["table"])  # refused before a JVM starts
     with session.opened(settings, f"diff {asked['table']}") as spark:
         span = parse_range(asked["start"], asked["end"])
-        return write(Lake(spark, settings, catalog), asked["table"], span, asked["grain"], Path(asked["place"]))
+        return write(Lake(spark, settings, catalog), asked["table"], span, asked["partition_by"], Path(asked["place"]))
 
 
 def _check_origin(modules: Sequence[str], folder: Path) -> None:

@@ -56,7 +56,7 @@ def run(
 
     `recompute`: what has the day of `campaign_views` computed again, by default the command.
     """
-    settings = replace(settings, early=False, tables=("lakehouse.tables.ads",))
+    settings = replace(settings, early_results=False, tables=("lakehouse.tables.ads",))
     sent, known = producer("ads"), catalog.load(settings)
     past = replace(sent.workload, rate=past_rate, late_share=0.0)
     live = replace(past, rate=latency.RATE)

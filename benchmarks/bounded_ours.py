@@ -16,7 +16,7 @@ if __name__ == "__main__":
     settings = from_environment()
     lake = Lake(session.create(settings, "bounded"), settings, catalog.load(settings))
     table, span = lake.catalog.table("campaign_views"), repeated.hours(int(sys.argv[1]))
-    hours = ", ".join(repr(p) for p in span.partitions(table.grain))
+    hours = ", ".join(repr(p) for p in span.partitions(table.partition_by))
     # where the rows are the same nothing is written; the plain job, too, finds its partitions filled and replaces them
     other = f"DELETE FROM delta.`{lake.path(table)}` WHERE _partition IN ({hours}) AND views > 1"
     repeated.measured(

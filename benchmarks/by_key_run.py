@@ -23,8 +23,8 @@ from benchmarks.measure import BenchmarkError
 from lakehouse.declare.columns import ARRIVAL_TYPE
 from lakehouse.runtime import session
 from lakehouse.settings import from_environment
-from lakehouse.transform.process import Process, Row, State, Timers, process
-from lakehouse.transform.versions import as_of
+from lakehouse.transform.process import KeyedProcess, Row, State, Timers, process
+from lakehouse.transform.versions import as_of_join
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STEP = timedelta(hours=1)  # each customer has another version that often
@@ -65,12 +65,14 @@ def joins(spark: SparkSession, root: Path, rows: int, keys: int) -> tuple[Case, 
     last = stored(versions.where("valid_to IS NULL").select("customer", "version"), root / "last")
     own = F.expr(f"version = CAST(FLOOR((unix_micros(at) - {int(START.timestamp() * 1e6)}) / {step * 1_000_000}) AS BIGINT)")
     return (
-        Case(lambda: as_of(payments, versions, "customer", "at", ["version"]), (F.count_if(own), F.count("at")), (rows, rows)),
+        Case(
+            lambda: as_of_join(payments, versions, "customer", "at", ["version"]), (F.count_if(own), F.count("at")), (rows, rows)
+        ),
         Case(lambda: payments.join(last, "customer", "left"), (F.count("version"), F.count("at")), (rows, rows)),
     )
 
 
-class Counting(Process):
+class Counting(KeyedProcess):
     """How many rows a key had until it was silent for a minute."""
 
     output = "key BIGINT, at TIMESTAMP, n BIGINT"

@@ -40,7 +40,7 @@ CASES = (OURS, HAND_WRITTEN, HAND_TUNED, BARE)
 
 def run(case: Case, settings: Settings, load: Load, expected: Views) -> tuple[Cost, Cost]:
     """One run of one case on the fresh root of `settings`, its counts checked: start-up, and the rest. Raises BenchmarkError."""
-    settings = replace(settings, max_offsets_per_trigger=load.batch, early=False)  # which the scripts have none of
+    settings = replace(settings, max_offsets_per_trigger=load.batch, early_results=False)  # which the scripts have none of
     shutil.rmtree(settings.root, ignore_errors=True)
     first = case.bronze(settings) / "_delta_log" / f"{1:020}.json"  # by version 0 the table was made
     command, log = [sys.executable, *case.command], settings.root / "run.log"

@@ -3,7 +3,7 @@
     python -m benchmarks.keyed_step --keys 1000000 --changed 1000
 
 First through the store alone: a table of so many rows, of which each step replaces some by chance. Then through the stream: a
-record that fills a table with `keeps="state"` and one with `keeps="history"`; first a commit of all keys, then commits of a few.
+record that fills a table with `keeps="latest"` and one with `keeps="versions"`; first a commit of all keys, then of a few.
 """
 
 import argparse

@@ -15,13 +15,13 @@ def movements(movement_topic: DataFrame) -> DataFrame:
     return movement_topic
 
 
-@table(layer="gold", keeps="state", keys=["account"])
+@table(layer="gold", keeps="latest", keys=["account"])
 def balances(movements: DataFrame) -> DataFrame:
     """What each account has."""
     return movements.groupBy("account").agg(F.sum("amount").alias("balance"), F.count("*").alias("movements"))
 
 
-@table(layer="silver", keeps="history", keys=["account"])
+@table(layer="silver", keeps="versions", keys=["account"])
 def cities(movements: DataFrame) -> DataFrame:
     """Where each account was."""
     return movements.select("account", "city", "amount", "at", "_arrival")

@@ -67,7 +67,7 @@ def without_gate() -> Iterator[None]:
 def filled(spark: SparkSession, settings: Settings) -> tuple[Cost, Cost]:
     """What the record took, and what follows it: the windows and, where late rows are let in, the update."""
     lake, tree = Lake(spark, settings, catalog.load(settings)), Tree(psutil.Process())
-    snapshots = [t for t in lake.catalog if lake.catalog.kind(t) == "snapshot"]
+    snapshots = [t for t in lake.catalog if lake.catalog.kind(t) == "reference"]
     for table in snapshots:
         reference_tables.rebuild(lake, table)
     record, windows = (t for t in lake.catalog if t not in snapshots)

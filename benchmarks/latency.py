@@ -63,7 +63,7 @@ class Latency:
 def ours(settings: Settings, seconds: int) -> Latency:
     """The pipeline `ads` as `lakehouse start ads` runs it, without early results, which the script does not have."""
     bronze = catalog.table_path(settings, catalog.load(settings).table("ad_events"))
-    return _measured("ours", our_job, check.ours, replace(settings, early=False), seconds, bronze)
+    return _measured("ours", our_job, check.ours, replace(settings, early_results=False), seconds, bronze)
 
 
 def by_hand(settings: Settings, seconds: int) -> Latency:

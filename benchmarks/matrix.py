@@ -135,7 +135,7 @@ def outcomes(spark: SparkSession, streams: Sequence[Stream], root: Path, told: C
     The streams follow one another in one lakehouse, each on a day of its own: that is cheaper by far than a lakehouse for each.
     """
     stage = Stage(spark, root, operators)
-    tables = [t for t in stage.lake.catalog if stage.lake.catalog.kind(t) != "record"]
+    tables = [t for t in stage.lake.catalog if stage.lake.catalog.kind(t) != "ingest"]
     names = [t.name for t in tables]
     agreed: Counter[str] = Counter()
     for number, stream in enumerate(streams):

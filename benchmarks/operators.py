@@ -5,10 +5,10 @@ from datetime import timedelta
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import count, duplicates, interval, kafka, session, sliding, sql_table, table, tumbling
+from lakehouse.declare.table import around, count, duplicates, kafka, session, sliding, sql_table, table, tumbling
 from lakehouse.transform.patterns import Pattern, first, then
 from lakehouse.transform.process import process
-from lakehouse.transform.versions import as_of
+from lakehouse.transform.versions import as_of_join
 
 click_topic = kafka("clicks", schema="id BIGINT NOT NULL, user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
 
@@ -28,7 +28,7 @@ def deduplicated(clicks: DataFrame) -> DataFrame:
     return clicks
 
 
-@table(layer="silver", join=interval(before="4 seconds", after="6 seconds"))
+@table(layer="silver", context=around(before="4 seconds", after="6 seconds"))
 def interval_joins(clicks: DataFrame) -> DataFrame:
     renamed = {"user": "other", "at": "then", "id": "with"}
     others = clicks.where("value <= 50").select(*(F.col(name).alias(other) for name, other in renamed.items()))
@@ -81,7 +81,7 @@ def count_windows(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="gold", window=tumbling("1 day", zone="Europe/Berlin"), keys=["user"], grain="day")
+@table(layer="gold", window=tumbling("1 day", zone="Europe/Berlin"), keys=["user"], partition_by="day")
 def days_of_a_zone(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
@@ -95,19 +95,19 @@ windows_in_sql = sql_table(
 )
 
 
-@table(layer="gold", keeps="state", keys=["user"])
+@table(layer="gold", keeps="latest", keys=["user"])
 def states(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("user").agg(F.count("*").alias("clicks"), F.max_by("value", F.struct("at", "id")).alias("latest"))
 
 
-@table(layer="silver", keeps="history", keys=["user"])
+@table(layer="silver", keeps="versions", keys=["user"])
 def histories(clicks: DataFrame) -> DataFrame:
     return clicks.where("value <= 30").select("user", "value", "at", "_arrival")
 
 
 @table(layer="silver")
 def as_of_joins(clicks: DataFrame, histories: DataFrame) -> DataFrame:
-    return as_of(clicks, histories, on="user", at="at", take={"valid": "value"})
+    return as_of_join(clicks, histories, on="user", at="at", take={"valid": "value"})
 
 
 SMALL_THEN_LARGE = Pattern(
@@ -120,6 +120,6 @@ SMALL_THEN_LARGE = Pattern(
 )
 
 
-@table(layer="gold", join=interval(before="15 seconds"))
+@table(layer="gold", context=around(before="15 seconds"))
 def patterns(clicks: DataFrame) -> DataFrame:
     return process(clicks, by=["user"], function=SMALL_THEN_LARGE, within=SMALL_THEN_LARGE.within, at="at")

@@ -56,6 +56,6 @@ def account_minutes(valid_payments: DataFrame) -> DataFrame:
     return valid_payments.groupBy("window", "account").agg(F.sum("cents").alias("cents"))
 
 
-@table(layer="gold", keeps="state", keys=["account"])
+@table(layer="gold", keeps="latest", keys=["account"])
 def balances(payments: DataFrame) -> DataFrame:
     return payments.groupBy("account").agg(F.sum("cents").alias("cents"), F.count("*").alias("payments"))

@@ -23,23 +23,44 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lakehouse.declare.table import count, duplicates, expect, files, interval, kafka, session, sliding, sql_table
+    from lakehouse.declare.table import around, count, duplicates, expect, files, kafka, session, sliding, sql_table
     from lakehouse.declare.table import table as table
     from lakehouse.declare.table import tumbling as tumbling
     from lakehouse.transform.patterns import Pattern, directly, first, never, then
-    from lakehouse.transform.process import Process, Row, State, Timers, process
-    from lakehouse.transform.versions import as_of
+    from lakehouse.transform.process import KeyedProcess, Row, State, Timers, process
+    from lakehouse.transform.versions import as_of_join
 
 __version__ = "0.1.0"  # the only place: the package's metadata take it from here
 
 __all__ = [
-    "Pattern", "Process", "Row", "State", "Timers", "__version__", "as_of", "count", "directly", "duplicates", "expect", "files",
-    "first", "interval", "kafka", "never", "process", "session", "sliding", "sql_table", "table", "then", "tumbling",
+    "KeyedProcess",
+    "Pattern",
+    "Row",
+    "State",
+    "Timers",
+    "__version__",
+    "around",
+    "as_of_join",
+    "count",
+    "directly",
+    "duplicates",
+    "expect",
+    "files",
+    "first",
+    "kafka",
+    "never",
+    "process",
+    "session",
+    "sliding",
+    "sql_table",
+    "table",
+    "then",
+    "tumbling",
 ]  # fmt: skip
 _IN_TRANSFORM = {  # what a declaration needs not have: it is imported with pyspark, when it is asked for
     **dict.fromkeys(("Pattern", "directly", "first", "never", "then"), "patterns"),
-    **dict.fromkeys(("Process", "Row", "State", "Timers", "process"), "process"),
-    "as_of": "versions",
+    **dict.fromkeys(("KeyedProcess", "Row", "State", "Timers", "process"), "process"),
+    "as_of_join": "versions",
 }
 
 

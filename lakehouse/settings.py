@@ -62,7 +62,7 @@ class Settings:
     max_offsets_per_trigger: int = 1_000_000  # records of a topic in one micro-batch
     max_files_per_trigger: int = 1_000  # files of a table in one micro-batch
     step_rows: int = 20_000  # of the input: a micro-batch of more is written by Spark, one of fewer by the job itself, for less
-    early: bool = True  # keep the early results that tables declare; each costs a bounded run at every refresh
+    early_results: bool = True  # keep the early results that tables declare; each costs a bounded run at every refresh
     metrics_host: str = "127.0.0.1"  # where `lakehouse metrics` listens; it asks nobody who they are
     metrics_port: int = 9464  # 0: any that is free
     start_within: str = "10 minutes"  # a streaming job runs, else its process is replaced
@@ -256,9 +256,9 @@ def _value(name: str, text: str) -> object:
         if not file.is_file():
             raise SettingsError(f"scheduler_pools={text!r}: a file of Spark's pools, and there is none; write it, or remove this")
         return str(file)
-    if name == "early":
+    if name == "early_results":
         if text.lower() not in ("true", "false"):
-            raise SettingsError(f"early={text!r}: true or false; set LAKEHOUSE_EARLY to one or remove it")
+            raise SettingsError(f"early_results={text!r}: true or false; set LAKEHOUSE_EARLY_RESULTS to one or remove it")
         return text.lower() == "true"
     if name in _WHOLE:
         if not text.isdigit():

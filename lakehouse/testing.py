@@ -54,7 +54,7 @@ class Stage:
         names = tuple(m.__name__ for m in modules)
         self.lake = Lake(spark, Settings(root=root, tables=names, **settings), catalog_of(modules))  # type: ignore[arg-type]
         for table in self.lake.catalog:
-            if self.lake.catalog.kind(table) == "snapshot":
+            if self.lake.catalog.kind(table) == "reference":
                 reference_tables.rebuild(self.lake, table)
         queries.prepare(self.lake, list(self.lake.catalog))
         self.crashes: Counter[tuple[str, str]] = Counter()  # (table, commit point): how often it crashed there

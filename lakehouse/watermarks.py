@@ -14,19 +14,19 @@ class Head:
 
 
 def watermark(
-    before: datetime, heads: Mapping[str, Head], delay: timedelta, idle_after: Mapping[str, timedelta]
+    before: datetime, heads: Mapping[str, Head], delay: timedelta, idle_timeout: Mapping[str, timedelta]
 ) -> datetime:
     """The watermark that follows from the batches before: the least head of the partitions not idle, less `delay`.
 
     The least over all topics of a record, and not the greatest, so that a partition or a topic read more slowly than the
-    others does not make its rows late. Idle is a partition that had no record for its `idle_after` while another had:
+    others does not make its rows late. Idle is a partition that had no record for its `idle_timeout` while another had:
     measured against each other and not against a clock, so that a stopped job, or a topic with few records, silences
     nobody. It never moves back.
     """
     if not heads:
         return before
     last = max(h.active for h in heads.values())
-    awake = (h.event_time for key, h in heads.items() if last - h.active <= idle_after[key])
+    awake = (h.event_time for key, h in heads.items() if last - h.active <= idle_timeout[key])
     return max(before, min(awake) - delay)
 
 

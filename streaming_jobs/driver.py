@@ -93,7 +93,8 @@ class Job:
                 self.queries[each.table.name] = each
                 if not each.parked:
                     each.start()
-            self.previews = {f"{t.name}__early": early_results.start(lake, t) for t in tables if t.early and self.settings.early}
+            early = [t for t in tables if t.early_results and self.settings.early_results]
+            self.previews = {f"{t.name}__early": early_results.start(lake, t) for t in early}
             self._await(self.stopping.is_set)
         self.say(state="stopping")
         self._drain(lake, tables, available_now)
@@ -107,7 +108,7 @@ class Job:
         The topics twice: a window closes by what is recorded after its last row, so that what came in while the first
         micro-batches ran closes what they read, now and not when the next run comes.
         """
-        records = [each for each in queries if lake.catalog.kind(each.table) == "record"]
+        records = [each for each in queries if lake.catalog.kind(each.table) == "ingest"]
         for each in (*records, *queries):
             if not self.stopping.is_set():
                 self.queries[each.table.name] = each
@@ -117,9 +118,9 @@ class Job:
     def _prepared(self, lake: Lake) -> list[Table]:
         tables = lake.catalog.of_pipeline(self.pipeline)
         for table in tables:
-            if lake.catalog.kind(table) == "snapshot":
+            if lake.catalog.kind(table) == "reference":
                 reference_tables.refresh(lake, table)
-        streamed = [t for t in tables if lake.catalog.kind(t) != "snapshot"]
+        streamed = [t for t in tables if lake.catalog.kind(t) != "reference"]
         queries.prepare(lake, streamed)
         for table in streamed:  # before a query looks where it was
             if told := journal_repair.mend(self.settings, table):
@@ -210,7 +211,7 @@ class Job:
             told = f"tables={', '.join(cut)}: not drained within {_DRAIN:g} s, so cut off; they go on there at the next start"
             print(told, file=sys.stderr, flush=True)
             self.say(error=told)
-        for table in (t for t in tables if t.early and self.settings.early):
+        for table in (t for t in tables if t.early_results and self.settings.early_results):
             try:
                 early_results.settle(lake, table)
             except Exception as err:  # all that counts has been written

@@ -91,7 +91,7 @@ class Lineage:
 
     def _live(self, table: Table, known: dict) -> Iterator[RunEvent]:
         status = progress.read(self.settings, table.pipeline)
-        if status is None or self.catalog.kind(table) == "snapshot":
+        if status is None or self.catalog.kind(table) == "reference":
             return
         started = parse_instant(status.started_at)
         run = str(uuid5(NAMESPACE_URL, f"{table.name} {status.pid} {status.process_started}"))

@@ -93,7 +93,7 @@ class LakehouseCollector(Collector):
         if not status.alive:
             return  # how fast it was says nothing about now
         for query in queries:
-            _last_batch(found, pipeline, query, of_topic=self._catalog.kind(self._catalog.table(query.table)) == "record")
+            _last_batch(found, pipeline, query, of_topic=self._catalog.kind(self._catalog.table(query.table)) == "ingest")
 
     def _check_files(self, pipeline: str) -> None:
         """Raises JobError as long as a file that was unreadable lies there, so that an alert tells of it."""
@@ -101,7 +101,7 @@ class LakehouseCollector(Collector):
             raise JobError(f"file={found[-1]}: it was unreadable; look what became of the disk, then remove it")
 
     def _progress_of(self, found: Families, table: Table) -> None:
-        if self._catalog.kind(table) == "snapshot":
+        if self._catalog.kind(table) == "reference":
             return  # no live run: its whole journal would be searched for one
         last = next(Journal(self._settings, table).live(), None)
         if last is None:

@@ -117,7 +117,7 @@ def test_derived_tables_have_the_partitions_of_delta(built):
     assert node.description.startswith("Average, least and greatest temperature")
     assert node.owners == ["team:sensors"]
     assert node.kinds == {"delta", "spark"}
-    assert {"layer": "gold", "pipeline": "sensors", "late": "redirect"}.items() <= node.tags.items()
+    assert {"layer": "gold", "pipeline": "sensors", "late": "side_output"}.items() <= node.tags.items()
 
 
 def test_jobs_and_checks(built):

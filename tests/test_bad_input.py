@@ -94,7 +94,7 @@ def test_a_row_that_breaks_an_expectation_is_put_aside_with_its_name_and_a_null_
 @pytest.mark.parallel
 def test_a_contract_tells_what_a_producer_adds_or_renames(spark, tmp_path):
     agreed = ModuleType("agreed")
-    agreed.topic = kafka("agreed", schema="at TIMESTAMP, note STRING", contract=True)
+    agreed.topic = kafka("agreed", schema="at TIMESTAMP, note STRING", unknown_fields="quarantine")
 
     @table(layer="bronze", event_time="at")
     def notes(topic):
@@ -109,7 +109,7 @@ def test_a_contract_tells_what_a_producer_adds_or_renames(spark, tmp_path):
     aside = [r.reason for r in stage.rows("notes", "quarantine").orderBy("_arrival.offset").collect()]
     assert aside == ["fields not declared: Note , by", "not a JSON object of the declared types"]
     with pytest.raises(DeclarationError, match="text has no fields to agree on"):
-        kafka("agreed", schema="line STRING", format="text", contract=True)
+        kafka("agreed", schema="line STRING", format="text", unknown_fields="quarantine")
 
 
 @pytest.mark.parametrize(

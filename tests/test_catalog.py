@@ -36,14 +36,14 @@ def test_the_shipped_tables_have_kinds_and_come_in_order():
     catalog = catalog_of([sensors, ads, visits])
     kinds = {t.name: catalog.kind(t) for t in catalog}
     assert kinds == {
-        "sensor_readings": "record",
+        "sensor_readings": "ingest",
         "valid_readings": "row",
         "sensor_averages": "window",
         "sensor_trends": "window",
-        "ad_events": "record",
-        "campaigns": "snapshot",
+        "ad_events": "ingest",
+        "campaigns": "reference",
         "campaign_views": "window",
-        "requests": "record",
+        "requests": "ingest",
         "visits": "row",
         "visitors_by_country": "window",
         "visitor_sessions": "window",
@@ -112,7 +112,7 @@ def test_two_inputs_with_event_time_are_refused_with_the_ways_to_join():
     def both(things, others):
         return things
 
-    with pytest.raises(DeclarationError, match=r"one input with event time; unite topics in a record .* join=interval"):
+    with pytest.raises(DeclarationError, match=r"one input with event time; unite topics in a record .* context=around"):
         declared(others=others, both=both)
 
 
@@ -120,8 +120,8 @@ def test_two_inputs_with_event_time_are_refused_with_the_ways_to_join():
     "settings, words",
     [
         ({"layer": "platinum"}, "layer='platinum': one of bronze, silver, gold"),
-        ({"layer": "gold", "late": "ignore"}, "late='ignore': one of drop, redirect"),
-        ({"layer": "gold", "grain": "minute"}, "grain='minute': one of hour, day"),
+        ({"layer": "gold", "late": "ignore"}, "late='ignore': one of drop, side_output"),
+        ({"layer": "gold", "partition_by": "minute"}, "partition_by='minute': one of hour, day"),
         ({"layer": "gold", "delay": "soon"}, "delay='soon': a duration"),
     ],
 )
@@ -206,11 +206,11 @@ def test_an_expectation_is_a_value_with_the_arguments_of_its_namesake():
 
 
 def test_early_results_need_a_window():
-    @table(layer="silver", early="1 second")
+    @table(layer="silver", early_results="1 second")
     def copied(things):
         return things
 
-    with pytest.raises(DeclarationError, match="early=0:00:01: rows without a window are final at once"):
+    with pytest.raises(DeclarationError, match="early_results=0:00:01: rows of no window are final at once"):
         declared(copied=copied)
 
 

@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import expect, interval, kafka, session, table, tumbling
+from lakehouse.declare.table import around, expect, kafka, session, table, tumbling
 from lakehouse.errors import CommitError
 from lakehouse.storage import checkpoints
 from lakehouse.storage.journal import Journal
@@ -52,18 +52,18 @@ def sessions(seen: DataFrame) -> DataFrame:
     return seen.groupBy("window", "user").agg(F.count("*").alias("n"), F.sum("value").alias("value"))
 
 
-@table(layer="silver", join=interval(after="30 seconds"))
+@table(layer="silver", context=around(after="30 seconds"))
 def near(seen: DataFrame) -> DataFrame:
     others = seen.where("user = 'b'").select(F.col("at").alias("then"), F.col("value").alias("other"))
     return seen.where("user = 'a'").join(others, F.expr("then BETWEEN at AND at + interval 30 seconds"))
 
 
-@table(layer="gold", keeps="state", keys=["user"])
+@table(layer="gold", keeps="latest", keys=["user"])
 def totals(seen: DataFrame) -> DataFrame:
     return seen.groupBy("user").agg(F.count("*").alias("n"), F.sum("value").alias("value"))
 
 
-@table(layer="silver", keeps="history", keys=["user"])
+@table(layer="silver", keeps="versions", keys=["user"])
 def latest(seen: DataFrame) -> DataFrame:
     return seen.select("user", "at", "value", "_arrival")
 

@@ -16,7 +16,7 @@ from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
 from lakehouse.storage.digest import differences
 from lakehouse.testing import Stage, assert_live_equals_bounded
-from lakehouse.transform.versions import as_of
+from lakehouse.transform.versions import as_of_join
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -46,12 +46,12 @@ def counted(kept: DataFrame) -> DataFrame:
     return kept.groupBy("window", "row", "actual").agg(F.count("*").alias("ours"), F.max("key").alias("expected"))
 
 
-@table(layer="gold", keeps="state", keys=["row", "ours"])
+@table(layer="gold", keeps="latest", keys=["row", "ours"])
 def state(kept: DataFrame) -> DataFrame:
     return kept.groupBy("row", "ours").agg(F.count("*").alias("expected"), F.max("value").alias("actual"))
 
 
-@table(layer="gold", keeps="history", keys=["row"])
+@table(layer="gold", keeps="versions", keys=["row"])
 def history(kept: DataFrame) -> DataFrame:
     return kept
 
@@ -59,7 +59,7 @@ def history(kept: DataFrame) -> DataFrame:
 @table(layer="gold")
 def then(kept: DataFrame, history: DataFrame) -> DataFrame:
     known = kept.withColumns({"_of_row": F.lit(1), "_of_valid_from": F.lit(2)})
-    return as_of(known, history, on="row", at="at", take={"known": "ours"}).drop("_of_row", "_of_valid_from")
+    return as_of_join(known, history, on="row", at="at", take={"known": "ours"}).drop("_of_row", "_of_valid_from")
 
 
 TABLES = ["passed", "counted", "state", "history", "then"]
@@ -141,7 +141,7 @@ def test_names_that_the_library_needs_are_refused_with_a_remedy(spark, tmp_path)
 
     valid = kafka("t", schema="valid_from STRING, at TIMESTAMP")
     with pytest.raises(DeclarationError, match="valid_from is added by the library; leave it to it, or rename yours"):
-        declared(spark, tmp_path / "valid", valid, made, keeps="history", keys=["valid_from"])
+        declared(spark, tmp_path / "valid", valid, made, keeps="versions", keys=["valid_from"])
     with pytest.raises(DeclarationError, match="columns=sent: the library adds columns of these names to its rows"):
         declared(spark, tmp_path / "sent", kafka("t", schema="k STRING, sent STRING, at TIMESTAMP", key="k"), made)
     with pytest.raises(DeclarationError, match="columns=_record: the library adds"):

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from batch_jobs import backfill, seam
 from lakehouse.declare import catalog
-from lakehouse.declare.table import Table, duplicates, expect, interval, kafka, session, sql_table, table, tumbling
+from lakehouse.declare.table import Table, around, duplicates, expect, kafka, session, sql_table, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.reconcile import diagnosis, reconciliation
@@ -60,7 +60,7 @@ def ticks(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="gold", keeps="state", keys=["user"])
+@table(layer="gold", keeps="latest", keys=["user"])
 def totals(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("user").agg(F.sum("value").alias("value"))
 
@@ -119,12 +119,12 @@ def refused(begun, name: str, **changes: object) -> str:
         ("sums", {"keys": ("user", "at")}, "keys=user, at: its checkpoint was made with user, and rows of both would stand in"),
         ("clicks", {"delay": timedelta(minutes=1)}, "delay=0:01:00: its checkpoint was made with 0:00:05"),
         ("clicks", {"event_time": "seen"}, "event time=seen: its checkpoint was made with at, and rows are in partitions by"),
-        ("counted", {"join": interval(after="1 minute")}, "join=0:00:00 before to 0:01:00 after: its checkpoint was made with"),
+        ("counted", {"context": around(after="1 minute")}, "context=0:00:00 before to 0:01:00 after: its checkpoint was made"),
         ("counted", {"deduplicate": duplicates("user", within="1 minute")}, "duplicates=user within 0:01:00: its checkpoint"),
         ("sums", {"inputs": ("counted",)}, "input=counted: its checkpoint was made with clicks, and its positions are those"),
         ("sums", {"layer": "silver"}, "layer=silver: its checkpoint was made with gold, and the rows that are there would stay"),
-        ("sums", {"grain": "day"}, "partitions=day: its checkpoint was made with hour"),
-        ("totals", {"keeps": "history"}, "kind=history: its checkpoint was made with state"),
+        ("sums", {"partition_by": "day"}, "partitions=day: its checkpoint was made with hour"),
+        ("totals", {"keeps": "versions"}, "kind=versioned: its checkpoint was made with keyed"),
         ("sums", {"transformation": larger}, "F.sum(F.col('value') * 2).alias('value')): its checkpoint was made with "),
         ("visits", {"sql": "SELECT 1"}, "query=SELECT 1: its checkpoint was made with SELECT window"),
     ],
@@ -137,8 +137,8 @@ def test_what_changed_is_named_with_both_values_and_what_it_means(begun, name, c
     "changes",
     [
         {"late": "update"}, {"late": "drop"}, {"expectations": (expect.column_values_to_not_be_null("user"),)}, {"owner": "me"},
-        {"stale_after": timedelta(hours=1)}, {"metrics": ("value",)}, {"tolerance": 0.1}, {"proof": False},
-        {"early": timedelta(seconds=1)}, {"pipeline": "elsewhere"},
+        {"stale_after": timedelta(hours=1)}, {"metrics": ("value",)}, {"tolerance": 0.1}, {"deterministic": False},
+        {"early_results": timedelta(seconds=1)}, {"pipeline": "elsewhere"},
     ],
     ids=str,
 )  # fmt: skip
@@ -157,7 +157,7 @@ def test_remedies_are_those_that_each_kind_has(begun):
         assert "lakehouse accept" not in refused(begun, "ticks", transformation=larger, **changes)
     assert "lakehouse accept" not in refused(begun, "sums", transformation=larger), "its open windows are state"
     assert "`lakehouse backfill totals` has its job compute it whole" in refused(begun, "totals", transformation=doubled)
-    assert "lakehouse accept" not in refused(begun, "counted", join=interval(after="1 minute"), transformation=more)
+    assert "lakehouse accept" not in refused(begun, "counted", context=around(after="1 minute"), transformation=more)
 
 
 def test_code_is_the_function_what_it_calls_and_the_constants_in_it(begun, monkeypatch):

@@ -123,7 +123,7 @@ def test_rows_columns_and_declaration_of_another_version(shop):
     assert result.exit_code == 1, result.stderr
     found = json.loads(result.stdout)
     assert found["columns"] == {"cents": ["bigint", "string"], "orders": [None, "bigint"]}
-    assert set(found["declaration"]) == {"late", "fingerprint"} and found["declaration"]["late"] == ["redirect", "update"]
+    assert set(found["declaration"]) == {"late", "fingerprint"} and found["declaration"]["late"] == ["side_output", "update"]
     assert found["upstream"] == ["paid_orders"], "what is stored of it was read, by both"
     assert [(p["partition"], p["rows_before"], p["rows_after"], p["missing"]) for p in found["partitions"]] == [
         ("2026-01-01-00", 3, 3, 0), ("2026-01-01-01", 1, 1, 0),

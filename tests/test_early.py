@@ -26,12 +26,12 @@ def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
 
-@table(layer="gold", window=tumbling("1 minute"), keys=["user"], early="1 second")
+@table(layer="gold", window=tumbling("1 minute"), keys=["user"], early_results="1 second")
 def minutes(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", window=session("10 seconds"), keys=["user"], early="1 second")
+@table(layer="gold", window=session("10 seconds"), keys=["user"], early_results="1 second")
 def sessions(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 

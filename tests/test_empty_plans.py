@@ -7,11 +7,11 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import duplicates, expect, files, interval, kafka, session, sql_table, table, tumbling
+from lakehouse.declare.table import around, duplicates, expect, files, kafka, session, sql_table, table, tumbling
 from lakehouse.reconcile import reconciliation
 from lakehouse.stream import early_results
 from lakehouse.testing import Stage
-from lakehouse.transform.versions import as_of
+from lakehouse.transform.versions import as_of_join
 
 HERE = sys.modules[__name__]
 pytestmark = [pytest.mark.slow, pytest.mark.parallel]
@@ -38,7 +38,7 @@ def nobody(ad_campaigns: DataFrame) -> DataFrame:
     return ad_campaigns.where("ad_id = 'nobody'").withColumnRenamed("ad_id", "user")
 
 
-@table(layer="gold", keeps="state", keys=["user"])
+@table(layer="gold", keeps="latest", keys=["user"])
 def totals(clicks: DataFrame) -> DataFrame:
     """A keyed table, not run here: it has no rows yet."""
     return clicks.groupBy("user").agg(F.count("*").alias("clicks"))
@@ -85,7 +85,7 @@ def never_twice(clicks: DataFrame) -> DataFrame:
     return clicks.where(F.lit(False))
 
 
-@table(layer="silver", join=interval(after="10 seconds"))
+@table(layer="silver", context=around(after="10 seconds"))
 def never_joined(clicks: DataFrame) -> DataFrame:
     return clicks.where("1 = 0")
 
@@ -95,22 +95,22 @@ def all_put_aside(clicks: DataFrame) -> DataFrame:
     return clicks.withColumn("one", F.lit(1))
 
 
-@table(layer="silver", keeps="history", keys=["user"])
+@table(layer="silver", keeps="versions", keys=["user"])
 def never_kept(clicks: DataFrame) -> DataFrame:
     return clicks.where("1 = 0")
 
 
 @table(layer="silver")
 def never_then(clicks: DataFrame, never_kept: DataFrame) -> DataFrame:
-    return as_of(clicks, never_kept, on="user", at="at", take={"known": "id"}).where("known IS NOT NULL")
+    return as_of_join(clicks, never_kept, on="user", at="at", take={"known": "id"}).where("known IS NOT NULL")
 
 
-@table(layer="gold", keeps="state", keys=["user"])
+@table(layer="gold", keeps="latest", keys=["user"])
 def never_totalled(clicks: DataFrame) -> DataFrame:
     return clicks.where("1 = 0").groupBy("user").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", window=tumbling("10 minutes"), keys=["user"], early="1 second")
+@table(layer="gold", window=tumbling("10 minutes"), keys=["user"], early_results="1 second")
 def never_counted(clicks: DataFrame) -> DataFrame:
     return clicks.where("1 = 0").groupBy("window", "user").agg(F.count("*").alias("clicks"))
 

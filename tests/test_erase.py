@@ -37,7 +37,7 @@ def valid_clicks(clicks: DataFrame) -> DataFrame:
     return clicks.withColumn("twice", F.col("value") * 2)
 
 
-@table(layer="gold", window=tumbling("1 minute"), keys=["user"], late="update", early="1 second")
+@table(layer="gold", window=tumbling("1 minute"), keys=["user"], late="update", early_results="1 second")
 def minutes(valid_clicks: DataFrame) -> DataFrame:
     return valid_clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 

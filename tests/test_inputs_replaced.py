@@ -48,7 +48,7 @@ def briefly(positive: DataFrame) -> DataFrame:
     return positive.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="silver", keeps="history", keys=["user"])
+@table(layer="silver", keeps="versions", keys=["user"])
 def latest(drops: DataFrame) -> DataFrame:
     return drops.select("user", "at", "value", "_arrival")
 

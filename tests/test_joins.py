@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from assets import partitions
 from lakehouse.cli import table_status
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.table import duplicates, interval, kafka, table, tumbling
+from lakehouse.declare.table import around, duplicates, kafka, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.producers import producer
 from lakehouse.producers.ads import ad_campaigns
@@ -45,7 +45,7 @@ def sides(events: DataFrame) -> tuple[DataFrame, DataFrame]:
     return events.where("kind = 'view'").drop("kind"), clicks
 
 
-@table(layer="silver", join=interval(after="10 seconds"))
+@table(layer="silver", context=around(after="10 seconds"))
 def clicked(events: DataFrame) -> DataFrame:
     views, clicks = sides(events)
     return views.join(clicks, "user").where(WITHIN).drop("_clicked")
@@ -59,17 +59,17 @@ def counted(events: DataFrame) -> DataFrame:
     return both.groupBy("_arrival", "user", "at", "id").agg(F.count("click").alias("clicks"))
 
 
-@table(layer="silver", join=interval(after="10 seconds"))
+@table(layer="silver", context=around(after="10 seconds"))
 def views_with_clicks(events: DataFrame) -> DataFrame:
     return counted(events)
 
 
-@table(layer="silver", join=interval(after="10 seconds"), late="update")
+@table(layer="silver", context=around(after="10 seconds"), late="update")
 def updated_views(events: DataFrame) -> DataFrame:
     return counted(events)
 
 
-@table(layer="silver", join=interval(before="10 seconds", after="10 seconds"))
+@table(layer="silver", context=around(before="10 seconds", after="10 seconds"))
 def either(events: DataFrame) -> DataFrame:
     """Views with their clicks, views without one, clicks without a view."""
     views, clicks = sides(events)
@@ -153,20 +153,20 @@ def test_streams_are_joined_within_an_interval_and_within_a_window(spark, tmp_pa
     [
         (
             {}, lambda rows, other: rows.join(other, "user"),
-            r"operators=Join: a row table is computed row by row.*join=interval\(\.\.\.\)",
+            r"operators=Join: a row table is computed row by row.*context=around\(\.\.\.\)",
         ),
         ({"window": tumbling("1 minute")}, lambda rows, other: rows.join(other, "user").groupBy("window").count(), "add window"),
         (
-            {"join": interval(after="1 minute")}, lambda rows, other: rows.join(other.distinct(), "user"),
+            {"context": around(after="1 minute")}, lambda rows, other: rows.join(other.distinct(), "user"),
             "operators=Deduplicate: a row table is computed row by row",
         ),
         (
-            {"join": interval(after="1 minute"), "deduplicate": duplicates("user", within="1 minute")},
+            {"context": around(after="1 minute"), "deduplicate": duplicates("user", within="1 minute")},
             lambda rows, other: rows.join(other, "user"),
-            "join=0:00:00 before to 0:01:00 after: it is for row tables",
+            "context=0:00:00 before to 0:01:00 after: it is for row tables",
         ),
         (
-            {"join": interval(after="1 minute"), "window": tumbling("10 seconds")}, lambda rows, other: rows,
+            {"context": around(after="1 minute"), "window": tumbling("10 seconds")}, lambda rows, other: rows,
             "it is for row tables",
         ),
     ],
@@ -227,7 +227,7 @@ def expected_rates(events: list[dict]) -> dict[str, tuple[int, int]]:
 def test_a_range_reads_and_reaches_as_far_as_the_interval():
     hour, minute = timedelta(hours=1), timedelta(minutes=1)
     span = Range(START, START + hour)
-    wide = replace(clicked, join=interval(before="90 minutes", after="1 minute"))
+    wide = replace(clicked, context=around(before="90 minutes", after="1 minute"))
     assert lateness.context(span, wide) == Range(START - 90 * minute, START + hour + minute)
     assert lateness.reached(wide, span) == Range(START - minute, START + hour + 90 * minute)
     mapped = partitions.mapping(wide)
@@ -236,6 +236,6 @@ def test_a_range_reads_and_reaches_as_far_as_the_interval():
 
 def test_an_interval_reaches_somewhere():
     with pytest.raises(DeclarationError, match="it reaches nowhere"):
-        interval()
+        around()
     declared = catalog_of([HERE]).table("either")
-    assert table_status.declaration(catalog_of([HERE]), declared)["join"] == "0:00:10 before to 0:00:10 after"
+    assert table_status.declaration(catalog_of([HERE]), declared)["context"] == "0:00:10 before to 0:00:10 after"

@@ -19,7 +19,7 @@ from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.state_reader import state
 from lakehouse.testing import COMMIT_POINTS, Aborted, Stage, assert_live_equals_bounded
-from lakehouse.transform.versions import as_of
+from lakehouse.transform.versions import as_of_join
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -36,7 +36,7 @@ def happened(payment_topic: DataFrame, person_topic: DataFrame) -> DataFrame:
     return payment_topic.withColumn("kind", F.lit("payment")).unionByName(people, allowMissingColumns=True)
 
 
-@table(layer="gold", keeps="state", keys=["person"])
+@table(layer="gold", keeps="latest", keys=["person"])
 def balances(happened: DataFrame) -> DataFrame:
     legs = F.explode(F.array(
         F.struct(F.col("payer").alias("person"), (-F.col("amount")).alias("amount")),
@@ -46,7 +46,7 @@ def balances(happened: DataFrame) -> DataFrame:
     return paid.groupBy("person").agg(F.sum("amount").alias("balance"), F.count("*").alias("payments"))
 
 
-@table(layer="silver", keeps="history", keys=["person"])
+@table(layer="silver", keeps="versions", keys=["person"])
 def cities(happened: DataFrame) -> DataFrame:
     return happened.where("kind = 'person'").select("person", "city", "deleted", "at", "_arrival")
 
@@ -54,14 +54,14 @@ def cities(happened: DataFrame) -> DataFrame:
 @table(layer="silver")
 def payments_with_city(happened: DataFrame, cities: DataFrame) -> DataFrame:
     payments = happened.where("kind = 'payment'").select("payer", "amount", "at", "_arrival")
-    return as_of(payments, cities, on={"payer": "person"}, at="at", take=["city"])
+    return as_of_join(payments, cities, on={"payer": "person"}, at="at", take=["city"])
 
 
 @table(layer="silver")
 def payments_by_all(happened: DataFrame, cities: DataFrame) -> DataFrame:
     """As rules are joined that hold for every row: each payment with all that was valid then."""
     payments = happened.where("kind = 'payment'").select("payer", "at", "_arrival")
-    return as_of(payments, cities, on={}, at="at", take={"rule": "city"}).where("rule IS NOT NULL")
+    return as_of_join(payments, cities, on={}, at="at", take={"rule": "city"}).where("rule IS NOT NULL")
 
 
 def at(second: float) -> datetime:
@@ -244,24 +244,24 @@ def test_what_a_state_or_history_cannot_be_is_refused(spark, tmp_path):
     def kept(happened):
         return happened.groupBy("kind").agg(F.count("*").alias("n")).where("n > 1")
 
-    with pytest.raises(DeclarationError, match="keeps='state': of what\\? Name the columns"):
-        catalog_of([declared(kept, keeps="state")])
+    with pytest.raises(DeclarationError, match="keeps='latest': of what\\? Name the columns"):
+        catalog_of([declared(kept, keeps="latest")])
     with pytest.raises(DeclarationError, match="late='update': no row is late for it"):
-        catalog_of([declared(kept, keeps="state", keys=["kind"], late="update")])
+        catalog_of([declared(kept, keeps="latest", keys=["kind"], late="update")])
     with pytest.raises(DeclarationError, match="it filters after it has aggregated"):
-        Stage(spark, tmp_path, declared(kept, keeps="state", keys=["kind"]))
+        Stage(spark, tmp_path, declared(kept, keeps="latest", keys=["kind"]))
 
     def kept(happened):
         return happened.groupBy("kind", "person").count().groupBy("kind").count()
 
     with pytest.raises(DeclarationError, match="operators=Aggregate, Aggregate: a state is one aggregation"):
-        Stage(spark, tmp_path, declared(kept, keeps="state", keys=["kind"]))
+        Stage(spark, tmp_path, declared(kept, keeps="latest", keys=["kind"]))
 
     def kept(cities):
         return cities.groupBy("city").count()
 
     with pytest.raises(DeclarationError, match="it is computed from every row of one record"):
-        catalog_of([declared(kept, keeps="state", keys=["city"])])
+        catalog_of([declared(kept, keeps="latest", keys=["city"])])
 
     def kept(happened, cities):
         return happened.join(cities, "person").groupBy("window").count()

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.batch import reference_tables
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.table import files, interval, kafka, session, sql_table, table, tumbling
+from lakehouse.declare.table import around, files, kafka, session, sql_table, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
 from lakehouse.storage.lake import Lake
@@ -49,7 +49,7 @@ snapshot_first = sql_table(
 )  # fmt: skip
 history_in_sql = sql_table(
     "history_in_sql", "SELECT clicks.*, campaign_id FROM {clicks} clicks JOIN {campaigns} USING (ad_id)",
-    layer="silver", keeps="history", keys=["ad_id"],
+    layer="silver", keeps="versions", keys=["ad_id"],
 )  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def sessions_of_all(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", keeps="state", keys=["ad_id"])
+@table(layer="gold", keeps="latest", keys=["ad_id"])
 def totals(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("ad_id").agg(F.sum("price").alias("paid"))
 
@@ -79,7 +79,7 @@ def with_well_paid(clicks: DataFrame, well_paid: DataFrame) -> DataFrame:
     return clicks.join(well_paid, "ad_id", "left")
 
 
-@table(layer="silver", join=interval(before="10 seconds"))
+@table(layer="silver", context=around(before="10 seconds"))
 def framed_by_time(clicks: DataFrame) -> DataFrame:
     frame = Window.partitionBy("ad_id").orderBy(F.unix_micros("at")).rangeBetween(-10_000_000, 0)
     return clicks.withColumn("paid_lately", F.sum("price").over(frame))
@@ -157,8 +157,8 @@ def test_a_frame_that_counts_rows_is_refused_in_an_interval(spark, tmp_path, mea
         return clicks.withColumn("measure", measure())
 
     with pytest.raises(DeclarationError, match=r"table=made, expression=.*: its frame counts rows, .*; take a frame of"):
-        declared(spark, tmp_path, made, join=interval(before="10 seconds"))
-    declared(spark, tmp_path, made, join=interval(before="10 seconds"), proof=False)
+        declared(spark, tmp_path, made, context=around(before="10 seconds"))
+    declared(spark, tmp_path, made, context=around(before="10 seconds"), deterministic=False)
 
 
 def itself(clicks):
@@ -181,11 +181,11 @@ def chosen(clicks):
 @pytest.mark.parametrize(
     "function, given, told",
     [
-        (itself, {"keeps": "state", "keys": ["ad_id"]}, "operators=Aggregate, Join: a state is one aggregation of the"),
-        (ranked, {"keeps": "state", "keys": ["ad_id"]}, "_arrival belongs to a single row, and a state table has .* each ad_id"),
+        (itself, {"keeps": "latest", "keys": ["ad_id"]}, "operators=Aggregate, Join: a state is one aggregation of the"),
+        (ranked, {"keeps": "latest", "keys": ["ad_id"]}, "_arrival belongs to a single row, and a keyed table has .* each ad_id"),
         (ranked, {"window": tumbling("1 minute")}, "_arrival belongs to a single row, and a window table has .* each window"),
-        (grouped, {}, "operators=Aggregate: a row table has a row for each .*; .* declare a window and .*, or keeps='state'"),
-        (grouped, {"keeps": "history", "keys": ["ad_id"]}, "operators=Aggregate: a history table has a row for each row"),
+        (grouped, {}, "operators=Aggregate: a row table has a row for each .*; .* declare a window and .*, or keeps='latest'"),
+        (grouped, {"keeps": "versions", "keys": ["ad_id"]}, "operators=Aggregate: a versioned table has a row for each row"),
         (chosen, {}, "a row-preserving table keeps _arrival, .* or add the column to select"),
     ],
     ids=["a join in a state", "a rank in a state", "a rank in a window", "groups of rows", "groups in a history", "a select"],

@@ -50,7 +50,7 @@ def large_clicks(valid_clicks: DataFrame) -> DataFrame:
     return valid_clicks.where("value > 0")
 
 
-@table(layer="gold", keeps="history", keys=["user"])
+@table(layer="gold", keeps="versions", keys=["user"])
 def last_clicks(clicks: DataFrame) -> DataFrame:
     return clicks.select("user", "at", "value", "_arrival")
 

@@ -53,7 +53,7 @@ WORKLOAD = Workload(seed=7, rate=20, disorder_ms=2_000, late_share=0, malformed_
 PATHS = 120  # more than the keys that are shown
 IN_TENTHS = """
 
-@table(layer="gold", window=tumbling("10 minutes"), keys=["sensor_id"], late="redirect")
+@table(layer="gold", window=tumbling("10 minutes"), keys=["sensor_id"], late="side_output")
 def sensor_tenths(valid_readings):
     return valid_readings.groupBy("window", "sensor_id").agg(F.count("*").alias("readings"))
 """  # long windows, so Spark keeps state for them

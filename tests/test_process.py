@@ -13,7 +13,7 @@ from lakehouse.errors import DeclarationError
 from lakehouse.tables import alerts, sensors
 from lakehouse.testing import Stage, assert_live_equals_bounded
 from lakehouse.transform.patterns import Pattern, directly, first, never, then
-from lakehouse.transform.process import Process, outputs, process
+from lakehouse.transform.process import KeyedProcess, outputs, process
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -28,7 +28,7 @@ def row(second: float, offset: int = 0, **columns) -> dict:
     return {"at": at(second), ARRIVAL: arrival, **columns}
 
 
-class Told(Process):
+class Told(KeyedProcess):
     """Tells each call, and how many rows there were before."""
 
     output = "at TIMESTAMP, what STRING"

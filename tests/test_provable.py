@@ -9,14 +9,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.table import interval, kafka, table, tumbling
+from lakehouse.declare.table import around, kafka, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.reconcile import reconciliation
 from lakehouse.settings import Settings
 from lakehouse.storage.lake import Lake
 from lakehouse.testing import Stage
 from lakehouse.transform import plan
-from lakehouse.transform.process import Process, process
+from lakehouse.transform.process import KeyedProcess, process
 
 HERE = sys.modules[__name__]
 
@@ -28,7 +28,7 @@ def clicks(click_topic):
     return click_topic
 
 
-@table(layer="gold", window=tumbling("1 minute"), keys=["user"], proof=False)
+@table(layer="gold", window=tumbling("1 minute"), keys=["user"], deterministic=False)
 def unproven(clicks):
     return clicks.groupBy("window", "user").agg(F.sum("share").alias("share"))
 
@@ -79,7 +79,7 @@ def test_aggregates_that_depend_on_order_are_refused(spark, tmp_path, aggregate,
     declared = {"window": tumbling("1 minute"), "keys": ["user"]}
     with pytest.raises(DeclarationError, match=message):
         checked(spark, tmp_path, per_minute(aggregate().alias("x")), **declared)
-    checked(spark, tmp_path, per_minute(aggregate().alias("x")), **declared, proof=False)
+    checked(spark, tmp_path, per_minute(aggregate().alias("x")), **declared, deterministic=False)
 
 
 def test_what_two_runs_agree_on_is_not_refused(spark, tmp_path):
@@ -98,10 +98,10 @@ def test_a_table_without_proof_runs_and_is_shown_as_unprovable(spark, tmp_path):
     stage.advance("clicks", {"user": "a", "at": "2026-01-01T01:00:00Z", "value": 1, "share": 0.1})
     stage.run("unproven")
     certificate = reconciliation.reconcile(stage.lake, stage.lake.catalog.table("unproven"))
-    assert (certificate.verdict, certificate.rows_live) == ("UNPROVABLE", 0) and "proof=False" in certificate.detail
+    assert (certificate.verdict, certificate.rows_live) == ("UNPROVABLE", 0) and "deterministic=False" in certificate.detail
 
 
-class Clicks(Process):
+class Clicks(KeyedProcess):
     output = "user STRING, at TIMESTAMP, clicks INT"
 
     def on_row(self, state, row, timers):
@@ -114,7 +114,7 @@ def test_a_process_function_that_remembers_for_longer_than_its_table_reads_back_
         found = process(clicks, by=["user"], function=Clicks(), within=timedelta(minutes=10), at="at")
         return found.select("user", F.col("clicks").alias("n"), "at", "_arrival").where("n > 1")
 
-    checked(spark, tmp_path, clicks_so_far, join=interval(before="10 minutes"))
+    checked(spark, tmp_path, clicks_so_far, context=around(before="10 minutes"))
     message = r"table=made, within=0:10:00: a range is read from 0:09:59 before it, .*; declare the longer before="
     with pytest.raises(DeclarationError, match=message):
-        checked(spark, tmp_path, clicks_so_far, join=interval(before="599 seconds"))
+        checked(spark, tmp_path, clicks_so_far, context=around(before="599 seconds"))

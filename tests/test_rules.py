@@ -10,7 +10,7 @@ import pytest
 
 from lakehouse.declare import rules
 from lakehouse.declare.catalog import Catalog, catalog_of
-from lakehouse.declare.table import interval, kafka, sql_table, table, tumbling
+from lakehouse.declare.table import around, kafka, sql_table, table, tumbling
 from lakehouse.errors import DeclarationError
 
 topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
@@ -107,10 +107,10 @@ def told(catalog: Catalog) -> list[str]:
 
 
 def test_an_update_behind_a_table_that_keeps_late_rows_out_is_warned_of():
-    first, second = told(chain("redirect", "update"))
+    first, second = told(chain("side_output", "update"))
     assert first.startswith("table=copied, late='update': rows that arrive after the hour of their event time never reach it")
     assert second.startswith("table=per_minute") and "declare late='update' on valid as well" in second
-    (only,) = told(chain("drop", "redirect", join=interval(after="1 minute")))
+    (only,) = told(chain("drop", "side_output", context=around(after="1 minute")))
     assert "arrive behind the watermark never reach it, for valid, late='drop'" in only
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from assets import definitions
 from batch_jobs import commands
 from batch_jobs import seam as job
-from lakehouse.declare.table import interval, kafka, session, sliding, table, tumbling
+from lakehouse.declare.table import around, kafka, session, sliding, table, tumbling
 from lakehouse.errors import JobError
 from lakehouse.maintenance import upkeep
 from lakehouse.ranges import Range
@@ -57,7 +57,7 @@ def sessions(seen: DataFrame) -> DataFrame:
     return seen.groupBy("window", "user").agg(F.count(F.lit(1)).alias("n"))
 
 
-@table(layer="silver", join=interval(before="20 minutes", after="10 minutes"))
+@table(layer="silver", context=around(before="20 minutes", after="10 minutes"))
 def pairs(seen: DataFrame) -> DataFrame:
     others = seen.where("user = 'b'").select(F.col("at").alias("then"), F.col("value").alias("other"))
     near = F.expr("then BETWEEN at - interval 20 minutes AND at + interval 10 minutes")

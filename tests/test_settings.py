@@ -42,7 +42,7 @@ def test_each_field_is_read_from_its_variable(tmp_path):
         ("MAX_OFFSETS_PER_TRIGGER", "-1"),
         ("MAX_FILES_PER_TRIGGER", "0"),
         ("STATE_MEMORY_MB", "1"),
-        ("EARLY", "often"),
+        ("EARLY_RESULTS", "often"),
         ("SCHEDULER_POOLS", "nowhere/pools.xml"),
         ("METRICS_PORT", "http"),
         ("METRICS_PORT", "65536"),

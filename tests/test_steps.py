@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
 
-from lakehouse.declare.table import count, interval, kafka, session, sliding, table, tumbling
+from lakehouse.declare.table import around, count, kafka, session, sliding, table, tumbling
 from lakehouse.stream import advance, queries, table_steps
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.strategy import strategy
@@ -69,18 +69,18 @@ def threes(hits: DataFrame) -> DataFrame:
     return hits.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="silver", join=interval(after="30 seconds"))
+@table(layer="silver", context=around(after="30 seconds"))
 def near(hits: DataFrame) -> DataFrame:
     others = hits.select(F.col("at").alias("then"), F.col("user").alias("other"))
     return hits.join(others, F.expr("user <> other AND then BETWEEN at AND at + interval 30 seconds"))
 
 
-@table(layer="gold", keeps="state", keys=["user"])
+@table(layer="gold", keeps="latest", keys=["user"])
 def totals(hits: DataFrame) -> DataFrame:
     return hits.groupBy("user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="silver", keeps="history", keys=["user"])
+@table(layer="silver", keeps="versions", keys=["user"])
 def latest(hits: DataFrame) -> DataFrame:
     return hits.select("user", "at", "value", "_arrival")
 

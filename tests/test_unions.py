@@ -24,10 +24,10 @@ from lakehouse.testing import Stage, assert_live_equals_bounded
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
-web_topic = kafka("web", schema="customer STRING NOT NULL, at TIMESTAMP NOT NULL", idle_after="4 seconds")
+web_topic = kafka("web", schema="customer STRING NOT NULL, at TIMESTAMP NOT NULL", idle_timeout="4 seconds")
 till_topic = kafka(
-    "tills", schema="card STRING NOT NULL, sold_ms BIGINT NOT NULL", idle_after="4 seconds",
-    not_before=datetime(2025, 1, 1, tzinfo=UTC),
+    "tills", schema="card STRING NOT NULL, sold_ms BIGINT NOT NULL", idle_timeout="4 seconds",
+    min_event_time=datetime(2025, 1, 1, tzinfo=UTC),
 )  # fmt: skip
 
 
@@ -80,7 +80,7 @@ def test_a_topic_that_is_read_more_slowly_holds_the_watermark_back(stage_of):
 def test_a_topic_gone_quiet_holds_nothing_back_and_its_backlog_is_late(stage_of):
     stage = stage_of(HERE)
     stage.feed("purchases", till(0), source="till_topic")
-    for second in range(1, 60, 10):  # a batch a second: more than `idle_after` without a sale at a till
+    for second in range(1, 60, 10):  # a batch a second: more than `idle_timeout` without a sale at a till
         stage.feed("purchases", web(second), source="web_topic")
     stage.feed("purchases", till(5, 58), source="till_topic")
     stage.advance("purchases", web(100)[0], source="web_topic")

@@ -112,7 +112,7 @@ def test_schedule_and_command_see_what_waits(late):
         {k: r[k] for k in ("table", "partition", "closed")} for r in shown
     ]
     refused = command(late, "clicks")
-    assert refused.exit_code == 2 and "table=clicks, late='redirect': late rows stay out of it" in refused.stderr
+    assert refused.exit_code == 2 and "table=clicks, late='side_output': late rows stay out of it" in refused.stderr
 
 
 def command(stage: Stage, *arguments: str):
@@ -195,7 +195,7 @@ def test_a_session_that_goes_on_waits_and_is_rewritten_with_all_partitions_it_sp
 def test_the_policy_is_switched_with_the_checkpoint_kept(spark, tmp_path):
     stage = Stage(spark, tmp_path, HERE)
     updated = stage.lake
-    tables = updated.catalog.tables | {"minutes": replace(updated.catalog.table("minutes"), late="redirect")}
+    tables = updated.catalog.tables | {"minutes": replace(updated.catalog.table("minutes"), late="side_output")}
     stage.lake = replace(updated, catalog=replace(updated.catalog, tables=tables))
     stage.feed("clicks", [at(1)])
     stage.advance("clicks", at(4_000))

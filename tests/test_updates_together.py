@@ -166,12 +166,12 @@ def test_a_crash_between_the_commit_and_its_lines_loses_none_of_them(stage, monk
 def test_what_a_table_above_keeps_out_is_said(stage):
     assert "cannot reach" not in command(stage, "--dry-run").stderr
     catalog = stage.lake.catalog
-    above = replace(catalog.table("valid_clicks"), late="redirect")
+    above = replace(catalog.table("valid_clicks"), late="side_output")
     withholding = replace(catalog, tables=catalog.tables | {"valid_clicks": above})
     (line,) = schedules_said(stage, withholding)
     assert line == (
         "table=hourly, late='update': late rows cannot reach it, for valid_clicks, which it reads, keeps them out "
-        "(late='redirect'; 24 rows so far); declare valid_clicks late='update', too"
+        "(late='side_output'; 24 rows so far); declare valid_clicks late='update', too"
     )
 
 

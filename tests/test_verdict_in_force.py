@@ -31,7 +31,7 @@ def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
 
-@table(layer="gold", window=tumbling("10 minutes"), keys=["user"], late="redirect")
+@table(layer="gold", window=tumbling("10 minutes"), keys=["user"], late="side_output")
 def sums(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
 

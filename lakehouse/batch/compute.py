@@ -50,7 +50,7 @@ def first(lake: Lake, table: Table) -> datetime | None:
 def behind(lake: Lake, table: Table, ahead: datetime) -> Range | None:
     """From the partition of the first row of the table's input up to an instant; None if that is no range."""
     found = first(lake, table)
-    start = ranges.floor(found, GRAINS[table.grain]) if found else ahead
+    start = ranges.floor(found, GRAINS[table.partition_by]) if found else ahead
     return Range(start, ahead) if start < ahead else None
 
 
@@ -62,10 +62,10 @@ def check_range(lake: Lake, table: Table, span: Range, *, whole_partitions: bool
             f"table={table.name}, range end={ranges.text(span.end)}: it crosses the frontier {ranges.text(ahead)}; "
             "rows ahead of the frontier belong to the live run; end the range at or before it"
         )
-    if whole_partitions and not span.aligned(table.grain):
+    if whole_partitions and not span.aligned(table.partition_by):
         raise RangeError(
-            f"table={table.name}, range={span}: a replaced range is whole {table.grain}s, for that is what is replaced "
-            f"atomically; move both ends to a full {table.grain}"
+            f"table={table.name}, range={span}: a replaced range is whole {table.partition_by}s, for that is what is replaced "
+            f"atomically; move both ends to a full {table.partition_by}"
         )
     return ahead
 
@@ -207,7 +207,7 @@ def rewrite(lake: Lake, table: Table, units: Sequence[Range], touched: DataFrame
             lake.journal(table).append(commit)
         return commits
     computed = compute(lake, table, span, version, touched)
-    partitions = {p for unit in units for p in unit.partitions(table.grain)}
+    partitions = {p for unit in units for p in unit.partitions(table.partition_by)}
     there = lake.partitions(table, partitions, delta_writer.version(lake.path(table)))
     unit = plan.plan_of(lake, table, judged=False).unit
     untouched = there.join(F.broadcast(touched.select(unit)), unit, "left_anti")

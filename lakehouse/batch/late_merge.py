@@ -60,9 +60,9 @@ def dirty(settings: Settings, catalog: Catalog, table: Table) -> list[Dirt]:
         for partition in _uncovered(span, table, covered, version_read(commit, driving)):
             known = found.get(partition) or Dirt(partition, False, commit.watermark, commit.late_to)
             since, until = min(known.since, commit.watermark), max(known.until, commit.late_to)
-            found[partition] = Dirt(partition, partition_range(partition, table.grain).end <= ahead, since, until)
+            found[partition] = Dirt(partition, partition_range(partition, table.partition_by).end <= ahead, since, until)
     for partition in outdated(settings, catalog, table):
-        found[partition] = Dirt(partition, partition_range(partition, table.grain).end <= ahead)
+        found[partition] = Dirt(partition, partition_range(partition, table.partition_by).end <= ahead)
     return [found[p] for p in sorted(found)]
 
 
@@ -80,7 +80,7 @@ def _covered(table: Table, driving: Table, journal: Iterable[Commit]) -> dict[st
     """Partition -> the version of the input that a bounded run has looked at for it."""
     covered: dict[str, int] = {}
     for run in (c for c in journal if c.role == "bounded"):
-        for partition in Range(run.start, run.end).partitions(table.grain):
+        for partition in Range(run.start, run.end).partitions(table.partition_by):
             covered[partition] = max(covered.get(partition, -1), run.inputs["tables"][driving.name])
     return covered
 
@@ -89,11 +89,11 @@ def _missing(table: Table, commit: Commit) -> Range:
     """What the commit's late rows may change; how far a session goes on is found when it is computed."""
     session = table.window and table.window.kind == "session"
     span = Range(commit.late_from, commit.late_to + (table.window.size if session else _INSTANT))
-    return lateness.reached(table, span) if table.join else span
+    return lateness.reached(table, span) if table.context else span
 
 
 def _uncovered(span: Range, table: Table, covered: dict[str, int], version: int) -> Iterator[str]:
-    return (p for p in span.partitions(table.grain) if covered.get(p, -1) < version)
+    return (p for p in span.partitions(table.partition_by) if covered.get(p, -1) < version)
 
 
 def version_read(commit: Commit, driving: Table) -> int:
@@ -121,7 +121,7 @@ def update(lake: Lake, table: Table) -> list[Commit]:
 
 
 def _whole(table: Table, dirt: list[Dirt]) -> list[Range]:
-    return [partition_range(d.partition, table.grain) for d in dirt]
+    return [partition_range(d.partition, table.partition_by) for d in dirt]
 
 
 def _entire(lake: Lake, table: Table, closed: list[Dirt]) -> set[str]:
@@ -182,7 +182,7 @@ def missed(lake: Lake, table: Table, span: Range, since: datetime, version: int)
     covers = (moment, moment + F.expr("interval 1 microsecond"))
     if table.window:
         covers = (F.col(f"{window}.start"), F.col(f"{window}.end"))
-    columns = {PARTITION: lateness.partition_of(place, table.grain), step.unit: F.col(step.unit)}
+    columns = {PARTITION: lateness.partition_of(place, table.partition_by), step.unit: F.col(step.unit)}
     columns |= dict(zip(("_from", "_to"), covers, strict=True))
     return lateness.late(flagged).select(*(c.alias(name) for name, c in columns.items())).distinct()
 
@@ -207,10 +207,10 @@ def session_spans(lake: Lake, table: Table, closed: list[Dirt]) -> Iterator[Rang
 
     While such a session goes on nothing is rewritten: the live run is still to write it, without the late row.
     """
-    ahead, grain = frontier(lake.settings, table), GRAINS[table.grain]
+    ahead, grain = frontier(lake.settings, table), GRAINS[table.partition_by]
     done = EPOCH
     for dirt in closed:
-        span = partition_range(dirt.partition, table.grain)
+        span = partition_range(dirt.partition, table.partition_by)
         if span.start < done:
             continue
         joined = F.col(f"{WINDOW}.start") <= F.lit(dirt.until or span.end)

@@ -79,7 +79,7 @@ def publish(
     recover(lake, table)
     judged = computed.judged.persist()
     try:
-        keys = {unit: list(unit.partitions(table.grain)) for unit in units}
+        keys = {unit: list(unit.partitions(table.partition_by)) for unit in units}
         found = _found(lake, table, replace(computed, judged=judged), list(chain(*keys.values())), untouched)
         lines: list[_Line] = []
         for position, (unit, partitions) in enumerate(keys.items(), 1):

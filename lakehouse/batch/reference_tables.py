@@ -39,7 +39,7 @@ def rebuild(lake: Lake, table: Table) -> Commit | None:
         checkpoints.renew(lake.settings, table)
         begun_with.keep(lake.settings, lake.catalog, table)  # nothing will be left of what it was
         return None
-    if lake.catalog.kind(table) != "snapshot":
+    if lake.catalog.kind(table) != "reference":
         raise RangeError(f"table={table.name}: it has event time; give a range (start and end)")
     _make_inputs(lake, table)
     creation.create(lake, table)

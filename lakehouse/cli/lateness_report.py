@@ -36,7 +36,7 @@ def histogram(settings: Settings, catalog: Catalog, table: Table) -> tuple[Table
     partition that lags behind others makes it fewer. Raises RangeError for a table without a record.
     """
     record = table
-    while catalog.kind(record) != "record":
+    while catalog.kind(record) != "ingest":
         driving = catalog.driving_input(record)
         if driving is None:
             raise RangeError(f"table={table.name}: no record is behind it, so none of its rows has an arrival")

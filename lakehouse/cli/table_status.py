@@ -107,7 +107,7 @@ def lost_quarantines(settings: Settings, catalog: Catalog) -> dict[str, int]:
     ledger.flush(settings, catalog)
     found: dict[str, int] = {}
     for name, at, rows in query.run(settings, catalog, _ASIDE).rows if "_commits" in query.names(settings, catalog) else ():
-        if name not in catalog.tables or catalog.kind(table := catalog.table(name)) != "record":
+        if name not in catalog.tables or catalog.kind(table := catalog.table(name)) != "ingest":
             continue
         path = str(table_path(settings, table, "quarantine"))
         made = DeltaTable(path).metadata().created_time if DeltaTable.is_deltatable(path) else None
@@ -128,11 +128,11 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, object]:
         "event time": catalog.event_time(table),
         "delay": str(table.delay) if table.delay else "",
         "window": str(table.window or ""),
-        "join": str(table.join or ""),
+        "context": str(table.context or ""),
         "duplicates": str(table.deduplicate or ""),
         "keys": list(table.keys),
         "late": table.late if catalog.is_derived(table) else "",
-        "partitions": table.grain if catalog.puts_aside(table) else "",
+        "partitions": table.partition_by if catalog.puts_aside(table) else "",
         "tolerance": table.tolerance or "",
         "metrics": list(table.metrics),
         "expectations": [str(e) for e in table.expectations],

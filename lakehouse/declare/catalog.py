@@ -15,7 +15,7 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError, RangeError, SettingsError, UnknownTable
 from lakehouse.settings import SOONEST_STALE, Settings
 
-Kind = Literal["record", "row", "window", "snapshot", "state", "history"]
+Kind = Literal["ingest", "row", "window", "reference", "keyed", "versioned"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,14 @@ class Catalog:
         return self.tables[name]
 
     def kind(self, table: Table) -> Kind:
-        """`record` (reads a topic), `window`, `row` (row-preserving), `state`, `history` or `snapshot` (no event time)."""
+        """`ingest` (reads a topic), `window`, `row` (row-preserving), `keyed`, `versioned`, or `reference` (no event time)."""
         if self.topics_of(table):
-            return "record"
+            return "ingest"
         if table.keeps:
-            return table.keeps
+            return "keyed" if table.keeps == "latest" else "versioned"
         if table.window is not None:
             return "window"
-        return "row" if self.driving_input(table) else "snapshot"
+        return "row" if self.driving_input(table) else "reference"
 
     def topics_of(self, table: Table) -> dict[str, KafkaSource]:
         """The topics that a record reads, by input name; empty for every other table."""
@@ -55,7 +55,7 @@ class Catalog:
     def driving_input(self, table: Table) -> Table | None:
         """The one input table with event time, which the live query follows; None for records and snapshots."""
         inputs = [self.tables[name] for name in table.inputs if name in self.tables]
-        return next((t for t in inputs if self.kind(t) in ("record", "row", "window")), None)
+        return next((t for t in inputs if self.kind(t) in ("ingest", "row", "window")), None)
 
     def is_derived(self, table: Table) -> bool:
         """Whether it has ranges of event time that bounded runs may compute: windows or rows, no record or snapshot."""
@@ -63,7 +63,7 @@ class Catalog:
 
     def puts_aside(self, table: Table) -> bool:
         """Whether it has partitions, and a quarantine beside it; snapshots, states and histories have neither."""
-        return self.kind(table) in ("record", "row", "window")
+        return self.kind(table) in ("ingest", "row", "window")
 
     @property
     def derived(self) -> list[Table]:
@@ -72,14 +72,14 @@ class Catalog:
     def check_derived(self, table: Table) -> None:
         """Raises RangeError for a table without ranges to compute."""
         kind = self.kind(table)
-        if kind == "record":
+        if kind == "ingest":
             raise RangeError(
                 f"table={table.name}: a record is written by the stream alone, for everything else is computed from it; "
                 "run the bounded job for a table that reads it"
             )
-        if kind == "snapshot":
+        if kind == "reference":
             raise RangeError(f"table={table.name}: it has no event time, so no ranges; it is rebuilt whole")
-        if kind in ("state", "history"):
+        if kind in ("keyed", "versioned"):
             raise RangeError(
                 f"table={table.name}: a {kind} of the whole record has no ranges; `lakehouse backfill {table.name}` has its job "
                 "compute it anew"
@@ -100,11 +100,11 @@ class Catalog:
 
     def snapshot_inputs(self, table: Table) -> list[Table]:
         """The inputs without event time: each pinned to a version that the commit records."""
-        return [t for t in (self.tables.get(name) for name in table.inputs) if t and self.kind(t) in ("snapshot", "state")]
+        return [t for t in (self.tables.get(name) for name in table.inputs) if t and self.kind(t) in ("reference", "keyed")]
 
     def histories(self, table: Table) -> list[Table]:
         """The histories that a table reads: its rows find in them what was valid at their event time."""
-        return [t for t in (self.tables.get(name) for name in table.inputs) if t and t.keeps == "history"]
+        return [t for t in (self.tables.get(name) for name in table.inputs) if t and t.keeps == "versions"]
 
     def record_of(self, table: Table) -> Table | None:
         """The record that a table is computed from, through its driving inputs; itself, if it is one. None for a snapshot."""
@@ -217,7 +217,7 @@ def _in_order(sources: dict[str, Source], tables: dict[str, Table]) -> dict[str,
                 )
     try:
         order = TopologicalSorter({n: [i for i in t.inputs if i in tables] for n, t in tables.items()}).static_order()
-        kept = {name for name, t in tables.items() if t.keeps == "history"}
+        kept = {name for name, t in tables.items() if t.keeps == "versions"}
         return {name: replace(tables[name], as_of=not kept.isdisjoint(tables[name].inputs)) for name in order}
     except CycleError as err:
         raise DeclarationError(f"tables={' -> '.join(err.args[1])}: a table cannot be computed from itself") from err
@@ -226,7 +226,7 @@ def _in_order(sources: dict[str, Source], tables: dict[str, Table]) -> dict[str,
 def _check(catalog: Catalog, table: Table) -> None:
     kind, where = catalog.kind(table), f"table={table.name}"
     topics = catalog.topics_of(table)
-    driving = [n for n in table.inputs if n in catalog.tables and catalog.kind(catalog.tables[n]) in ("record", "row", "window")]
+    driving = [n for n in table.inputs if n in catalog.tables and catalog.kind(catalog.tables[n]) in ("ingest", "row", "window")]
     if table.keeps:
         _check_keyed(catalog, table, driving)
     if table.as_of:
@@ -238,14 +238,14 @@ def _check(catalog: Catalog, table: Table) -> None:
         )
     if len({source.topic for source in topics.values()}) < len(topics):
         raise DeclarationError(f"{where}, inputs={table.inputs}: two of them are one topic; each row would be there twice")
-    if kind == "record" and not table.event_time:
+    if kind == "ingest" and not table.event_time:
         raise DeclarationError(f"{where}: a record needs event_time=<column>; without it nothing can be called late")
-    if kind == "record" and table.window is not None:
+    if kind == "ingest" and table.window is not None:
         raise DeclarationError(f"{where}: a record keeps every row; put the window into a table that reads it")
     if len(driving) > 1:
         raise DeclarationError(
             f"{where}, inputs={driving}: a table has one input with event time; unite topics in a record that takes several, "
-            "and join its rows with each other within join=interval(...) or a window"
+            "and join its rows with each other within context=around(...) or a window"
         )
     if driving and catalog.kind(catalog.tables[driving[0]]) == "window":
         raise DeclarationError(
@@ -263,15 +263,15 @@ def _check(catalog: Catalog, table: Table) -> None:
     if table.deduplicate and table.late == "update":
         raise DeclarationError(
             f"{where}, deduplicate, late='update': a late row let in afterwards could be the first of rows that are already "
-            "in the table; use late='redirect' or 'drop'"
+            "in the table; use late='side_output' or 'drop'"
         )
-    if table.join and (kind != "row" or table.deduplicate):
+    if table.context and (kind != "row" or table.deduplicate):
         raise DeclarationError(
-            f"{where}, join={table.join}: it is for row tables, and for rows without duplicates; join within a window by the "
-            "column window, and deduplicate in a table that this one reads"
+            f"{where}, context={table.context}: it is for row tables, and for rows without duplicates; join within a window by "
+            "the column window, and deduplicate in a table that this one reads"
         )
-    if table.early and table.window is None:
-        raise DeclarationError(f"{where}, early={table.early}: rows without a window are final at once; remove it")
+    if table.early_results and table.window is None:
+        raise DeclarationError(f"{where}, early_results={table.early_results}: rows of no window are final at once; remove it")
     if table.window is not None and not driving:
         raise DeclarationError(f"{where}: a window needs an input with event time; {table.inputs} has none")
     if table.stale_after and (not catalog.puts_aside(table) or table.stale_after < SOONEST_STALE):
@@ -279,7 +279,7 @@ def _check(catalog: Catalog, table: Table) -> None:
             f"{where}, stale_after={table.stale_after}: at least {SOONEST_STALE}, and not of a {kind}, which may stay as "
             "it is; wait longer or remove it"
         )
-    if kind == "snapshot" and (table.event_time or table.delay):
+    if kind == "reference" and (table.event_time or table.delay):
         raise DeclarationError(
             f"{where}: it has no input with event time, so event_time and delay mean nothing; remove them"
         )
@@ -289,23 +289,23 @@ def _check_keyed(catalog: Catalog, table: Table, driving: Sequence[str]) -> None
     where = f"table={table.name}, keeps={table.keeps!r}"
     if not table.keys:
         raise DeclarationError(f"{where}: of what? Name the columns that tell one from another: keys=[...]")
-    if len(driving) != 1 or catalog.kind(catalog.tables[driving[0]]) != "record":
+    if len(driving) != 1 or catalog.kind(catalog.tables[driving[0]]) != "ingest":
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: it is computed from every row of one record, late ones too; read the record, and "
             "leave out in the function what does not count"
         )
-    unused = {name: getattr(table, name) for name in ("window", "join", "deduplicate", "early", "delay", "metrics")}
+    unused = {name: getattr(table, name) for name in ("window", "context", "deduplicate", "early_results", "delay", "metrics")}
     if given := [name for name, value in unused.items() if value]:
         raise DeclarationError(f"{where}, {given[0]}={unused[given[0]]}: it has no ranges of event time; remove it")
-    if table.late != "redirect":
+    if table.late != "side_output":
         raise DeclarationError(f"{where}, late={table.late!r}: no row is late for it; remove it")
 
 
 def _check_as_of(catalog: Catalog, table: Table, where: str) -> None:
-    if catalog.kind(table) != "row" or table.join or table.deduplicate:
+    if catalog.kind(table) != "row" or table.context or table.deduplicate:
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: a history is read row by row, as of each row's event time; do that in a row table "
-            "without join= and deduplicate=, and read that"
+            "without context= and deduplicate=, and read that"
         )
     for history in catalog.histories(table):
         if catalog.record_of(history) != catalog.record_of(table):

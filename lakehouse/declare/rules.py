@@ -71,7 +71,7 @@ def warnings(catalog: "Catalog", tables: Sequence[Table]) -> list[str]:
 
 
 def _in_vain(table: Table, before: Table) -> str:
-    kept_out = "behind the watermark" if before.by_neighbours else f"after the {before.grain} of their event time"
+    kept_out = "behind the watermark" if before.by_neighbours else f"after the {before.partition_by} of their event time"
     return (
         f"table={table.name}, late='update': rows that arrive {kept_out} never reach it, for {before.name}, "
         f"late={before.late!r}, keeps them out, so no update shows them; declare late='update' on {before.name} as well"
@@ -81,6 +81,6 @@ def _in_vain(table: Table, before: Table) -> str:
 def _withholding(catalog: "Catalog", table: Table) -> Table | None:
     """The nearest table before this one that keeps late rows out; a record keeps every row."""
     before = catalog.driving_input(table)
-    if before is None or catalog.kind(before) == "record":
+    if before is None or catalog.kind(before) == "ingest":
         return None
     return before if before.late != "update" else _withholding(catalog, before)

@@ -12,6 +12,7 @@ from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 
 ValueFormat = Literal["json", "text"]
+UnknownFields = Literal["ignore", "quarantine"]
 _TEXT = re.compile(r"\s*\w+\s+STRING(\s+NOT\s+NULL)?\s*", re.IGNORECASE)
 
 
@@ -23,11 +24,11 @@ class KafkaSource:
     schema: str
     format: ValueFormat = "json"
     require_key: bool = False
-    contract: bool = False
+    unknown_fields: UnknownFields = "ignore"
     max_bytes: int = 1 << 20
-    max_ahead: timedelta = timedelta(minutes=5)
-    not_before: datetime = datetime(2000, 1, 1, tzinfo=UTC)
-    idle_after: timedelta = timedelta(seconds=30)
+    max_future_skew: timedelta = timedelta(minutes=5)
+    min_event_time: datetime = datetime(2000, 1, 1, tzinfo=UTC)
+    idle_timeout: timedelta = timedelta(seconds=30)
     key: str = ""
     name: str = ""
 
@@ -38,41 +39,42 @@ def kafka(
     schema: str,
     format: ValueFormat = "json",
     require_key: bool = False,
-    contract: bool = False,
+    unknown_fields: UnknownFields = "ignore",
     max_bytes: int = 1 << 20,
-    max_ahead: str | timedelta = "5 minutes",
-    not_before: datetime = datetime(2000, 1, 1, tzinfo=UTC),
-    idle_after: str | timedelta = "30 seconds",
+    max_future_skew: str | timedelta = "5 minutes",
+    min_event_time: datetime = datetime(2000, 1, 1, tzinfo=UTC),
+    idle_timeout: str | timedelta = "30 seconds",
     key: str = "",
 ) -> KafkaSource:
     """A topic, declared once.
 
     `schema` is Spark DDL. Values are JSON objects of it or, with `format="text"`, text as it is: the one STRING column
     of the schema. A record goes to quarantine when its value is empty, larger than `max_bytes`, not UTF-8, not a JSON
-    object of that schema, without its key if `require_key`, or when its event time is missing, before `not_before`, or
-    ahead of the record's own timestamp by more than `max_ahead`. With a `contract` also when it has fields that the schema
-    does not name: what a producer adds or renames is told, where else it would be null or not seen. A partition silent for
-    `idle_after` while another is not no longer holds back the watermark.
+    object of that schema, without its key if `require_key`, or when its event time is missing, before `min_event_time`, or
+    ahead of the record's own timestamp by more than `max_future_skew`. With `unknown_fields="quarantine"` also when it has fields
+    that the schema does not name: what a producer adds or renames is reported, where else it would be null or not seen. A
+    partition silent for `idle_timeout` while another is not no longer holds back the watermark.
 
     `key` is for a compacted topic: it names the STRING column that is the record's key. A record without a value then deletes
     that key: a row of the key and nulls. Two columns are added: `deleted`, and `sent`, the record's own timestamp, which is
     the only time that a deletion has. Raises DeclarationError.
     """
     one_of("format", format, ("json", "text"))
+    one_of("unknown_fields", unknown_fields, ("ignore", "quarantine"))
     _check_names(schema)
     if format == "text" and not _TEXT.fullmatch(schema):
         raise DeclarationError(
             f"schema={schema!r}, format='text': text is one column, a STRING; write for example 'line STRING NOT NULL'"
         )
-    if contract and format == "text":
-        raise DeclarationError("contract=True, format='text': text has no fields to agree on; leave the contract out")
+    if unknown_fields == "quarantine" and format == "text":
+        raise DeclarationError("unknown_fields='quarantine', format='text': text has no fields; leave unknown_fields out")
     if key and (format != "json" or not re.search(rf"(^|,)\s*{re.escape(key)}\s+STRING\b", schema, re.IGNORECASE)):
         raise DeclarationError(f"key={key!r}, schema={schema!r}: the key is text; name a STRING column of a JSON schema")
-    if not_before.tzinfo is None:
-        raise DeclarationError(f"not_before={not_before}: an instant needs its time zone; add tzinfo=UTC")
+    if min_event_time.tzinfo is None:
+        raise DeclarationError(f"min_event_time={min_event_time}: an instant needs its time zone; add tzinfo=UTC")
     return KafkaSource(
-        topic, schema, format, require_key, contract, max_bytes, duration(max_ahead, "max_ahead"), not_before,
-        duration(idle_after, "idle_after"), key,
+        topic, schema, format, require_key, unknown_fields, max_bytes, duration(max_future_skew, "max_future_skew"),
+        min_event_time, duration(idle_timeout, "idle_timeout"), key,
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@
     def ad_events(ad_topic: DataFrame) -> DataFrame:
         return ad_topic.withColumn("event_time", timestamp_millis(col("event_time").try_cast("long")))
 
-    @table(layer="gold", window=tumbling("10 seconds"), keys=["campaign_id"], late="redirect")
+    @table(layer="gold", window=tumbling("10 seconds"), keys=["campaign_id"], late="side_output")
     def campaign_views(ad_events: DataFrame, campaigns: DataFrame) -> DataFrame:
         views = ad_events.where("event_type = 'view'").join(broadcast(campaigns), "ad_id")
         return views.groupBy("window", "campaign_id").agg(count("*").alias("views"))
@@ -32,9 +32,9 @@ from lakehouse.declare.windows import (
     Duplicates,
     Interval,
     Window,
+    around,
     count,
     duplicates,
-    interval,
     session,
     sliding,
     tumbling,
@@ -46,11 +46,11 @@ from lakehouse.ranges import GRAINS, Grain
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["count", "duplicates", "expect", "files", "interval", "kafka", "session", "sliding", "sql_table", "table", "tumbling"]
+__all__ = ["around", "count", "duplicates", "expect", "files", "kafka", "session", "sliding", "sql_table", "table", "tumbling"]
 
 Layer = Literal["bronze", "silver", "gold"]
-LatePolicy = Literal["drop", "redirect", "update"]
-Keeps = Literal["", "state", "history"]
+LatePolicy = Literal["drop", "side_output", "update"]
+Keeps = Literal["", "latest", "versions"]
 _LABEL = re.compile("[a-zA-Z][a-zA-Z0-9_]*")
 
 
@@ -66,19 +66,19 @@ class Table:
     delay: timedelta = timedelta(0)
     window: Window | None = None
     keys: tuple[str, ...] = ()
-    late: LatePolicy = "redirect"
+    late: LatePolicy = "side_output"
     expectations: tuple[Expectation, ...] = ()
-    grain: Grain = "hour"
+    partition_by: Grain = "hour"
     owner: str = ""
     tolerance: float = 0.0
     pipeline: str = ""
-    early: timedelta = timedelta(0)
+    early_results: timedelta = timedelta(0)
     deduplicate: Duplicates | None = None
-    proof: bool = True
+    deterministic: bool = True
     metrics: tuple[str, ...] = ()
     stale_after: timedelta = timedelta(0)  # zero: the settings' bound
     sql: str = ""  # the query, if the transformation was declared as one
-    join: Interval | None = None
+    context: Interval | None = None
     keeps: Keeps = ""
     as_of: bool = False  # completed by the catalog: whether it reads a history
 
@@ -98,12 +98,12 @@ class Table:
     def by_neighbours(self) -> bool:
         """Whether other rows decide what a row is computed with: then it is late by its own event time."""
         windowed = self.window is not None and self.window.kind in ("session", "count")
-        return windowed or self.as_of or self.join is not None
+        return windowed or self.as_of or self.context is not None
 
     @property
     def after(self) -> timedelta:
         """How far its frontier stays behind the watermark."""
-        return self.join.after if self.join else timedelta(0)
+        return self.context.after if self.context else timedelta(0)
 
     @property
     def fingerprint(self) -> str:
@@ -113,8 +113,8 @@ class Table:
         """
         code = self.transformation
         parts = [" ".join(self.sql.split())] if self.sql else [*code_version.dumped(code), *code_version.constants(code)]
-        decided = (self.event_time, self.delay, self.window, self.keys, self.late, self.grain, self.expectations)
-        decided += tuple(each for each in (self.deduplicate, self.join, self.keeps) if each)
+        decided = (self.event_time, self.delay, self.window, self.keys, self.late, self.partition_by, self.expectations)
+        decided += tuple(each for each in (self.deduplicate, self.context, self.keeps) if each)
         return hashlib.sha256(repr((parts, decided)).encode()).hexdigest()[:16]
 
 
@@ -125,46 +125,47 @@ def table(
     delay: str | timedelta = "0 seconds",
     window: Window | None = None,
     keys: Sequence[str] = (),
-    late: LatePolicy = "redirect",
+    late: LatePolicy = "side_output",
     expectations: Sequence[Expectation] = (),
-    grain: Grain = "hour",
+    partition_by: Grain = "hour",
     owner: str = "",
     tolerance: float = 0.0,
-    early: str | timedelta = "0 seconds",
+    early_results: str | timedelta = "0 seconds",
     deduplicate: Duplicates | None = None,
-    proof: bool = True,
+    deterministic: bool = True,
     metrics: Sequence[str] = (),
     stale_after: str | timedelta = "0 seconds",
-    join: Interval | None = None,
+    context: Interval | None = None,
     keeps: Keeps = "",
 ) -> Callable[[FunctionType], Table]:
     """Declares the table that a pure `DataFrame -> DataFrame` function computes.
 
     A record (a table read straight from a topic) names its `event_time` column and the `delay` by which its watermark
     follows the latest event time; with event_time="ingestion_time" that is the time of arrival, as it was recorded.
-    A `window` table groups by the column `window` and lists its other `keys`. `early` keeps `<table>__early`: what open
-    windows hold so far, refreshed that often. `deduplicate` takes `duplicates(...)` out of a row table's input, `join` lets
-    it join that with itself within an `interval(...)`. `keeps` makes of a record a table with one row for each of the `keys`
-    ("state": the function groups by them) or for each version of one ("history": valid_from, valid_to). `late` says what
-    happens to rows that miss their window: `redirect` keeps them in view as `<table>__late`, `drop` counts them only, `update`
+    A `window` table groups by the column `window` and lists its other `keys`. `early_results` keeps `<table>__early`: what open
+    windows hold so far, refreshed that often. `deduplicate` takes `duplicates(...)` out of a row table's input, `context` lets
+    it join that with itself within an `around(...)`. `keeps` makes of a record a table with one row for each of the `keys`
+    ("latest": the function groups by them) or for each version of one ("versions": valid_from, valid_to). `late` says what
+    happens to rows that miss their window: `side_output` keeps them in view as `<table>__late`, `drop` counts them only, `update`
     has bounded runs compute what they missed again, once its partition has closed. `tolerance` is the relative difference of
-    doubles that still counts as equal. proof=False allows what two runs may differ by (clocks, random numbers, the order of
-    rows), which is refused otherwise; such ranges stay UNPROVABLE. `metrics` are columns of numbers that `lakehouse metrics`
+    doubles that still counts as equal. deterministic=False allows what two runs may differ by (clocks, random numbers, the order
+    of rows), which is refused otherwise; such ranges stay UNPROVABLE. `metrics` are columns of numbers that `lakehouse metrics`
     shows of the window that closed last, a series for each key. `stale_after` is this table's LAKEHOUSE_STALE_AFTER. Raises
     DeclarationError.
     """
     one_of("layer", layer, ("bronze", "silver", "gold"))
-    one_of("late", late, ("drop", "redirect", "update"))
-    one_of("grain", grain, tuple(GRAINS))
-    one_of("keeps", keeps, ("", "state", "history"))
+    one_of("late", late, ("drop", "side_output", "update"))
+    one_of("partition_by", partition_by, tuple(GRAINS))
+    one_of("keeps", keeps, ("", "latest", "versions"))
     _shown_as_metrics(metrics, window, keys)
 
     def declare(function: FunctionType) -> Table:
         return Table(
             name=_named(function.__name__), layer=layer, transformation=function, inputs=_inputs(function), event_time=event_time,
             delay=duration(delay, "delay"), window=window, keys=tuple(keys), late=late, expectations=tuple(expectations),
-            grain=grain, owner=owner, tolerance=tolerance, early=duration(early, "early"), deduplicate=deduplicate, proof=proof,
-            metrics=tuple(metrics), stale_after=duration(stale_after, "stale_after"), join=join, keeps=keeps,
+            partition_by=partition_by, owner=owner, tolerance=tolerance,
+            early_results=duration(early_results, "early_results"), deduplicate=deduplicate, deterministic=deterministic,
+            metrics=tuple(metrics), stale_after=duration(stale_after, "stale_after"), context=context, keeps=keeps,
         )  # fmt: skip
 
     return declare

@@ -51,7 +51,7 @@ class Window:
         return self.size if self.zone == "UTC" else self.size + timedelta(hours=3)  # the clock changes by that at most
 
     def within(self, grain: timedelta) -> bool:
-        """Whether every window lies in one partition of `grain`."""
+        """Whether every window lies in one partition of `partition_by`."""
         if self.kind == "count":
             return True
         return self.kind == "tumbling" and self.zone == "UTC" and not grain % self.size and not self.offset % self.size
@@ -127,14 +127,14 @@ class Interval:
         return f"{self.before} before to {self.after} after"
 
 
-def interval(*, before: str | timedelta = "0 seconds", after: str | timedelta = "0 seconds") -> Interval:
+def around(*, before: str | timedelta = "0 seconds", after: str | timedelta = "0 seconds") -> Interval:
     """Which rows of its input a row of the result may be computed from: those so near its event time. Raises DeclarationError.
 
     The result is final once the watermark is `after` past it.
     """
     found = Interval(duration(before, "interval before"), duration(after, "interval after"))
     if not found.before + found.after:
-        raise DeclarationError("interval(): it reaches nowhere; write for example interval(after='10 minutes')")
+        raise DeclarationError("around(): it reaches nowhere; write for example around(after='10 minutes')")
     return found
 
 

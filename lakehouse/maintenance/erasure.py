@@ -48,7 +48,7 @@ class Erasure:
 def planned(lake: Lake, record: Table, where: str) -> Erasure:
     """What `erase` would do, refusing what it would refuse; changes nothing. Raises RangeError, JobError."""
     kind = lake.catalog.kind(record)
-    if kind != "record":
+    if kind != "ingest":
         raise RangeError(f"table={record.name}: it is computed ({kind} table), so its rows come back; erase them in its record")
     if kept := [t.name for t in lake.catalog.keyed if t.name in lake.catalog.downstream(record)]:
         raise RangeError(
@@ -82,7 +82,7 @@ def erase(lake: Lake, record: Table, where: str) -> Erasure:
     _forget(lake, record, list(erasure.arrivals))
     for name, spans in erasure.follow.items():
         table = lake.catalog.table(name)
-        _forget(lake, table, [p for span in spans for p in span.partitions(table.grain)])
+        _forget(lake, table, [p for span in spans for p in span.partitions(table.partition_by)])
     return erasure
 
 
@@ -97,9 +97,9 @@ def _put_aside(lake: Lake, record: Table, where: str) -> tuple[DataFrame, int]:
 
 def _check_over(record: Table, erasure: Erasure) -> None:
     """Raises RangeError if rows still arrive where the rows are."""
-    if erasure.arrivals and (over := partition_range(erasure.arrivals[-1], record.grain).end) > datetime.now(UTC):
+    if erasure.arrivals and (over := partition_range(erasure.arrivals[-1], record.partition_by).end) > datetime.now(UTC):
         raise RangeError(
-            f"table={record.name}, arrived until {text(over)}: the live run still writes to that {record.grain}; erase them then"
+            f"table={record.name}, arrived until {text(over)}: the live run still writes to it; erase them then"
         )
 
 
@@ -107,7 +107,7 @@ def _check_read(lake: Lake, record: Table, erasure: Erasure) -> None:
     """Raises JobError if a stream may still read files that will be gone."""
     touched = {record.name: set(erasure.arrivals)}
     for name, spans in erasure.follow.items():
-        touched[name] = {p for span in spans for p in span.partitions(lake.catalog.table(name).grain)}
+        touched[name] = {p for span in spans for p in span.partitions(lake.catalog.table(name).partition_by)}
     for name, partitions in touched.items():
         table = lake.catalog.table(name)
         if lake.catalog.kind(table) == "window":
@@ -146,7 +146,7 @@ def _forget(lake: Lake, table: Table, partitions: list[str]) -> None:
     for place in upkeep.places(lake.settings, lake.catalog, table):
         delta_writer.purge(place.path, partitions)
         upkeep.forget(place)
-    if table.early and (lake.path(table, "early") / "_delta_log").is_dir():
+    if table.early_results and (lake.path(table, "early") / "_delta_log").is_dir():
         _forget_early(lake, table, partitions)
 
 

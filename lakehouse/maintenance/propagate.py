@@ -38,11 +38,11 @@ def spans(lake: Lake, record: Table, hours: Iterable[datetime]) -> dict[str, tup
         _check_event_time(lake, record, table)
         driving = lake.catalog.driving_input(table)
         ahead = frontier(lake.settings, table) or EPOCH
-        waiting = (partition_range(p, table.grain) for p in late_merge.outdated(lake.settings, lake.catalog, table))
+        waiting = (partition_range(p, table.partition_by) for p in late_merge.outdated(lake.settings, lake.catalog, table))
         reached = [lateness.reached(table, span) for span in found[driving.name]] + [w for w in waiting if w.end <= ahead]
         touched = [_extended(lake, table, span) for span in joined(sorted(reached, key=lambda span: span.start))]
-        partitions = {p for span in touched for p in span.partitions(table.grain)}
-        again = found[table.name] = joined(partition_range(p, table.grain) for p in sorted(partitions))
+        partitions = {p for span in touched for p in span.partitions(table.partition_by)}
+        again = found[table.name] = joined(partition_range(p, table.partition_by) for p in sorted(partitions))
         if again and again[-1].end > ahead:
             raise RangeError(
                 f"table={record.name}: {table.name} has something of these rows in what closes at {text(again[-1].end)}, and "

@@ -65,7 +65,7 @@ def reinject(lake: Lake, record: Table) -> Reinjection:
 
 
 def _judged(lake: Lake, record: Table) -> DataFrame:
-    if (kind := lake.catalog.kind(record)) != "record":
+    if (kind := lake.catalog.kind(record)) != "ingest":
         raise RangeError(
             f"table={record.name}: what a {kind} table puts aside is computed from its input; a backfill judges it again"
         )
@@ -78,8 +78,8 @@ def _taken(lake: Lake, record: Table) -> Column:
     closed = min((frontier(lake.settings, table) or EPOCH for table in derived), default=datetime.now(UTC))
     hour = Range(EPOCH, EPOCH + _HOUR)
     reach = max((lateness.reached(table, hour).end - hour.end for table in derived), default=timedelta(0))
-    over = ranges.floor(closed - reach, timedelta(days=1) if any(t.grain == "day" for t in derived) else _HOUR)
-    now = datetime.now(UTC).strftime(ranges.partition_format(record.grain))
+    over = ranges.floor(closed - reach, timedelta(days=1) if any(t.partition_by == "day" for t in derived) else _HOUR)
+    now = datetime.now(UTC).strftime(ranges.partition_format(record.partition_by))
     return F.col(REASON).isNull() & (F.col(lake.catalog.event_time(record)) < F.lit(over)) & (F.col(PARTITION) < now)
 
 

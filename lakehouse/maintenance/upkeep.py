@@ -63,10 +63,10 @@ def places(settings: Settings, catalog: Catalog, table: Table) -> list[Place]:
     """A table and its quarantine, as far as they are on disk. Of early results the streaming job takes care itself."""
     kind = catalog.kind(table)
     # the partitions of a record are hours of arrival
-    ahead = datetime.now(UTC) if kind == "record" else frontier(settings, table) or EPOCH
+    ahead = datetime.now(UTC) if kind == "ingest" else frontier(settings, table) or EPOCH
 
     def closed(partition: str) -> bool:
-        return catalog.puts_aside(table) and partition_range(partition, table.grain).end <= ahead
+        return catalog.puts_aside(table) and partition_range(partition, table.partition_by).end <= ahead
 
     path = table_path(settings, table)
     found = [Place(table.name, path, closed, needed(settings, catalog, table), _wished(settings, catalog, table))]
@@ -127,16 +127,16 @@ def _wished(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int
     path, ahead = table_path(settings, table), frontier(settings, table)
     many = delta_log.latest(path) - delta_log.oldest(path) >= settings.versions
     if many and ahead and catalog.puts_aside(table):
-        grain = "day" if any(t.grain == "day" for t in readers) else table.grain
+        grain = "day" if any(t.partition_by == "day" for t in readers) else table.partition_by
         found["a table yet to be declared"] = _reaching(catalog, table, path, floor(ahead, GRAINS[grain]))
     return found
 
 
 def _reaching(catalog: Catalog, table: Table, path: Path, instant: datetime) -> int:
     """The last version kept before any by which rows from the instant on may have come: a stream that wants them begins there."""
-    column = catalog.event_time(table) if catalog.kind(table) == "record" else ""
+    column = catalog.event_time(table) if catalog.kind(table) == "ingest" else ""
     for change in delta_log.changes(path, delta_log.oldest(path) - 1, column) or ():
-        spans = change.spans or [partition_range(key, table.grain) for key in change.partitions]
+        spans = change.spans or [partition_range(key, table.partition_by) for key in change.partitions]
         if any(span.end > instant for span in spans):
             return change.version - 1
     return delta_log.latest(path)

@@ -121,13 +121,13 @@ def closed(
     ahead = frontier(settings, table)
     if ahead is None:
         return None
-    grain, first = GRAINS[table.grain], first or first_day(settings)
+    grain, first = GRAINS[table.partition_by], first or first_day(settings)
     # Dagster does not know the partitions of the future, which a fast clock may close
     end = floor(min(ahead, datetime.now(UTC)), grain)
     if end <= first:
         return None
     _, found = stored(settings, table)
-    starts = [s for s in (partition_range(key, table.grain).start for key in {*found, *known}) if s >= first]
+    starts = [s for s in (partition_range(key, table.partition_by).start for key in {*found, *known}) if s >= first]
     return Range(min(starts), end) if starts and min(starts) < end else None
 
 
@@ -139,12 +139,12 @@ def latest(
     NOT_YET is none: it says nothing of a partition.
     """
     found: dict[str, Certificate] = {}
-    grain = GRAINS[table.grain]
+    grain = GRAINS[table.partition_by]
     for certificate in certificates(settings, table):
         start, end = floor(max(certificate.start, first) + grain - _INSTANT, grain), floor(certificate.end, grain)
         if certificate.verdict == "NOT_YET" or verdict not in (None, certificate.verdict) or start >= end:
             continue
-        found |= dict.fromkeys(Range(start, end).partitions(table.grain), certificate)
+        found |= dict.fromkeys(Range(start, end).partitions(table.partition_by), certificate)
     return found
 
 
@@ -154,7 +154,7 @@ def due(settings: Settings, catalog: Catalog, table: Table) -> list[Due]:
     New ones; those whose rows, or rows of their input, were changed since; those that are pending; those that were not
     EQUAL under another declaration; and of the others the one whose proof is the oldest.
     """
-    if not table.proof:
+    if not table.deterministic:
         return []
     known = latest(settings, table, None, first_day(settings))
     keys, marks = _closed_and_changed(settings, catalog, table, known, first_day(settings))
@@ -198,14 +198,14 @@ def coverage(settings: Settings, catalog: Catalog, table: Table) -> Coverage:
     return Coverage(
         table=table.name, partitions=len(keys), proven=len(equal),
         proven_now=sum(known[key].fingerprint == table.fingerprint for key in equal),
-        oldest_unproven=partition_range(unproven, table.grain).start if unproven else None,
+        oldest_unproven=partition_range(unproven, table.partition_by).start if unproven else None,
         different=tuple(known[key] for key in by_verdict.get("DIFFERENT", [])),
         pending=tuple(by_verdict.get("PENDING", [])), unprovable=tuple(by_verdict.get("UNPROVABLE", [])),
         changed=tuple(Due(key, marks[key].why) for key in sorted(marks)),
         seconds=sum(c.seconds for c in certificates(settings, table) if c.at > since),
         lost=tuple(gone[key] for key in sorted(gone.keys() & set(keys))),
         unknown=tuple(key for key in keys if key not in known),
-        before_since=sum(key < first_day(settings).strftime(partition_format(table.grain)) for key in keys),
+        before_since=sum(key < first_day(settings).strftime(partition_format(table.partition_by)) for key in keys),
     )  # fmt: skip
 
 
@@ -216,7 +216,7 @@ def _closed_and_changed(
 
     def keys(more: Iterable[str]) -> list[str]:
         span = closed(settings, table, [*known, *more], first)
-        return list(span.partitions(table.grain)) if span else []
+        return list(span.partitions(table.partition_by)) if span else []
 
     marks = look(settings, catalog, table, known, keys(()))
     return keys(emptied(settings, table)), marks
@@ -224,7 +224,7 @@ def _closed_and_changed(
 
 def ranges(found: Iterable[Due], table: Table) -> list[Range]:
     """The partitions as ranges: neighbours are one."""
-    return joined(partition_range(each.partition, table.grain) for each in found)
+    return joined(partition_range(each.partition, table.partition_by) for each in found)
 
 
 def first_day(settings: Settings) -> datetime:

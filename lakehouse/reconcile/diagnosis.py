@@ -37,7 +37,7 @@ def causes(
     proven = {key: c for key, c in latest(lake.settings, table, "EQUAL").items() if key in partitions and c.at >= made_at}
     wrote = {key: proven[key].version if key in proven else -1 for key in partitions}  # evidence is what came after that
     read = {key: version_of(proven[key], driving) if key in proven else -1 for key in partitions}
-    column = lake.catalog.event_time(driving) if lake.catalog.kind(driving) == "record" else ""
+    column = lake.catalog.event_time(driving) if lake.catalog.kind(driving) == "ingest" else ""
     own, inputs = _changes(lake, table, min(wrote.values())), _changes(lake, driving, min(read.values()), column)
     made = makers(lake.settings, table, partitions)
     second = again()
@@ -78,7 +78,8 @@ def _told(cause: str, found: Iterable[Change], what: str) -> str:
 def _unsteady(first: Digest, second: Digest) -> str:
     if first == second:
         return ""
-    return f"{NOT_DETERMINISTIC}: computed twice from the same input, it gave {first} and {second}; mend it, or proof=False"
+    told = f"computed twice from the same input, it gave {first} and {second}"
+    return f"{NOT_DETERMINISTIC}: {told}; mend it, or declare deterministic=False"
 
 
 def _others(table: Table, made: Makers) -> str:

@@ -65,7 +65,7 @@ def look(
                 seen = (c.version if each is table else version_of(c, driving) for c in known.values())
                 before = min(seen, default=delta_log.oldest(path) if each is table else now)
             if now > before:
-                column = catalog.event_time(each) if catalog.kind(each) == "record" else ""
+                column = catalog.event_time(each) if catalog.kind(each) == "ingest" else ""
                 for key, mark in _marked(delta_log.changes(path, before, column), each, table, candidates, now).items():
                     marks[key] = mark.with_(marks.get(key))
             versions[each.name] = now
@@ -150,8 +150,8 @@ def _marked(
 
 def reaches(change: Change, changed: Table, table: Table, partition: str) -> bool:
     """Whether rows of that partition of `table` may be computed from what was changed in its input."""
-    spans = change.spans or [partition_range(key, changed.grain) for key in change.partitions]
-    whole = partition_range(partition, table.grain)
+    spans = change.spans or [partition_range(key, changed.partition_by) for key in change.partitions]
+    whole = partition_range(partition, table.partition_by)
     return any(lateness.reached(table, span).overlaps(whole) for span in spans)
 
 

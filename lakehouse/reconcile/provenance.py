@@ -51,11 +51,11 @@ def makers(settings: Settings, table: Table, partitions: Iterable[str]) -> dict[
     steps = sorted(crossed)
 
     def of(partition: str) -> Makers:
-        whole, digits = partition_range(partition, table.grain), _DIGITS[table.grain]
+        whole, digits = partition_range(partition, table.partition_by), _DIGITS[table.partition_by]
         start, end = whole.start.isoformat(), whole.end.isoformat()
         found = list(crossed.get(start[:digits], []))
         if not table.window:  # its rows are written up to a partition ahead of its frontier
-            found += crossed.get((whole.start - GRAINS[table.grain]).isoformat()[:digits], [])
+            found += crossed.get((whole.start - GRAINS[table.partition_by]).isoformat()[:digits], [])
         if (after := bisect_right(steps, start[:digits])) < len(steps):
             found.append(crossed[steps[after]][0])  # the one that closed it
         found += [writer for writer in ranges if writer.start <= start and end <= writer.end]
@@ -82,7 +82,7 @@ def _first(settings: Settings, table: Table) -> dict[_Writer, str]:
     found: dict[_Writer, str] = {}
     for batch in DeltaTable(str(path)).to_pyarrow_dataset().to_batches(columns=_COLUMNS, filter=wanted):
         is_live, nothing = pc.equal(batch["role"], "live"), pa.scalar(None, pa.string())
-        ahead = pc.utf8_slice_codeunits(batch["frontier"].cast(pa.string()), 0, _DIGITS[table.grain])
+        ahead = pc.utf8_slice_codeunits(batch["frontier"].cast(pa.string()), 0, _DIGITS[table.partition_by])
         columns = {
             "ahead": pc.if_else(is_live, ahead, nothing),
             "start": pc.if_else(is_live, nothing, batch["start"].cast(pa.string())),

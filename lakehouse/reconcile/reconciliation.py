@@ -118,11 +118,11 @@ def _kept(lake: Lake, table: Table, span: Range | None, started: float) -> Certi
     )  # fmt: skip
     if ours == theirs:
         return found
-    keys = (*table.keys, *(VALID[:1] if table.keeps == "history" else ()))
+    keys = (*table.keys, *(VALID[:1] if table.keeps == "versions" else ()))
     everywhere = (each.withColumn("_all", F.lit(1)) for each in (expected, actual))
     difference = differences(*everywhere, keys, "_all", table.tolerance).get(1)
-    if difference is None or not table.proof:
-        return found if table.proof else replace(found, verdict="UNPROVABLE", detail="declared with proof=False")
+    if difference is None or not table.deterministic:
+        return found if table.deterministic else replace(found, verdict="UNPROVABLE", detail="declared with deterministic=False")
     why = f"`lakehouse backfill {table.name}` has its job compute it anew, when it is started the next time"
     return replace(found, verdict="DIFFERENT", detail=why, **_shown(difference))
 
@@ -145,8 +145,8 @@ def summed(found: Sequence[Certificate]) -> Certificate:
 
 def _behind(lake: Lake, table: Table, span: Range, blank: Certificate) -> Iterator[Certificate]:
     """The certificates of a range behind the frontier, in order."""
-    if not table.proof:
-        detail = "declared with proof=False: its runs may differ, so a difference would say nothing"
+    if not table.deterministic:
+        detail = "declared with deterministic=False: its runs may differ, so a difference would say nothing"
         yield replace(blank, end=span.end, verdict="UNPROVABLE", detail=detail)
         return
     for part, snapshots in _by_snapshots(lake, table, span):
@@ -175,7 +175,7 @@ def _behind(lake: Lake, table: Table, span: Range, blank: Certificate) -> Iterat
 def _computed(lake: Lake, table: Table, span: Range, snapshots: Mapping[str, int], blank: Certificate) -> _Sides:
     computed = compute.compute(lake, table, span, snapshots=snapshots)
     instant = lateness.instant_of(table.window, lake.catalog.event_time(table))
-    partitions = set(span.partitions(table.grain))
+    partitions = set(span.partitions(table.partition_by))
     lost = {key: files[0]["path"] for key, files in lake.lost(table, partitions, blank.version).items()}
     if lost:
         _check_reachable(lake, table, blank.version)
@@ -253,7 +253,7 @@ def _pending(
         return waiting, {key: difference for key, difference in found.items() if key not in waiting}
     dirt = [
         d for d in late_merge.dirty(lake.settings, lake.catalog, table)
-        if partition_range(d.partition, table.grain).overlaps(sides.span)
+        if partition_range(d.partition, table.partition_by).overlaps(sides.span)
     ]  # fmt: skip
     detail = f"late rows wait in {', '.join(d.partition for d in dirt) or 'the input'}; `lakehouse update {table.name}`"
     detail += " rewrites a partition once it has closed" if any(not d.closed for d in dirt) else ""
@@ -267,7 +267,7 @@ def _by_snapshots(lake: Lake, table: Table, span: Range) -> Iterator[tuple[Range
     start, versions = span.start, None
     if lake.catalog.snapshot_inputs(table):
         _, stored = coverage.stored(lake.settings, table)
-        wholes = {key: whole for key in sorted(stored) if (whole := partition_range(key, table.grain)).overlaps(span)}
+        wholes = {key: whole for key in sorted(stored) if (whole := partition_range(key, table.partition_by)).overlaps(span)}
         made = makers(lake.settings, table, wholes)
         for key, whole in wholes.items():
             snapshots = made[key].snapshots[-1] if key in made and made[key].snapshots else {}
@@ -280,7 +280,7 @@ def _by_snapshots(lake: Lake, table: Table, span: Range) -> Iterator[tuple[Range
 
 def _piece(keys: Sequence[str], table: Table, span: Range) -> Range:
     """Neighbouring partitions, as far as they lie in `span`."""
-    first, last = (partition_range(key, table.grain) for key in (keys[0], keys[-1]))
+    first, last = (partition_range(key, table.partition_by) for key in (keys[0], keys[-1]))
     return Range(max(first.start, span.start), min(last.end, span.end))
 
 

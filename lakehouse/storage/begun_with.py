@@ -3,7 +3,7 @@
 A checkpoint is of one declaration. Under another one Spark refuses some changes and takes others without a word, such as another
 window or filter, and then rows of two meanings stand in one table. So a declaration is kept, beside the journal, when the query
 begins, and compared at each start. What decides no row of the stream is not part of it: comments, docstrings, expectations, the
-policy for late rows, owner, metrics, `early`, `stale_after`, `tolerance`, `proof`.
+policy for late rows, owner, metrics, `early_results`, `stale_after`, `tolerance`, `proof`.
 """
 
 import json
@@ -40,7 +40,7 @@ _MEANING = {  # of a change, by the first word of what changed
     "delay": "rows before and after the change would be late by different delays",
     "window": "windows of both would stand in one table",
     "keys": _BOTH,
-    "join": "rows before and after the change would be computed with different neighbours",
+    "context": "rows before and after the change would be computed with different neighbours",
     "duplicates": "duplicates of both would be left out of one table",
     "partitions": "partitions of both would overlap in one table",
     "query": _CODE,
@@ -49,7 +49,7 @@ _MEANING = {  # of a change, by the first word of what changed
 }
 _RUNS = ("function", "query", "constant")
 _ONWARD = {  # kind -> what may change from here on: its query has no state, and each row keeps what it was computed with
-    "record": (*_RUNS, "delay", "schema"),
+    "ingest": (*_RUNS, "delay", "schema"),
     "row": (*_RUNS, "reads", "duplicates"),
     "window": (*_RUNS, "reads"),  # if each is computed whole when it closes, whatever the function does
 }
@@ -89,9 +89,9 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
         "delay": str(table.delay),
         "window": str(table.window or ""),
         "keys": ", ".join(table.keys),
-        "join": str(table.join or ""),
+        "context": str(table.context or ""),
         "duplicates": str(table.deduplicate or ""),
-        "partitions": table.grain,
+        "partitions": table.partition_by,
     }
     return {name: text for name, text in (found | dict(code)).items() if text}
 
@@ -219,7 +219,7 @@ def _refusal(catalog: Catalog, table: Table, changed: list[Change]) -> str:
     another = "declare it under another name, or take the change back"
     if _goes_onward(catalog, table, changed):
         remedy = f"`lakehouse accept {table.name}` has it go on from here, with the rows before as they are; or {another}"
-    elif kind in ("state", "history") and not what & {"layer", "kind"}:
+    elif kind in ("keyed", "versioned") and not what & {"layer", "kind"}:
         remedy = f"`lakehouse backfill {table.name}` has its job compute it whole at the next start; or {another}"
     elif kind in ("row", "window"):
         remedy = f"{another}; `lakehouse seam NAME` fills the new table from the rows that its input has"

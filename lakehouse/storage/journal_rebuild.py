@@ -101,7 +101,7 @@ def _line(
         at=_at(noted), fingerprint=noted["fingerprint"], arrived=written + quarantined,
         quarantined=quarantined, written=written, watermark=mark, frontier=frontier, inputs=noted["inputs"],
     )  # fmt: skip
-    return _with_heads(settings, catalog, table, commit, before, actions) if catalog.kind(table) == "record" else commit
+    return _with_heads(settings, catalog, table, commit, before, actions) if catalog.kind(table) == "ingest" else commit
 
 
 def _with_heads(
@@ -115,7 +115,7 @@ def _with_heads(
         latest = dict.fromkeys(keys, at)
     heads = {key: Head(*head) for key, head in before.heads.items()} if before else {}
     now = advanced(heads, latest, at or commit.at)
-    idle = {source.topic: source.idle_after for source in catalog.topics_of(table).values()}
+    idle = {source.topic: source.idle_timeout for source in catalog.topics_of(table).values()}
     mark = commit.watermark or EPOCH
     frontier = watermark(mark, now, table.delay, {key: idle[key.rpartition("-")[0]] for key in now})
     return replace(commit, frontier=frontier, heads={key: (head.event_time, head.active) for key, head in now.items()})

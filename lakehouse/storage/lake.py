@@ -142,7 +142,7 @@ def _gone(catalog: Catalog, table: Table, path: Path, lost: list[dict]) -> Commi
     remedy = "restore it from a backup: a record is computed from nothing else"
     if catalog.is_derived(table):
         remedy = f"`lakehouse repair {table.name}` computes its partition again"
-    if catalog.kind(table) == "snapshot":
+    if catalog.kind(table) == "reference":
         remedy = f"`lakehouse backfill {table.name}` computes it again"
     if table.keeps:
         remedy = f"`lakehouse backfill {table.name}` has its job compute it whole, when it is started the next time"

@@ -31,8 +31,8 @@ def get(path: Path, columns: Sequence[str], *values: str | None) -> list[dict[st
     state, types = _state(path)
     if KEY not in types or not columns:
         raise RangeError(
-            f"table={path.name}: it has no key, by which a row would be found; only keeps='state' and keeps='history' have one; "
-            "use `lakehouse query`"
+            f"table={path.name}: it has no key, by which a row would be found; only keeps='latest' and keeps='versions' have "
+            "one; use `lakehouse query`"
         )
     key = of_text(path.name, {name: types[name] for name in columns}, values)
     return [row for named in state.files.values() for row in _rows(path, named, key)]

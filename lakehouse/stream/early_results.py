@@ -47,7 +47,7 @@ def settle(lake: Lake, table: Table) -> None:
 
 
 def start(lake: Lake, table: Table) -> StreamingQuery:
-    """Starts the query that refreshes whenever the input has grown, at most every `table.early`.
+    """Starts the query that refreshes whenever the input has grown, at most every `table.early_results`.
 
     It keeps nothing: a new process begins with the input as it is.
     """
@@ -58,5 +58,5 @@ def start(lake: Lake, table: Table) -> StreamingQuery:
     grown = streams.table_stream(lake.spark, lake.settings, str(lake.path(lake.catalog.table(step.driving))), since="latest")
     lake.spark.sparkContext.setLocalProperty("spark.scheduler.pool", checkpoint.name)
     writer = grown.writeStream.queryName(checkpoint.name).option("checkpointLocation", str(checkpoint))
-    trigger = f"{table.early.total_seconds()} seconds"
+    trigger = f"{table.early_results.total_seconds()} seconds"
     return writer.foreachBatch(lambda _, n: refresh(lake, step, snapshots, n)).trigger(processingTime=trigger).start()

@@ -40,7 +40,7 @@ def fit(lake: Lake, table: Table) -> str:
     last, begun = standing.last, checkpoints.beginning(lake.settings, table, own)
     inputs = last and _position(lake, table, last)
     wrong = checkpoints.misfit(checkpoint, standing, begun, inputs, stateful=kind == "window")
-    if kind == "state" and not wrong and (done := checkpoints.numbers(checkpoint / "commits")):
+    if kind == "keyed" and not wrong and (done := checkpoints.numbers(checkpoint / "commits")):
         wrong = checkpoints.state_gone(checkpoint, done[-1])
     if fault := last and _input_fault(lake, table, last):
         if not table.keeps:

@@ -57,7 +57,7 @@ def _begin(lake: Lake, table: Table) -> Seam:
     if last is None:
         raise JobError(f"table={table.name}: its input {driving.name} has no frontier yet; start its job first")
     histories = [frontier(lake.settings, history) or EPOCH for history in lake.catalog.histories(table)]
-    ahead = ranges.floor(min([last.frontier - table.after, *histories]), GRAINS[table.grain])
+    ahead = ranges.floor(min([last.frontier - table.after, *histories]), GRAINS[table.partition_by])
     reads = reads_from(lake, table, ahead)
     before = seam_of(lake.settings, driving)
     if before and reads < before.frontier:

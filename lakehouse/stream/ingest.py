@@ -41,7 +41,7 @@ def finish(run: LiveRun, written: Written) -> None:
 def record_batch(run: LiveRun, batch: DataFrame, batch_id: int, log: BatchLog) -> None:
     """Writes one micro-batch of judged records (`Plan.record`); `log.inputs`: topic -> partition -> next offset."""
     before = run.lake.journal(run.table).before(run.generation, batch_id)
-    silent = {source.topic: source.idle_after for source in run.plan.topics.values()}
+    silent = {source.topic: source.idle_timeout for source in run.plan.topics.values()}
     partitions = {_key(t, p): (t, int(p)) for t, offsets in sorted(log.inputs.items()) for p in sorted(offsets, key=int)}
     delay, idle = run.table.delay, {key: silent[topic] for key, (topic, _) in partitions.items()}
     heads = {key: Head(*head) for key, head in before.heads.items() if key in partitions} if before else {}

@@ -107,7 +107,7 @@ def _swap(run: LiveRun, rows: DataFrame, brought: int, path: Path, app: str, bat
 def recomputed(lake: Lake, table: Table, rows: DataFrame, snapshots: dict[str, int]) -> DataFrame:
     """What a state or history is, computed in batch from `rows`, all that the record has, and snapshots at these versions."""
     kept = plan.plan_of(lake, table, judged=False).kept(rows, lake.snapshots(snapshots))
-    return versions.versions(kept, table.keys) if table.keeps == "history" else kept
+    return versions.versions(kept, table.keys) if table.keeps == "versions" else kept
 
 
 def _there(run: LiveRun) -> DataFrame:

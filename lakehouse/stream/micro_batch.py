@@ -130,7 +130,7 @@ class LiveRun:
     def due(self, judged: DataFrame) -> DataFrame:
         """What of the judged rows is for this query to write: not what a bounded run, or the generation before, has written."""
         if self.seam:  # what lies behind it is the bounded run's
-            first = self.seam.frontier.strftime(partition_format(self.table.grain))
+            first = self.seam.frontier.strftime(partition_format(self.table.partition_by))
             judged = judged.where(F.coalesce(F.col(PARTITION) >= first, F.lit(True)))
         if self.again:
             ends = F.col(f"{WINDOW}.end")

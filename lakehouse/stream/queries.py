@@ -74,12 +74,12 @@ def start(
     steps = {"append": _row, "close": _closing, "versions": keyed.history}
     if filled_by in steps:
         return TableSteps(run, *steps[filled_by](run), **how).start()
-    kinds = {"window": _window, "state": keyed.state}
+    kinds = {"window": _window, "keyed": keyed.state}
     stream, batches = kinds[run.plan.kind](run)
     lake.spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.name)
     writer = stream.writeStream.queryName(table.name).option("checkpointLocation", str(run.checkpoint))
     trigger = {"availableNow": True} if available_now else {"processingTime": spark_interval(lake.pace(table))}
-    mode = "update" if table.keeps == "state" else "append"
+    mode = "update" if table.keeps == "latest" else "append"
     with _gate_kept(lake):
         return writer.outputMode(mode).foreachBatch(batches).trigger(**trigger).start()
 

@@ -22,11 +22,11 @@ Strategy = Literal["ingest", "append", "close", "versions", "state"]
 def strategy(lake: Lake, table: Table) -> Strategy:
     """How a table that is not a reference table is filled."""
     kind = lake.catalog.kind(table)
-    if kind == "record":
+    if kind == "ingest":
         return "ingest"
-    if kind == "history":
+    if kind == "versioned":
         return "versions"
-    if kind == "state":
+    if kind == "keyed":
         return "state"
     if closes_ranges(lake, plan.plan_of(lake, table, judged=False)):
         return "close"
@@ -47,7 +47,7 @@ def in_batch_only(lake: Lake, step: Plan) -> bool:
     """Whether Spark has what the table does in batch only, or not exactly."""
     table, window = step.table, step.table.window
     if window is None:
-        return bool(table.join or table.as_of)
+        return bool(table.context or table.as_of)
     if window.kind == "count":
         return True
     rows = plan.on_no_rows(lake, step)

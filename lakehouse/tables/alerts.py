@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from pyspark.sql import DataFrame
 
-from lakehouse import Process, Row, State, Timers, interval, process, table
+from lakehouse import KeyedProcess, Row, State, Timers, around, process, table
 
 _MINUTE = timedelta(minutes=1)
 _TEN_MINUTES = timedelta(minutes=10)
@@ -13,7 +13,7 @@ _FAR = 2  # degrees Celsius
 _ENOUGH = 20  # readings, before a mean says something
 
 
-class Silence(Process):
+class Silence(KeyedProcess):
     """A sensor that sends nothing for a minute is silent, once, until it sends again."""
 
     output = "sensor_id STRING, event_time TIMESTAMP, silent_since TIMESTAMP"
@@ -28,7 +28,7 @@ class Silence(Process):
         yield dict(state)
 
 
-class Anomaly(Process):
+class Anomaly(KeyedProcess):
     """A reading far from the mean of the readings of its sensor in the ten minutes before."""
 
     output = "sensor_id STRING, event_time TIMESTAMP, temperature_c DECIMAL(6,2), mean_c DECIMAL(10,4)"
@@ -44,13 +44,13 @@ class Anomaly(Process):
         state["readings"] = [*before, (at, warmth)]
 
 
-@table(layer="gold", join=interval(before=_MINUTE), owner="team:sensors")
+@table(layer="gold", context=around(before=_MINUTE), owner="team:sensors")
 def silent_sensors(valid_readings: DataFrame) -> DataFrame:
     """Sensors that had sent nothing for a minute, at the instant when that was so."""
     return process(valid_readings, by=["sensor_id"], function=Silence(), within=_MINUTE, at="event_time")
 
 
-@table(layer="gold", join=interval(before=_TEN_MINUTES), owner="team:sensors")
+@table(layer="gold", context=around(before=_TEN_MINUTES), owner="team:sensors")
 def unusual_readings(valid_readings: DataFrame) -> DataFrame:
     """Readings more than two degrees away from the mean of their sensor's last ten minutes."""
     return process(valid_readings, by=["sensor_id"], function=Anomaly(), within=_TEN_MINUTES, at="event_time")

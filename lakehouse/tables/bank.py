@@ -5,7 +5,7 @@ from datetime import timedelta
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse import as_of, expect, interval, kafka, session, table, tumbling
+from lakehouse import around, as_of_join, expect, kafka, session, table, tumbling
 
 _OWNER = "team:bank"
 _QUIET = "5 seconds"  # changes are few: a topic of them is silent most of the time, and holds nothing back
@@ -22,13 +22,13 @@ customer_topic = kafka(
     "customers",
     schema="customer_id STRING NOT NULL, country STRING NOT NULL, segment STRING NOT NULL, event_time TIMESTAMP NOT NULL",
     key="customer_id",
-    idle_after=_QUIET,
+    idle_timeout=_QUIET,
 )
 account_topic = kafka(
     "accounts",
     schema="account_id STRING NOT NULL, customer_id STRING NOT NULL, event_time TIMESTAMP NOT NULL",
     key="account_id",
-    idle_after=_QUIET,
+    idle_timeout=_QUIET,
 )
 
 
@@ -49,14 +49,14 @@ def bank_events(transaction_topic: DataFrame, customer_topic: DataFrame, account
     return united.unionByName(accounts, allowMissingColumns=True)
 
 
-@table(layer="silver", keeps="history", keys=["customer_id"], owner=_OWNER)
+@table(layer="silver", keeps="versions", keys=["customer_id"], owner=_OWNER)
 def customer_history(bank_events: DataFrame) -> DataFrame:
     """Each customer over time: country and segment, valid from, valid to; `deleted` once the customer has left."""
     changes = bank_events.where("kind = 'customer'")
     return changes.select("customer_id", "country", "segment", "deleted", "event_time", "_arrival")
 
 
-@table(layer="silver", keeps="history", keys=["account_id"], owner=_OWNER)
+@table(layer="silver", keeps="versions", keys=["account_id"], owner=_OWNER)
 def account_history(bank_events: DataFrame) -> DataFrame:
     """Each account over time: whose it was."""
     return bank_events.where("kind = 'account'").select("account_id", "customer_id", "deleted", "event_time", "_arrival")
@@ -72,13 +72,13 @@ def transfers(bank_events: DataFrame) -> DataFrame:
 @table(layer="silver", owner=_OWNER)
 def enriched_transfers(transfers: DataFrame, account_history: DataFrame, customer_history: DataFrame) -> DataFrame:
     """Transfers with the customer who owned the paying account at that time, and with what that customer was then."""
-    owned = as_of(transfers, account_history, {"from_account": "account_id"}, "event_time", ["customer_id"])
-    return as_of(owned, customer_history, "customer_id", "event_time", ["country", "segment"])
+    owned = as_of_join(transfers, account_history, {"from_account": "account_id"}, "event_time", ["customer_id"])
+    return as_of_join(owned, customer_history, "customer_id", "event_time", ["country", "segment"])
 
 
 @table(
     layer="gold",
-    keeps="state",
+    keeps="latest",
     keys=["account_id"],
     owner=_OWNER,
     expectations=[expect.column_sum_to_be_between("balance", min_value=0, max_value=0)],
@@ -97,7 +97,7 @@ def account_totals(bank_events: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="gold", window=tumbling("1 day"), grain="day", keys=["customer_id", "country"], owner=_OWNER)
+@table(layer="gold", window=tumbling("1 day"), partition_by="day", keys=["customer_id", "country"], owner=_OWNER)
 def customer_days(enriched_transfers: DataFrame) -> DataFrame:
     """What each customer paid a day (UTC), by the country the customer lived in then; no customer: nobody owned the account."""
     by_day = enriched_transfers.groupBy("window", "customer_id", "country")
@@ -110,7 +110,7 @@ def account_sessions(transfers: DataFrame) -> DataFrame:
     return transfers.groupBy("window", "from_account").agg(F.count("*").alias("transfers"), F.sum("amount").alias("paid"))
 
 
-@table(layer="gold", join=interval(before="1 minute"), owner=_OWNER)
+@table(layer="gold", context=around(before="1 minute"), owner=_OWNER)
 def small_then_large(transfers: DataFrame) -> DataFrame:
     """Large payments (500 and more) of an account that paid a small one (at most 1) within the minute before."""
     small = transfers.where("amount <= 1").select(F.col("from_account").alias("payer"), F.col("event_time").alias("small_at"))
@@ -118,7 +118,7 @@ def small_then_large(transfers: DataFrame) -> DataFrame:
     return transfers.where("amount >= 500").join(small, soon, "left_semi")
 
 
-@table(layer="gold", join=interval(before="1 day"), owner=_OWNER)
+@table(layer="gold", context=around(before="1 day"), owner=_OWNER)
 def fraud_features(transfers: DataFrame) -> DataFrame:
     """Each transfer with what was known of its account then: the payments of the hour and of the day before, and their sums."""
     of_account = Window.partitionBy("from_account").orderBy(F.unix_micros("event_time"))

@@ -3,12 +3,12 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import expect, interval, table, tumbling
+from lakehouse import around, expect, table, tumbling
 
 _NEAR = "clicker = user_id AND clicked = ad_id AND clicked_at BETWEEN event_time AND event_time + interval 10 seconds"
 
 
-@table(layer="silver", join=interval(after="10 seconds"), owner="team:ads")
+@table(layer="silver", context=around(after="10 seconds"), owner="team:ads")
 def views_with_clicks(ad_events: DataFrame) -> DataFrame:
     """Each view of an ad, with how many clicks of its user on that ad followed within ten seconds."""
     clicks = ad_events.where("event_type = 'click'").select(

@@ -38,7 +38,7 @@ def valid_readings(sensor_readings: DataFrame) -> DataFrame:
     window=tumbling("5 seconds"),
     keys=["sensor_id"],
     metrics=["average_c", "readings"],
-    late="redirect",
+    late="side_output",
     owner="team:sensors",
     expectations=[
         expect.column_values_to_be_between("readings", min_value=1),
@@ -60,7 +60,7 @@ def sensor_averages(valid_readings: DataFrame) -> DataFrame:
     window=sliding("1 minute", "10 seconds"),
     keys=["sensor_id"],
     metrics=["average_c"],
-    late="redirect",
+    late="side_output",
     owner="team:sensors",
     expectations=[expect.column_values_to_be_between("readings", min_value=1)],
 )

@@ -42,7 +42,7 @@ def create(lake: Lake, table: Table) -> None:
         _prepare_keyed(lake.path(table))
     if partitioned:
         _create(lake.path(table, "quarantine"), StructType.fromDDL(QUARANTINE), True, "reason")
-    if table.early:
+    if table.early_results:
         _create(lake.path(table, "early"), declared, False, "", _PASSING)
     stored = {f.name: f.dataType for f in delta_log.schema(lake.path(table))}
     wanted = {f.name: f.dataType for f in declared}
@@ -57,7 +57,7 @@ def _say_if_gone(lake: Lake, table: Table) -> None:
     """Tells on standard error that a table has lost its quarantine, which is made again, empty."""
     path = lake.path(table, "quarantine")
     if delta_log.latest(lake.path(table)) > 0 and delta_log.latest(path) < 0:
-        remedy = "restore the folder" if lake.catalog.kind(table) == "record" else "a backfill puts them aside again"
+        remedy = "restore the folder" if lake.catalog.kind(table) == "ingest" else "a backfill puts them aside again"
         print(
             f"table={table.name}, quarantine={path}: it is not there any more, and with it the rows that it held; an empty "
             f"one is made; {remedy}", file=sys.stderr, flush=True,
@@ -71,7 +71,7 @@ def _searched(lake: Lake, table: Table) -> str:
         return ""
     # by the origin Dagster tells who wrote a partition; a record has one writer only
     instant = WINDOW if kind == "window" else lake.catalog.event_time(table)
-    return instant if kind == "record" else f"{instant},{ORIGIN}"
+    return instant if kind == "ingest" else f"{instant},{ORIGIN}"
 
 
 def _create(path: Path, schema: StructType, partitioned: bool, searched: str, properties: dict[str, str] = _PROPERTIES) -> None:

@@ -115,7 +115,7 @@ def _problem(
     rules += [
         (columns[f.name].isNull() & there, f"missing field: {f.name}") for f in schema.fields if not f.nullable
     ]
-    problem = _undeclared(value, schema) if source.contract else F.lit(None).cast("string")
+    problem = _undeclared(value, schema) if source.unknown_fields == "quarantine" else F.lit(None).cast("string")
     for broken, reason in reversed(rules):
         problem = F.when(broken, F.lit(reason)).otherwise(problem)
     return problem

@@ -24,42 +24,42 @@ _WHOLE = _GROUPS | {"Aggregate", "Intersect", "Except", "Distinct", "Deduplicate
 def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
     """Raises DeclarationError if the plan of `rows`, the function's result, holds what live and bounded runs may differ by.
 
-    A table declared with proof=False may hold all but operators over whole batches, which make no sense live.
+    A table declared with deterministic=False may hold all but operators over whole batches, which make no sense live.
     """
     where = f"table={table.name}"
     plan = rows._jdf.queryExecution().analyzed()
     if row_preserving and (found := sorted(_on_rows(plan, table))):
         raise DeclarationError(
             f"{where}, operators={', '.join(found)}: a row table is computed row by row, and live a micro-batch is not all rows; "
-            "declare a window, deduplicate=duplicates(...), or join=interval(...); what is grouped by _arrival is of one row"
+            "declare a window, deduplicate=duplicates(...), or context=around(...); what is grouped by _arrival is of one row"
         )
-    if table.join and (within := _remembered(plan)) > table.join.before:
+    if table.context and (within := _remembered(plan)) > table.context.before:
         raise DeclarationError(
-            f"{where}, within={within}: a range is read from {table.join.before} before it, as join=interval(before=...) says; "
-            "what a process function remembers for longer would be cut off; declare the longer before=, or a shorter within="
+            f"{where}, within={within}: a range is read from {table.context.before} before it, by context=around(before=...), "
+            "and what a process function remembers for longer would be cut off; declare the longer before=, or a shorter within="
         )
-    if table.join and table.proof:
+    if table.context and table.deterministic:
         for shown in _counting_rows(plan):
             raise DeclarationError(
-                f"{where}, expression={shown}: its frame counts rows, and rows outside the interval ({table.join}) decide it; "
+                f"{where}, expression={shown}: its frame counts rows, and rows outside the interval ({table.context}) decide it; "
                 "take a frame of event time, rangeBetween within the interval (the row before is max(struct(event time, ...)) "
-                "over the frame that ends before the row); or declare proof=False, and its ranges stay unproven"
+                "over the frame that ends before the row); or declare deterministic=False, and its ranges stay unproven"
             )
     if table.window:
         for shown, rule in _across_windows(plan):
             raise DeclarationError(f"{where}, {shown}: {rule}")
-    if not table.proof:
+    if not table.deterministic:
         return
     for name, rule in _found(plan, table.tolerance):
-        raise DeclarationError(f"{where}, {name}: {rule}; or declare proof=False, and its ranges stay unproven")
+        raise DeclarationError(f"{where}, {name}: {rule}; or declare deterministic=False, and its ranges stay unproven")
 
 
 def check_keyed(table: Table, rows: DataFrame) -> None:
     """As `check`, of a state or a history; raises DeclarationError also where Spark could not keep a state up to date."""
-    if table.keeps == "history":
+    if table.keeps == "versions":
         check(table, rows, row_preserving=True)
         return
-    where, node = f"table={table.name}, keeps='state'", rows._jdf.queryExecution().analyzed()
+    where, node = f"table={table.name}, keeps='latest'", rows._jdf.queryExecution().analyzed()
     found = sorted(n.nodeName() for n in _nodes(node) if _of_itself(n) or (n.nodeName() in _WHOLE and _reads(n)))
     if found != ["Aggregate"]:
         raise DeclarationError(
@@ -212,7 +212,7 @@ def _on_rows(plan, table: Table) -> set[str]:
     """The operators that take rows of the driving input, known by their arrival, together."""
     found = {node.nodeName() for node in _nodes(plan) if node.nodeName() in _WHOLE and _reads(node) and not _one_by_one(node)}
     # with an interval a frame of it (rangeBetween), or the function of a group, sees all its rows
-    return found - _GROUPS if table.join else found | {"Join" for node in _nodes(plan) if _of_itself(node)}
+    return found - _GROUPS if table.context else found | {"Join" for node in _nodes(plan) if _of_itself(node)}
 
 
 def _remembered(plan) -> timedelta:

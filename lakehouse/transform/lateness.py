@@ -59,12 +59,12 @@ def between_passing(instant: Column, span: Range) -> Column:
 def context(span: Range, table: Table) -> Range:
     """The range of input event time that a range of output is computed from; for sessions, where to start looking."""
     window = table.window
-    if table.join:
-        return Range(span.start - table.join.before, span.end + table.join.after)
+    if table.context:
+        return Range(span.start - table.context.before, span.end + table.context.after)
     if window is None:
         return span
     if window.kind == "count":
-        return Range(floor(span.start, GRAINS[table.grain]), span.end)
+        return Range(floor(span.start, GRAINS[table.partition_by]), span.end)
     if window.kind == "session":  # a row at the very end joins a session that ends there, so that it does not end there
         return Range(span.start - window.reach, span.end + timedelta(microseconds=1))
     if not window.regular:
@@ -88,9 +88,9 @@ def reached(table: Table, span: Range) -> Range:
     """What a range of its input may change in `table`; how far a session goes on is found when it is computed."""
     if table.deduplicate:
         return widened(span, table.deduplicate.within)
-    if table.join:
-        return Range(span.start - table.join.after, span.end + table.join.before)
-    if table.window is None or table.window.within(GRAINS[table.grain]):
+    if table.context:
+        return Range(span.start - table.context.after, span.end + table.context.before)
+    if table.window is None or table.window.within(GRAINS[table.partition_by]):
         return span
     before = table.window.size if table.window.kind == "session" else timedelta(0)  # it may have ended before, and does not now
     return Range(span.start - before, span.end + table.window.reach)
@@ -116,13 +116,13 @@ def _flags(table: Table, event_time: str, known: bool) -> tuple[dict[str, Column
     window, moment = table.window, F.col(event_time)
     watermark = F.col(_WATERMARK) if known else F.col(f"{ARRIVAL}.watermark")
     added = {} if known else {_WATERMARK: watermark}
-    if table.keeps == "state":
+    if table.keeps == "latest":
         return (added | {_LATE: F.lit(False)},)
     # the window of a counted row is known among the rows of its partition only
-    if table.keeps or table.join or table.as_of or (window is not None and window.kind == "count"):
+    if table.keeps or table.context or table.as_of or (window is not None and window.kind == "count"):
         return (added | {_LATE: moment <= watermark},)
     if window is None:
-        return (added | {_LATE: _end_of(GRAINS[table.grain], event_time) <= watermark},)  # partitions are UTC
+        return (added | {_LATE: _end_of(GRAINS[table.partition_by], event_time) <= watermark},)  # partitions are UTC
     added |= {WINDOW: _assigned(window, event_time)}
     if window.kind == "tumbling" and window.zone == "UTC":
         return (added | {_LATE: _end_of(window.size, event_time, window.offset) <= watermark},)

@@ -8,7 +8,7 @@
         select=lambda small, large: {"from_account": small["from_account"], "small_id": small["id"], "large_id": large["id"]},
     )
 
-    @table(layer="gold", join=interval(before="1 minute"))
+    @table(layer="gold", context=around(before="1 minute"))
     def small_then_large(transfers: DataFrame) -> DataFrame:
         return process(transfers, by=["from_account"], function=SMALL_THEN_LARGE, within=SMALL_THEN_LARGE.within, at="event_time")
 
@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import Literal
 
 from lakehouse.errors import DeclarationError
-from lakehouse.transform.process import Process, Row, State, Timers
+from lakehouse.transform.process import KeyedProcess, Row, State, Timers
 
 Condition = Callable[[Row], bool]
 
@@ -56,7 +56,7 @@ def never(holds: Condition) -> Step:
     return Step("never", "", holds)
 
 
-class Pattern(Process):
+class Pattern(KeyedProcess):
     """Steps that follow each other `within` a time after the first; `select` makes a row of `output` from the rows by name.
 
     `at`: the event time of the rows. A match has that of its last row; one that ends with `never`, the end of its time, when it

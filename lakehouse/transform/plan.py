@@ -100,7 +100,7 @@ class Plan:
     @property
     def by_ingestion(self) -> bool:
         """Whether the event time of this record is its time of arrival, which `arrived` adds."""
-        return self.kind == "record" and self.event_time == INGESTION
+        return self.kind == "ingest" and self.event_time == INGESTION
 
     def _out_of_time(self, topic: Column, sent: Column) -> list[Column]:
         moment = F.col(self.event_time)
@@ -108,11 +108,11 @@ class Plan:
         found = [F.when(moment.isNull(), F.lit(f"event time missing: {self.event_time}"))]
         for source in self.topics.values():
             here = topic == source.topic  # of one topic Spark knows this before it runs
-            early, most = moment < F.lit(source.not_before), source.max_ahead // timedelta(microseconds=1)
+            early, most = moment < F.lit(source.min_event_time), source.max_future_skew // timedelta(microseconds=1)
             found += [
-                F.when(here & early, F.lit(f"event time before {ranges.text(source.not_before)}")),
+                F.when(here & early, F.lit(f"event time before {ranges.text(source.min_event_time)}")),
                 F.when(
-                    here & (ahead > most), F.lit(f"event time more than {source.max_ahead} ahead of the record's timestamp")
+                    here & (ahead > most), F.lit(f"event time more than {source.max_future_skew} ahead of the record's timestamp")
                 ),
             ]
         return found
@@ -160,7 +160,7 @@ class Plan:
                     f"sees them, so keys are columns of {self.driving}; add them there"
                 )
             taken = lateness.counted(
-                taken, self.table.window, self.table.keys, self.event_time, self.table.grain, end or ranges.EPOCH
+                taken, self.table.window, self.table.keys, self.event_time, self.table.partition_by, end or ranges.EPOCH
             )
         if self.table.deduplicate:
             among = lateness.accepted(self._flagged(rows if others is None else others))
@@ -189,7 +189,7 @@ class Plan:
             flagged = flagged.observe(observed, *lateness.counts(self.table, self.event_time))
         inputs = {self.driving: lateness.accepted(flagged, late_too=True)}
         inputs |= {name: _plain(each) for name, each in snapshots.items()}
-        if self.kind == "state":
+        if self.kind == "keyed":
             return self._called(inputs, set())
         return versions.changes(self._called(inputs, {ARRIVAL}), self.event_time)
 
@@ -214,7 +214,7 @@ class Plan:
         return rows.withColumn(REASON, quality.first_broken(self.rules))
 
     def _placing(self, moment: Column, origin: Origin) -> dict[str, Column]:
-        return {ORIGIN: F.lit(origin), PARTITION: lateness.partition_of(moment, self.table.grain)}
+        return {ORIGIN: F.lit(origin), PARTITION: lateness.partition_of(moment, self.table.partition_by)}
 
     def _called(self, inputs: Mapping[str, DataFrame], kept: set[str]) -> DataFrame:
         """What the function makes of its inputs, checked at the first call: it is pure, and its inputs keep their columns."""
@@ -254,7 +254,7 @@ def _planned(lake: Lake, table: Table, rules: Sequence[RowRule]) -> Plan:
     catalog = lake.catalog
     kind, driving = catalog.kind(table), catalog.driving_input(table)
     timed = driving if driving and kind == "window" else table
-    moment = table.event_time if kind == "record" else catalog.event_time(timed)
+    moment = table.event_time if kind == "ingest" else catalog.event_time(timed)
     return Plan(table, kind, moment, driving.name if driving else table.inputs[0], catalog.topics_of(table), rules)
 
 
@@ -290,14 +290,14 @@ def on_no_rows(lake: Lake, step: Plan) -> DataFrame:
 
 def _columns(lake: Lake, plan: Plan) -> StructType:
     empty = {name: _empty(lake, name) for name in plan.table.inputs}
-    if plan.kind == "record":
+    if plan.kind == "ingest":
         return good(plan.arrived(plan.record(empty), ranges.EPOCH, ranges.EPOCH)).schema
-    if plan.kind == "snapshot":
+    if plan.kind == "reference":
         return good(plan.snapshot(empty)).schema
     rows = empty.pop(plan.driving)
     if plan.table.keeps:
         kept = plan.kept(rows, empty)
-        rows = versions.versions(kept, plan.table.keys) if plan.kind == "history" else kept
+        rows = versions.versions(kept, plan.table.keys) if plan.kind == "versioned" else kept
         return row_keys.keyed(rows, plan.table.keys).schema
     return good(plan.derived(rows, empty, "live", "schema")).schema
 

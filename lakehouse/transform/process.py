@@ -1,6 +1,6 @@
 """Process functions: Python over the rows of a key in event time, with state and timers.
 
-    class Silence(Process):
+    class Silence(KeyedProcess):
         output = "sensor_id STRING, event_time TIMESTAMP, silent_since TIMESTAMP"
 
         def on_row(self, state, row, timers):
@@ -12,12 +12,12 @@
         def on_timer(self, state, at, timers):
             yield dict(state)
 
-    @table(layer="gold", join=interval(before="1 minute"))
+    @table(layer="gold", context=around(before="1 minute"))
     def silences(valid_readings: DataFrame) -> DataFrame:
         return process(valid_readings, by=["sensor_id"], function=Silence(), within=MINUTE, at="event_time")
 
 Rows come in the order of event time, then of the source, and timers between them: so what a function gives is decided by the
-rows, and not by how they were cut into micro-batches. A table's `join=` says how far back its rows reach, and `within` how
+rows, and not by how they were cut into micro-batches. A table's `context=` says how far back its rows reach, and `within` how
 long a key's state outlives its last row; the first is not less than the second, or the table is refused.
 """
 
@@ -62,7 +62,7 @@ class Timers:
         return heappop(self._instants)
 
 
-class Process:
+class KeyedProcess:
     """What is done with the rows of one key. `output`: the columns of its rows, Spark DDL, the event time among them.
 
     `state` is a dict, empty at first, of values, lists and dicts as one likes. A row that is given without its event time has
@@ -80,7 +80,7 @@ class Process:
         return ()
 
 
-def process(rows: DataFrame, *, by: Sequence[str], function: Process, within: timedelta, at: str) -> DataFrame:
+def process(rows: DataFrame, *, by: Sequence[str], function: KeyedProcess, within: timedelta, at: str) -> DataFrame:
     """The rows that `function` gives, over `rows` (`at`: their event time; `_arrival`) of each key by itself.
 
     State and timers end `within` after a key's last row. Raises DeclarationError if the output has no event time.
@@ -104,7 +104,7 @@ def process(rows: DataFrame, *, by: Sequence[str], function: Process, within: ti
     return rows.groupBy(F.pmod(F.xxhash64(*by), F.lit(_AT_ONCE))).applyInArrow(of_keys, schema)
 
 
-def outputs(function: Process, rows: Iterable[Row], within: timedelta, at: str) -> Iterator[Row]:
+def outputs(function: KeyedProcess, rows: Iterable[Row], within: timedelta, at: str) -> Iterator[Row]:
     """What a function gives of the rows of one key. The row of a timer has the arrival of the row before it, so is never late."""
     state, timers, last = {}, Timers(), None
     for row in sorted(rows, key=lambda row: (row[at], *(row[ARRIVAL][name] for name in SOURCE_ORDER))):
@@ -119,7 +119,7 @@ def outputs(function: Process, rows: Iterable[Row], within: timedelta, at: str) 
 
 
 def _fired(
-    function: Process, state: State, timers: Timers, last: Row, until: datetime, at: str, before: datetime | None = None
+    function: KeyedProcess, state: State, timers: Timers, last: Row, until: datetime, at: str, before: datetime | None = None
 ) -> Iterator[Row]:
     while instant := timers.due(until, before):
         yield from ({at: instant, **made, ARRIVAL: last[ARRIVAL]} for made in function.on_timer(state, instant, timers))

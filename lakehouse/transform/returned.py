@@ -30,19 +30,19 @@ def check(table: Table, kind: Kind, rows: object, inputs: Mapping[str, DataFrame
     where = f"table={table.name}, columns={rows.columns}"
     if lost := kept - set(rows.columns):
         raise DeclarationError(f"{where}{_lost(kind, rows, lost)}")
-    if kind == "record":
+    if kind == "ingest":
         determinism.check_keeps_all(where, rows, inputs)
     if table.window and table.window.kind == "session":
         determinism.check_sessions(where, rows)
-    by_ingestion = kind == "record" and moment == INGESTION
-    wanted = {moment} if kind in ("record", "row", "history") and not by_ingestion else set()
+    by_ingestion = kind == "ingest" and moment == INGESTION
+    wanted = {moment} if kind in ("ingest", "row", "versioned") and not by_ingestion else set()
     wanted |= {WINDOW, *table.keys} if kind == "window" else set(table.keys)
     if missing := wanted - set(rows.columns):
         raise DeclarationError(f"{where}: the declaration names {', '.join(sorted(missing))}; the function must return it")
-    added = {INGESTION} if by_ingestion else set(versions.VALID) if kind == "history" else set()
+    added = {INGESTION} if by_ingestion else set(versions.VALID) if kind == "versioned" else set()
     if own := [name for name in rows.columns if name.lower() in added]:
         raise DeclarationError(f"{where}: {', '.join(own)} is added by the library; leave it to it, or rename yours")
-    if kind in ("window", "state") and ARRIVAL in rows.columns:
+    if kind in ("window", "keyed") and ARRIVAL in rows.columns:
         raise DeclarationError(f"{where}{_of_single_rows(table, kind)}")
     if unknown := [name for name in rows.columns if name.startswith("_") and name not in kept]:
         raise DeclarationError(f"{where}: a leading '_' marks technical columns; rename {', '.join(unknown)}")
@@ -52,7 +52,7 @@ def _lost(kind: Kind, rows: DataFrame, lost: set[str]) -> str:
     if determinism.groups(rows):
         return (
             f", operators=Aggregate: a {kind} table has a row for each row that it reads; for one of several rows "
-            "declare a window and group by it, or keeps='state' and keys=[...]; what is grouped by _arrival is of one row"
+            "declare a window and group by it, or keeps='latest' and keys=[...]; what is grouped by _arrival is of one row"
         )
     return (
         f": a row-preserving table keeps {', '.join(sorted(lost))}, by which its rows are called late or put aside; use "

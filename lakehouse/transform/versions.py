@@ -52,7 +52,7 @@ def of_keys(rows: DataFrame, few: DataFrame, keys: Sequence[str], *, others: boo
     return rows.join(F.broadcast(wanted), same, "left_anti" if others else "left_semi")
 
 
-def as_of(
+def as_of_join(
     rows: DataFrame, history: DataFrame, on: str | Mapping[str, str], at: str, take: Sequence[str] | Mapping[str, str]
 ) -> DataFrame:
     """`rows`, each with the columns to `take` from the version of the `history` that was valid at its instant `at`.

@@ -123,7 +123,7 @@ class Player:
 
 
 def _played(stage: Stage, suite: Suite, story: Story) -> Counter[str]:
-    tables = [t for t in suite.tables_of(story, stage.lake.catalog) if stage.lake.catalog.kind(t) != "snapshot"]
+    tables = [t for t in suite.tables_of(story, stage.lake.catalog) if stage.lake.catalog.kind(t) != "reference"]
     names = [t.name for t in tables]
     first, last = story.crashes
     for number, batch in enumerate(story.batches, 1):
@@ -134,7 +134,7 @@ def _played(stage: Stage, suite: Suite, story: Story) -> Counter[str]:
             stage.run(*names, files_per_batch=story.files, abort_at=first, by_spark=True)
     end = max((e.at for e in story.events), default=0)
     stage.advance(suite.ingest, suite.message(Event(end + 3600, 1, 0, 70)))
-    if any(t.grain == "day" for t in tables):
+    if any(t.partition_by == "day" for t in tables):
         stage.advance(suite.ingest, suite.message(Event(end + int(_DAYS.total_seconds()), 1, 0, 70)))
     stage.run(*names, files_per_batch=story.files, abort_at=last)
     assert_every_offset_is_there_once(stage, suite.ingest)
@@ -173,7 +173,7 @@ def assert_counts_add_up(stage: Stage, table: Table) -> None:
         assert sum(c.arrived for c in commits) == _rows(stage, driving), f"{table.name}: arrived"
     assert sum(c.written for c in commits) == _rows(stage, table), f"{table.name}: written"
     assert sum(c.quarantined for c in commits) == _rows(stage, table, "quarantine"), f"{table.name}: quarantined"
-    if stage.lake.catalog.kind(table) == "row" and not table.join:  # a join may make several rows of one
+    if stage.lake.catalog.kind(table) == "row" and not table.context:  # a join may make several rows of one
         # of all commits together: a row that waits for the watermark is written by a later one than it arrived with
         assert sum(c.filtered for c in commits) >= 0, f"{table.name}: more rows came out than went in"
     if table.name == "valid_readings":  # every reading is valid or in quarantine

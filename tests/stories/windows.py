@@ -29,7 +29,7 @@ def shifted(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", window=tumbling("1 day", zone="Europe/Berlin"), keys=["user"], grain="day")
+@table(layer="gold", window=tumbling("1 day", zone="Europe/Berlin"), keys=["user"], partition_by="day")
 def local_days(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
