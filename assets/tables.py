@@ -21,7 +21,8 @@ from lakehouse.storage.journal import frontier
 def specs_and_assets(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec | dg.AssetsDefinition]:
     """Every source and table: sources and records as the outside fills them, the others with their bounded runs."""
     sources = [_source(s) for s in catalog.sources.values()]
-    make = {"row": _derived, "window": _derived, "reference": _snapshot, "ingest": _record, "keyed": _record, "versioned": _record}
+    make = dict.fromkeys(("ingest", "keyed", "versioned"), _record)
+    make |= {"row": _derived, "window": _derived, "reference": _snapshot}
     return sources + [make[catalog.kind(t)](settings, catalog, t) for t in catalog]
 
 

@@ -229,5 +229,5 @@ def test_stale_are_tables_that_are_added_to_and_not_too_soon():
 
     with pytest.raises(DeclarationError, match="stale_after=0:01:00: at least 0:05:00"):
         declared(watched=watched)
-    with pytest.raises(DeclarationError, match="not of a snapshot, which may stay as it is"):
+    with pytest.raises(DeclarationError, match="not of a reference table, which may stay as it is"):
         declared(changing=changing, still=still, addresses=files("addresses.csv", schema="id STRING"))

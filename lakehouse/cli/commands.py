@@ -182,7 +182,7 @@ def quarantine(
 
     settings, catalog = _lakehouse()
     if not catalog.puts_aside(chosen := catalog.table(table)):
-        raise RangeError(f"table={table}: a {catalog.kind(chosen)} is whole or not at all, so it puts no rows aside")
+        raise RangeError(f"table={table}: a {catalog.kind(chosen)} table is whole or not at all, so it puts no rows aside")
     _note_lost(settings, catalog, table)
     text = reason.replace("'", "''")
     found = f"FROM {table}__quarantine WHERE strpos(reason, '{text}') > 0"

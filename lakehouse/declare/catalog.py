@@ -81,7 +81,7 @@ class Catalog:
             raise RangeError(f"table={table.name}: it has no event time, so no ranges; it is rebuilt whole")
         if kind in ("keyed", "versioned"):
             raise RangeError(
-                f"table={table.name}: a {kind} of the whole record has no ranges; `lakehouse backfill {table.name}` has its job "
+                f"table={table.name}: a {kind} table has no ranges; `lakehouse backfill {table.name}` has its job "
                 "compute it anew"
             )
 
@@ -276,7 +276,7 @@ def _check(catalog: Catalog, table: Table) -> None:
         raise DeclarationError(f"{where}: a window needs an input with event time; {table.inputs} has none")
     if table.stale_after and (not catalog.puts_aside(table) or table.stale_after < SOONEST_STALE):
         raise DeclarationError(
-            f"{where}, stale_after={table.stale_after}: at least {SOONEST_STALE}, and not of a {kind}, which may stay as "
+            f"{where}, stale_after={table.stale_after}: at least {SOONEST_STALE}, and not of a {kind} table, which may stay as "
             "it is; wait longer or remove it"
         )
     if kind == "reference" and (table.event_time or table.delay):
