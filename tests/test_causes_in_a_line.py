@@ -79,6 +79,7 @@ spark.stop()
 
 
 @pytest.mark.slow
+@pytest.mark.parallel
 def test_the_log_of_a_process_has_a_line_and_no_trace_of_a_query_that_fails(tmp_path):
     command = [sys.executable, "-c", FAILING, str(tmp_path / "checkpoint")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)

@@ -253,7 +253,8 @@ def test_the_tables_are_the_same_whatever_the_knob_says(tmp_path, spark, quick_j
         with ThreadPoolExecutor() as beside:
             trickle = beside.submit(trickled, home, turned, 1, done)
             try:
-                run_in_dagster(replace(turned, freshness=NIGHTLY), monkeypatch)
+                # in several steps, so that there is a next one that closes what was read first
+                run_in_dagster(replace(turned, freshness=NIGHTLY, max_offsets_per_trigger=sent[0] // 4), monkeypatch)
             finally:
                 done.set()
             sent += trickle.result()

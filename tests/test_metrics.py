@@ -61,6 +61,13 @@ Labels = dict[str, str]
 Exposed = dict[str, list[tuple[Labels, float]]]
 
 
+def beside_a_job(test: Callable) -> Callable:
+    """Of the tests that look at one running job: they take turns at it."""
+    for mark in (pytest.mark.slow, pytest.mark.parallel, pytest.mark.xdist_group("metrics")):
+        test = mark(test)
+    return test
+
+
 class Running(NamedTuple):
     """A lakehouse, the exposition while its job ran, and how many records the job had been sent."""
 
@@ -171,7 +178,7 @@ def exposed(running) -> Exposed:
 # ---- what is shown
 
 
-@pytest.mark.slow
+@beside_a_job
 def test_every_declared_metric_is_shown_with_its_labels(exposed):
     for declared in DECLARED:
         labels = {*declared.labels, declared.name} if declared.states else {*declared.labels}
@@ -180,7 +187,7 @@ def test_every_declared_metric_is_shown_with_its_labels(exposed):
     assert {v for _, v in exposed["lakehouse_scrape_errors_total"]} == {0}
 
 
-@pytest.mark.slow
+@beside_a_job
 def test_a_running_job_as_it_stands(running, exposed):
     status, job = supervisor.status(running.settings, "sensors"), {"pipeline": "sensors"}
     assert value(exposed, "lakehouse_job_up", **job) == 1
@@ -197,7 +204,7 @@ def test_a_running_job_as_it_stands(running, exposed):
     assert sorted((lag["topic"], lag["partition"]) for lag in lags) == [("sensor-readings", "0"), ("sensor-readings", "1")]
 
 
-@pytest.mark.slow
+@beside_a_job
 def test_the_frontier_and_the_verdict_are_those_of_journal_and_ledger(running, exposed):
     averages = {"pipeline": "sensors", "table": "sensor_averages"}
     at = value(exposed, "lakehouse_table_frontier_timestamp_seconds", **averages)
@@ -213,7 +220,7 @@ def test_the_frontier_and_the_verdict_are_those_of_journal_and_ledger(running, e
     assert BEGIN / 1000 < value(exposed, "lakehouse_certificate_proven_until_timestamp_seconds", **averages) <= at
 
 
-@pytest.mark.slow
+@beside_a_job
 def test_results_are_the_rows_of_the_window_that_closed_last(spark, running, exposed):
     lake = Lake(spark, running.settings, catalog.load(running.settings))
     for name, key, column in (
@@ -230,14 +237,14 @@ def test_results_are_the_rows_of_the_window_that_closed_last(spark, running, exp
     assert all(re.fullmatch(r"sensor-\d+", known["sensor_id"]) and -60 <= v <= 60 for known, v in temperatures)
 
 
-@pytest.mark.slow
+@beside_a_job
 def test_of_many_keys_the_greatest_values_are_shown_and_the_others_counted(exposed):
     views = {known["path"]: v for known, v in exposed["lakehouse_result_page_views_views"]}
     assert len(views) == 100 and views["/page/119"] == 2 == max(views.values())
     assert value(exposed, "lakehouse_results_left_out", table="page_views") == PATHS - 100
 
 
-@pytest.mark.slow
+@beside_a_job
 def test_a_killed_job_is_dead_and_its_counts_stay(running, exposed):
     status = supervisor.status(running.settings, "sensors")
     os.kill(status.pid, signal.SIGKILL)
@@ -431,7 +438,7 @@ def checked(expression: str, exposed: Exposed, shown: str = "") -> None:
         assert label in left, f"{label}: not among the labels {left} of {expression}"
 
 
-@pytest.mark.slow
+@beside_a_job
 @pytest.mark.parametrize(
     ("expression", "shown"),
     [
@@ -451,7 +458,7 @@ def test_the_check_finds_what_is_wrong(exposed, expression, shown):
         checked(expression, exposed, shown)
 
 
-@pytest.mark.slow
+@beside_a_job
 @pytest.mark.parametrize("name", ["jobs", "results"])
 def test_every_panel_of_a_dashboard_shows_what_is_exposed(exposed, name):
     dashboard = json.loads((ROOT / "ops" / "grafana" / f"{name}.json").read_text())
@@ -467,7 +474,7 @@ def test_every_panel_of_a_dashboard_shows_what_is_exposed(exposed, name):
             checked(selector, exposed, f"{{{{{label}}}}}")
 
 
-@pytest.mark.slow
+@beside_a_job
 def test_every_alert_asks_for_what_is_exposed_and_the_docs_list_it(exposed):
     import yaml
 

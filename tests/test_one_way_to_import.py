@@ -91,5 +91,6 @@ spark.stop()
 
 
 @pytest.mark.slow
+@pytest.mark.parallel
 def test_a_python_worker_imports_what_its_driver_does(settings):
     assert run(settings, "-P", "-c", IN_A_WORKER).split() == ["path", "path"]

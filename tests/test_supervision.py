@@ -153,6 +153,7 @@ driver.main(["sensors"])
 
 
 @pytest.mark.slow
+@pytest.mark.parallel
 @pytest.mark.timeout(900)
 def test_killed_at_each_commit_point_every_row_is_there_once(settings, spark):
     settings = replace(settings, max_offsets_per_trigger=10_000)

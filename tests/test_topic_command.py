@@ -43,6 +43,7 @@ def test_a_topic_is_created_once_with_its_partitions_and_properties(settings):
 
 
 @pytest.mark.slow
+@pytest.mark.parallel
 def test_a_job_without_its_topic_names_the_command_that_creates_it(settings):
     environment = os.environ | to_environment(settings)
     job = subprocess.run(

@@ -3,7 +3,7 @@
 A checkpoint is of one declaration. Under another one Spark refuses some changes and takes others without a word, such as another
 window or filter, and then rows of two meanings stand in one table. So a declaration is kept, beside the journal, when the query
 begins, and compared at each start. What decides no row of the stream is not part of it: comments, docstrings, expectations, the
-policy for late rows, owner, metrics, `early_results`, `stale_after`, `tolerance`, `proof`.
+policy for late rows, owner, metrics, `early_results`, `stale_after`, `tolerance`, `deterministic`.
 """
 
 import json

@@ -91,6 +91,8 @@ def ids(client, topics: Sequence[str]) -> dict[str, tuple[str, list[int]]]:
     found = {}
     for topic, future in futures.items():
         described = _answered(topic, "describe it", future)
+        if not described.partitions:  # as of a broker that went away meanwhile
+            raise _unanswered(topic, "name its partitions", "it named none")
         identity = str(described.topic_id or "")
         found[topic] = "" if identity in _NO_ID else identity, [p.id for p in described.partitions]
     return found
@@ -130,7 +132,7 @@ def _listed(client, partitions: Mapping[str, Sequence[int]], spec, options: Mapp
                 wanted = {each: spec for each in wanted if each != at}
             except KafkaException as err:
                 if err.args[0].code() not in _NO_LEADER_YET or time.monotonic() > deadline:
-                    raise _unanswered(at.topic, "tell its offsets", err) from err
+                    raise _unanswered(at.topic, "tell its offsets", err.args[0].str()) from err
         if wanted:
             time.sleep(_AGAIN)
     return found
@@ -142,12 +144,12 @@ def _answered(topic: str, what: str, future):
     try:
         return future.result()
     except KafkaException as err:
-        raise _unanswered(topic, what, err) from err
+        raise _unanswered(topic, what, err.args[0].str()) from err
 
 
-def _unanswered(topic: str, what: str, err: Exception) -> BrokerError:
+def _unanswered(topic: str, what: str, told: str) -> BrokerError:
     return BrokerError(
-        f"topic={topic}: the broker must {what} within {_WITHIN:.0f} s and did not ({err.args[0].str()}); check that the broker "
+        f"topic={topic}: the broker must {what} within {_WITHIN:.0f} s and did not ({told}); check that the broker "
         "runs and has the topic"
     )
 

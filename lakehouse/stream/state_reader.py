@@ -23,7 +23,7 @@ def state(lake: Lake, table: Table, key: Mapping[str, str] | None = None) -> Dat
     checkpoint = live_run(lake, table).checkpoint if lake.catalog.driving_input(table) else None
     if not checkpoint or not (checkpoint / "state").is_dir():
         raise RangeError(
-            f"table={table.name}: its live query keeps no state, or has not run yet; sessions, windows of a minute or more "
+            f"table={table.name}: its live query keeps no state, or has not run yet; sessions, windows of ten minutes or more "
             "and keeps='latest' have one, where the range that closes is computed whole (shorter windows, joins) there is none"
         )
     lake.spark.streams.active  # noqa: B018 - the reader needs what this starts

@@ -255,6 +255,6 @@ def _limited(begin: Offsets, end: Offsets, most: int) -> Offsets:
         return end
 
     def limited(first: int, last: int) -> int:
-        return first + max(round((last - first) * most / waiting), min(last - first, 1))
+        return first + max((last - first) * most // waiting, min(last - first, 1))
 
     return {t: {p: limited(begin[t][p], offset) for p, offset in parts.items()} for t, parts in end.items()}
