@@ -29,7 +29,7 @@ _REASONS = 20  # the most frequent of a partition
 _TECHNICAL = {
     ARRIVAL: "how the row arrived: watermark in force, topic, partition, offset, time",
     ORIGIN: "the run that wrote the row: live or bounded",
-    PARTITION: "the partition; of a record that of its arrival",
+    PARTITION: "the partition; of an ingest table that of its arrival",
 }
 _MIB = 2**20
 _SPARK_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}

@@ -61,12 +61,12 @@ def seam() -> None:
 
 
 class Record(dg.Config):
-    table: str = Field(description="a record: a table read straight from a topic")
+    table: str = Field(description="an ingest table: it reads a topic")
 
 
 @dg.op(pool=BOUNDED)
 def put_in(config: Record, lakehouse: Lakehouse) -> dg.Output[int]:
-    """Judges again what the record has put aside, puts in what is good now, and has what reads it follow."""
+    """Judges again what the ingest table has quarantined, puts in what is good now, and has what reads it follow."""
     from batch_jobs import reinject as job
 
     with refusals():
@@ -76,7 +76,7 @@ def put_in(config: Record, lakehouse: Lakehouse) -> dg.Output[int]:
     return dg.Output(done.rows, metadata=metadata)
 
 
-@dg.job(description="Puts in what a record has put aside and what is good by its present declaration.")
+@dg.job(description="Puts in what an ingest table has quarantined and what is good by its present declaration.")
 def reinject() -> None:
     put_in()
 

@@ -96,7 +96,7 @@ def written_tables(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
         name="written_tables",
         minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Tells how records grow, minute by minute, and what was replaced by runs that Dagster did not start.",
+        description="Reports how ingest tables grow, minute by minute, and what was replaced by runs that Dagster did not start.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         told: dict[str, str] = json.loads(context.cursor or "{}")

@@ -124,8 +124,8 @@ def update(
 
 @app.command()
 def erase(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="A record: a table read straight from a topic")],
-    where: Annotated[str, typer.Option(help="Which rows: a condition on the record's columns, as Spark's SQL writes it")],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="An ingest table: it reads a topic")],
+    where: Annotated[str, typer.Option(help="Which rows: a condition on the table's columns, as Spark's SQL writes it")],
     dry_run: DryRun = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask whether to; a script needs it")] = False,
     as_json: AsJson = False,
@@ -165,11 +165,11 @@ def erase(
 
 @app.command()
 def reinject(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="A record: a table read straight from a topic")],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="An ingest table: it reads a topic")],
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put in what a record has put aside and what is good by its present declaration; what reads it follows.
+    """Put in what an ingest table has quarantined and what is good by its present declaration; what reads it follows.
 
     After a parser was mended, or an expectation changed. Rows keep their arrival, so they are as late as they were. Exit code
     0 when done, 2 when refused.
@@ -182,7 +182,7 @@ def reinject(
     catalog.table(table)  # an unknown name is refused before a JVM starts
     with console.working("starting Spark") as now, session.opened(settings, f"reinject {table}") as spark:
         lake = Lake(spark, settings, catalog)
-        now(f"judging again what {table} has put aside")
+        now(f"judging again what {table} has quarantined")
         found = job.planned(lake, table) if dry_run else job.run(lake, table)
     views.show_reinjection(found, as_json)
     if dry_run:

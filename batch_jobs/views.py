@@ -51,7 +51,7 @@ def show_renewed(table: str, dry_run: bool, as_json: bool) -> None:
         console.print_json([{"table": table, "outcome": "planned" if dry_run else "renewed"}])
         return
     verb = "would be" if dry_run else "is"
-    console.print_text(f"{table} {verb} computed anew from its whole record when its job is started the next time")
+    console.print_text(f"{table} {verb} computed again from its whole ingest table when its job is started the next time")
 
 
 def show_backfill(
@@ -257,8 +257,8 @@ def show_erasure(found: "Erasure", as_json: bool) -> None:
         "table": found.table,
         "rows": found.rows,
         "hours of event time": len(found.hours),
-        "rows put aside": found.quarantined,
-        "not decodable": f"{found.undecoded:,} rows put aside, which stay" if found.undecoded else None,
+        "quarantined rows": found.quarantined,
+        "not decodable": f"{found.undecoded:,} quarantined rows, which stay" if found.undecoded else None,
     })  # fmt: skip
     _show_followed(found.follow)
 

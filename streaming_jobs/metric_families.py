@@ -52,7 +52,7 @@ DECLARED = (
     Declared("lakehouse_table_query_active", "1 if the live query of the table runs"),
     Declared("lakehouse_table_rows_total", "Rows taken in since the job started; of window tables pairs of row and window"),
     Declared("lakehouse_table_late_rows_total", "Late rows among those taken in"),
-    Declared("lakehouse_table_quarantined_rows_total", "Rows put aside among those taken in"),
+    Declared("lakehouse_table_quarantined_rows_total", "Rows quarantined among those taken in"),
     Declared("lakehouse_table_dropped_by_spark_total", "Rows that Spark itself dropped as late: above 0 nothing is proven"),
     Declared("lakehouse_table_rows_per_second", "Rows a second that came in before the last micro-batch"),
     Declared("lakehouse_table_lag_records", "Records of the topic that the last micro-batch left unread",

@@ -164,7 +164,7 @@ def test_the_same_code_in_a_folder_differs_in_nothing(shop, tmp_path):
         ("turnover", "nowhere", "2026-01-01T02", "code='nowhere': the repository"),
         ("turnover", "renamed", "2026-01-01T02", "code='renamed': table='turnover': no module declares it"),
         ("turnover", "elsewhere", "2026-01-01T02", "code='elsewhere': module=shop_tables: it is not there"),
-        ("orders", "main", "2026-01-01T02", "a record is written by the stream alone"),
+        ("orders", "main", "2026-01-01T02", "an ingest table is written by the stream alone"),
         ("turnovers", "main", "2026-01-01T02", "did you mean turnover"),
     ],
 )

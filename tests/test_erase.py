@@ -173,7 +173,7 @@ def test_what_is_refused(stage):
     last = erase(stage, "clicks", "--where", "user = 'probe'")
     assert last.exit_code == 2 and "its frontier is 2026-01-01T05:59:55Z" in last.stderr, last.stderr
     derived = erase(stage, "minutes", "--where", WHERE)
-    assert derived.exit_code == 2 and "erase them in its record" in derived.stderr
+    assert derived.exit_code == 2 and "erase them in its ingest table" in derived.stderr
     wrong = erase(stage, "clicks", "--where", "person = 'x'")
     assert wrong.exit_code == 2 and "a condition on the columns of clicks" in wrong.stderr
     assert erase(stage, "clicks", "--where", "user = 'nobody'").exit_code == 0

@@ -266,7 +266,7 @@ def test_what_a_state_or_history_cannot_be_is_refused(spark, tmp_path):
     def kept(happened, cities):
         return happened.join(cities, "person").groupBy("window").count()
 
-    with pytest.raises(DeclarationError, match="a history is read row by row"):
+    with pytest.raises(DeclarationError, match="a versioned table is read row by row"):
         catalog_of([declared(kept, window=tumbling("1 minute"))])
 
     def kept(payments, cities):

@@ -214,7 +214,7 @@ def test_a_state_that_is_read_is_told_with_its_version_at_each_start(fed, capfd)
     query.query.awaitTermination()
     said = capfd.readouterr().err
     assert "table=with_totals, input=totals: read as of version 1 of 20" in said
-    assert "until the job is started again; a table that is to follow changes reads a history" in said
+    assert "until the job is started again; a table that is to follow changes reads a versioned table" in said
     shown = query.observe()
     assert shown.reads["totals"].startswith("version 1 of 20")
     table = views.queries_table([("p", JobStatus("p", 1, 0.0, 1, 0.0, "running", "", "", queries=(shown,)))])

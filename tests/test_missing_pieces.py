@@ -214,7 +214,7 @@ def test_a_quarantine_that_was_removed_is_said_and_its_rows_are_counted(lake, ca
     creation.create(lake, record)
     assert capsys.readouterr().err == ""
     shutil.rmtree(path)
-    with pytest.raises(RangeError, match="it is not there, and with it the rows that were put aside"):
+    with pytest.raises(RangeError, match="it is not there, and with it the quarantined rows"):
         replay_quarantine.planned(lake, record)
     assert table_status.lost_quarantines(lake.settings, lake.catalog) == {RECORD: rows}
     creation.create(lake, record)
@@ -222,7 +222,7 @@ def test_a_quarantine_that_was_removed_is_said_and_its_rows_are_counted(lake, ca
     environment = {"LAKEHOUSE_ROOT": str(lake.settings.root), "LAKEHOUSE_TABLES": SENSORS[0]}
     for command in (["tables"], ["quarantine", RECORD]):
         shown = CliRunner().invoke(main.app(), command, env=environment)
-        assert shown.exit_code == 0 and f"{rows} rows that were put aside are gone" in shown.stderr, command
+        assert shown.exit_code == 0 and f"{rows} quarantined rows are gone" in shown.stderr, command
 
 
 def test_rows_put_aside_of_a_topic_that_is_no_input_any_more_are_told_of(lake):

@@ -215,4 +215,4 @@ def test_the_command_tells_the_seam_and_upkeep_keeps_what_it_needs(stage):
     hours = ["2026-01-01-00", "2026-01-01-01"]
     assert [e.partition for e in told.asset_materializations_for_node("fill_history")] == hours
     refused = CliRunner().invoke(commands.app, ["seam", "seen"], env=environment)
-    assert refused.exit_code == 2 and "a record is written by the stream alone" in " ".join(refused.output.split())
+    assert refused.exit_code == 2 and "an ingest table is written by the stream alone" in " ".join(refused.output.split())

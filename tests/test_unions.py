@@ -108,8 +108,8 @@ def test_each_topic_has_its_own_rules_and_a_bad_row_names_its_topic(stage_of):
 @pytest.mark.parametrize(
     "function, told",
     [
-        (lambda a, b: a, "inputs=second: a record keeps every row that it reads; add it"),
-        (lambda a, b: a.unionByName(a), "inputs=second: a record keeps every row that it reads; add it"),
+        (lambda a, b: a, "inputs=second: an ingest table keeps every row that it reads; add it"),
+        (lambda a, b: a.unionByName(a), "inputs=second: an ingest table keeps every row that it reads; add it"),
         (lambda a, b: a.unionByName(b).unionByName(b), "operators=.*: a record keeps every row"),
         (lambda a, b: a.union(b).distinct(), "operators=Deduplicate: a record keeps every row"),
     ],

@@ -87,7 +87,7 @@ def _rebuilt(lake: Lake, table: Table) -> Commit | None:
     judged = plan.plan_of(lake, table).snapshot(inputs)
     if broken := judged.where(F.col(REASON).isNotNull()).head():
         raise DeclarationError(
-            f"table={table.name}: {broken[REASON]} does not hold of {broken.asDict()}; a snapshot is replaced whole "
+            f"table={table.name}: {broken[REASON]} does not hold of {broken.asDict()}; a reference table is replaced whole "
             "or not at all, and the old one stays; correct its source"
         )
     rows = judged_rows.good(judged)

@@ -23,7 +23,7 @@ _CELL = 200  # characters of a value that a table on the screen shows; JSON has 
 def tables(
     name: Annotated[str | None, typer.Argument(help="One table, in detail")] = None, as_json: AsJson = False
 ) -> None:
-    """Every table: rows, version, frontier, rows late and put aside since its beginning, verdict. With NAME its declaration, too.
+    """Every table: rows, version, frontier, late and quarantined rows since its beginning, verdict. NAME: its declaration."""
 
     The verdict is the gravest of the last ones of all its ranges: EQUAL only if no range has another.
     """
@@ -75,7 +75,7 @@ def _note_lost(settings: Settings, catalog: "Catalog", name: str = "") -> None:
     for each, rows in lost_quarantines(settings, catalog).items():
         if name in ("", each):
             console.print_note(
-                f"table={each}: {rows:,} rows that were put aside are gone, for its quarantine was removed; "
+                f"table={each}: {rows:,} quarantined rows are gone, for its quarantine was removed; "
                 "only a copy of that folder brings them back"
             )
 
@@ -177,12 +177,12 @@ def quarantine(
     reason: Annotated[str, typer.Option(help="Only rows whose reason contains this text")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Rows put aside: how many for which reason; then the newest: their offset, when they arrived, what they held."""
+    """Quarantined rows: how many for which reason; then the newest: their offset, when they arrived, what they held."""
     from lakehouse.cli import query as engine
 
     settings, catalog = _lakehouse()
     if not catalog.puts_aside(chosen := catalog.table(table)):
-        raise RangeError(f"table={table}: a {catalog.kind(chosen)} table is whole or not at all, so it puts no rows aside")
+        raise RangeError(f"table={table}: a {catalog.kind(chosen)} table is whole or not at all, so it quarantines no rows")
     _note_lost(settings, catalog, table)
     text = reason.replace("'", "''")
     found = f"FROM {table}__quarantine WHERE strpos(reason, '{text}') > 0"
@@ -201,7 +201,7 @@ def late(table: TableName, limit: Limit = 20, as_json: AsJson = False) -> None:
     settings, catalog = _lakehouse()
     view = f"{catalog.table(table).name}__late"
     if view not in engine.late_views(catalog):
-        raise RangeError(f"table={table}: only tables behind a record have late rows; a record keeps every row")
+        raise RangeError(f"table={table}: only tables behind an ingest table have late rows; an ingest table keeps every row")
     arrival = "_arrival.watermark, _arrival.partition, _arrival.offset, _arrival.time AS arrived"
     columns = f"* EXCEPT (_arrival, _origin, _partition), {arrival}"
     newest = f"SELECT {columns} FROM {view} ORDER BY _arrival.time DESC, _arrival.partition, _arrival.offset DESC"

@@ -39,7 +39,7 @@ def histogram(settings: Settings, catalog: Catalog, table: Table) -> tuple[Table
     while catalog.kind(record) != "ingest":
         driving = catalog.driving_input(record)
         if driving is None:
-            raise RangeError(f"table={table.name}: no record is behind it, so none of its rows has an arrival")
+            raise RangeError(f"table={table.name}: no ingest table is behind it, so none of its rows has an arrival")
         record = driving
     moment = f"date_part('epoch', {record.event_time})"
     before = (

@@ -74,7 +74,7 @@ class Catalog:
         kind = self.kind(table)
         if kind == "ingest":
             raise RangeError(
-                f"table={table.name}: a record is written by the stream alone, for everything else is computed from it; "
+                f"table={table.name}: an ingest table is written by the stream alone, for everything else is computed from it; "
                 "run the bounded job for a table that reads it"
             )
         if kind == "reference":
@@ -234,18 +234,18 @@ def _check(catalog: Catalog, table: Table) -> None:
     read_files = [n for n in table.inputs if isinstance(catalog.sources.get(n), FileSource)]
     if topics and len(topics) < len(table.inputs):
         raise DeclarationError(
-            f"{where}, inputs={table.inputs}: a record reads topics alone; join what else there is in a table after it"
+            f"{where}, inputs={table.inputs}: an ingest table reads topics alone; join what else there is in a table after it"
         )
     if len({source.topic for source in topics.values()}) < len(topics):
         raise DeclarationError(f"{where}, inputs={table.inputs}: two of them are one topic; each row would be there twice")
     if kind == "ingest" and not table.event_time:
-        raise DeclarationError(f"{where}: a record needs event_time=<column>; without it nothing can be called late")
+        raise DeclarationError(f"{where}: an ingest table needs event_time=<column>; without it nothing can be called late")
     if kind == "ingest" and table.window is not None:
-        raise DeclarationError(f"{where}: a record keeps every row; put the window into a table that reads it")
+        raise DeclarationError(f"{where}: an ingest table keeps every row; put the window into a table that reads it")
     if len(driving) > 1:
         raise DeclarationError(
-            f"{where}, inputs={driving}: a table has one input with event time; unite topics in a record that takes several, "
-            "and join its rows with each other within context=around(...) or a window"
+            f"{where}, inputs={driving}: a table has one input with event time; unite topics in an ingest table that takes "
+            "several, and join its rows with each other within context=around(...) or a window"
         )
     if driving and catalog.kind(catalog.tables[driving[0]]) == "window":
         raise DeclarationError(
@@ -253,7 +253,7 @@ def _check(catalog: Catalog, table: Table) -> None:
         )
     if read_files and driving:
         raise DeclarationError(
-            f"{where}, input={read_files[0]}: files enter through a snapshot table of their own, so that they have versions"
+            f"{where}, input={read_files[0]}: files enter through a reference table of their own, so that they have versions"
         )
     if table.deduplicate and kind != "row":
         raise DeclarationError(
@@ -262,7 +262,7 @@ def _check(catalog: Catalog, table: Table) -> None:
         )
     if table.deduplicate and table.late == "update":
         raise DeclarationError(
-            f"{where}, deduplicate, late='update': a late row let in afterwards could be the first of rows that are already "
+            f"{where}, deduplicate, late='update': a late row merged afterwards could be the first of rows that are already "
             "in the table; use late='side_output' or 'drop'"
         )
     if table.context and (kind != "row" or table.deduplicate):
@@ -291,7 +291,7 @@ def _check_keyed(catalog: Catalog, table: Table, driving: Sequence[str]) -> None
         raise DeclarationError(f"{where}: of what? Name the columns that tell one from another: keys=[...]")
     if len(driving) != 1 or catalog.kind(catalog.tables[driving[0]]) != "ingest":
         raise DeclarationError(
-            f"{where}, inputs={table.inputs}: it is computed from every row of one record, late ones too; read the record, and "
+            f"{where}, inputs={table.inputs}: it is computed from every row of one ingest table, late ones too; read that, and "
             "leave out in the function what does not count"
         )
     unused = {name: getattr(table, name) for name in ("window", "context", "deduplicate", "early_results", "delay", "metrics")}
@@ -304,14 +304,14 @@ def _check_keyed(catalog: Catalog, table: Table, driving: Sequence[str]) -> None
 def _check_as_of(catalog: Catalog, table: Table, where: str) -> None:
     if catalog.kind(table) != "row" or table.context or table.deduplicate:
         raise DeclarationError(
-            f"{where}, inputs={table.inputs}: a history is read row by row, as of each row's event time; do that in a row table "
-            "without context= and deduplicate=, and read that"
+            f"{where}, inputs={table.inputs}: a versioned table is read row by row, as of each row's event time; do that in a "
+            "row table without context= and deduplicate=, and read that"
         )
     for history in catalog.histories(table):
         if catalog.record_of(history) != catalog.record_of(table):
             raise DeclarationError(
-                f"{where}, input={history.name}: it is of another record, and nothing tells how far it is complete when a row is "
-                "joined; unite their topics in one record"
+                f"{where}, input={history.name}: it is of another ingest table, and nothing tells how far it is complete when a "
+                "row is joined; unite their topics in one ingest table"
             )
 
 

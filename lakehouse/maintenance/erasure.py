@@ -49,7 +49,7 @@ def planned(lake: Lake, record: Table, where: str) -> Erasure:
     """What `erase` would do, refusing what it would refuse; changes nothing. Raises RangeError, JobError."""
     kind = lake.catalog.kind(record)
     if kind != "ingest":
-        raise RangeError(f"table={record.name}: it is computed ({kind} table), so its rows come back; erase them in its record")
+        raise RangeError(f"table={record.name}: it is a {kind} table, so its rows come back; erase them in its ingest table")
     if kept := [t.name for t in lake.catalog.keyed if t.name in lake.catalog.downstream(record)]:
         raise RangeError(
             f"table={record.name}: {', '.join(kept)} keep what its rows added up to, and what was joined with it may be of any "

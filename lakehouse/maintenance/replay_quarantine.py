@@ -67,7 +67,7 @@ def reinject(lake: Lake, record: Table) -> Reinjection:
 def _judged(lake: Lake, record: Table) -> DataFrame:
     if (kind := lake.catalog.kind(record)) != "ingest":
         raise RangeError(
-            f"table={record.name}: what a {kind} table puts aside is computed from its input; a backfill judges it again"
+            f"table={record.name}: what a {kind} table quarantines is computed from its input; a backfill judges it again"
         )
     return put_aside(lake, record).withColumn(ORIGIN, F.lit("bounded"))
 

@@ -31,7 +31,7 @@ _CODE = "rows before and after the change would be computed by different code"
 _MEANING = {  # of a change, by the first word of what changed
     "layer": "the rows that are there would stay behind in that layer's folder",
     "kind": "another kind of table has another checkpoint",
-    "topics": "a record keeps the topics that it began with",
+    "topics": "an ingest table keeps the topics that it began with",
     "schema": "rows before and after the change would be read from their topic differently",
     "input": "its positions are those of that table",
     "histories": "rows before and after the change would be joined differently",
@@ -224,7 +224,7 @@ def _refusal(catalog: Catalog, table: Table, changed: list[Change]) -> str:
     elif kind in ("row", "window"):
         remedy = f"{another}; `lakehouse seam NAME` fills the new table from the rows that its input has"
     else:
-        remedy = f"{another}; a new record reads its topics from their beginning"
+        remedy = f"{another}; a new ingest table reads its topics from their beginning"
     return f"table={table.name}, {'; '.join(map(str, changed))}; {remedy}"
 
 

@@ -139,7 +139,7 @@ class Lake:
 
 def _gone(catalog: Catalog, table: Table, path: Path, lost: list[dict]) -> CommitError:
     """What to say of data files that a table's log names and that are not on disk."""
-    remedy = "restore it from a backup: a record is computed from nothing else"
+    remedy = "restore it from a backup: an ingest table is computed from nothing else"
     if catalog.is_derived(table):
         remedy = f"`lakehouse repair {table.name}` computes its partition again"
     if catalog.kind(table) == "reference":

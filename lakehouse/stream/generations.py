@@ -95,7 +95,7 @@ def _beginning_gone(lake: Lake, table: Table) -> str:
 def _behind(table: Table, standing: Standing) -> str:
     last = standing.last
     if table.keeps:
-        return "nothing, with all of its record"
+        return "nothing, with all of its ingest table"
     return f"micro-batch {last.batch} of generation {last.generation}" if last else "nothing, with all that its input has"
 
 

@@ -75,8 +75,8 @@ class TopicSteps(Stepped[Records]):
         if last and set(last.inputs) != set(self._topics):
             raise DeclarationError(
                 f"table={self.name}, topics={', '.join(self._topics)}: it was filled from {', '.join(sorted(last.inputs))}, and "
-                "a record keeps the topics that it began with; declare the others in a record of another name, or take the "
-                "change back"
+                "an ingest table keeps the topics that it began with; declare the others in one of another name, or take "
+                "the change back"
             )
         return offsets.start(run.lake.settings, run.table, self._topics, last)
 

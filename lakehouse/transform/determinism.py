@@ -63,17 +63,17 @@ def check_keyed(table: Table, rows: DataFrame) -> None:
     found = sorted(n.nodeName() for n in _nodes(node) if _of_itself(n) or (n.nodeName() in _WHOLE and _reads(n)))
     if found != ["Aggregate"]:
         raise DeclarationError(
-            f"{where}, operators={', '.join(found) or 'none'}: a state is one aggregation of the record's rows by its keys; "
-            "write groupBy(...).agg(...) once (the latest row of a key is max_by(..., event time))"
+            f"{where}, operators={', '.join(found) or 'none'}: a keyed table is one aggregation of the ingest table's rows by "
+            "its keys; write groupBy(...).agg(...) once (the latest row of a key is max_by(..., event time))"
         )
     check(table, rows, row_preserving=False)
     if any(kind == "AggregateExpression" and e.isDistinct() for n in _nodes(node) for e, kind, _ in _of(n)):
-        raise DeclarationError(f"{where}: distinct values are not counted in a state; keep them as keys of their own")
+        raise DeclarationError(f"{where}: distinct values are not counted in a keyed table; keep them as keys of their own")
     while node.nodeName() != "Aggregate":
         if node.nodeName() == "Filter":
             raise DeclarationError(
                 f"{where}: it filters after it has aggregated, and a key that does not pass any more would stay as it was; "
-                "filter rows before, or the state where it is read"
+                "filter rows before, or the table where it is read"
             )
         node = node.children().apply(0)
 
@@ -83,13 +83,14 @@ def check_keeps_all(where: str, rows: DataFrame, inputs: Mapping[str, DataFrame]
     read = sum((_operators(each) for each in inputs.values()), Counter())
     if others := _operators(rows) - read - Counter(Union=len(inputs) - 1):
         raise DeclarationError(
-            f"{where}, operators={', '.join(sorted(others))}: a record keeps every row that it reads, one for one; use "
+            f"{where}, operators={', '.join(sorted(others))}: an ingest table keeps every row that it reads, one for one; use "
             "select, withColumn and drop only (and unionByName, once for each of several topics), and do the rest in a table "
             "that reads the record"
         )
     if unread := [name for name, each in inputs.items() if not _leaves(each) <= _leaves(rows)]:
         raise DeclarationError(
-            f"{where}, inputs={', '.join(unread)}: a record keeps every row that it reads; add it with unionByName, or remove it"
+            f"{where}, inputs={', '.join(unread)}: an ingest table keeps every row that it reads; add it with "
+            "unionByName, or remove it"
         )
 
 

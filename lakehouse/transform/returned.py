@@ -55,7 +55,7 @@ def _lost(kind: Kind, rows: DataFrame, lost: set[str]) -> str:
             "declare a window and group by it, or keeps='latest' and keys=[...]; what is grouped by _arrival is of one row"
         )
     return (
-        f": a row-preserving table keeps {', '.join(sorted(lost))}, by which its rows are called late or put aside; use "
+        f": a row-preserving table keeps {', '.join(sorted(lost))}, by which its rows are called late or quarantined; use "
         "withColumn and drop, or add the column to select"
     )
 
