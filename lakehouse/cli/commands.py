@@ -23,7 +23,7 @@ _CELL = 200  # characters of a value that a table on the screen shows; JSON has 
 def tables(
     name: Annotated[str | None, typer.Argument(help="One table, in detail")] = None, as_json: AsJson = False
 ) -> None:
-    """Every table: rows, version, frontier, late and quarantined rows since its beginning, verdict. NAME: its declaration."""
+    """Every table: rows, version, frontier, late and quarantined rows since its beginning, verdict. NAME: its declaration.
 
     The verdict is the gravest of the last ones of all its ranges: EQUAL only if no range has another.
     """
