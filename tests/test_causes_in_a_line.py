@@ -64,7 +64,7 @@ def test_the_cause_of_a_failure_is_one_line(spark, tmp_path, function, told):
 FAILING = """
 import sys
 import time
-from lakehouse import session
+from lakehouse.runtime import session
 from lakehouse.settings import Settings, from_environment
 
 def fails(batch, number):

@@ -80,7 +80,7 @@ def test_another_package_of_our_name_behind_ours_is_never_what_runs(settings, tm
 
 IN_A_WORKER = f"""
 import {NAME} as tables
-from lakehouse import session
+from lakehouse.runtime import session
 from lakehouse.settings import from_environment
 from pyspark.sql import functions as F
 
