@@ -3,7 +3,7 @@
 Each field of `Settings` is read from `LAKEHOUSE_<FIELD>`; a Kafka client property from
 `LAKEHOUSE_KAFKA_<PROPERTY>` with `_` for `.` (LAKEHOUSE_KAFKA_SECURITY_PROTOCOL=SASL_SSL), a Spark property
 from `LAKEHOUSE_SPARK_CONF` ("key=value;key=value"); likewise what `LAKEHOUSE_FRESHNESS`, `LAKEHOUSE_RESOURCES` and
-`LAKEHOUSE_TOGETHER` say of a pipeline.
+`LAKEHOUSE_TOGETHER` say of a pipeline. What the environment does not say is taken from `lakehouse.toml` (`settings_file`).
 """
 
 import os
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import date, timedelta
 from pathlib import Path
 
+from lakehouse import settings_file
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, SettingsError
 from lakehouse.freshness import Freshness, freshness
@@ -45,6 +46,7 @@ class Settings:
 
     root: Path = Path(".lakehouse")  # tables, checkpoints, ledger, job status, broker data
     tables: tuple[str, ...] = ("lakehouse.tables.sensors", "lakehouse.tables.ads")  # modules of declarations
+    module_path: tuple[Path, ...] = ()  # folders where these are looked for, beside those where Python looks
     jars: Path = Path("~/.cache/unified-lakehouse/jars")  # resolved once, shared by every checkout
     bootstrap_servers: str = ""  # empty: the embedded broker under the root
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)  # client properties; may hold secrets
@@ -196,21 +198,37 @@ class Settings:
 
 
 def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
-    """The settings that the environment describes; raises SettingsError with the field, the rule and the fix."""
+    """The settings that the environment describes, else `lakehouse.toml`: the file that LAKEHOUSE_CONFIG names, or the one here.
+
+    Raises SettingsError with the field, the rule and the fix.
+    """
     env = os.environ if environment is None else environment
-    given: dict[str, object] = {}
+    given: dict[str, object] = {name: _of_file(name, value) for name, value in _file(env, here=environment is None).items()}
     for f in fields(Settings):
         text = env.get(f"LAKEHOUSE_{f.name.upper()}")
         if text is not None and f.name != "kafka":
             given[f.name] = _value(f.name, text)
-    given["kafka"] = {
+    client = {
         name.removeprefix(_KAFKA).lower().replace("_", "."): value
         for name, value in env.items()
         if name.startswith(_KAFKA)
     }
+    given["kafka"] = {**given.get("kafka", {}), **client}
     settings = Settings(**given)  # type: ignore[arg-type]
     # absolute: a detached job and the Dagster daemon have working directories of their own
     return replace(settings, root=settings.root.expanduser().resolve(), jars=settings.jars.expanduser().resolve())
+
+
+def _file(env: Mapping[str, str], here: bool) -> dict[str, str | dict[str, str]]:
+    named = env.get("LAKEHOUSE_CONFIG", "")
+    path = Path(named).expanduser() if named else Path(settings_file.NAME)
+    if not named and not (here and path.is_file()):
+        return {}
+    return settings_file.read(path.resolve(), [f.name for f in fields(Settings)])
+
+
+def _of_file(name: str, value: str | dict[str, str]) -> object:
+    return value if isinstance(value, dict) else _value(name, value)
 
 
 def _masked(name: str, properties: Mapping[str, str]) -> dict[str, str]:
@@ -221,6 +239,7 @@ def to_environment(settings: Settings) -> dict[str, str]:
     """The variables by which another process comes to the same settings; they may hold secrets."""
     plain = {f.name: getattr(settings, f.name) for f in fields(Settings) if f.name != "kafka"}
     plain["tables"] = ",".join(settings.tables)
+    plain["module_path"] = os.pathsep.join(map(str, settings.module_path))
     for name in _PAIRS:
         plain[name] = ";".join(f"{k}={v}" for k, v in getattr(settings, name).items())
     client = {_KAFKA + key.upper().replace(".", "_"): value for key, value in settings.kafka.items()}
@@ -246,6 +265,8 @@ def _value(name: str, text: str) -> object:
         return Path(text)
     if name == "tables":
         return tuple(part.strip() for part in text.split(",") if part.strip())
+    if name == "module_path":
+        return tuple(Path(part).expanduser().resolve() for part in text.split(os.pathsep) if part)
     if name in _PAIRS:
         pairs = [part.partition("=") for part in text.split(";") if part.strip()]
         if any(not separator for _, separator, _ in pairs):

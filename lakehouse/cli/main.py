@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from lakehouse import __version__
-from lakehouse.cli import commands, console
+from lakehouse.cli import commands, console, doctor, project
 from lakehouse.cli.console import AsJson, Commands
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings, from_environment
@@ -33,7 +33,7 @@ def app() -> typer.Typer:
     _join("produce", lambda: root.command()(_produce()))
     for command in (
         commands.tables, commands.query, commands.get, commands.quarantine, commands.late, commands.lateness, commands.state,
-        commands.validate, commands.accept,
+        commands.validate, commands.accept, doctor.doctor, project.init,
     ):  # fmt: skip
         root.command()(command)
     for found in sorted(entry_points(group="lakehouse.commands"), key=lambda e: e.name):

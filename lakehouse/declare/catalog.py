@@ -1,6 +1,5 @@
 """The graph of sources and tables: loaded from the modules that the settings name, checked, in order."""
 
-import importlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -9,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
-from lakehouse.declare import rules
+from lakehouse.declare import modules, rules
 from lakehouse.declare.sources import FileSource, KafkaSource, Source
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError, RangeError, SettingsError, UnknownTable
@@ -144,15 +143,7 @@ def load(settings: Settings) -> Catalog:
     Pipelines that the settings have together in one process are one, by the name they have there. Raises SettingsError if
     the settings speak of a pipeline that none of them is.
     """
-    modules = []
-    for name in settings.tables:
-        try:
-            modules.append(importlib.import_module(name))
-        except ModuleNotFoundError as err:
-            raise DeclarationError(
-                f"tables={name!r}: cannot be imported ({err}); install the package or add its folder to PYTHONPATH"
-            ) from err
-    found = _together(catalog_of(modules), settings)
+    found = _together(catalog_of(modules.imported(settings)), settings)
     for name in ("freshness", "resources"):
         if unknown := sorted(set(getattr(settings, name)) - set(found.pipelines())):
             raise SettingsError(

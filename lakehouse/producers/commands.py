@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, SettingsError
-from lakehouse.producers import Producer, producer
+from lakehouse.producers import Producer, own, producer
 from lakehouse.producers.files import lines
 from lakehouse.producers.sender import Summary, send
 from lakehouse.producers.workload import Record, Workload
@@ -30,7 +30,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def produce(
-    pipeline: Annotated[str, typer.Argument(help="sensors, ads, visits or bank")],
+    pipeline: Annotated[str | None, typer.Argument(help="sensors, ads, visits or bank; none with --topic")] = None,
     history: Annotated[str | None, typer.Option(help="First the events of this long, at full speed: '2 hours'")] = None,
     live: Annotated[bool | None, typer.Option(help="Then the events of now; without --history the default")] = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="Live for so long; else until interrupted")] = None,
@@ -44,9 +44,11 @@ def produce(
     file: Annotated[
         list[str] | None, typer.Option(help="Instead of made-up events the lines of a log, plain or .gz; - reads stdin")
     ] = None,
+    topic: Annotated[str | None, typer.Option(help="A topic of your own, for the JSON lines of --file")] = None,
+    key: Annotated[str | None, typer.Option(help="With --topic: the field of each line that is the message's key")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as one line of JSON, no bar")] = False,
 ) -> None:
-    """Send events of a shipped pipeline to its topic: made up, past or present, or of a log. Ctrl-C ends it cleanly."""
+    """Send events: of a shipped pipeline, made up or of a log, or with --topic and --file your own. Ctrl-C ends it cleanly."""
     given = {
         "seed": seed,
         "rate": rate,
@@ -57,6 +59,11 @@ def produce(
         "malformed_share": malformed,
     }
     given = {name: value for name, value in given.items() if value is not None}
+    if topic or key:
+        _refuse_beside_files(file or [], given | {"pipeline": pipeline, "history": history, "live": live, "seconds": seconds})
+        return _send_own(topic, file, key, as_json)
+    if pipeline is None:
+        raise SettingsError("pipeline: a shipped one, sensors, ads, visits or bank; or --topic and --file for events of yours")
     chosen = producer(pipeline)
     workload = replace(chosen.workload, **given)
     if file:
@@ -66,8 +73,20 @@ def produce(
         records, total = _made_up(chosen, workload, history, live, seconds)
     settings = from_environment()
     ensure_topics(settings, chosen, workload.partitions)
+    _send(settings, records, chosen.topic, total, as_json)
+
+
+def _send_own(topic: str | None, file: list[str] | None, key: str | None, as_json: bool) -> None:
+    if not (topic and file):
+        raise SettingsError(f"topic={topic}, file={file}: your own events are the lines of a file for a topic; give both")
+    settings, records = from_environment(), own.messages(lines(file), key)
+    kafka_broker.ensure_topics(settings, {topic: 1}, TOPIC)
+    _send(settings, records, topic, None, as_json)
+
+
+def _send(settings: Settings, records: Iterator[Record], topic: str, total: int | None, as_json: bool) -> None:
     with _stopped_by_signals() as stop, _shown(total, hidden=as_json) as progress:
-        summary = send(records, chosen.topic, client_config(settings), stop, progress)
+        summary = send(records, topic, client_config(settings), stop, progress)
     _report(summary, as_json)
 
 

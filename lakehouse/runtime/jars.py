@@ -75,6 +75,11 @@ def verify(home: Path, sums: str) -> None:
     (home / ".verified").write_text(_stats(home))
 
 
+def are_there(jars_dir: Path) -> bool:
+    """Whether the jars are under `jars_dir` already, so that a start need not fetch them."""
+    return _seen_before(jars_dir / hashlib.sha256(SUMS.read_text().encode()).hexdigest()[:12])
+
+
 def _seen_before(home: Path) -> bool:
     """Whether every jar has the size and time it had when its sum was checked: a matter of milliseconds."""
     try:

@@ -53,6 +53,7 @@ def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
+        **({"spark.executorEnv.PYTHONPATH": os.pathsep.join(map(str, settings.module_path))} if settings.module_path else {}),
         "spark.sql.warehouse.dir": str(settings.root.absolute() / "_warehouse"),  # else a folder wherever one happens to be
         "spark.sql.shuffle.partitions": settings.shuffle_partitions,
         "spark.sql.leafNodeDefaultParallelism": "1",  # rows of a step that are in memory are one task

@@ -1,0 +1,36 @@
+"""Fixtures for tests of tables, there wherever the package is installed: `spark`, one session for all, and `testbed`.
+
+`testbed(module)` makes a `lakehouse.testing.Stage` over the module's tables, in a folder that goes with the test.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lakehouse.testing import Stage
+
+
+@pytest.fixture(scope="session")
+def spark() -> "Iterator[SparkSession]":
+    """A Spark session as the library makes it, of one shuffle partition."""
+    from dataclasses import replace
+
+    from lakehouse.runtime import session
+    from lakehouse.settings import from_environment
+
+    made = session.create(replace(from_environment(), shuffle_partitions=1), "tests")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def testbed(spark: "SparkSession", tmp_path: Path) -> "Callable[..., Stage]":
+    """Makes a stage of modules of tables."""
+    from lakehouse.testing import Stage
+
+    return lambda *modules: Stage(spark, tmp_path / "lakehouse", *modules)
