@@ -69,11 +69,11 @@ def verdict(settings: Settings, proof: Certificate) -> dict[str, object]:
     """A certificate as a check's outcome; a proof over no rows proves nothing, nor one beside a range that differs."""
     different = Verdicts(settings).now()[proof.table].different
     severities = dg.AssetCheckSeverity
-    found = f"{proof.verdict}: {proof.rows_live} rows in the table, {proof.rows_bounded} in batch"
+    found = f"{proof.verdict}: {proof.rows_in_table} rows in the table, {proof.rows_recomputed} in batch"
     known = [f"DIFFERENT: {Range(*span)}, since {text(each.at)}" for span, each in sorted(different.items())]
     told = [found, *filter(None, (proof.detail, proof.cause)), *(known if proof.verdict != "DIFFERENT" else [])]
     return {
-        "passed": proof.verdict == "EQUAL" and proof.rows_bounded > 0 and not different,
+        "passed": proof.verdict == "EQUAL" and proof.rows_recomputed > 0 and not different,
         "metadata": of_certificate(proof),
         "severity": severities["WARN" if proof.verdict in ("PENDING", "UNPROVABLE") else "ERROR"],
         "description": ". ".join(told),

@@ -140,7 +140,7 @@ class _Demo:
         for certificate in found:
             for example in certificate.examples:
                 self.console.print(f"[red]{certificate.table}: {example}[/red]")
-        proven = [c for c in found if c.verdict == "EQUAL" and c.rows_bounded > 0]
+        proven = [c for c in found if c.verdict == "EQUAL" and c.rows_recomputed > 0]
         self.console.print(
             f"[green]proven: {len(proven)} of {len(wanted)} tables, stream = batch[/green]" if len(proven) == len(wanted)
             else f"[red]proven: {len(proven)} of {len(wanted)} tables[/red]"
@@ -265,12 +265,12 @@ def _proof_table(found):
     from rich.table import Table
 
     shown = Table("table", "range", title="the proof", title_justify="left")
-    for column in ("rows live", "rows bounded", "seconds"):
+    for column in ("rows in table", "rows recomputed", "seconds"):
         shown.add_column(column, justify="right")
     shown.add_column("verdict")
     for c in found:
-        colour = "green" if c.verdict == "EQUAL" and c.rows_bounded else "red"
+        colour = "green" if c.verdict == "EQUAL" and c.rows_recomputed else "red"
         span = f"[{c.start:%Y-%m-%d %H:%M:%S}, {c.end:%Y-%m-%d %H:%M:%S})"
-        counts = (f"{c.rows_live:,}", f"{c.rows_bounded:,}", f"{c.seconds:.1f}")
+        counts = (f"{c.rows_in_table:,}", f"{c.rows_recomputed:,}", f"{c.seconds:.1f}")
         shown.add_row(c.table, span.replace("[", r"\["), *counts, f"[{colour}]{c.verdict}[/{colour}]")
     return shown

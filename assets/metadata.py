@@ -99,14 +99,14 @@ def instant(name: str, moment: datetime | None) -> Metadata:
 
 def of_certificate(proof: Certificate) -> Metadata:
     """A verdict; of the rows that differ the first 20."""
-    counts = ("rows_live", "rows_bounded", "rows_by_bounded_runs", "missing", "extra", "changed")
+    counts = ("rows_in_table", "rows_recomputed", "rows_by_batch_runs", "missing", "extra", "changed")
     differences = dg.MetadataValue.md("\n".join(f"- `{example}`" for example in proof.examples))
     return {
         "verdict": dg.MetadataValue.text(proof.verdict),
         "range": _range(proof.start, proof.end),
         **{name: dg.MetadataValue.int(getattr(proof, name)) for name in counts},
-        "digest_live": dg.MetadataValue.text(proof.digest_live),
-        "digest_bounded": dg.MetadataValue.text(proof.digest_bounded),
+        "digest_in_table": dg.MetadataValue.text(proof.digest_in_table),
+        "digest_recomputed": dg.MetadataValue.text(proof.digest_recomputed),
         "delta_version": dg.MetadataValue.int(proof.version),
         "fingerprint": dg.MetadataValue.text(proof.fingerprint),
         "seconds": dg.MetadataValue.float(round(proof.seconds, 3)),

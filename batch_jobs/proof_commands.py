@@ -16,7 +16,7 @@ app = typer.Typer(cls=Commands, no_args_is_help=True)
 def reconcile(table: Name, start: Start = None, end: End = None, as_json: AsJson = False) -> None:
     """Compare a table with its bounded run, behind the frontier; change nothing, record the verdict.
 
-    Exit code 0 EQUAL, 1 DIFFERENT or no row compared, 3 no verdict yet (PENDING, NOT_YET, UNPROVABLE), 2 refused.
+    Exit code 0 EQUAL, 1 DIFFERENT or no row compared, 3 no verdict yet (PENDING, OPEN, UNPROVABLE), 2 refused.
     """
     from batch_jobs import reconcile as job
     from lakehouse.runtime import session

@@ -19,9 +19,9 @@ def run(lake: Lake, table_name: str, start: datetime | None = None, end: datetim
 
 
 def exit_code(certificate: Certificate) -> int:
-    """0 EQUAL, 1 DIFFERENT or nothing compared, 3 no verdict yet (PENDING, NOT_YET, UNPROVABLE)."""
+    """0 EQUAL, 1 DIFFERENT or nothing compared, 3 no verdict yet (PENDING, OPEN, UNPROVABLE)."""
     if certificate.verdict == "EQUAL":
-        return 0 if certificate.rows_bounded else 1
+        return 0 if certificate.rows_recomputed else 1
     return 1 if certificate.verdict == "DIFFERENT" else 3
 
 

@@ -204,12 +204,12 @@ def show_certificate(certificate: "Certificate", as_json: bool) -> None:
         console.print_json([certificate])
         return
     c = certificate
-    live, bounded = (digest.partition(":")[2] for digest in (c.digest_live, c.digest_bounded))
+    live, bounded = (digest.partition(":")[2] for digest in (c.digest_in_table, c.digest_recomputed))
     console.print_facts({
         "table": c.table,
         "range": range_of(c),
-        "rows live": c.rows_live,
-        "rows bounded": c.rows_bounded,
+        "rows in table": c.rows_in_table,
+        "rows recomputed": c.rows_recomputed,
         "digest": live if live == bounded else f"{live} live, {bounded} bounded",
         "verdict": c.verdict,
         "seconds": f"{c.seconds:.1f}",
@@ -217,13 +217,13 @@ def show_certificate(certificate: "Certificate", as_json: bool) -> None:
     if c.examples:
         console.print_text(f"{c.missing:,} missing, {c.extra:,} extra, {c.changed:,} changed; the first {len(c.examples)}:")
         console.print_text("\n".join(f"  {example}" for example in c.examples))
-    if c.rows_by_bounded_runs:
-        console.print_text(f"{c.rows_by_bounded_runs:,} rows were written by bounded runs: they prove nothing about the stream")
+    if c.rows_by_batch_runs:
+        console.print_text(f"{c.rows_by_batch_runs:,} rows were written by bounded runs: they prove nothing about the stream")
     if c.cause:
         console.print_text(c.cause)
     if c.detail:
         console.print_text(c.detail)
-    if not c.rows_bounded and not c.rows_live:
+    if not c.rows_recomputed and not c.rows_in_table:
         console.print_text("no row was compared: that proves nothing")
 
 

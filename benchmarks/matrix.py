@@ -176,7 +176,7 @@ def _day(number: int) -> Range:
 
 def _agrees(found: Sequence[Certificate], span: Range) -> bool:
     within = [c for c in found if c.start < span.end and span.start < c.end]
-    return all(c.verdict == "EQUAL" for c in within) and sum(c.rows_bounded for c in within) > 0
+    return all(c.verdict == "EQUAL" for c in within) and sum(c.rows_recomputed for c in within) > 0
 
 
 def _naive(stage: Stage, table: Table, streams: Sequence[Stream]) -> int | None:

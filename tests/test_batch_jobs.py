@@ -76,7 +76,7 @@ def test_a_backfill_rewrites_the_partitions_that_differ_and_leaves_the_others_to
     assert digest(stored(lake)) == before
     assert origins(lake) == {("live", "00"), ("bounded", "01"), ("live", "02")}
     certificate = reconcile.run(lake, AVERAGES, at(0), at(3))
-    assert (certificate.verdict, certificate.rows_live, certificate.rows_by_bounded_runs) == ("EQUAL", 27, 9)
+    assert (certificate.verdict, certificate.rows_in_table, certificate.rows_by_batch_runs) == ("EQUAL", 27, 9)
     assert reconcile.exit_code(certificate) == 0
     now = versions(lake)
     assert {c.version for c in backfill.run(lake, AVERAGES, at(0), at(2))} == {NOTHING} and versions(lake) == now
@@ -173,10 +173,10 @@ def test_exit_codes_of_the_proof(lake):
     nothing = command(lake, "reconcile", AVERAGES, "--start", "2025-01-01", "--end", "2025-01-02")
     assert nothing.exit_code == 1 and "no row was compared" in nothing.stdout
     ahead = command(lake, "reconcile", AVERAGES, "--start", "2026-01-01", "--end", "2026-01-02")
-    assert ahead.exit_code == 3 and "NOT_YET" in ahead.stdout and "ahead of the frontier 2026-01-01T03:09:55Z" in ahead.stdout
+    assert ahead.exit_code == 3 and "OPEN" in ahead.stdout and "ahead of the frontier 2026-01-01T03:09:55Z" in ahead.stdout
     equal = reconciliation.reconcile(lake, lake.catalog.table(AVERAGES))
-    codes = {v: reconcile.exit_code(replace(equal, verdict=v)) for v in ("DIFFERENT", "PENDING", "NOT_YET", "UNPROVABLE")}
-    assert codes == {"DIFFERENT": 1, "PENDING": 3, "NOT_YET": 3, "UNPROVABLE": 3}
+    codes = {v: reconcile.exit_code(replace(equal, verdict=v)) for v in ("DIFFERENT", "PENDING", "OPEN", "UNPROVABLE")}
+    assert codes == {"DIFFERENT": 1, "PENDING": 3, "OPEN": 3, "UNPROVABLE": 3}
 
 
 def process(module: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:

@@ -101,7 +101,7 @@ def proven(stage: Stage, *names: str) -> None:
     stage.run(*names)
     for name in names:
         found = assert_live_equals_bounded(stage, name)
-        assert found.rows_live and not found.rows_by_bounded_runs, (name, found)
+        assert found.rows_in_table and not found.rows_by_batch_runs, (name, found)
     if "plain" in names:
         large = stage.rows("plain", "quarantine").where("_arrival.offset IS NOT NULL").select("_arrival.offset")
         fed = stage.rows("seen").where("value = 99").count()

@@ -80,7 +80,7 @@ def test_a_late_row_is_out_of_the_window_in_both_runs_and_in_the_late_view(spark
     stage.run("valid_readings", "sensor_averages")
     certificate = assert_live_equals_bounded(stage, "sensor_averages")
     averages = {r.window.start.astimezone(UTC): r.readings for r in stage.rows("sensor_averages").collect()}
-    assert averages[START] == 1 and certificate.rows_live == len(averages)
+    assert averages[START] == 1 and certificate.rows_in_table == len(averages)
     late = late_view.late_rows(stage.lake, stage.lake.catalog.table("sensor_averages")).collect()
     assert [(r.event_time.astimezone(UTC) - START).total_seconds() for r in late] == [2.0]
     assert late[0].window.end.astimezone(UTC) == START + timedelta(seconds=5)

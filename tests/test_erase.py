@@ -127,7 +127,7 @@ def test_rows_are_gone_for_good_and_everything_follows(stage):
     assert stage.rows("clicks").where("user IN ('a', 'b')").count() == 3
     assert stage.rows("clicks", "quarantine").count() == 2, "what no one can read stays"
     for name in RUNNING:
-        assert assert_live_equals_bounded(stage, name).rows_live
+        assert assert_live_equals_bounded(stage, name).rows_in_table
     assert json.loads(erase(stage, "clicks", "--where", WHERE, "--json").stdout)["follow"] == {}, "nothing is left to do"
 
     stage.feed("clicks", [at(7 * 3_600 + 60, "c")])

@@ -117,7 +117,7 @@ def test_a_state_has_a_row_for_each_key_and_sums_to_zero_at_each_version(stage_o
     with pytest.raises(RangeError, match="its live query keeps no state, or has not run yet"):
         state(stage.lake, stage.lake.catalog.table("payments_with_city"))
     found = assert_live_equals_bounded(stage, "balances")
-    assert (found.rows_live, found.rows_by_bounded_runs) == (3, 0)
+    assert (found.rows_in_table, found.rows_by_batch_runs) == (3, 0)
 
 
 def test_a_history_has_versions_and_a_row_finds_the_one_valid_then(stage_of):

@@ -213,7 +213,7 @@ def test_the_frontier_and_the_verdict_are_those_of_journal_and_ledger(running, e
     assert value(exposed, "lakehouse_table_frontier_delay_seconds", **averages) == pytest.approx(time.time() - at, abs=300)
     verdict = "lakehouse_certificate_verdict"
     assert {s[verdict]: v for s, v in exposed[verdict] if s["table"] == "sensor_averages"} == {
-        "EQUAL": 1, "DIFFERENT": 0, "PENDING": 0, "NOT_YET": 0, "UNPROVABLE": 0,
+        "EQUAL": 1, "DIFFERENT": 0, "PENDING": 0, "OPEN": 0, "UNPROVABLE": 0,
     }  # fmt: skip
     recorded = len(certificates(running.settings, catalog.load(running.settings).table("sensor_averages")))
     assert value(exposed, "lakehouse_certificates_total", verdict="EQUAL", **averages) == recorded > 0

@@ -110,13 +110,13 @@ def declared(stage: Stage, **changes: object):
 def test_each_partition_has_its_certificate_and_is_proven_once(stage):
     assert due(stage) == dict.fromkeys(HOURS, "new")
     found = prove(stage)
-    assert [(c.start.hour, c.end.hour, c.verdict, c.rows_live) for c in found] == [
+    assert [(c.start.hour, c.end.hour, c.verdict, c.rows_in_table) for c in found] == [
         (0, 1, "EQUAL", 12), (1, 2, "EQUAL", 12), (2, 3, "EQUAL", 0), (3, 4, "EQUAL", 12),
     ]  # fmt: skip
     assert due(stage) == {}, "nothing was changed"
     whole = reconciliation.summed(found)
-    assert (whole.rows_live, whole.verdict, whole.digest_live) == (36, "EQUAL", whole.digest_bounded)
-    assert whole.digest_live == str(Digest.parsed(whole.digest_live))
+    assert (whole.rows_in_table, whole.verdict, whole.digest_in_table) == (36, "EQUAL", whole.digest_recomputed)
+    assert whole.digest_in_table == str(Digest.parsed(whole.digest_in_table))
     proven = coverage.coverage(stage.lake.settings, stage.lake.catalog, sums_of(stage))
     assert (proven.partitions, proven.proven, proven.proven_now, proven.share, proven.oldest_unproven) == (4, 4, 4, 1.0, None)
     assert proven.seconds == pytest.approx(sum(c.seconds for c in found)) and proven.seconds > 0
@@ -140,9 +140,9 @@ def test_what_the_stream_goes_on_to_write_is_not_asked_for_before_it_closes(stag
 @pytest.mark.parallel
 def test_what_lies_ahead_of_the_frontier_is_not_yet(stage):
     found = reconciliation.prove(stage.lake, sums_of(stage), Range(START + timedelta(hours=3), START + timedelta(hours=6)))
-    assert [c.verdict for c in found] == ["EQUAL", "EQUAL", "NOT_YET"]
+    assert [c.verdict for c in found] == ["EQUAL", "EQUAL", "OPEN"]
     assert found[1].end == found[2].start == stage.frontier("sums") and "ahead of the frontier" in found[2].detail
-    assert reconciliation.summed(found).verdict == "NOT_YET"
+    assert reconciliation.summed(found).verdict == "OPEN"
 
 
 @pytest.mark.slow
@@ -338,13 +338,13 @@ def test_without_being_asked_only_within_limits_and_never_twice_in_vain(stage):
 @pytest.mark.parallel
 def test_a_repair_that_does_not_help_stops_with_its_evidence(stage):
     declared(stage, transformation=unsteady)
-    assert {c.cause.partition(":")[0] for c in prove(stage) if c.rows_live} == {diagnosis.NOT_DETERMINISTIC}
+    assert {c.cause.partition(":")[0] for c in prove(stage) if c.rows_in_table} == {diagnosis.NOT_DETERMINISTIC}
     (done,) = repair.run(stage.lake, "sums")
     assert (done.partition, done.verdict) == (HOURS[0], "DIFFERENT"), "it ends there"
     kept = list(repair.repairs(stage.lake.settings, sums_of(stage)))
     assert kept == [done]
     last = coverage.latest(stage.lake.settings, sums_of(stage))[HOURS[0]]
-    assert last.verdict == "DIFFERENT" and last.examples and last.rows_by_bounded_runs == 12
+    assert last.verdict == "DIFFERENT" and last.examples and last.rows_by_batch_runs == 12
 
 
 @pytest.mark.slow

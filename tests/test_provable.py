@@ -98,7 +98,7 @@ def test_a_table_without_proof_runs_and_is_shown_as_unprovable(spark, tmp_path):
     stage.advance("clicks", {"user": "a", "at": "2026-01-01T01:00:00Z", "value": 1, "share": 0.1})
     stage.run("unproven")
     certificate = reconciliation.reconcile(stage.lake, stage.lake.catalog.table("unproven"))
-    assert (certificate.verdict, certificate.rows_live) == ("UNPROVABLE", 0) and "deterministic=False" in certificate.detail
+    assert (certificate.verdict, certificate.rows_in_table) == ("UNPROVABLE", 0) and "deterministic=False" in certificate.detail
 
 
 class Clicks(KeyedProcess):

@@ -125,7 +125,7 @@ def test_history_and_stream_meet_without_a_gap_and_without_a_duplicate(stage):
     whole = Range(START, START + timedelta(hours=5))
     for name in NEW:
         found = reconciliation.prove(stage.lake, table_of(stage, name), whole)
-        verdicts = {(c.verdict, c.rows_by_bounded_runs > 0) for c in found if c.rows_live}
+        verdicts = {(c.verdict, c.rows_by_batch_runs > 0) for c in found if c.rows_in_table}
         assert {verdict for verdict, _ in verdicts} == ({"EQUAL", "PENDING"} if name == "sums" else {"EQUAL"}), (name, found)
         assert len(verdicts) > 1, f"{name}: some by a bounded run, some live"
     stage.update("sums")
@@ -170,7 +170,7 @@ def test_of_a_log_cut_to_its_last_version_stays_what_a_new_table_begins_with(sta
     goes_on(stage, "sums")
     stage.update("sums")
     found = reconciliation.prove(stage.lake, table_of(stage, "sums"), Range(START, START + timedelta(hours=5)))
-    assert {c.verdict for c in found} == {"EQUAL"} and sum(c.rows_live for c in found) > 50
+    assert {c.verdict for c in found} == {"EQUAL"} and sum(c.rows_in_table for c in found) > 50
 
 
 @pytest.mark.slow

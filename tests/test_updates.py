@@ -167,7 +167,7 @@ def test_rows_of_a_row_table_are_put_in_and_what_reads_it_follows(late):
     late.run("hourly")  # to the live run, rewritten rows are not there
     assert late.update("hourly")
     certificate = assert_live_equals_bounded(late, "hourly")
-    assert certificate.rows_by_bounded_runs
+    assert certificate.rows_by_batch_runs
 
 
 @pytest.mark.slow
@@ -224,4 +224,4 @@ def test_the_job_of_dagster_rewrites_all_that_waits(late):
     assert {("sliding_sums", "2026-01-01-00"), ("sliding_sums", "2026-01-01-03")} <= told
     for name in ("sliding_sums", "sessions"):
         certificate = assert_live_equals_bounded(late, name)
-        assert certificate.rows_by_bounded_runs, "what was late is in it"
+        assert certificate.rows_by_batch_runs, "what was late is in it"

@@ -96,7 +96,7 @@ def test_a_table_is_kept_up_beside_its_streams(stage):
     (done,) = (u for u in maintain.run(settings, catalog, "valid_readings") if u.table == "valid_readings")
     assert done.oldest > 1 and done.obsolete >= 4
     for name in TABLES[1:]:
-        assert assert_live_equals_bounded(stage, name).rows_live >= 48
+        assert assert_live_equals_bounded(stage, name).rows_in_table >= 48
 
     stage.run("sensor_trends")  # begins when the first commits of its input have gone
     stage.backfill("sensor_trends", parse_range("2026-01-01T00:00", "2026-01-01T04:00"))
@@ -397,8 +397,8 @@ def _crash_after_rows(point: str) -> None:
 def _certificate(minute: int) -> Certificate:
     at = datetime(2026, 1, 1, 0, minute, tzinfo=UTC)
     return Certificate(
-        table="sensor_averages", start=at, end=at, verdict="EQUAL", rows_live=1, rows_bounded=1, rows_by_bounded_runs=0,
-        digest_live="", digest_bounded="", frontier=at, version=1, inputs={}, fingerprint="", at=at, seconds=0.0,
+        table="sensor_averages", start=at, end=at, verdict="EQUAL", rows_in_table=1, rows_recomputed=1, rows_by_batch_runs=0,
+        digest_in_table="", digest_recomputed="", frontier=at, version=1, inputs={}, fingerprint="", at=at, seconds=0.0,
     )  # fmt: skip
 
 

@@ -101,8 +101,8 @@ def test_the_gravest_of_the_last_verdicts_of_all_ranges_is_in_force():
     assert told(("DIFFERENT", 0, 1), ("EQUAL", 0, 1)) == "EQUAL"
     assert told(("DIFFERENT", 0, 1), ("PENDING", 0, 1)) == "PENDING"
     assert told(("PENDING", 0, 1), ("DIFFERENT", 1, 2), ("EQUAL", 2, 3)) == "DIFFERENT"
-    assert told(("EQUAL", 0, 1), ("NOT_YET", 1, 2)) == "EQUAL", "it says nothing of a range"
-    assert told(("NOT_YET", 1, 2)) == "NOT_YET"
+    assert told(("EQUAL", 0, 1), ("OPEN", 1, 2)) == "EQUAL", "it says nothing of a range"
+    assert told(("OPEN", 1, 2)) == "OPEN"
 
 
 @pytest.mark.slow

@@ -74,7 +74,7 @@ def test_windows_with_an_offset_begin_at_it_and_end_before_the_next(told):
 def test_a_session_longer_than_any_context_is_whole_in_a_bounded_run(told):
     whole = held(told, "user_sessions", "long")  # three hours without a gap, and one click after
     assert [n for *_, n in whole] == [1136 - 48, 1]
-    assert assert_live_equals_bounded(told, "user_sessions", hours(2, 4)).rows_bounded == 2
+    assert assert_live_equals_bounded(told, "user_sessions", hours(2, 4)).rows_recomputed == 2
     assert told.backfill("user_sessions", hours(2, 4)).version == NOTHING, "it has these rows"
     assert held(told, "user_sessions", "long") == whole
 

@@ -28,7 +28,7 @@ from typer.core import TyperGroup
 from lakehouse.errors import LakehouseError
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts")]
-_STYLES = {"EQUAL": "green", "DIFFERENT": "bold red", "PENDING": "yellow", "NOT_YET": "yellow", "UNPROVABLE": "yellow"}
+_STYLES = {"EQUAL": "green", "DIFFERENT": "bold red", "PENDING": "yellow", "OPEN": "yellow", "UNPROVABLE": "yellow"}
 _ANY_WIDTH = 100_000
 _COLUMN = 16  # with less for each column of a table its values could not be read
 _PIPE_WIDTH = 160  # columns where no terminal says how wide it is

@@ -51,7 +51,7 @@ def noting_failure(settings: Settings, table: Table, span: Range | None) -> Iter
         why = " ".join(str(err).split("\n")[:2])[:500]
         replace_file(path, noted | {"why": f"{type(err).__name__}: {why}"})
         raise
-    _put_back(path, before if all(c.verdict == "NOT_YET" for c in found) else None)
+    _put_back(path, before if all(c.verdict == "OPEN" for c in found) else None)
 
 
 def _put_back(path: Path, before: dict | None) -> None:

@@ -136,13 +136,13 @@ def latest(
 ) -> dict[str, Certificate]:
     """The last certificate of each whole partition, from `first` on: whatever it says, or the last with that verdict.
 
-    NOT_YET is none: it says nothing of a partition.
+    OPEN is none: it says nothing of a partition.
     """
     found: dict[str, Certificate] = {}
     grain = GRAINS[table.partition_by]
     for certificate in certificates(settings, table):
         start, end = floor(max(certificate.start, first) + grain - _INSTANT, grain), floor(certificate.end, grain)
-        if certificate.verdict == "NOT_YET" or verdict not in (None, certificate.verdict) or start >= end:
+        if certificate.verdict == "OPEN" or verdict not in (None, certificate.verdict) or start >= end:
             continue
         found |= dict.fromkeys(Range(start, end).partitions(table.partition_by), certificate)
     return found

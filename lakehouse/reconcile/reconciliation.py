@@ -59,7 +59,7 @@ def prove(lake: Lake, table: Table, span: Range | None = None) -> list[Certifica
     """Recomputes `span` (default: from the first row up to the frontier) and compares it with the table.
 
     A certificate for each partition, in order; neighbours without a row on either side share one. What lies ahead of the
-    frontier is NOT_YET; of a row table's open partition only rows whose arrival the frontier has passed are compared, the
+    frontier is OPEN; of a row table's open partition only rows whose arrival the frontier has passed are compared, the
     same on both sides. The input is read as it is now, snapshots as the writers of the rows read them. Nothing is changed;
     the verdicts are recorded in `_certificates`. A state or history has no ranges: it is recomputed whole, from the record at the
     version that its last commit had read. Raises RangeError.
@@ -79,8 +79,8 @@ def _proven(lake: Lake, table: Table, span: Range | None) -> list[Certificate]:
     span = span or _whole(lake, table, ahead)
     driving = lake.catalog.driving_input(table)
     blank = Certificate(
-        table=table.name, start=span.start, end=span.end, verdict="EQUAL", rows_live=0, rows_bounded=0,
-        rows_by_bounded_runs=0, digest_live=str(EMPTY), digest_bounded=str(EMPTY), frontier=ahead,
+        table=table.name, start=span.start, end=span.end, verdict="EQUAL", rows_in_table=0, rows_recomputed=0,
+        rows_by_batch_runs=0, digest_in_table=str(EMPTY), digest_recomputed=str(EMPTY), frontier=ahead,
         version=delta_writer.version(lake.path(table)),
         inputs={"tables": {driving.name: delta_writer.version(lake.path(driving))}},
         fingerprint=table.fingerprint, at=datetime.now(UTC), seconds=0.0,
@@ -90,10 +90,10 @@ def _proven(lake: Lake, table: Table, span: Range | None) -> list[Certificate]:
         found += _behind(lake, table, Range(span.start, min(span.end, ahead)), blank)
     if span.end > ahead:
         detail = f"ahead of the frontier {ranges.text(ahead)}, where the live run is still to write"
-        found.append(replace(blank, start=max(span.start, ahead), verdict="NOT_YET", detail=detail))
+        found.append(replace(blank, start=max(span.start, ahead), verdict="OPEN", detail=detail))
     # the time it took is shared among them by their rows
-    share = (time.monotonic() - started) / sum(1 + c.rows_live + c.rows_bounded for c in found)
-    return [replace(c, seconds=share * (1 + c.rows_live + c.rows_bounded)) for c in found]
+    share = (time.monotonic() - started) / sum(1 + c.rows_in_table + c.rows_recomputed for c in found)
+    return [replace(c, seconds=share * (1 + c.rows_in_table + c.rows_recomputed)) for c in found]
 
 
 def _kept(lake: Lake, table: Table, span: Range | None, started: float) -> Certificate:
@@ -111,8 +111,8 @@ def _kept(lake: Lake, table: Table, span: Range | None, started: float) -> Certi
     ours, theirs = digest(actual), digest(expected)
     first = compute.first(lake, table) or last.frontier
     found = Certificate(
-        table=table.name, start=min(first, last.frontier), end=last.frontier, verdict="EQUAL", rows_live=ours.rows,
-        rows_bounded=theirs.rows, rows_by_bounded_runs=0, digest_live=str(ours), digest_bounded=str(theirs),
+        table=table.name, start=min(first, last.frontier), end=last.frontier, verdict="EQUAL", rows_in_table=ours.rows,
+        rows_recomputed=theirs.rows, rows_by_batch_runs=0, digest_in_table=str(ours), digest_recomputed=str(theirs),
         frontier=last.frontier, version=last.version, fingerprint=table.fingerprint, at=datetime.now(UTC),
         inputs={"tables": {record.name: read}, "snapshots": last.inputs["snapshots"]}, seconds=time.monotonic() - started,
     )  # fmt: skip
@@ -131,8 +131,8 @@ def summed(found: Sequence[Certificate]) -> Certificate:
     """One certificate for neighbouring ranges: counts and digests are those of all rows together."""
     verdict = min((c.verdict for c in found), key=GRAVEST.index)
     gravest = [c for c in found if c.verdict == verdict]
-    counts = ("rows_live", "rows_bounded", "rows_by_bounded_runs", "missing", "extra", "changed", "seconds")
-    digests = ("digest_live", "digest_bounded")
+    counts = ("rows_in_table", "rows_recomputed", "rows_by_batch_runs", "missing", "extra", "changed", "seconds")
+    digests = ("digest_in_table", "digest_recomputed")
     return replace(
         found[-1], start=found[0].start, verdict=verdict, inputs=gravest[0].inputs,
         **{name: sum(getattr(c, name) for c in found) for name in counts},
@@ -210,8 +210,8 @@ def _certificate(sides: _Sides, span: Range, key: str, blank: Certificate, **jud
     """Of the partition `key`, or ("") of neighbours without a row; EQUAL unless `judged` otherwise."""
     ours, theirs = sides.ours.get(key, EMPTY), sides.theirs.get(key, EMPTY)
     return replace(
-        blank, start=span.start, end=span.end, inputs=sides.inputs, rows_live=ours.rows, rows_bounded=theirs.rows,
-        rows_by_bounded_runs=sides.by_bounded.get(key, 0), digest_live=str(ours), digest_bounded=str(theirs), **judged,
+        blank, start=span.start, end=span.end, inputs=sides.inputs, rows_in_table=ours.rows, rows_recomputed=theirs.rows,
+        rows_by_batch_runs=sides.by_bounded.get(key, 0), digest_in_table=str(ours), digest_recomputed=str(theirs), **judged,
     )  # fmt: skip
 
 

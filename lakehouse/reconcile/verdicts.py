@@ -8,7 +8,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage.certificates import Verdict
 from lakehouse.storage.commits import LEDGER
 
-GRAVEST: tuple[Verdict, ...] = ("DIFFERENT", "PENDING", "UNPROVABLE", "NOT_YET", "EQUAL")
+GRAVEST: tuple[Verdict, ...] = ("DIFFERENT", "PENDING", "UNPROVABLE", "OPEN", "EQUAL")
 Span = tuple[datetime, datetime]  # [start, end) as it was recorded
 _COUNTS = ["missing", "extra", "changed"]
 _COLUMNS = ["table", "start", "end", "verdict", "at", *_COUNTS]
@@ -31,7 +31,7 @@ class Proofs:
     proven_until: datetime | None = None  # the latest end of a range that was EQUAL
     different: dict[Span, Found] = field(default_factory=dict)  # and not EQUAL since
     counts: Counter[str] = field(default_factory=Counter)  # by verdict
-    doubtful: dict[Span, Verdict] = field(default_factory=dict)  # ranges whose last verdict is not EQUAL; NOT_YET is none
+    doubtful: dict[Span, Verdict] = field(default_factory=dict)  # ranges whose last verdict is not EQUAL; OPEN is none
 
     @property
     def in_force(self) -> Verdict | None:
@@ -44,7 +44,7 @@ class Proofs:
         """One more, not older than those before."""
         self.at, self.verdict = at, verdict
         self.counts[verdict] += 1
-        if verdict != "NOT_YET":
+        if verdict != "OPEN":
             self.doubtful = {left: each for s, each in self.doubtful.items() for left in _outside(s, span)}
             self.doubtful |= {span: verdict} if verdict != "EQUAL" else {}
         if verdict == "DIFFERENT":

@@ -11,7 +11,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage import ledger
 from lakehouse.storage.commits import LEDGER, encoded
 
-Verdict = Literal["EQUAL", "DIFFERENT", "PENDING", "NOT_YET", "UNPROVABLE"]
+Verdict = Literal["EQUAL", "DIFFERENT", "PENDING", "OPEN", "UNPROVABLE"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,11 @@ class Certificate:
     start: datetime
     end: datetime
     verdict: Verdict
-    rows_live: int
-    rows_bounded: int
-    rows_by_bounded_runs: int  # rows of the range that a bounded run wrote: they prove nothing about the stream
-    digest_live: str
-    digest_bounded: str
+    rows_in_table: int
+    rows_recomputed: int
+    rows_by_batch_runs: int  # rows of the range that a bounded run wrote: they prove nothing about the stream
+    digest_in_table: str
+    digest_recomputed: str
     frontier: datetime | None
     version: int
     inputs: Mapping[str, object]

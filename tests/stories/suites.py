@@ -151,7 +151,7 @@ def _agreeing(stage: Stage, table: Table) -> int:
     assert certificate.verdict == "EQUAL", f"{table.name} {certificate.verdict}: {certificate.detail}\n{shown}"
     if not table.keeps and table.late != "update":
         assert_counts_add_up(stage, table)
-    return certificate.rows_bounded
+    return certificate.rows_recomputed
 
 
 def assert_every_offset_is_there_once(stage: Stage, ingest: str) -> None:
