@@ -22,9 +22,9 @@ def build(settings: Settings) -> dg.Definitions:
             upkeep.maintain,
         ],
         schedules=[
-            proving.reconcile_closed(settings, known),
-            proving.repair_different(settings, known),
-            schedules.update_closed(settings, known),
+            proving.reconcile_closed_partitions(settings, known),
+            proving.repair_differences(settings, known),
+            schedules.merge_late_rows(settings, known),
             upkeep.maintain_hourly,
             *scheduled.schedules(settings, known),
         ],

@@ -12,12 +12,12 @@ from streaming_jobs import notices, notifications
 from streaming_jobs.notifications import Notice
 
 
-def tell_hooks(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
+def send_notifications(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
     """Without a cursor: what was told stands beside the tables, for `lakehouse supervise` may tell, too."""
     verdicts = Verdicts(settings)
 
     @dg.sensor(
-        name="tell_hooks",
+        name="send_notifications",
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Tells LAKEHOUSE_HOOK_COMMAND and LAKEHOUSE_HOOK_URL what went wrong, each thing once.",

@@ -87,8 +87,8 @@ def of_outcome(commit: Commit | None) -> Metadata:
 
 def of_partition(found: Stored, aside: Mapping[str, int]) -> Metadata:
     """What one partition holds, who wrote it, and what it has put aside, by reason: a plot each over the partitions."""
-    kept = {f"put_aside: {reason}": rows for reason, rows in Counter(aside).most_common(_REASONS)}
-    counts = {"rows": found.rows, "rows_put_aside": sum(aside.values())} | kept
+    kept = {f"quarantined: {reason}": rows for reason, rows in Counter(aside).most_common(_REASONS)}
+    counts = {"rows": found.rows, "rows_quarantined": sum(aside.values())} | kept
     return {name: dg.MetadataValue.int(n) for name, n in counts.items()} | {"origin": dg.MetadataValue.text(found.origin)}
 
 

@@ -58,11 +58,11 @@ def reconcile() -> None:
     reconcile_ranges()
 
 
-def reconcile_closed(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
+def reconcile_closed_partitions(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
     """Hourly, one run for all that is to be proven, if there is anything."""
 
     @dg.schedule(
-        name="reconcile_closed",
+        name="reconcile_closed_partitions",
         cron_schedule="10 * * * *",  # the partition before has closed by then
         execution_timezone="UTC",
         job=reconcile,
@@ -130,11 +130,11 @@ def repair() -> None:
     repair_table()
 
 
-def repair_different(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
+def repair_differences(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
     """Hourly, a run for each table that has something to be repaired which LAKEHOUSE_REPAIR allows."""
 
     @dg.schedule(
-        name="repair_different",
+        name="repair_differences",
         cron_schedule="25 * * * *",  # after the proof
         execution_timezone="UTC",
         job=repair,

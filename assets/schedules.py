@@ -65,7 +65,7 @@ class Record(dg.Config):
 
 
 @dg.op(pool=BOUNDED)
-def put_in(config: Record, lakehouse: Lakehouse) -> dg.Output[int]:
+def replay_quarantine(config: Record, lakehouse: Lakehouse) -> dg.Output[int]:
     """Judges again what the ingest table has quarantined, puts in what is good now, and has what reads it follow."""
     from batch_jobs import reinject as job
 
@@ -78,14 +78,14 @@ def put_in(config: Record, lakehouse: Lakehouse) -> dg.Output[int]:
 
 @dg.job(description="Puts in what an ingest table has quarantined and what is good by its present declaration.")
 def reinject() -> None:
-    put_in()
+    replay_quarantine()
 
 
-def update_closed(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
+def merge_late_rows(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
     """Every ten minutes, a run if a closed partition waits for late rows; asked of journals, without Spark."""
 
     @dg.schedule(
-        name="update_closed",
+        name="merge_late_rows",
         cron_schedule="*/10 * * * *",
         execution_timezone="UTC",
         job=update,

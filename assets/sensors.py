@@ -31,10 +31,10 @@ _LOOK_BACK = timedelta(hours=1)  # of a record's journal, when Dagster was away
 def sensors(settings: Settings, catalog: Catalog) -> list[dg.SensorDefinition]:
     return [
         closed_partitions(settings, catalog),
-        written_tables(settings, catalog),
+        report_written_tables(settings, catalog),
         streaming_job_states(settings, catalog),
         supervise_streaming_jobs(settings, catalog),
-        hooks.tell_hooks(settings, catalog),
+        hooks.send_notifications(settings, catalog),
         automation.sensor(),
     ]
 
@@ -86,14 +86,14 @@ def _closings(
     return events
 
 
-def written_tables(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
+def report_written_tables(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
     """What was written and no run of Dagster's has told: by streams into records, by runs from the command line.
 
     Cursor: the instant of the last commit told, by table.
     """
 
     @dg.sensor(
-        name="written_tables",
+        name="report_written_tables",
         minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Reports how ingest tables grow, minute by minute, and what was replaced by runs that Dagster did not start.",

@@ -278,7 +278,7 @@ def test_a_tick_tells_a_bounded_number_of_partitions(settings, instance, monkeyp
 
 
 def writings(settings: Settings, instance: dg.DagsterInstance, cursor: str | None = None) -> dg.SensorResult:
-    sensor = sensors.written_tables(settings, catalog.load(settings))
+    sensor = sensors.report_written_tables(settings, catalog.load(settings))
     return sensor.evaluate_tick(dg.build_sensor_context(instance, cursor=cursor))
 
 
@@ -312,7 +312,7 @@ def test_a_bounded_run_of_dagsters_own_is_not_told_again(own, spark, instance):
 
 
 def test_the_schedule_asks_for_what_is_not_certified(own, spark):
-    schedule = proving.reconcile_closed(own, catalog.load(own))
+    schedule = proving.reconcile_closed_partitions(own, catalog.load(own))
 
     def asked() -> list[tuple[str, str, str]]:
         tick = schedule.evaluate_tick(dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC)))
@@ -404,7 +404,7 @@ def test_what_differs_is_repaired_as_far_as_it_is_allowed_and_the_coverage_is_ob
 
     def asked(settings: Settings):
         tick = dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC))
-        return proving.repair_different(settings, loaded).evaluate_tick(tick)
+        return proving.repair_differences(settings, loaded).evaluate_tick(tick)
 
     assert not asked(own).run_requests and "nothing that differs" in asked(own).skip_message
     monkeypatch.setenv("LAKEHOUSE_REPAIR", "sensor_averages=partitions 1, rows 100000")  # a run reads it where it is

@@ -86,7 +86,7 @@ class Lakehouse:
     def tell(self, *, crash: bool = False) -> list[dg.AssetMaterialization]:
         """A tick of the sensors; after a crash their cursors are not stored."""
         told = []
-        for make in (sensors.closed_partitions, sensors.written_tables):
+        for make in (sensors.closed_partitions, sensors.report_written_tables):
             sensor = make(self.settings, self.catalog)
             tick = sensor.evaluate_tick(dg.build_sensor_context(self.instance, cursor=self.cursors.get(sensor.name)))
             told += tick.asset_events

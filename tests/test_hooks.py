@@ -25,7 +25,7 @@ from dagster._core.loader import LoadingContextForTest
 from dagster._daemon.freshness import FreshnessDaemon
 
 from assets import definitions
-from assets.hooks import tell_hooks
+from assets.hooks import send_notifications
 from lakehouse.declare import catalog
 from lakehouse.settings import Settings, to_environment
 from lakehouse.storage.certificates import Certificate, certify
@@ -185,7 +185,7 @@ def test_the_sensor_tells_of_jobs_verdicts_and_stale_tables_within_a_second(tmp_
     progress.write(settings, JobStatus("sensors", 1, 0.0, 0, 0.0, "degraded", progress.now(), progress.now(), (query,)))
     found = Certificate("sensor_averages", *HOUR, "DIFFERENT", 2, 1, 0, "", "", None, 1, {}, "", now, 0.1, extra=1)
     certify(settings, [found])
-    sensor = tell_hooks(settings, catalog.load(settings))
+    sensor = send_notifications(settings, catalog.load(settings))
     with dg.DagsterInstance.ephemeral() as instance:
         fails(settings, instance, monkeypatch)
 
@@ -212,13 +212,13 @@ def test_the_sensor_goes_on_when_a_hook_fails(tmp_path):
     settings = Settings(root=tmp_path, tables=SENSORS, hook_command="false")
     desired.note(settings, "sensors", Event(progress.now(), "broken", "given up"))
     with dg.DagsterInstance.ephemeral() as instance:
-        tick = tell_hooks(settings, catalog.load(settings)).evaluate_tick(dg.build_sensor_context(instance))
+        tick = send_notifications(settings, catalog.load(settings)).evaluate_tick(dg.build_sensor_context(instance))
     assert "hook_command not told of 'job_given_up sensors" in tick.skip_message
 
 
 def test_the_sensor_says_that_no_hook_is_set(tmp_path):
     settings = Settings(root=tmp_path, tables=SENSORS)
-    tick = tell_hooks(settings, catalog.load(settings)).evaluate_tick(dg.build_sensor_context())
+    tick = send_notifications(settings, catalog.load(settings)).evaluate_tick(dg.build_sensor_context())
     assert "LAKEHOUSE_HOOK_URL" in tick.skip_message
 
 

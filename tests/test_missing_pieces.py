@@ -286,7 +286,7 @@ def test_a_table_with_rows_and_without_a_journal_is_not_called_proven_nor_empty(
     averages = lake.catalog.table(AVERAGES)
     reconciliation.prove(lake, averages, Range(DAY, DAY + timedelta(hours=3)))
     reconciliation.prove(lake, lake.catalog.table(VALID), Range(DAY, DAY + timedelta(hours=3)))
-    schedule = proving.reconcile_closed(lake.settings, lake.catalog)
+    schedule = proving.reconcile_closed_partitions(lake.settings, lake.catalog)
 
     def skipped() -> str:
         return schedule.evaluate_tick(dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC))).skip_message

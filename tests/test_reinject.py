@@ -167,13 +167,13 @@ def test_the_command_tells_what_stays_aside_and_a_derived_table_is_refused(stage
     aside = coverage.reasons(stage.lake.settings, stage.lake.catalog.table("readings"), ["2026-01-02-00", "2026-01-03-00"])
     assert aside == {"2026-01-02-00": told["bad"], "2026-01-03-00": {}}
     shown = of_partition(coverage.Stored(7), aside["2026-01-02-00"])
-    assert shown["rows_put_aside"].value == sum(told["bad"].values())
-    assert shown["put_aside: not a JSON object of the declared types"].value == 1
+    assert shown["rows_quarantined"].value == sum(told["bad"].values())
+    assert shown["quarantined: not a JSON object of the declared types"].value == 1
     assert told["rows"] == 0 and told["bad"]["not a JSON object of the declared types"] == 1
     job = definitions.build(stage.lake.settings).resolve_job_def("reinject")
     with dg.DagsterInstance.ephemeral() as instance:
-        done = job.execute_in_process({"ops": {"put_in": {"config": {"table": "readings"}}}}, instance=instance)
-    assert done.output_for_node("put_in") == 0
+        done = job.execute_in_process({"ops": {"replay_quarantine": {"config": {"table": "readings"}}}}, instance=instance)
+    assert done.output_for_node("replay_quarantine") == 0
     (output,) = [e.step_output_data for e in done.all_events if e.is_successful_output]
     assert output.metadata["stay aside"].value == told["bad"] and output.metadata["waiting"].value == told["waiting"]
     with pytest.raises(RangeError, match="a backfill judges it again"):

@@ -164,12 +164,12 @@ def test_the_location_loads_without_error(ui):
     assert {"start_sensors", "stop_sensors", "restart_sensors", "reconcile", "repair", "update", "maintain"} <= jobs
     schedules, sensors = repository["schedules"], repository["sensors"]
     assert {s["name"]: s["scheduleState"]["status"] for s in schedules} == dict.fromkeys(
-        ("reconcile_closed", "repair_different", "update_closed", "maintain_hourly"), "RUNNING"
+        ("reconcile_closed_partitions", "repair_differences", "merge_late_rows", "maintain_hourly"), "RUNNING"
     )
     assert {s["name"]: s["sensorState"]["status"] for s in sensors} == dict.fromkeys(
         (
-            "closed_partitions", "written_tables", "streaming_job_states", "supervise_streaming_jobs", "tell_hooks",
-            "automation",
+            "closed_partitions", "report_written_tables", "streaming_job_states", "supervise_streaming_jobs",
+            "send_notifications", "automation",
         ),
         "RUNNING",
     )  # fmt: skip

@@ -100,7 +100,7 @@ def test_what_waits_for_an_update_is_pending_and_the_rest_is_compared(late):
 
 
 def test_schedule_and_command_see_what_waits(late):
-    schedule = schedules.update_closed(late.lake.settings, late.lake.catalog)
+    schedule = schedules.merge_late_rows(late.lake.settings, late.lake.catalog)
 
     def asked():
         return schedule.evaluate_tick(dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC)))

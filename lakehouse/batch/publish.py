@@ -165,8 +165,8 @@ def _found(lake: Lake, table: Table, computed: Computed, partitions: list[str], 
     aside = frozenset(lake.lost(table, partitions, side="quarantine"))
     # two passes over bad rows are paid for only when there is something to put aside or to take away
     if any(each["bad"] for each in counts.values()) or delta_writer.holds(lake.path(table, "quarantine"), partitions):
-        put_aside = _stored(lake, table, "quarantine", partitions)
-        aside |= _differing(*digests_by((bad, F.col(PARTITION)), (put_aside, F.col(PARTITION))), partitions)
+        quarantined_rows = _stored(lake, table, "quarantine", partitions)
+        aside |= _differing(*digests_by((bad, F.col(PARTITION)), (quarantined_rows, F.col(PARTITION))), partitions)
     differ = _differing(wanted, there, partitions) | frozenset(lake.lost(table, partitions))
     return _Found(rows, bad, counts, differ, aside)
 

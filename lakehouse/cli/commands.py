@@ -181,7 +181,7 @@ def quarantine(
     from lakehouse.cli import query as engine
 
     settings, catalog = _lakehouse()
-    if not catalog.puts_aside(chosen := catalog.table(table)):
+    if not catalog.has_quarantine(chosen := catalog.table(table)):
         raise RangeError(f"table={table}: a {catalog.kind(chosen)} table is whole or not at all, so it quarantines no rows")
     _note_lost(settings, catalog, table)
     text = reason.replace("'", "''")

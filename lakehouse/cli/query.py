@@ -41,7 +41,7 @@ def names(settings: Settings, catalog: Catalog) -> dict[str, Path]:
 
 def _paths(settings: Settings, catalog: Catalog) -> dict[str, Path]:
     paths = {t.name: table_path(settings, t) for t in catalog}
-    asides = [t for t in catalog if catalog.puts_aside(t)]
+    asides = [t for t in catalog if catalog.has_quarantine(t)]
     paths |= {f"{t.name}__quarantine": table_path(settings, t, "quarantine") for t in asides}
     paths |= {f"{t.name}__early": table_path(settings, t, "early") for t in catalog if t.early_results}
     return paths | {name: settings.root / commits.LEDGER / name for name in (_COMMITS, "_certificates")}

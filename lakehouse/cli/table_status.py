@@ -132,7 +132,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, object]:
         "duplicates": str(table.deduplicate or ""),
         "keys": list(table.keys),
         "late": table.late if catalog.is_derived(table) else "",
-        "partitions": table.partition_by if catalog.puts_aside(table) else "",
+        "partitions": table.partition_by if catalog.has_quarantine(table) else "",
         "tolerance": table.tolerance or "",
         "metrics": list(table.metrics),
         "expectations": [str(e) for e in table.expectations],

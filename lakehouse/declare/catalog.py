@@ -60,7 +60,7 @@ class Catalog:
         """Whether it has ranges of event time that bounded runs may compute: windows or rows, no record or snapshot."""
         return self.kind(table) in ("row", "window")
 
-    def puts_aside(self, table: Table) -> bool:
+    def has_quarantine(self, table: Table) -> bool:
         """Whether it has partitions, and a quarantine beside it; snapshots, states and histories have neither."""
         return self.kind(table) in ("ingest", "row", "window")
 
@@ -265,7 +265,7 @@ def _check(catalog: Catalog, table: Table) -> None:
         raise DeclarationError(f"{where}, early_results={table.early_results}: rows of no window are final at once; remove it")
     if table.window is not None and not driving:
         raise DeclarationError(f"{where}: a window needs an input with event time; {table.inputs} has none")
-    if table.stale_after and (not catalog.puts_aside(table) or table.stale_after < SOONEST_STALE):
+    if table.stale_after and (not catalog.has_quarantine(table) or table.stale_after < SOONEST_STALE):
         raise DeclarationError(
             f"{where}, stale_after={table.stale_after}: at least {SOONEST_STALE}, and not of a {kind} table, which may stay as "
             "it is; wait longer or remove it"

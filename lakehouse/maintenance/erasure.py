@@ -19,7 +19,7 @@ from lakehouse.declare.columns import ARRIVAL, INGESTION, PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError, RangeError
 from lakehouse.maintenance import propagate, upkeep
-from lakehouse.maintenance.quarantine import of_other_topics, put_aside
+from lakehouse.maintenance.quarantine import of_other_topics, quarantined_rows
 from lakehouse.maintenance.upkeep import Place
 from lakehouse.ranges import Range, partition_range, text
 from lakehouse.storage import delta_log, delta_writer
@@ -88,7 +88,7 @@ def erase(lake: Lake, record: Table, where: str) -> Erasure:
 
 def _put_aside(lake: Lake, record: Table, where: str) -> tuple[DataFrame, int]:
     """The rows put aside that meet the condition as far as their value can be decoded: partition and position of each."""
-    rows = put_aside(lake, record, judged=False)
+    rows = quarantined_rows(lake, record, judged=False)
     known = [F.col(c).cast("string") for c in rows.columns if not c.startswith("_") and c != INGESTION]
     undecoded = rows.where(F.coalesce(*known).isNull()).count() + sum(of_other_topics(lake, record).values())
     position = (F.col(f"{ARRIVAL}.{name}").alias(name) for name in _POSITION)

@@ -10,7 +10,7 @@ from lakehouse.storage.lake import Lake
 from lakehouse.transform import plan
 
 
-def put_aside(lake: Lake, record: Table, *, judged: bool = True) -> DataFrame:
+def quarantined_rows(lake: Lake, record: Table, *, judged: bool = True) -> DataFrame:
     """The rows of the quarantine by the present declaration: the record's columns, the reason, `_arrival`, `_partition`.
 
     Of a record's own timestamp, by which event times too far ahead are found, the time of arrival takes the place. With

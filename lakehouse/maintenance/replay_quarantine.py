@@ -19,7 +19,7 @@ from lakehouse.declare.columns import ARRIVAL, ORIGIN, PARTITION, REASON
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.maintenance import propagate
-from lakehouse.maintenance.quarantine import of_other_topics, put_aside
+from lakehouse.maintenance.quarantine import of_other_topics, quarantined_rows
 from lakehouse.ranges import EPOCH, Range
 from lakehouse.storage import delta_writer
 from lakehouse.storage.journal import frontier
@@ -69,7 +69,7 @@ def _judged(lake: Lake, record: Table) -> DataFrame:
         raise RangeError(
             f"table={record.name}: what a {kind} table quarantines is computed from its input; a backfill judges it again"
         )
-    return put_aside(lake, record).withColumn(ORIGIN, F.lit("bounded"))
+    return quarantined_rows(lake, record).withColumn(ORIGIN, F.lit("bounded"))
 
 
 def _taken(lake: Lake, record: Table) -> Column:

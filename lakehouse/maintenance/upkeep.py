@@ -66,11 +66,11 @@ def places(settings: Settings, catalog: Catalog, table: Table) -> list[Place]:
     ahead = datetime.now(UTC) if kind == "ingest" else frontier(settings, table) or EPOCH
 
     def closed(partition: str) -> bool:
-        return catalog.puts_aside(table) and partition_range(partition, table.partition_by).end <= ahead
+        return catalog.has_quarantine(table) and partition_range(partition, table.partition_by).end <= ahead
 
     path = table_path(settings, table)
     found = [Place(table.name, path, closed, needed(settings, catalog, table), _wished(settings, catalog, table))]
-    if catalog.puts_aside(table):
+    if catalog.has_quarantine(table):
         found.append(Place(f"{table.name}__quarantine", table_path(settings, table, "quarantine"), closed, {}))
     return [place for place in found if (place.path / "_delta_log").is_dir()]
 
@@ -126,7 +126,7 @@ def _wished(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int
         found["a bounded run that was killed"] = killed["before"]
     path, ahead = table_path(settings, table), frontier(settings, table)
     many = delta_log.latest(path) - delta_log.oldest(path) >= settings.versions
-    if many and ahead and catalog.puts_aside(table):
+    if many and ahead and catalog.has_quarantine(table):
         grain = "day" if any(t.partition_by == "day" for t in readers) else table.partition_by
         found["a table yet to be declared"] = _reaching(catalog, table, path, floor(ahead, GRAINS[grain]))
     return found

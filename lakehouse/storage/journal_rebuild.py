@@ -141,7 +141,7 @@ def _utc(moment: datetime) -> datetime:
 
 def _quarantined(settings: Settings, catalog: Catalog, table: Table, noted: dict) -> int:
     """Rows that the micro-batch put aside: its commit of that name in the side table."""
-    if not catalog.puts_aside(table):
+    if not catalog.has_quarantine(table):
         return 0
     log = table_path(settings, table, "quarantine") / "_delta_log"
     for path in sorted(log.glob("*.json"), reverse=True):

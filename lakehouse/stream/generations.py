@@ -221,7 +221,7 @@ def _begun_behind(lake: Lake, table: Table) -> list[str]:
 def _put_back_aside(lake: Lake, table: Table, standing: Standing) -> None:
     """The quarantine as it was at the table's last commit: what was put aside later is judged again."""
     path = table_path(lake.settings, table, "quarantine")
-    if not lake.catalog.puts_aside(table) or not (path / "_delta_log").is_dir():
+    if not lake.catalog.has_quarantine(table) or not (path / "_delta_log").is_dir():
         return
     first = checkpoints.first_after(path, table, standing.number)
     if first is None:

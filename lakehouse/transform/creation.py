@@ -34,7 +34,7 @@ def create(lake: Lake, table: Table) -> None:
     """
     declared = plan.stored_schema(lake, table)
     plan.check(lake, table)
-    partitioned = lake.catalog.puts_aside(table)
+    partitioned = lake.catalog.has_quarantine(table)
     if partitioned:
         _say_if_gone(lake, table)
     _create(lake.path(table), declared, partitioned, _searched(lake, table), _KEYED if table.keeps else _PROPERTIES)
@@ -67,7 +67,7 @@ def _say_if_gone(lake: Lake, table: Table) -> None:
 def _searched(lake: Lake, table: Table) -> str:
     """The columns whose least and greatest value each file records; each costs CPU for every row."""
     kind = lake.catalog.kind(table)
-    if not lake.catalog.puts_aside(table):
+    if not lake.catalog.has_quarantine(table):
         return ""
     # by the origin Dagster tells who wrote a partition; a record has one writer only
     instant = WINDOW if kind == "window" else lake.catalog.event_time(table)
