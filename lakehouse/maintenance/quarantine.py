@@ -44,7 +44,7 @@ def of_other_topics(lake: Lake, record: Table) -> dict[str, int]:
 def _quarantine(lake: Lake, record: Table) -> DataFrame:
     if not (lake.path(record, "quarantine") / "_delta_log").is_dir():
         raise RangeError(
-            f"table={record.name}, quarantine={lake.path(record, 'quarantine')}: it is not there, and with it the rows that were "
-            "put aside; restore the folder, or start the job of the table, which makes an empty one"
+            f"table={record.name}, quarantine={lake.path(record, 'quarantine')}: it is not there, and with it the quarantined "
+            "rows; restore the folder, or start the job of the table, which makes an empty one"
         )
     return lake.read(record, side="quarantine")
