@@ -90,7 +90,7 @@ def test_a_record_without_event_time_is_refused():
     def untimed(topic):
         return topic
 
-    with pytest.raises(DeclarationError, match="a record needs event_time"):
+    with pytest.raises(DeclarationError, match="an ingest table needs event_time"):
         declared(untimed=untimed)
 
 
@@ -99,7 +99,7 @@ def test_a_window_over_a_record_itself_is_refused():
     def windowed(topic):
         return topic
 
-    with pytest.raises(DeclarationError, match="a record keeps every row"):
+    with pytest.raises(DeclarationError, match="an ingest table keeps every row"):
         declared(windowed=windowed)
 
 
@@ -112,7 +112,7 @@ def test_two_inputs_with_event_time_are_refused_with_the_ways_to_join():
     def both(things, others):
         return things
 
-    with pytest.raises(DeclarationError, match=r"one input with event time; unite topics in a record .* context=around"):
+    with pytest.raises(DeclarationError, match=r"one input with event time; unite topics in an ingest table .* context=around"):
         declared(others=others, both=both)
 
 

@@ -148,7 +148,7 @@ def test_the_histogram_of_lateness_counts_every_row_of_the_record_once(run, fill
     [
         ("tables sensor_averagez", "did you mean sensor_averages"),
         ("quarantine nothing", "no module declares it"),
-        ("late sensor_readings", "a record keeps every row"),
+        ("late sensor_readings", "an ingest table keeps every row"),
         ("lateness sensor_averagez", "did you mean sensor_averages"),
         ("query SELECT", "sql='SELECT'"),
     ],

@@ -254,13 +254,13 @@ def test_what_a_state_or_history_cannot_be_is_refused(spark, tmp_path):
     def kept(happened):
         return happened.groupBy("kind", "person").count().groupBy("kind").count()
 
-    with pytest.raises(DeclarationError, match="operators=Aggregate, Aggregate: a state is one aggregation"):
+    with pytest.raises(DeclarationError, match="operators=Aggregate, Aggregate: a keyed table is one aggregation"):
         Stage(spark, tmp_path, declared(kept, keeps="latest", keys=["kind"]))
 
     def kept(cities):
         return cities.groupBy("city").count()
 
-    with pytest.raises(DeclarationError, match="it is computed from every row of one record"):
+    with pytest.raises(DeclarationError, match="it is computed from every row of one ingest table"):
         catalog_of([declared(kept, keeps="latest", keys=["city"])])
 
     def kept(happened, cities):
@@ -280,7 +280,7 @@ def test_what_a_state_or_history_cannot_be_is_refused(spark, tmp_path):
 
     payments.__module__ = "made"
     other.payments = table(layer="bronze", event_time="at")(payments)
-    with pytest.raises(DeclarationError, match="input=cities: it is of another record"):
+    with pytest.raises(DeclarationError, match="input=cities: it is of another ingest table"):
         catalog_of([other])
 
 

@@ -181,7 +181,7 @@ def chosen(clicks):
 @pytest.mark.parametrize(
     "function, given, told",
     [
-        (itself, {"keeps": "latest", "keys": ["ad_id"]}, "operators=Aggregate, Join: a state is one aggregation of the"),
+        (itself, {"keeps": "latest", "keys": ["ad_id"]}, "operators=Aggregate, Join: a keyed table is one aggregation of the"),
         (ranked, {"keeps": "latest", "keys": ["ad_id"]}, "_arrival belongs to a single row, and a keyed table has .* each ad_id"),
         (ranked, {"window": tumbling("1 minute")}, "_arrival belongs to a single row, and a window table has .* each window"),
         (grouped, {}, "operators=Aggregate: a row table has a row for each .*; .* declare a window and .*, or keeps='latest'"),

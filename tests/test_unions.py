@@ -110,8 +110,8 @@ def test_each_topic_has_its_own_rules_and_a_bad_row_names_its_topic(stage_of):
     [
         (lambda a, b: a, "inputs=second: an ingest table keeps every row that it reads; add it"),
         (lambda a, b: a.unionByName(a), "inputs=second: an ingest table keeps every row that it reads; add it"),
-        (lambda a, b: a.unionByName(b).unionByName(b), "operators=.*: a record keeps every row"),
-        (lambda a, b: a.union(b).distinct(), "operators=Deduplicate: a record keeps every row"),
+        (lambda a, b: a.unionByName(b).unionByName(b), "operators=.*: an ingest table keeps every row"),
+        (lambda a, b: a.union(b).distinct(), "operators=Deduplicate: an ingest table keeps every row"),
     ],
     ids=["one left out", "one twice instead", "one twice", "distinct"],
 )
@@ -140,7 +140,7 @@ def test_a_record_does_not_read_one_topic_twice_nor_files(spark, tmp_path):
 
     with pytest.raises(DeclarationError, match="two of them are one topic; each row would be there twice"):
         Stage(spark, tmp_path, module(united, first=kafka("one", schema=AT), second=kafka("one", schema=AT)))
-    with pytest.raises(DeclarationError, match="a record reads topics alone"):
+    with pytest.raises(DeclarationError, match="an ingest table reads topics alone"):
         Stage(spark, tmp_path, module(united, first=kafka("one", schema=AT), second=files("x.csv", schema=AT)))
 
 
@@ -168,7 +168,7 @@ def test_two_real_topics_fill_one_record_exactly_once(spark, tmp_path):
         stage.run("purchase_counts")
         assert_live_equals_bounded(stage, "purchase_counts")
         fewer = replace(record, inputs=("web_topic",))
-        with pytest.raises(DeclarationError, match="topics=web: its checkpoint was made with tills, web, and a record keeps"):
+        with pytest.raises(DeclarationError, match="topics=web: its checkpoint was made with tills, web, and an ingest table keeps"):
             queries.start(fewer_topics(stage.lake, fewer), fewer)
     finally:
         kafka_broker.stop(settings)
