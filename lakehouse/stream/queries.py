@@ -65,7 +65,7 @@ def start(
     for name, version in pinned_states(lake, table, run.pinned).items():
         told = (
             f"table={table.name}, input={name}: read as of {version}, until the job is started again; a table that is to follow "
-            "changes reads a history, as of the event time"
+            "changes reads a versioned table, as of the event time"
         )
         print(told, file=sys.stderr, flush=True)
     how = {"available_now": available_now, "pace": lake.pace(table)}
