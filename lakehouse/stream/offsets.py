@@ -126,13 +126,19 @@ def _listed(client, partitions: Mapping[str, Sequence[int]], spec, options: Mapp
     found: dict[str, dict[str, int]] = {topic: {} for topic in partitions}
     deadline = time.monotonic() + _WITHIN
     while wanted:
+        late = time.monotonic() > deadline
         for at, future in client.list_offsets(wanted, request_timeout=_WITHIN, **options).items():
             try:
-                found[at.topic][str(at.partition)] = future.result().offset
-                wanted = {each: spec for each in wanted if each != at}
+                offset = future.result().offset
             except KafkaException as err:
-                if err.args[0].code() not in _NO_LEADER_YET or time.monotonic() > deadline:
+                if err.args[0].code() not in _NO_LEADER_YET or late:
                     raise _unanswered(at.topic, "tell its offsets", err.args[0].str()) from err
+                continue
+            if offset >= 0:
+                found[at.topic][str(at.partition)] = offset
+                wanted = {each: spec for each in wanted if each != at}
+            elif late:  # as of a broker that goes away
+                raise _unanswered(at.topic, "tell its offsets", f"of partition {at.partition} it told {offset}")
         if wanted:
             time.sleep(_AGAIN)
     return found
