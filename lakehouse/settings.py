@@ -243,7 +243,8 @@ def to_environment(settings: Settings) -> dict[str, str]:
     for name in _PAIRS:
         plain[name] = ";".join(f"{k}={v}" for k, v in getattr(settings, name).items())
     client = {_KAFKA + key.upper().replace(".", "_"): value for key, value in settings.kafka.items()}
-    return {f"LAKEHOUSE_{name.upper()}": str(value) for name, value in plain.items()} | client
+    own = {"LAKEHOUSE_CONFIG": os.devnull}  # what a file says is in these already, and another folder may have another file
+    return {f"LAKEHOUSE_{name.upper()}": str(value) for name, value in plain.items()} | client | own
 
 
 def _check_local(name: str, text: str) -> None:

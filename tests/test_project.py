@@ -98,6 +98,9 @@ def test_what_a_file_cannot_say_is_refused_with_its_name(tmp_path, text, said):
 
 def test_a_project_is_made_once(project):
     again = lakehouse("init", str(project))
+    for place in (project / "orders.py", project / "orders.py" / "below"):
+        refused = lakehouse("init", str(place))
+        assert refused.exit_code == 2 and "a folder to write to, and it cannot be" in refused.stderr
     assert again.exit_code == 2 and "it has orders.py, test_orders.py" in again.stderr
     assert "nothing is overwritten" in again.stderr
 
@@ -112,6 +115,49 @@ def test_the_doctor_names_what_is_missing_and_its_remedy(project, monkeypatch):
     found = {each["check"]: each["found"] for each in map(json.loads, sick.stdout.splitlines()) if each["state"] == "fail"}
     assert sick.exit_code == 1 and found.keys() == {"tables", "broker", "java"}
     assert "127.0.0.1:9 does not answer" in found["broker"] and "name its folder in module_path" in found["tables"]
+
+
+def test_the_doctor_goes_on_past_a_module_that_cannot_be_read(project, monkeypatch):
+    monkeypatch.chdir(project)
+    (project / "torn_orders.py").write_text("def (")
+    told = lakehouse("doctor", "--json", LAKEHOUSE_TABLES="torn_orders").stdout
+    found = {each["check"]: each for each in map(json.loads, told.splitlines())}
+    assert len(found) == 8 and found["tables"]["state"] == "fail" and "SyntaxError" in found["tables"]["found"]
+
+
+def test_a_child_takes_nothing_from_a_file_where_it_happens_to_run(project, tmp_path, monkeypatch):
+    (project / "lakehouse.toml").write_text('root = "of the file"\n[kafka]\n"client.id" = "of the file"\n')
+    monkeypatch.chdir(project)
+    for name in [name for name in os.environ if name.startswith("LAKEHOUSE_")]:
+        monkeypatch.delenv(name)
+    assert from_environment().kafka == {"client.id": "of the file"}
+    given = from_environment({"LAKEHOUSE_ROOT": str(tmp_path)})
+    for name, value in to_environment(given).items():
+        monkeypatch.setenv(name, value)
+    assert from_environment() == given
+
+
+IN_A_WORKER = """
+import orders_of_a_worker
+from lakehouse.declare import catalog
+from lakehouse.runtime import session
+from lakehouse.settings import from_environment
+from pyspark.sql import functions as F
+
+spark = session.create(from_environment(), "a test")
+print(spark.range(1).select(F.udf(orders_of_a_worker.doubled, "bigint")("id").alias("n")).head().n)
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_python_worker_finds_the_modules_of_module_path(project):
+    (project / "orders_of_a_worker.py").write_text("def doubled(n):\n    return 2 * n + 4\n")
+    code = f"import sys; sys.path.append({str(project)!r})\n{IN_A_WORKER}"  # as the catalog does
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0 and done.stdout == "4\n", done.stderr
 
 
 def test_events_of_ones_own_are_the_lines_of_a_file(project):

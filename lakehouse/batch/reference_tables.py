@@ -23,7 +23,7 @@ from lakehouse.transform import creation, decode, judged_rows, plan
 def refresh(lake: Lake, table: Table) -> Commit | None:
     """As `rebuild`; computes nothing if the table, its declaration, its files and the versions of its inputs are as then."""
     _make_inputs(lake, table)
-    noted = read_value(_noted(lake, table), dict, f"{table.name} is computed anew")
+    noted = read_value(_noted(lake, table), dict, f"{table.name} is computed again")
     there = (lake.path(table) / "_delta_log").is_dir()  # it may have been removed, to be filled again
     if there and noted and noted == _of(lake, table, _inputs(lake, table)):
         return None
@@ -33,7 +33,7 @@ def refresh(lake: Lake, table: Table) -> Commit | None:
 def rebuild(lake: Lake, table: Table) -> Commit | None:
     """Computes a snapshot table whole and replaces it; None if its rows are already these. Raises DeclarationError.
 
-    A state or history its own job computes anew, when it is started the next time.
+    The job of a keyed or versioned table computes it again when it is started the next time.
     """
     if table.keeps:
         checkpoints.renew(lake.settings, table)

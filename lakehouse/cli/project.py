@@ -71,6 +71,7 @@ _README = """# Orders
 pytest                                                # the tables, tested
 lakehouse doctor                                      # what this machine has
 lakehouse broker start                                # an embedded Kafka broker, unless lakehouse.toml names yours
+lakehouse topic create orders
 lakehouse produce --topic orders --file orders.jsonl --key shop
 lakehouse start orders                                # the streaming job, a process of its own
 lakehouse tables                                      # rows, frontier, verdict of each table
@@ -97,7 +98,10 @@ def init(directory: Annotated[Path, typer.Argument(help="A folder, new or withou
     """Make a project that runs: tables over a topic, their test, events to send, settings, a workspace for Dagster."""
     if there := [name for name in _FILES if (directory / name).exists()]:
         raise SettingsError(f"directory={directory}: it has {', '.join(there)} already, and nothing is overwritten; name another")
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, text in _FILES.items():
-        (directory / name).write_text(text)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, text in _FILES.items():
+            (directory / name).write_text(text)
+    except OSError as err:
+        raise SettingsError(f"directory={directory}: a folder to write to, and it cannot be ({err}); name another") from err
     console.print_text(f"{directory}: {', '.join(_FILES)}; README.md there has the commands")

@@ -15,7 +15,7 @@ INGESTION = "ingestion_time"  # a record whose event time this is gets it as a c
 SOURCE_ORDER = ("time", "topic", "partition", "offset")
 REACH = "lakehouse.reach"  # metadata of `_arrival` behind a process function: microseconds that its state may outlive a row
 RECORD = "_record"  # what a row was parsed from: struct<topic, key, value, partition, offset, timestamp, problem>
-REASON = "_reason"  # of a judged row: why it is put aside; null for a good one
+REASON = "_reason"  # of a judged row: why it is quarantined; null for a good one
 QUARANTINE = f"reason STRING, value BINARY, key BINARY, {ARRIVAL} {ARRIVAL_TYPE}, {ORIGIN} STRING, {PARTITION} STRING"
 _PREFIX = "__lakehouse_"
 

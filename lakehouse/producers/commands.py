@@ -23,6 +23,7 @@ from lakehouse.producers.workload import Record, Workload
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
+from lakehouse.stream import offsets
 
 # a history carries old timestamps: with Kafka's seven days it would be deleted soon after it was sent
 TOPIC = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}
@@ -80,7 +81,7 @@ def _send_own(topic: str | None, file: list[str] | None, key: str | None, as_jso
     if not (topic and file):
         raise SettingsError(f"topic={topic}, file={file}: your own events are the lines of a file for a topic; give both")
     settings, records = from_environment(), own.messages(lines(file), key)
-    kafka_broker.ensure_topics(settings, {topic: 1}, TOPIC)
+    offsets.ids(offsets.admin(settings), [topic])  # raises BrokerError: a misspelt topic is not to become a new one
     _send(settings, records, topic, None, as_json)
 
 

@@ -5,6 +5,6 @@
     cds_archive        Spark's classes, mapped instead of loaded
     kafka_options      the Kafka properties of the settings, in both dialects
     kafka_broker       the embedded broker
-    kafka_properties   what it is told
+    kafka_properties   its configuration
     kafka_address      which broker this lakehouse talks to
 """

@@ -278,7 +278,7 @@ def forget(settings: Settings, table: Table) -> bool:
 
 
 def renew(settings: Settings, table: Table) -> None:
-    """Begins the next generation of a state or history: when its job is started the next time, it computes it anew."""
+    """Begins the next generation of a keyed or versioned table: its job computes it again at the next start."""
     newest, last = generation(settings, table), standing(settings, table).last
     if (last and last.generation == newest) or (folder_of(settings, table, newest) / "offsets").exists():
         begin(settings, table, None, "it was asked for")

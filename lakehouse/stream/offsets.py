@@ -156,7 +156,7 @@ def _answered(topic: str, what: str, future):
 def _unanswered(topic: str, what: str, told: str) -> BrokerError:
     return BrokerError(
         f"topic={topic}: the broker must {what} within {_WITHIN:.0f} s and did not ({told}); check that the broker "
-        "runs and has the topic"
+        f"runs and has the topic; `lakehouse topic create {topic}` makes it"
     )
 
 
