@@ -209,7 +209,8 @@ def test_killed_at_each_commit_point_every_row_counts_once(stage_of):
 @pytest.mark.parallel
 def test_a_batch_that_is_replayed_closes_what_it_had_closed_however_far_the_stream_is_by_then(stage_of):
     stage = stage_of(HERE)
-    move(stage, moved(0, "a", "Rome"))
+    # two in one file, of which the replay finds one marked as replaced: Spark's V2 writes cannot read such a file
+    move(stage, moved(0, "a", "Rome"), moved(0, "b", "Bari"))
     pay(stage, paid(1, "a"))
     advance(stage, 10)
     stage.run("cities")
