@@ -1,1 +1,1 @@
-"""The lakehouse in Dagster: its graph, its partitions, its bounded runs and proofs, its streaming jobs."""
+"""The lakehouse in Dagster: its graph, its partitions, its batch runs and reconciliations, its streaming jobs."""

@@ -16,15 +16,20 @@ _When = dg.AutomationCondition
 def on_closed() -> dg.AutomationCondition:
     """Requests a partition whenever one of its inputs' partitions was completed or replaced, however late: each time once.
 
-    It waits until no partition that it reads is missing, and as long as a blocking check of an input fails. Only inputs
-    with partitions of time are followed: records and snapshots change all the time. What was there before the asset was is
-    for a backfill.
+    It waits until no partition that it reads is missing, and as long as a blocking check of an
+    input fails. Only inputs with partitions of time are followed: ingest tables and reference
+    tables change all the time. What was there before the asset was is for a backfill.
     """
     partitioned = dg.AssetSelection.from_string('partitions:"time"')
     missing = _When.any_deps_match(_When.missing()).allow(partitioned)
-    # Since it was requested, not since it ran: what is replaced while it runs is read again. Neither side is put together
-    # from others: Dagster would then not know their times, and forget what came within the tick of a request.
-    updated = _When.any_deps_match(_When.newly_updated()).allow(partitioned).since(_When.newly_requested())
+    # Since it was requested, not since it ran: what is replaced while it runs is read again.
+    # Neither side is put together from others: Dagster would then not know their times, and forget
+    # what came within the tick of a request.
+    updated = (
+        _When.any_deps_match(_When.newly_updated())
+        .allow(partitioned)
+        .since(_When.newly_requested())
+    )
     busy = _When.any_deps_in_progress() | _When.in_progress()
     return (updated & ~missing & ~busy & ~check_fails()).with_label("on_closed")
 
@@ -32,16 +37,20 @@ def on_closed() -> dg.AutomationCondition:
 def check_fails() -> dg.AutomationCondition:
     """A blocking check of an input was seen to fail, and not to pass since: Dagster's own forgets it at the next partition."""
     failed = _When.check_failed().since(_When.check_passed())
-    return _When.any_deps_match(_When.any_checks_match(failed, blocking_only=True)).with_label("a_blocking_check_fails")
+    return _When.any_deps_match(_When.any_checks_match(failed, blocking_only=True)).with_label(
+        "a_blocking_check_fails"
+    )
 
 
-def proven(*tables: str) -> dg.AutomationCondition:
-    """The proof of these tables has passed since their last partition: `on_closed() & proven("sensor_averages")`."""
+def reconciled(*tables: str) -> dg.AutomationCondition:
+    """The reconciliation of these tables has passed since their last partition: `on_closed() & reconciled("sensor_averages")`."""
     return _When.all_deps_match(
         _When.all_checks_match(_When.check_passed()).allow(
-            dg.AssetSelection.checks(*(dg.AssetCheckKey(dg.AssetKey(t), STREAM_EQUALS_BATCH) for t in tables))
+            dg.AssetSelection.checks(
+                *(dg.AssetCheckKey(dg.AssetKey(t), STREAM_EQUALS_BATCH) for t in tables)
+            )
         )
-    ).with_label(f"proven({', '.join(tables)})")
+    ).with_label(f"reconciled({', '.join(tables)})")
 
 
 def sensor() -> dg.SensorDefinition:

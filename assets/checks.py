@@ -12,7 +12,7 @@ from pydantic import Field
 
 from assets import partitions
 from assets.metadata import of_certificate
-from assets.resources import PROOF, Lakehouse, refusals
+from assets.resources import RECONCILIATION, Lakehouse, refusals
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, Range, text
@@ -20,7 +20,7 @@ from lakehouse.reconcile import coverage
 from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
 from lakehouse.storage.certificates import Certificate
-from lakehouse.storage.journal import frontier
+from lakehouse.storage.commit_log import frontier
 
 if TYPE_CHECKING:
     from lakehouse.transform.quality import SuiteResult
@@ -36,10 +36,15 @@ class Closed(dg.Config):
 
 
 def checks(catalog: Catalog) -> list[dg.AssetChecksDefinition]:
-    """`stream_equals_batch` of what is computed; `expectations_hold` of all but records that have expectations."""
-    derived, proven = catalog.derived, [*catalog.derived, *catalog.keyed]
+    """`stream_equals_batch` of what is computed.
+
+    `expectations_hold` of all but ingest tables that have expectations.
+    """
+    derived, reconciled = catalog.derived, [*catalog.derived, *catalog.keyed]
     expecting = [t for t in catalog if t.expectations and catalog.kind(t) != "ingest"]
-    return [_stream_equals_batch(t) for t in proven] + [_expectations_hold(t, t in derived) for t in expecting]
+    return [_stream_equals_batch(t) for t in reconciled] + [
+        _expectations_hold(t, t in derived) for t in expecting
+    ]
 
 
 def _stream_equals_batch(table: Table) -> dg.AssetChecksDefinition:
@@ -48,34 +53,56 @@ def _stream_equals_batch(table: Table) -> dg.AssetChecksDefinition:
         name=STREAM_EQUALS_BATCH,
         description="The closed partitions, computed again in batch from the stored input, give the same rows.",
         blocking=table.deterministic,  # else it never passes
-        pool=PROOF,
+        pool=RECONCILIATION,
     )
     def check(config: Closed, lakehouse: Lakehouse) -> dg.AssetCheckResult:
         span = None if table.keeps else closed(lakehouse.settings, table, config.partitions)
-        return dg.AssetCheckResult(**verdict(lakehouse.settings, proven(lakehouse, table, span)))
+        return dg.AssetCheckResult(
+            **verdict(lakehouse.settings, reconciled(lakehouse, table, span))
+        )
 
     return check
 
 
-def proven(lakehouse: Lakehouse, table: Table, *spans: Range | None) -> Certificate:
+def reconciled(lakehouse: Lakehouse, table: Table, *spans: Range | None) -> Certificate:
     """Reconciles each of the `spans`, on record; one certificate in sum."""
     from lakehouse.reconcile import reconciliation
 
     with refusals():
-        return reconciliation.summed([c for span in spans for c in reconciliation.prove(lakehouse.lake_of(table), table, span)])
+        return reconciliation.summed(
+            [
+                c
+                for span in spans
+                for c in reconciliation.reconcile_parts(lakehouse.lake_of(table), table, span)
+            ]
+        )
 
 
-def verdict(settings: Settings, proof: Certificate) -> dict[str, object]:
-    """A certificate as a check's outcome; a proof over no rows proves nothing, nor one beside a range that differs."""
-    different = Verdicts(settings).now()[proof.table].different
+def verdict(settings: Settings, certificate: Certificate) -> dict[str, object]:
+    """A certificate as a check's outcome.
+
+    A reconciliation over no rows reconciles nothing, nor one beside a range that differs.
+    """
+    different = Verdicts(settings).now()[certificate.table].different
     severities = dg.AssetCheckSeverity
-    found = f"{proof.verdict}: {proof.rows_in_table} rows in the table, {proof.rows_recomputed} in batch"
-    known = [f"DIFFERENT: {Range(*span)}, since {text(each.at)}" for span, each in sorted(different.items())]
-    told = [found, *filter(None, (proof.detail, proof.cause)), *(known if proof.verdict != "DIFFERENT" else [])]
+    found = f"{certificate.verdict}: {certificate.rows_in_table} rows in the table, {certificate.rows_recomputed} in batch"
+    known = [
+        f"DIFFERENT: {Range(*span)}, since {text(each.at)}"
+        for span, each in sorted(different.items())
+    ]
+    told = [
+        found,
+        *filter(None, (certificate.detail, certificate.cause)),
+        *(known if certificate.verdict != "DIFFERENT" else []),
+    ]
     return {
-        "passed": proof.verdict == "EQUAL" and proof.rows_recomputed > 0 and not different,
-        "metadata": of_certificate(proof),
-        "severity": severities["WARN" if proof.verdict in ("PENDING", "UNPROVABLE") else "ERROR"],
+        "passed": certificate.verdict == "EQUAL"
+        and certificate.rows_recomputed > 0
+        and not different,
+        "metadata": of_certificate(certificate),
+        "severity": severities[
+            "WARN" if certificate.verdict in ("PENDING", "UNVERIFIABLE") else "ERROR"
+        ],
         "description": ". ".join(told),
     }
 
@@ -84,9 +111,11 @@ def _expectations_hold(table: Table, partitioned: bool) -> dg.AssetChecksDefinit
     @dg.asset_check(
         asset=table.name,
         name=EXPECTATIONS_HOLD,
-        description="\n".join(["Of the rows at rest holds:\n", *(f"- `{e}`" for e in table.expectations)]),
+        description="\n".join(
+            ["Of the rows at rest holds:\n", *(f"- `{e}`" for e in table.expectations)]
+        ),
         blocking=True,
-        pool=PROOF,
+        pool=RECONCILIATION,
     )
     def check(config: Closed, lakehouse: Lakehouse) -> dg.AssetCheckResult:
         from lakehouse.transform import quality
@@ -97,7 +126,8 @@ def _expectations_hold(table: Table, partitioned: bool) -> dg.AssetChecksDefinit
             span = closed(lakehouse.settings, table, config.partitions)
             moment = instant_of(table.window, lakehouse.catalog.event_time(table))
             rows, where = rows.where(between(moment, span)), str(span)
-        looked_at = rows.count()  # first: Great Expectations would call files that it cannot read a broken expectation
+        # first: Great Expectations would call files that it cannot read a broken expectation
+        looked_at = rows.count()
         with refusals():
             results = quality.validate(rows, table.expectations)
         metadata = {"rows": looked_at, "range": where, "expectations": _table(results)}

@@ -4,28 +4,37 @@ import warnings
 
 import dagster as dg
 
-from assets import checks, proving, scheduled, schedules, sensors, streams, tables, upkeep
+from assets import checks, maintenance, reconciling, scheduled, schedules, sensors, streams, tables
 from assets.resources import Lakehouse
 from lakehouse.declare import catalog
 from lakehouse.settings import Settings, from_environment
 
 
 def build(settings: Settings) -> dg.Definitions:
-    """The lakehouse of `settings` as Dagster sees it; reads Delta logs for column schemas, starts no Spark."""
-    warnings.simplefilter("ignore", dg.BetaWarning)  # of backfill policies; each load and run would print a page
+    """The lakehouse of `settings` as Dagster sees it.
+
+    Reads Delta logs for column schemas, starts no Spark.
+    """
+    # of backfill policies; each load and run would print a page
+    warnings.simplefilter("ignore", dg.BetaWarning)
     known = catalog.load(settings)
     return dg.Definitions(
         assets=[*streams.specs(settings, known), *tables.specs_and_assets(settings, known)],
         asset_checks=checks.checks(known),
         jobs=[
-            *streams.jobs(known), proving.reconcile, proving.repair, schedules.update, schedules.seam, schedules.reinject,
-            upkeep.maintain,
+            *streams.jobs(known),
+            reconciling.reconcile,
+            reconciling.repair,
+            schedules.update,
+            schedules.handover,
+            schedules.replay,
+            maintenance.maintain,
         ],
         schedules=[
-            proving.reconcile_closed_partitions(settings, known),
-            proving.repair_differences(settings, known),
+            reconciling.reconcile_closed_partitions(settings, known),
+            reconciling.repair_differences(settings, known),
             schedules.merge_late_rows(settings, known),
-            upkeep.maintain_hourly,
+            maintenance.maintain_hourly,
             *scheduled.schedules(settings, known),
         ],
         sensors=sensors.sensors(settings, known),

@@ -1,7 +1,8 @@
-"""`lakehouse demo`: the whole system at work on this machine, and at the end its proof.
+"""`lakehouse demo`: the whole system at work on this machine, and at the end its reconciliation.
 
-A broker, producers that first write history and then live events, the streaming jobs of every shipped pipeline, the
-Dagster UI and daemon. Ctrl-C ends all of them, in the order in which nothing is lost.
+A broker, producers that first write history and then live events, the streaming jobs of every
+shipped pipeline, the Dagster UI and daemon. Ctrl-C ends all of them, in the order in which nothing
+is lost.
 """
 
 import os
@@ -28,19 +29,25 @@ app = typer.Typer()
 
 _BATCH = 200_000
 _UI_WITHIN = 300.0  # seconds
-_RATE = 200  # events per second of each pipeline: two cores also start two jobs and Dagster meanwhile
+# events per second of each pipeline: two cores also start two jobs and Dagster meanwhile
+_RATE = 200
 
 
 @app.command()
 def demo(
-    seconds: Annotated[float | None, typer.Option(help="Run that long, drain, prove; else until Ctrl-C")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Run that long, drain, reconcile; else until Ctrl-C")
+    ] = None,
     history: Annotated[
         str, typer.Option(help="Event time written before the live events, on the first run")
     ] = "2 hours",
     port: Annotated[int, typer.Option(help="Of the Dagster UI")] = 3000,
     ui: Annotated[bool, typer.Option(help="Start the Dagster UI and daemon")] = True,
 ) -> None:
-    """Start everything and show it at work; with --seconds end with a proof: exit code 0 only if every range is EQUAL."""
+    """Start everything and show it at work.
+
+    With --seconds end with a reconciliation: exit code 0 only if every range is EQUAL.
+    """
     from lakehouse.cli.console import out
     from lakehouse.settings import from_environment
 
@@ -62,7 +69,7 @@ def demo(
         interrupted = stopping.is_set()
         stage.end("producers", "jobs")
         if seconds is not None and not interrupted:
-            raise typer.Exit(stage.prove())
+            raise typer.Exit(stage.reconcile())
     finally:
         stage.end("producers", "jobs", "ui", "broker")
 
@@ -80,16 +87,23 @@ class _Demo:
 
         settings = self.settings
         where = f", the Dagster UI on http://localhost:{port}" if port else ""
-        self.console.print(f"[dim]a minute or two until all of it runs{where}; data in {settings.root}[/dim]")
+        self.console.print(
+            f"[dim]a minute or two until all of it runs{where}; data in {settings.root}[/dim]"
+        )
         if not settings.bootstrap_servers:
-            self._step("Kafka broker", "broker", lambda: kafka_broker.stop(settings),
-                       lambda: kafka_broker.start(settings, jars.resolve(settings.jars)))  # fmt: skip
+            self._step(
+                "Kafka broker",
+                "broker",
+                lambda: kafka_broker.stop(settings),
+                lambda: kafka_broker.start(settings, jars.resolve(settings.jars)),
+            )
         first, *others = catalog.load(settings).pipelines()
         for pipeline in (first, *others):
             for member in settings.members(pipeline):
                 self._produce(member, history)
         self._job(first)  # alone, so that it has rows to show soon
-        with ThreadPoolExecutor(1) as beside:  # the UI comes up while the other jobs do, and not behind what they catch up
+        # the UI comes up while the other jobs do, and not behind what they catch up
+        with ThreadPoolExecutor(1) as beside:
             ui = beside.submit(self._ui, port) if port else None
             for pipeline in others:
                 self._job(pipeline)
@@ -100,14 +114,22 @@ class _Demo:
         from streaming_jobs import supervisor
 
         self._step(
-            f"streaming job {pipeline}", "jobs", lambda: supervisor.stop(self.settings, pipeline, by="lakehouse demo"),
+            f"streaming job {pipeline}",
+            "jobs",
+            lambda: supervisor.stop(self.settings, pipeline, by="lakehouse demo"),
             lambda: supervisor.start(self.settings, pipeline, wait=300, by="lakehouse demo"),
-        )  # fmt: skip
+        )
 
     def _ui(self, port: int) -> None:
         address = f"http://localhost:{port}"
         text = f"Dagster UI on {address}/asset-groups"
-        self._process("ui", text, _dagster(self.settings, port), "dagster.log", lambda process: self._await(address, process))
+        self._process(
+            "ui",
+            text,
+            _dagster(self.settings, port),
+            "dagster.log",
+            lambda process: self._await(address, process),
+        )
 
     def watch(self, address: str, seconds: float | None) -> None:
         """Shows the tables, live, until the time is over or someone stops it."""
@@ -119,8 +141,11 @@ class _Demo:
                 live.update(self._shown(address, end - time.monotonic()), refresh=True)
                 self.stopping.wait(min(1.0, max(end - time.monotonic(), 0)))
 
-    def prove(self) -> int:
-        """Reconciles every table that is computed, up to its frontier; 0 only if each has rows there and is EQUAL."""
+    def reconcile(self) -> int:
+        """Reconciles every table that is computed, up to its frontier.
+
+        0 only if each has rows there and is EQUAL.
+        """
         from lakehouse.declare import catalog
         from lakehouse.errors import LakehouseError
         from lakehouse.reconcile import reconciliation
@@ -130,22 +155,25 @@ class _Demo:
         loaded = catalog.load(self.settings)
         with self.console.status("reconciling: every range again, as batch"):
             found, wanted = [], [t for t in (*loaded.derived, *loaded.keyed) if t.deterministic]
-            with session.opened(self.settings, "demo proof") as spark:
+            with session.opened(self.settings, "demo reconciliation") as spark:
                 for table in wanted:
                     try:
-                        found.append(reconciliation.reconcile(Lake(spark, self.settings, loaded), table))
+                        found.append(
+                            reconciliation.reconcile(Lake(spark, self.settings, loaded), table)
+                        )
                     except LakehouseError as err:
                         self.console.print(f"[red]{err}[/red]")
-        self.console.print(_proof_table(found))
+        self.console.print(_certificate_table(found))
         for certificate in found:
             for example in certificate.examples:
                 self.console.print(f"[red]{certificate.table}: {example}[/red]")
-        proven = [c for c in found if c.verdict == "EQUAL" and c.rows_recomputed > 0]
+        reconciled = [c for c in found if c.verdict == "EQUAL" and c.rows_recomputed > 0]
         self.console.print(
-            f"[green]proven: {len(proven)} of {len(wanted)} tables, stream = batch[/green]" if len(proven) == len(wanted)
-            else f"[red]proven: {len(proven)} of {len(wanted)} tables[/red]"
-        )  # fmt: skip
-        return 0 if len(proven) == len(wanted) else 1
+            f"[green]reconciled: {len(reconciled)} of {len(wanted)} tables, stream = batch[/green]"
+            if len(reconciled) == len(wanted)
+            else f"[red]reconciled: {len(reconciled)} of {len(wanted)} tables[/red]"
+        )
+        return 0 if len(reconciled) == len(wanted) else 1
 
     def end(self, *parts: str) -> None:
         for part in parts:
@@ -153,7 +181,9 @@ class _Demo:
                 with self.console.status(f"ending {part}"):
                     stop()
 
-    def _step(self, text: str, part: str, stop: Callable[[], object], begin: Callable[[], object]) -> None:
+    def _step(
+        self, text: str, part: str, stop: Callable[[], object], begin: Callable[[], object]
+    ) -> None:
         if self.stopping.is_set():
             return
         self.running.setdefault(part, []).append(stop)
@@ -172,12 +202,27 @@ class _Demo:
         new = commands.ensure_topics(self.settings, made, made.workload.partitions)
         past = ["--history", history] if new else []  # a second run goes on from now
         rate = ["--rate", str(min(made.workload.rate, _RATE))]
-        command = [sys.executable, "-m", "lakehouse", "produce", pipeline, *past, *rate, "--live", "--json"]
-        text = f"producer of {pipeline}" + (f": {history} of history, then live" if past else ": live")
+        command = [
+            sys.executable,
+            "-m",
+            "lakehouse",
+            "produce",
+            pipeline,
+            *past,
+            *rate,
+            "--live",
+            "--json",
+        ]
+        text = f"producer of {pipeline}" + (
+            f": {history} of history, then live" if past else ": live"
+        )
         self._process("producers", text, command, f"producer_{pipeline}.log")
 
     def _await(self, address: str, process: subprocess.Popen) -> None:
-        """Returns when the UI answers, or somebody stops the demo. Raises JobError if it ends, or takes too long."""
+        """Returns when the UI answers, or somebody stops the demo.
+
+        Raises JobError if it ends, or takes too long.
+        """
         from lakehouse.errors import JobError
 
         log = self.settings.root / "_demo" / "dagster.log"
@@ -189,17 +234,29 @@ class _Demo:
                     f"see {log}, or choose another --port"
                 )
             if time.monotonic() > deadline:
-                raise JobError(f"ui={address}: it must answer within {_UI_WITHIN:.0f} s and did not; see {log}, or use --no-ui")
+                raise JobError(
+                    f"ui={address}: it must answer within {_UI_WITHIN:.0f} s and did not; see {log}, or use --no-ui"
+                )
 
     def _process(
-        self, part: str, text: str, command: list[str], log: str, ready: Callable[[subprocess.Popen], None] = lambda process: None
+        self,
+        part: str,
+        text: str,
+        command: list[str],
+        log: str,
+        ready: Callable[[subprocess.Popen], None] = lambda process: None,
     ) -> None:
         folder = self.settings.root / "_demo"
         folder.mkdir(parents=True, exist_ok=True)
-        environment = os.environ | to_environment(self.settings) | {"DAGSTER_HOME": str(_dagster_home(self.settings))}
+        environment = (
+            os.environ
+            | to_environment(self.settings)
+            | {"DAGSTER_HOME": str(_dagster_home(self.settings))}
+        )
 
         def begin() -> None:
-            with (folder / log).open("ab") as output:  # a session of its own: Ctrl-C reaches the demo alone
+            # a session of its own: Ctrl-C reaches the demo alone
+            with (folder / log).open("ab") as output:
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -222,7 +279,10 @@ class _Demo:
         from streaming_jobs.views import queries_table
 
         pipelines = catalog.load(self.settings).pipelines()
-        last = {c.table: f"{c.verdict} {c.at:%H:%M:%S}" for c in certificates.certificates(self.settings)}
+        last = {
+            c.table: f"{c.verdict} {c.at:%H:%M:%S}"
+            for c in certificates.certificates(self.settings)
+        }
         jobs = queries_table([(p, supervisor.status(self.settings, p)) for p in pipelines], last)
         until = f"{left:.0f} s left" if left != float("inf") else "Ctrl-C ends everything"
         return Group(jobs, f"Dagster: [bold]{address}[/bold] · {until}")
@@ -232,7 +292,18 @@ def _dagster(settings: Settings, port: int) -> list[str]:
     home = _dagster_home(settings)
     home.mkdir(parents=True, exist_ok=True)
     shutil.copy(Path(__file__).with_name("dagster.yaml"), home)
-    return [sys.executable, "-m", "dagster", "dev", "-m", "assets.definitions", "-h", "127.0.0.1", "-p", str(port)]
+    return [
+        sys.executable,
+        "-m",
+        "dagster",
+        "dev",
+        "-m",
+        "assets.definitions",
+        "-h",
+        "127.0.0.1",
+        "-p",
+        str(port),
+    ]
 
 
 def _dagster_home(settings: Settings) -> Path:
@@ -261,10 +332,10 @@ def _end_tree(process: subprocess.Popen) -> None:
     process.wait()
 
 
-def _proof_table(found):
+def _certificate_table(found):
     from rich.table import Table
 
-    shown = Table("table", "range", title="the proof", title_justify="left")
+    shown = Table("table", "range", title="the reconciliation", title_justify="left")
     for column in ("rows in table", "rows recomputed", "seconds"):
         shown.add_column(column, justify="right")
     shown.add_column("verdict")
@@ -272,5 +343,7 @@ def _proof_table(found):
         colour = "green" if c.verdict == "EQUAL" and c.rows_recomputed else "red"
         span = f"[{c.start:%Y-%m-%d %H:%M:%S}, {c.end:%Y-%m-%d %H:%M:%S})"
         counts = (f"{c.rows_in_table:,}", f"{c.rows_recomputed:,}", f"{c.seconds:.1f}")
-        shown.add_row(c.table, span.replace("[", r"\["), *counts, f"[{colour}]{c.verdict}[/{colour}]")
+        shown.add_row(
+            c.table, span.replace("[", r"\["), *counts, f"[{colour}]{c.verdict}[/{colour}]"
+        )
     return shown

@@ -1,4 +1,7 @@
-"""What Dagster is told of commits, partitions, certificates, streaming jobs. Numbers become plots: a name keeps its meaning."""
+"""What Dagster learns of commits, partitions, certificates, streaming jobs.
+
+Numbers become plots: a name keeps its meaning.
+"""
 
 import json
 from collections import Counter
@@ -28,7 +31,7 @@ Metadata = dict[str, dg.MetadataValue]
 _REASONS = 20  # the most frequent of a partition
 _TECHNICAL = {
     ARRIVAL: "how the row arrived: watermark in force, topic, partition, offset, time",
-    ORIGIN: "the run that wrote the row: live or bounded",
+    ORIGIN: "the run that wrote the row: live or batch",
     PARTITION: "the partition; of an ingest table that of its arrival",
 }
 _MIB = 2**20
@@ -36,34 +39,47 @@ _SPARK_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte":
 
 
 def column_schema(settings: Settings, table: Table) -> Metadata:
-    """The columns of the table on disk; nothing if it is not there yet (a plan of it would need Spark)."""
+    """The columns of the table on disk.
+
+    Nothing if it is not there yet (a plan of it would need Spark).
+    """
     from deltalake import DeltaTable
 
     path = str(table_path(settings, table))
     if not DeltaTable.is_deltatable(path):
         return {}
     fields = DeltaTable(path).schema().fields
-    columns = [dg.TableColumn(f.name, _type(f.type), description=_TECHNICAL.get(f.name)) for f in fields]
+    columns = [
+        dg.TableColumn(f.name, _type(f.type), description=_TECHNICAL.get(f.name)) for f in fields
+    ]
     return {"dagster/column_schema": dg.MetadataValue.table_schema(dg.TableSchema(columns))}
 
 
 def of_commit(commit: Commit) -> Metadata:
-    """One bounded run (or rebuild): its counts are those of the whole range."""
+    """One batch run (or rebuild): its counts are those of the whole range."""
     return {
-        "origin": dg.MetadataValue.text("bounded"),
+        "origin": dg.MetadataValue.text("batch"),
         "rows_written": dg.MetadataValue.int(commit.written),
         "rows_quarantined": dg.MetadataValue.int(commit.quarantined),
         "delta_version": dg.MetadataValue.int(commit.version),
         "seconds": dg.MetadataValue.float(round(commit.seconds, 3)),
-        "fingerprint": dg.MetadataValue.text(commit.fingerprint),
+        "code_version": dg.MetadataValue.text(commit.code_version),
     } | ({"range": _range(commit.start, commit.end)} if commit.start and commit.end else {})
 
 
-def of_backfill(planned: "Backfill", commits: Sequence[Commit], pending: dict[str, list[str]]) -> Metadata:
-    """A bounded run of many partitions: what was planned, what came of it in sum, and who is to follow."""
+def of_backfill(
+    planned: "Backfill", commits: Sequence[Commit], pending: dict[str, list[str]]
+) -> Metadata:
+    """A batch run of many partitions: what was planned, what came of it in sum, and who is to follow."""
     rewritten = [c for c in commits if c.version != NOTHING]
-    counts = {"partitions_rewritten": len(rewritten), "partitions_unchanged": len(commits) - len(rewritten)}
-    counts |= {"partitions_done_before": len(planned.done), "rows_written": sum(c.written for c in rewritten)}
+    counts = {
+        "partitions_rewritten": len(rewritten),
+        "partitions_unchanged": len(commits) - len(rewritten),
+    }
+    counts |= {
+        "partitions_done_before": len(planned.done),
+        "rows_written": sum(c.written for c in rewritten),
+    }
     counts["rows_quarantined"] = sum(c.quarantined for c in commits)
     return {
         **{name: dg.MetadataValue.int(n) for name, n in counts.items()},
@@ -75,21 +91,26 @@ def of_backfill(planned: "Backfill", commits: Sequence[Commit], pending: dict[st
 
 
 def of_outcome(commit: Commit | None) -> Metadata:
-    """What a backfill did with one partition; None: nothing, for it had done it before it was cut short."""
+    """What a backfill did with one partition.
+
+    None: nothing, for it had done it before it was cut short.
+    """
     if commit is None or commit.version == NOTHING:
         return {"outcome": dg.MetadataValue.text("unchanged" if commit else "done before")}
     return {
         "outcome": dg.MetadataValue.text("rewritten"),
         "delta_version": dg.MetadataValue.int(commit.version),
-        "fingerprint": dg.MetadataValue.text(commit.fingerprint),
+        "code_version": dg.MetadataValue.text(commit.code_version),
     }
 
 
 def of_partition(found: Stored, aside: Mapping[str, int]) -> Metadata:
-    """What one partition holds, who wrote it, and what it has put aside, by reason: a plot each over the partitions."""
+    """What one partition holds, who wrote it, and what it has quarantined, by reason: a plot each over the partitions."""
     kept = {f"quarantined: {reason}": rows for reason, rows in Counter(aside).most_common(_REASONS)}
     counts = {"rows": found.rows, "rows_quarantined": sum(aside.values())} | kept
-    return {name: dg.MetadataValue.int(n) for name, n in counts.items()} | {"origin": dg.MetadataValue.text(found.origin)}
+    return {name: dg.MetadataValue.int(n) for name, n in counts.items()} | {
+        "origin": dg.MetadataValue.text(found.origin)
+    }
 
 
 def instant(name: str, moment: datetime | None) -> Metadata:
@@ -97,36 +118,52 @@ def instant(name: str, moment: datetime | None) -> Metadata:
     return {name: dg.MetadataValue.timestamp(moment)} if moment and moment > EPOCH else {}
 
 
-def of_certificate(proof: Certificate) -> Metadata:
+def of_certificate(certificate: Certificate) -> Metadata:
     """A verdict; of the rows that differ the first 20."""
-    counts = ("rows_in_table", "rows_recomputed", "rows_by_batch_runs", "missing", "extra", "changed")
-    differences = dg.MetadataValue.md("\n".join(f"- `{example}`" for example in proof.examples))
+    counts = (
+        "rows_in_table",
+        "rows_recomputed",
+        "rows_by_batch_runs",
+        "missing",
+        "extra",
+        "changed",
+    )
+    differences = dg.MetadataValue.md(
+        "\n".join(f"- `{example}`" for example in certificate.examples)
+    )
     return {
-        "verdict": dg.MetadataValue.text(proof.verdict),
-        "range": _range(proof.start, proof.end),
-        **{name: dg.MetadataValue.int(getattr(proof, name)) for name in counts},
-        "digest_in_table": dg.MetadataValue.text(proof.digest_in_table),
-        "digest_recomputed": dg.MetadataValue.text(proof.digest_recomputed),
-        "delta_version": dg.MetadataValue.int(proof.version),
-        "fingerprint": dg.MetadataValue.text(proof.fingerprint),
-        "seconds": dg.MetadataValue.float(round(proof.seconds, 3)),
-        **instant("frontier", proof.frontier),
-        **({"differences": differences} if proof.examples else {}),
-        **({"cause": dg.MetadataValue.text(proof.cause)} if proof.cause else {}),
+        "verdict": dg.MetadataValue.text(certificate.verdict),
+        "range": _range(certificate.start, certificate.end),
+        **{name: dg.MetadataValue.int(getattr(certificate, name)) for name in counts},
+        "checksum_in_table": dg.MetadataValue.text(certificate.checksum_in_table),
+        "checksum_recomputed": dg.MetadataValue.text(certificate.checksum_recomputed),
+        "delta_version": dg.MetadataValue.int(certificate.version),
+        "code_version": dg.MetadataValue.text(certificate.code_version),
+        "seconds": dg.MetadataValue.float(round(certificate.seconds, 3)),
+        **instant("frontier", certificate.frontier),
+        **({"differences": differences} if certificate.examples else {}),
+        **({"cause": dg.MetadataValue.text(certificate.cause)} if certificate.cause else {}),
     }
 
 
 def of_coverage(found: Coverage) -> Metadata:
-    """How much of a table's history is proven, and what the proof costs; as an observation, to be plotted."""
-    oldest = (datetime.now(UTC) - found.oldest_unproven).total_seconds() / 3600 if found.oldest_unproven else 0.0
+    """How much of a table's history is reconciled, and what the reconciliation costs.
+
+    As an observation, to be plotted.
+    """
+    oldest = (
+        (datetime.now(UTC) - found.oldest_unreconciled).total_seconds() / 3600
+        if found.oldest_unreconciled
+        else 0.0
+    )
     return {
-        "proven_share": dg.MetadataValue.float(round(found.share, 4)),
-        "proven_under_this_declaration": dg.MetadataValue.int(found.proven_now),
+        "reconciled_share": dg.MetadataValue.float(round(found.share, 4)),
+        "reconciled_under_this_declaration": dg.MetadataValue.int(found.reconciled_now),
         "partitions_closed": dg.MetadataValue.int(found.partitions),
         "partitions_different": dg.MetadataValue.int(len(found.different)),
         "partitions_pending": dg.MetadataValue.int(len(found.pending)),
-        "oldest_unproven_hours": dg.MetadataValue.float(round(oldest, 2)),
-        "proof_seconds_within_a_day": dg.MetadataValue.float(round(found.seconds, 1)),
+        "oldest_unreconciled_hours": dg.MetadataValue.float(round(oldest, 2)),
+        "reconciliation_seconds_within_a_day": dg.MetadataValue.float(round(found.seconds, 1)),
     }
 
 
@@ -141,7 +178,10 @@ def of_job(status: JobStatus, wanted: Desired | None, done: Sequence[Event], log
         "error": status.error,
     }
     metadata = {name: dg.MetadataValue.text(text) for name, text in texts.items() if text}
-    metadata |= {"pid": dg.MetadataValue.int(status.pid), "restarts": dg.MetadataValue.int(len(restarts))}
+    metadata |= {
+        "pid": dg.MetadataValue.int(status.pid),
+        "restarts": dg.MetadataValue.int(len(restarts)),
+    }
     for name, moment in (("since", status.started_at), ("heartbeat", status.heartbeat)):
         metadata[name] = dg.MetadataValue.timestamp(parse_instant(moment))
     if status.ui and status.alive:
@@ -158,7 +198,7 @@ def _of_queries(status: JobStatus) -> Metadata:
     behind = [_behind(q, now) for q in queries if q.frontier]
     counts = {
         "queries": sum(q.active for q in queries),
-        "queries_parked": sum(q.state == "parked" for q in queries),
+        "queries_paused": sum(q.state == "paused" for q in queries),
         "lag_records": sum(q.lag for q in topics),
         "state_rows": sum(q.state_rows for q in queries),
         "late": sum(q.late for q in queries),
@@ -175,17 +215,37 @@ def _of_queries(status: JobStatus) -> Metadata:
         **{name: dg.MetadataValue.int(n) for name, n in counts.items()},
         **{name: dg.MetadataValue.float(round(float(x), 1)) for name, x in measures.items()},
         "each_query": dg.MetadataValue.table([_of_query(q, now) for q in queries]),
-        "lag_by_partition": dg.MetadataValue.json({name: lag for q in topics for name, lag in sorted(q.lags.items())}),
-        "batch_milliseconds": dg.MetadataValue.json({q.table: dict(q.phases) for q in queries if q.phases}),
+        "lag_by_partition": dg.MetadataValue.json(
+            {name: lag for q in topics for name, lag in sorted(q.lags.items())}
+        ),
+        "batch_milliseconds": dg.MetadataValue.json(
+            {q.table: dict(q.phases) for q in queries if q.phases}
+        ),
     }
 
 
 def _of_query(query: QueryStatus, now: datetime) -> dg.TableRecord:
     """One query as a row; what went wrong with it in the last column."""
-    columns = ("table", "state", "since", "restarts", "rows_per_second", "lag", "late", "quarantined", "batch_seconds")
+    columns = (
+        "table",
+        "state",
+        "since",
+        "restarts",
+        "rows_per_second",
+        "lag",
+        "late",
+        "quarantined",
+        "batch_seconds",
+    )
     values = {name: getattr(query, name) for name in columns}
-    values |= {"frontier": query.frontier or "", "behind_seconds": _behind(query, now) if query.frontier else -1.0}
-    values |= {"state_rows": query.state_rows, "trouble": " ".join(t for t in (query.offsets, query.error) if t)[:500]}
+    values |= {
+        "frontier": query.frontier or "",
+        "behind_seconds": _behind(query, now) if query.frontier else -1.0,
+    }
+    values |= {
+        "state_rows": query.state_rows,
+        "trouble": " ".join(t for t in (query.offsets, query.error) if t)[:500],
+    }
     return dg.TableRecord(values)
 
 

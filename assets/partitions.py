@@ -9,43 +9,59 @@ import dagster as dg
 
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
-from lakehouse.ranges import GRAINS, Range, partition_format
+from lakehouse.ranges import PARTITION_LENGTHS, Range, partition_format
 from lakehouse.settings import Settings
-from lakehouse.storage.journal import Journal
+from lakehouse.storage.commit_log import CommitLog
 
 
 def definition(settings: Settings, table: Table) -> dg.TimeWindowPartitionsDefinition:
     """The hours or days of a derived table from `settings.since` on."""
     kinds = {"hour": dg.HourlyPartitionsDefinition, "day": dg.DailyPartitionsDefinition}
-    return kinds[table.partition_by](start_date=_first_day(settings), timezone="UTC", fmt=partition_format(table.partition_by))
+    return kinds[table.partition_by](
+        start_date=_first_day(settings), timezone="UTC", fmt=partition_format(table.partition_by)
+    )
 
 
 def mapping(table: Table) -> dg.TimeWindowPartitionMapping | None:
     """The input's partitions that a partition of `table` reads: its own (None), or more if windows straddle."""
-    grain = GRAINS[table.partition_by]
+    length = PARTITION_LENGTHS[table.partition_by]
     if table.context:
-        back, on = -(-table.context.before // grain), -(-table.context.after // grain)
-        return dg.TimeWindowPartitionMapping(start_offset=-back, end_offset=on, allow_nonexistent_upstream_partitions=True)
-    if table.window is None or table.window.within(grain):
+        back, on = -(-table.context.before // length), -(-table.context.after // length)
+        return dg.TimeWindowPartitionMapping(
+            start_offset=-back, end_offset=on, allow_nonexistent_upstream_partitions=True
+        )
+    if table.window is None or table.window.within(length):
         return None
-    back = -(-table.window.reach // grain)
-    return dg.TimeWindowPartitionMapping(start_offset=-back, allow_nonexistent_upstream_partitions=True)
+    back = -(-table.window.reach // length)
+    return dg.TimeWindowPartitionMapping(
+        start_offset=-back, allow_nonexistent_upstream_partitions=True
+    )
 
 
-def reached(settings: Settings, catalog: Catalog, table: Table) -> tuple[datetime | None, dict[str, object]]:
+def reached(
+    settings: Settings, catalog: Catalog, table: Table
+) -> tuple[datetime | None, dict[str, object]]:
     """The table's frontier, and what had been read of the topics by then: topic -> partition -> next offset."""
-    commit = next((c for c in Journal(settings, table).live() if c.frontier), None)
+    commit = next((c for c in CommitLog(settings, table).by_stream() if c.frontier), None)
     ahead = commit.frontier if commit else None
     while commit and (driving := catalog.driving_input(table)):
-        end = commit.inputs["tables"][driving.name]  # Delta's offset: a version, and how many of its files
+        # Delta's offset: a version, and how many of its files
+        end = commit.inputs["tables"][driving.name]
         versions = end["reservoirVersion"] - (end["index"] < 0)
-        table, commit = driving, next((c for c in Journal(settings, driving).live() if c.version <= versions), None)
+        table, commit = (
+            driving,
+            next(
+                (c for c in CommitLog(settings, driving).by_stream() if c.version <= versions), None
+            ),
+        )
     return ahead, dict(commit.inputs) if commit else {}
 
 
 def last(span: Range, table: Table, partitions: int) -> Range:
     """The last `partitions` of whole partitions."""
-    return Range(max(span.start, span.end - partitions * GRAINS[table.partition_by]), span.end)
+    return Range(
+        max(span.start, span.end - partitions * PARTITION_LENGTHS[table.partition_by]), span.end
+    )
 
 
 def _first_day(settings: Settings) -> datetime:

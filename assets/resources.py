@@ -17,24 +17,25 @@ from lakehouse.settings import Settings, from_environment
 if TYPE_CHECKING:
     from lakehouse.storage.lake import Lake
 
-# pools: with a limit of one run each (dagster.yaml) a backfill holds up neither a proof nor the start of a stream
-BOUNDED = "bounded"
-PROOF = "proof"
+# pools: with a limit of one run each (dagster.yaml) a backfill holds up neither a reconciliation
+# nor the start of a stream
+BATCH = "batch"
+RECONCILIATION = "reconciliation"
 
 
 class Lakehouse(dg.ConfigurableResource):
-    """Where the lakehouse is, and how much of the machine a bounded run may take.
+    """Where the lakehouse is, and how much of the machine a batch run may take.
 
-    Everything else, the properties of Kafka clients and of Spark above all, for they may hold secrets, each process
-    reads from its own environment: Dagster never stores it.
+    Everything else, the properties of Kafka clients and of Spark above all, for they may hold
+    secrets, each process reads from its own environment: Dagster never stores it.
     """
 
-    root: str = Field(description="the folder of tables, checkpoints, ledger and job status")
+    root: str = Field(description="the folder of tables, checkpoints, log tables and job status")
     tables: list[str] = Field(description="the modules of declarations")
     jars: str = Field(description="the folder of resolved jars")
     master: str = Field(
         default="",
-        description="Spark's master for bounded runs; empty: where the streaming jobs of the table's pipeline run, and on one "
+        description="Spark's master for batch runs; empty: where the streaming jobs of the table's pipeline run, and on one "
         "core where that is this machine, for the streams go on",
     )
     _lake: "Lake | None" = PrivateAttr(default=None)
@@ -45,7 +46,10 @@ class Lakehouse(dg.ConfigurableResource):
     @classmethod
     def of(cls, settings: Settings) -> Self:
         return cls(
-            root=str(settings.root), tables=list(settings.tables), jars=str(settings.jars), master=settings.batch_master
+            root=str(settings.root),
+            tables=list(settings.tables),
+            jars=str(settings.jars),
+            master=settings.batch_master,
         )
 
     @property
@@ -61,7 +65,10 @@ class Lakehouse(dg.ConfigurableResource):
         return self._catalog
 
     def master_of(self, pipeline: str) -> str:
-        """Where the bounded runs of a pipeline's tables go; "": of one that has no resources of its own."""
+        """Where the batch runs of a pipeline's tables go.
+
+        "": of one that has no resources of its own.
+        """
         theirs = self.settings.for_pipeline(pipeline).spark_master
         return self.master or ("local[1]" if theirs.startswith("local") else theirs)
 
@@ -71,9 +78,10 @@ class Lakehouse(dg.ConfigurableResource):
         return self._lake or self._opened(self.master_of(""))
 
     def lake_of(self, table: Table) -> "Lake":
-        """The lakehouse with a Spark session where the bounded runs of that table go.
+        """The lakehouse with a Spark session where the batch runs of that table go.
 
-        One for all steps of a run, started when the first of them asks; another only where the next table's go elsewhere.
+        One for all steps of a run, started when the first of them asks; another only where the next
+        table's go elsewhere.
         """
         master = self.master_of(table.pipeline)
         return self._lake if self._lake is not None and self._at == master else self._opened(master)
@@ -83,7 +91,9 @@ class Lakehouse(dg.ConfigurableResource):
         from lakehouse.storage.lake import Lake
 
         self._close()
-        spark = self._held.enter_context(session.opened(replace(self.settings, spark_master=master), BOUNDED))
+        spark = self._held.enter_context(
+            session.opened(replace(self.settings, spark_master=master), BATCH)
+        )
         self._lake, self._at = Lake(spark, self.settings, self.catalog), master
         return self._lake
 
@@ -97,7 +107,10 @@ class Lakehouse(dg.ConfigurableResource):
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Shows what the library refuses as the step's failure, in its own words; to try again would not help."""
+    """Shows what the library refuses as the step's failure, in its own words.
+
+    To try again would not help.
+    """
     try:
         yield
     except LakehouseError as err:

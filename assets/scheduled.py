@@ -1,6 +1,7 @@
 """Pipelines that are scheduled: for each a job that runs it up to the present, and the schedule that launches that job.
 
-The run is the streaming job's own process, as ever: this one waits for it. If Dagster goes away meanwhile, it goes on.
+The run is the streaming job's own process, as always: this one waits for it. If Dagster goes away
+meanwhile, it goes on.
 """
 
 from collections.abc import Iterator
@@ -20,10 +21,16 @@ from streaming_jobs.progress import JobStatus
 def schedules(settings: Settings, catalog: Catalog) -> list[dg.ScheduleDefinition]:
     """A schedule, with its job, for each pipeline that the settings say is scheduled."""
     crons = {pipeline: settings.freshness_of(pipeline).cron for pipeline in catalog.pipelines()}
-    return [_schedule(settings, pipeline, cron.text, _job(catalog, pipeline)) for pipeline, cron in crons.items() if cron]
+    return [
+        _schedule(settings, pipeline, cron.text, _job(catalog, pipeline))
+        for pipeline, cron in crons.items()
+        if cron
+    ]
 
 
-def _schedule(settings: Settings, pipeline: str, cron: str, job: dg.JobDefinition) -> dg.ScheduleDefinition:
+def _schedule(
+    settings: Settings, pipeline: str, cron: str, job: dg.JobDefinition
+) -> dg.ScheduleDefinition:
     @dg.schedule(
         name=f"run_{pipeline}",
         cron_schedule=cron,
@@ -38,35 +45,55 @@ def _schedule(settings: Settings, pipeline: str, cron: str, job: dg.JobDefinitio
         status = supervisor.status(settings, pipeline)
         if status and status.alive and status.freshness == str(settings.freshness_of(pipeline)):
             return dg.SkipReason(f"the run of {status.started_at} goes on")
-        return dg.RunRequest(run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M}", tags={"pipeline": pipeline})
+        return dg.RunRequest(
+            run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M}",
+            tags={"pipeline": pipeline},
+        )
 
     return evaluate
 
 
 def _job(catalog: Catalog, pipeline: str) -> dg.JobDefinition:
-    records = {table.name for table in catalog.of_pipeline(pipeline) if catalog.kind(table) == "ingest"}
+    ingests = {
+        table.name for table in catalog.of_pipeline(pipeline) if catalog.kind(table) == "ingest"
+    }
 
     @dg.op(name=f"run_{pipeline}_job", pool=f"run_{pipeline}")
-    def run(context: dg.OpExecutionContext, lakehouse: Lakehouse) -> Iterator[dg.AssetObservation | dg.Output]:
+    def run(
+        context: dg.OpExecutionContext, lakehouse: Lakehouse
+    ) -> Iterator[dg.AssetObservation | dg.Output]:
         with refusals():
             status = scheduled.run(lakehouse.settings, pipeline, by=asked_by(context))
         yield observed(lakehouse.settings, status)
-        yield dg.Output(status.state, metadata=_done(status, records))
+        yield dg.Output(status.state, metadata=_done(status, ingests))
 
-    @dg.job(name=f"run_{pipeline}", description=f"Runs the streaming job of `{pipeline}` up to the present.")
+    @dg.job(
+        name=f"run_{pipeline}",
+        description=f"Runs the streaming job of `{pipeline}` up to the present.",
+    )
     def run_job() -> None:
         run()
 
     return run_job
 
 
-def _done(status: JobStatus, records: set[str]) -> dict[str, dg.MetadataValue]:
+def _done(status: JobStatus, ingests: set[str]) -> dict[str, dg.MetadataValue]:
     """What a run did: rows read from topics, how far every table is complete at least, and each table."""
-    tables = [dg.TableRecord({"table": q.table, "rows": q.rows, "late": q.late, "quarantined": q.quarantined,
-                            "frontier": q.frontier or ""}) for q in status.queries]  # fmt: skip
+    tables = [
+        dg.TableRecord(
+            {
+                "table": q.table,
+                "rows": q.rows,
+                "late": q.late,
+                "quarantined": q.quarantined,
+                "frontier": q.frontier or "",
+            }
+        )
+        for q in status.queries
+    ]
     frontiers = [parse_instant(q.frontier) for q in status.queries if q.frontier]
     return {
-        "rows": dg.MetadataValue.int(sum(q.rows for q in status.queries if q.table in records)),
+        "rows": dg.MetadataValue.int(sum(q.rows for q in status.queries if q.table in ingests)),
         **instant("frontier", min(frontiers, default=None)),
         **({"tables": dg.MetadataValue.table(tables)} if tables else {}),
     }

@@ -1,4 +1,7 @@
-"""The jobs that let late rows in, give a new table its history, put in what was put aside; of the first a schedule."""
+"""The jobs that merge late rows, give a new table its history, put in what was quarantined.
+
+Of the first a schedule.
+"""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -7,25 +10,30 @@ import dagster as dg
 from pydantic import Field
 
 from assets.metadata import of_commit
-from assets.resources import BOUNDED, Lakehouse, refusals
+from assets.resources import BATCH, Lakehouse, refusals
 from lakehouse.declare.catalog import Catalog
 from lakehouse.ranges import Range
 from lakehouse.settings import Settings
 from lakehouse.storage.commits import Commit
 
 
-@dg.op(pool=BOUNDED)
+@dg.op(pool=BATCH)
 def update_tables(lakehouse: Lakehouse) -> Iterator[dg.AssetMaterialization | dg.Output]:
     """Rewrites the closed partitions that late rows made dirty, table after table, inputs first."""
     from batch_jobs import update as job
 
     with refusals():
         tables = job.wanted(lakehouse.catalog, None)
-        yield from _told(lakehouse, chain.from_iterable(job.run(lakehouse.lake_of(table), table.name) for table in tables))
+        yield from _told(
+            lakehouse,
+            chain.from_iterable(job.run(lakehouse.lake_of(table), table.name) for table in tables),
+        )
 
 
-def _told(lakehouse: Lakehouse, commits: Iterable[Commit]) -> Iterator[dg.AssetMaterialization | dg.Output]:
-    """The partitions that bounded runs write, as they do; how many commits there were."""
+def _told(
+    lakehouse: Lakehouse, commits: Iterable[Commit]
+) -> Iterator[dg.AssetMaterialization | dg.Output]:
+    """The partitions that batch runs write, as they do; how many commits there were."""
     made = 0
     for commit in commits:
         made += 1
@@ -41,13 +49,17 @@ def update() -> None:
 
 
 class NewTable(dg.Config):
-    table: str = Field(description="a derived table whose live run has not begun, or has begun at a seam")
+    table: str = Field(
+        description="a derived table whose stream has not begun, or has begun at a handover"
+    )
 
 
-@dg.op(pool=BOUNDED)
-def fill_history(config: NewTable, lakehouse: Lakehouse) -> Iterator[dg.AssetMaterialization | dg.Output]:
-    """Sets the table's seam, if it has none, and computes what lies behind it."""
-    from batch_jobs import seam as job
+@dg.op(pool=BATCH)
+def fill_history(
+    config: NewTable, lakehouse: Lakehouse
+) -> Iterator[dg.AssetMaterialization | dg.Output]:
+    """Sets the table's handover, if it has none, and computes what lies behind it."""
+    from batch_jobs import bootstrap as job
 
     with refusals():
         lake = lakehouse.lake_of(lakehouse.catalog.table(config.table))
@@ -55,8 +67,10 @@ def fill_history(config: NewTable, lakehouse: Lakehouse) -> Iterator[dg.AssetMat
         yield from _told(lakehouse, job.run(lake, planned) if planned else ())
 
 
-@dg.job(description="Begins a new table over history: a bounded run up to a frontier, the live run from exactly there.")
-def seam() -> None:
+@dg.job(
+    description="Begins a new table over history: a batch run up to a frontier, the stream from exactly there."
+)
+def handover() -> None:
     fill_history()
 
 
@@ -64,25 +78,35 @@ class Record(dg.Config):
     table: str = Field(description="an ingest table: it reads a topic")
 
 
-@dg.op(pool=BOUNDED)
+@dg.op(pool=BATCH)
 def replay_quarantine(config: Record, lakehouse: Lakehouse) -> dg.Output[int]:
     """Judges again what the ingest table has quarantined, puts in what is good now, and has what reads it follow."""
-    from batch_jobs import reinject as job
+    from batch_jobs import replay as job
 
     with refusals():
         done = job.run(lakehouse.lake_of(lakehouse.catalog.table(config.table)), config.table)
     follow = [f"{name} {span}" for name, spans in done.follow.items() for span in spans]
-    metadata = {"rows": done.rows, "waiting": done.waiting, "stay aside": dict(done.bad), "computed again": follow}
+    metadata = {
+        "rows": done.rows,
+        "waiting": done.waiting,
+        "stay aside": dict(done.bad),
+        "computed again": follow,
+    }
     return dg.Output(done.rows, metadata=metadata)
 
 
-@dg.job(description="Puts in what an ingest table has quarantined and what is good by its present declaration.")
-def reinject() -> None:
+@dg.job(
+    description="Puts in what an ingest table has quarantined and what is good by its present declaration."
+)
+def replay() -> None:
     replay_quarantine()
 
 
 def merge_late_rows(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
-    """Every ten minutes, a run if a closed partition waits for late rows; asked of journals, without Spark."""
+    """Every ten minutes, a run if a closed partition waits for late rows.
+
+    Asked of commit logs, without Spark.
+    """
 
     @dg.schedule(
         name="merge_late_rows",
@@ -98,7 +122,14 @@ def merge_late_rows(settings: Settings, catalog: Catalog) -> dg.ScheduleDefiniti
         found = job.waiting(settings, catalog)
         names = [name for name, dirt in found.items() if any(d.closed for d in dirt)]
         if not names:
-            return dg.SkipReason("; ".join(["no closed partition waits for late rows", *job.withheld(settings, catalog)]))
-        return dg.RunRequest(run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M}", tags={"tables": ", ".join(names)})
+            return dg.SkipReason(
+                "; ".join(
+                    ["no closed partition waits for late rows", *job.withheld(settings, catalog)]
+                )
+            )
+        return dg.RunRequest(
+            run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M}",
+            tags={"tables": ", ".join(names)},
+        )
 
     return evaluate

@@ -1,6 +1,9 @@
-"""Sensors: what the streams did, told to Dagster as events without runs. They read journals and Delta logs, no Spark.
+"""Sensors: what the streams did, told to Dagster as events without runs.
 
-At least once: an event is stored before the cursor that passes it, so a crash between repeats it, word for word.
+They read commit logs and Delta logs, no Spark.
+
+At least once: an event is stored before the cursor that passes it, so a crash between repeats it,
+word for word.
 """
 
 import json
@@ -10,7 +13,7 @@ from itertools import islice, takewhile
 
 import dagster as dg
 
-from assets import automation, hooks, partitions
+from assets import automation, notifications, partitions
 from assets.metadata import column_schema, instant, of_commit, of_partition
 from assets.streams import observed
 from lakehouse.declare.catalog import Catalog
@@ -18,14 +21,14 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, Range, parse_instant, partition_range
 from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
+from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.commits import NOTHING, Commit
-from lakehouse.storage.journal import Journal, frontier
 from streaming_jobs import desired, reconciler, supervisor
 from streaming_jobs.progress import JobStatus
 
 _MOST = 100  # events a tick: SQLite takes 5 ms for each
 _MINUTE = timedelta(minutes=1)
-_LOOK_BACK = timedelta(hours=1)  # of a record's journal, when Dagster was away
+_LOOK_BACK = timedelta(hours=1)  # of an ingest table's commit log, when Dagster was away
 
 
 def sensors(settings: Settings, catalog: Catalog) -> list[dg.SensorDefinition]:
@@ -34,13 +37,16 @@ def sensors(settings: Settings, catalog: Catalog) -> list[dg.SensorDefinition]:
         report_written_tables(settings, catalog),
         streaming_job_states(settings, catalog),
         supervise_streaming_jobs(settings, catalog),
-        hooks.send_notifications(settings, catalog),
+        notifications.send_notifications(settings, catalog),
         automation.sensor(),
     ]
 
 
 def closed_partitions(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
-    """A partition is materialised when the frontier has passed its end. Cursor: the last one told, by table."""
+    """A partition is materialised when the frontier has passed its end.
+
+    Cursor: the last one told, by table.
+    """
 
     @dg.sensor(
         name="closed_partitions",
@@ -52,7 +58,9 @@ def closed_partitions(settings: Settings, catalog: Catalog) -> dg.SensorDefiniti
         told: dict[str, str] = json.loads(context.cursor or "{}")
         events: list[dg.AssetMaterialization] = []
         for table in catalog.derived:
-            for event in _closings(settings, catalog, table, told.get(table.name), _MOST - len(events)):
+            for event in _closings(
+                settings, catalog, table, told.get(table.name), _MOST - len(events)
+            ):
                 events.append(event)
                 told[table.name] = event.partition
         return _result(events, told)
@@ -65,7 +73,8 @@ def _closings(
 ) -> list[dg.AssetMaterialization]:
     ahead = frontier(settings, table)
     known = partition_range(told, table.partition_by) if told else None
-    if known and ahead and ahead < known.end:  # a frontier never moves back: the table was removed, and made again
+    # a frontier never moves back: the table was removed, and made again
+    if known and ahead and ahead < known.end:
         known = None
     if most == 0 or ahead is None or (known and ahead < known.end + (known.end - known.start)):
         return []  # the usual tick: nothing to tell, and no Delta log to read
@@ -75,7 +84,11 @@ def _closings(
     span = Range(max(span.start, known.end), span.end) if known else span
     version, found = coverage.stored(settings, table)
     ahead, offsets = partitions.reached(settings, catalog, table)
-    shared = {"delta_version": version, "fingerprint": table.fingerprint, "offsets": dg.MetadataValue.json(offsets)}
+    shared = {
+        "delta_version": version,
+        "code_version": table.code_version,
+        "offsets": dg.MetadataValue.json(offsets),
+    }
     shared |= instant("frontier", ahead) | column_schema(settings, table)
     events = []
     keys = list(islice(span.partitions(table.partition_by), most))
@@ -87,7 +100,7 @@ def _closings(
 
 
 def report_written_tables(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
-    """What was written and no run of Dagster's has told: by streams into records, by runs from the command line.
+    """What was written and no run of Dagster's has told: by streams into ingest tables, by runs from the command line.
 
     Cursor: the instant of the last commit told, by table.
     """
@@ -102,13 +115,19 @@ def report_written_tables(settings: Settings, catalog: Catalog) -> dg.SensorDefi
         told: dict[str, str] = json.loads(context.cursor or "{}")
         events: list[dg.AssetMaterialization] = []
         for table in catalog:
-            record = catalog.kind(table) == "ingest" or table.keeps  # what was erased from it or put in again is no growth
-            last = next(Journal(settings, table).live() if record else iter(Journal(settings, table)), None)
+            # what was erased from it or put in again is no growth
+            ingest = catalog.kind(table) == "ingest" or table.keeps
+            last = next(
+                CommitLog(settings, table).by_stream()
+                if ingest
+                else iter(CommitLog(settings, table)),
+                None,
+            )
             if last is None or told.get(table.name) == last.at.isoformat():
                 continue
             before = parse_instant(told[table.name]) if table.name in told else None
             told[table.name] = last.at.isoformat()
-            if record:
+            if ingest:
                 events.append(_growth(settings, table, last, before))
             else:
                 events += _replacements(settings, table, before, context.instance)
@@ -117,31 +136,35 @@ def report_written_tables(settings: Settings, catalog: Catalog) -> dg.SensorDefi
     return evaluate
 
 
-def _growth(settings: Settings, table: Table, last: Commit, before: datetime | None) -> dg.AssetMaterialization:
+def _growth(
+    settings: Settings, table: Table, last: Commit, before: datetime | None
+) -> dg.AssetMaterialization:
     since = max(last.at - _LOOK_BACK, before or EPOCH)
-    commits = list(takewhile(lambda c: c.at > since, Journal(settings, table).live()))
+    commits = list(takewhile(lambda c: c.at > since, CommitLog(settings, table).by_stream()))
     seconds = (last.at - (since if before else commits[-1].at)).total_seconds()
     metadata = {
-        "origin": "live",
+        "origin": "stream",
         "rows_written": sum(c.written for c in commits),
         "rows_quarantined": sum(c.quarantined for c in commits),
         "rows_per_second": round(sum(c.arrived for c in commits) / seconds, 1) if seconds else 0.0,
         "delta_version": last.version,
-        "fingerprint": last.fingerprint,
+        "code_version": last.code_version,
     }
     behind = instant("frontier", last.frontier)
     if behind:
         metadata["frontier_behind_seconds"] = round((last.at - last.frontier).total_seconds(), 1)
-    return dg.AssetMaterialization(table.name, metadata=metadata | behind | column_schema(settings, table))
+    return dg.AssetMaterialization(
+        table.name, metadata=metadata | behind | column_schema(settings, table)
+    )
 
 
 def _replacements(
     settings: Settings, table: Table, before: datetime | None, instance: dg.DagsterInstance
 ) -> Iterator[dg.AssetMaterialization]:
     """Without `before` the last commit only: of older ones `closed_partitions` reads from the Delta log."""
-    journal = Journal(settings, table)
-    newer = takewhile(lambda c: c.at > before, journal) if before else islice(journal, 1)
-    commits = [c for c in newer if c.role != "live" and c.version != NOTHING]
+    commit_log = CommitLog(settings, table)
+    newer = takewhile(lambda c: c.at > before, commit_log) if before else islice(commit_log, 1)
+    commits = [c for c in newer if c.role != "stream" and c.version != NOTHING]
     _, found = coverage.stored(settings, table) if commits else (-1, {})
     for commit in commits:
         span = Range(commit.start, commit.end) if commit.start and commit.end else None
@@ -151,11 +174,15 @@ def _replacements(
         aside = coverage.reasons(settings, table, [key or "" for key in keys])
         for key in keys:
             rows = of_partition(found.get(key or "", coverage.Stored()), aside[key or ""])
-            yield dg.AssetMaterialization(table.name, partition=key, metadata=rows | of_commit(commit))
+            yield dg.AssetMaterialization(
+                table.name, partition=key, metadata=rows | of_commit(commit)
+            )
 
 
 def _version_told(instance: dg.DagsterInstance, table: Table, partition: str | None) -> object:
-    wanted = dg.AssetRecordsFilter(dg.AssetKey(table.name), asset_partitions=[partition] if partition else None)
+    wanted = dg.AssetRecordsFilter(
+        dg.AssetKey(table.name), asset_partitions=[partition] if partition else None
+    )
     for record in instance.fetch_materializations(wanted, limit=1).records:
         version = record.asset_materialization.metadata.get("delta_version")
         return version.value if version else None
@@ -163,7 +190,9 @@ def _version_told(instance: dg.DagsterInstance, table: Table, partition: str | N
 
 
 def streaming_job_states(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
-    """A streaming job that changes is seen on its node at once; while it runs its numbers are, once a minute.
+    """A streaming job that changes is seen on its node at once.
+
+    While it runs its numbers are, once a minute.
 
     Cursor: what was told last, and when, by pipeline.
     """
@@ -175,7 +204,9 @@ def streaming_job_states(settings: Settings, catalog: Catalog) -> dg.SensorDefin
         description="Tells when a streaming job starts, stops, fails or is healed, and each minute how it does.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        told: dict[str, dict[str, str]] = {"what": {}, "when": {}} | json.loads(context.cursor or "{}")
+        told: dict[str, dict[str, str]] = {"what": {}, "when": {}} | json.loads(
+            context.cursor or "{}"
+        )
         events, now = [], datetime.now(UTC)
         for pipeline in catalog.pipelines():
             status = supervisor.status(settings, pipeline)
@@ -195,11 +226,16 @@ def _signature(settings: Settings, status: JobStatus) -> str:
     """What must have changed for a job's node to be told of it at once."""
     queries = [f"{q.table} {q.state} {q.restarts}" for q in status.queries]
     done = [event.at for event in desired.history(settings, status.pipeline)[-1:]]
-    return " ".join([f"{status.pid}", status.started_at, status.state, status.error, *queries, *done])
+    return " ".join(
+        [f"{status.pid}", status.started_at, status.state, status.error, *queries, *done]
+    )
 
 
 def supervise_streaming_jobs(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
-    """Brings the streaming jobs to what is wanted of them. No cursor: all that it needs to know is in the jobs' folders."""
+    """Brings the streaming jobs to what is wanted of them.
+
+    No cursor: all that it needs to know is in the jobs' folders.
+    """
 
     @dg.sensor(
         name="supervise_streaming_jobs",
@@ -208,8 +244,12 @@ def supervise_streaming_jobs(settings: Settings, catalog: Catalog) -> dg.SensorD
         description="Starts the streaming jobs that are to run and do not, replaces those that hang, gives up crash loops.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        decisions = {pipeline: reconciler.reconcile(settings, pipeline) for pipeline in catalog.pipelines()}
-        return dg.SkipReason("; ".join(f"{name}: {d.action} ({d.why})" for name, d in decisions.items())[:2000])
+        decisions = {
+            pipeline: reconciler.reconcile(settings, pipeline) for pipeline in catalog.pipelines()
+        }
+        return dg.SkipReason(
+            "; ".join(f"{name}: {d.action} ({d.why})" for name, d in decisions.items())[:2000]
+        )
 
     return evaluate
 

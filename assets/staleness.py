@@ -1,4 +1,7 @@
-"""When a live table is stale: nothing was added to it for too long. A freshness policy, judged by Dagster's daemon."""
+"""When a live table is stale: nothing was added to it for too long.
+
+A freshness policy, judged by Dagster's daemon.
+"""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -8,18 +11,23 @@ import dagster as dg
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.durations import duration
-from lakehouse.ranges import GRAINS, text
+from lakehouse.ranges import PARTITION_LENGTHS, text
 from lakehouse.settings import Settings
-from lakehouse.storage.journal import frontier
+from lakehouse.storage.commit_log import frontier
 from streaming_jobs.notifications import Notice
 
 
 def policy(settings: Settings, catalog: Catalog, table: Table) -> dg.FreshnessPolicy | None:
-    """Fails when the table is stale, warns half of its `stale_after` before; None for what may stay as it is."""
+    """Fails when the table is stale, warns half of its `stale_after` before.
+
+    None for what may stay as it is.
+    """
     most = bound(settings, catalog, table)
     if most is None:
         return None
-    return dg.FreshnessPolicy.time_window(fail_window=most, warn_window=most - _within(settings, table) / 2)
+    return dg.FreshnessPolicy.time_window(
+        fail_window=most, warn_window=most - _within(settings, table) / 2
+    )
 
 
 def bound(settings: Settings, catalog: Catalog, table: Table) -> timedelta | None:
@@ -30,8 +38,10 @@ def bound(settings: Settings, catalog: Catalog, table: Table) -> timedelta | Non
     kind, knob = catalog.kind(table), settings.freshness_of(table.pipeline)
     if kind in ("reference", "keyed", "versioned"):
         return None
-    most = _within(settings, table) + (knob.cron.longest if knob.cron else knob.interval or timedelta(0))
-    return most + (timedelta(0) if kind == "ingest" else GRAINS[table.partition_by])
+    most = _within(settings, table) + (
+        knob.cron.longest if knob.cron else knob.interval or timedelta(0)
+    )
+    return most + (timedelta(0) if kind == "ingest" else PARTITION_LENGTHS[table.partition_by])
 
 
 def stale(settings: Settings, catalog: Catalog, instance: dg.DagsterInstance) -> Iterator[Notice]:

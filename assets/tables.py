@@ -1,4 +1,4 @@
-"""Sources and tables as assets: what the graph shows of them, and the bounded runs that fill them."""
+"""Sources and tables as assets: what the graph shows of them, and the batch runs that fill them."""
 
 import inspect
 
@@ -6,7 +6,7 @@ import dagster as dg
 
 from assets import partitions, staleness
 from assets.metadata import column_schema, instant, of_backfill, of_commit, of_outcome, of_partition
-from assets.resources import BOUNDED, Lakehouse, refusals
+from assets.resources import BATCH, Lakehouse, refusals
 from assets.streams import job_key
 from lakehouse.declare.catalog import Catalog, table_path
 from lakehouse.declare.sources import KafkaSource, Source
@@ -14,26 +14,34 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import Range
 from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
+from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.journal import frontier
 
 
-def specs_and_assets(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec | dg.AssetsDefinition]:
-    """Every source and table: sources and records as the outside fills them, the others with their bounded runs."""
+def specs_and_assets(
+    settings: Settings, catalog: Catalog
+) -> list[dg.AssetSpec | dg.AssetsDefinition]:
+    """Every source and table: sources and ingest tables as the outside fills them, the others with their batch runs."""
     sources = [_source(s) for s in catalog.sources.values()]
     make = dict.fromkeys(("ingest", "keyed", "versioned"), _record)
-    make |= {"row": _derived, "window": _derived, "reference": _snapshot}
+    make |= {"row": _derived, "window": _derived, "reference": _reference}
     return sources + [make[catalog.kind(t)](settings, catalog, t) for t in catalog]
 
 
 def _source(source: Source) -> dg.AssetSpec:
     if isinstance(source, KafkaSource):
         values = {"json": "JSON objects", "text": "text"}[source.format]
-        text, kind, where = f"The topic `{source.topic}`: {values}.", "kafka", {"topic": source.topic}
+        text, kind, where = (
+            f"The topic `{source.topic}`: {values}.",
+            "kafka",
+            {"topic": source.topic},
+        )
     else:
         text, kind, where = "Files, read whole.", source.format, {"path": source.path}
     schema = {"schema": dg.MetadataValue.md(f"```sql\n{inspect.cleandoc(source.schema)}\n```")}
-    return dg.AssetSpec(source.name, description=text, kinds={kind}, group_name="sources", metadata=where | schema)
+    return dg.AssetSpec(
+        source.name, description=text, kinds={kind}, group_name="sources", metadata=where | schema
+    )
 
 
 def _record(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetSpec:
@@ -48,10 +56,10 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
         deps=_deps(catalog, table),
         partitions_def=partitions.definition(settings, table),
         backfill_policy=dg.BackfillPolicy.single_run(),
-        pool=BOUNDED,
+        pool=BATCH,
         **_shown(settings, catalog, table),
     )
-    def bounded_run(context: dg.AssetExecutionContext, lakehouse: Lakehouse) -> dg.MaterializeResult:
+    def batch_run(context: dg.AssetExecutionContext, lakehouse: Lakehouse) -> dg.MaterializeResult:
         from batch_jobs import backfill as job
 
         window = context.partition_time_window
@@ -62,28 +70,40 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
             for commit in job.run(lake, table.name, window.start, window.end):
                 (key,) = Range(commit.start, commit.end).partitions(table.partition_by)
                 outcomes[key] = commit
-                context.log.info(f"{key}: {of_outcome(commit)['outcome'].value}, {len(outcomes)} of {len(planned.partitions)}")
+                context.log.info(
+                    f"{key}: {of_outcome(commit)['outcome'].value}, {len(outcomes)} of {len(planned.partitions)}"
+                )
         _, found = coverage.stored(lakehouse.settings, table)
         aside = coverage.reasons(lakehouse.settings, table, context.partition_keys)
         for key in context.partition_keys:
-            held = of_partition(found.get(key, coverage.Stored()), aside[key]) | of_outcome(outcomes.get(key))
+            held = of_partition(found.get(key, coverage.Stored()), aside[key]) | of_outcome(
+                outcomes.get(key)
+            )
             context.add_asset_metadata(held, partition_key=key)
-        known = instant("frontier", frontier(lakehouse.settings, table)) | column_schema(lakehouse.settings, table)
+        known = instant("frontier", frontier(lakehouse.settings, table)) | column_schema(
+            lakehouse.settings, table
+        )
         told = of_backfill(planned, list(outcomes.values()), job.pending(lake, planned))
         return dg.MaterializeResult(metadata=told | known)
 
-    return bounded_run
+    return batch_run
 
 
-def _snapshot(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDefinition:
-    @dg.asset(key=table.name, deps=_deps(catalog, table), pool=BOUNDED, **_shown(settings, catalog, table))
+def _reference(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDefinition:
+    @dg.asset(
+        key=table.name, deps=_deps(catalog, table), pool=BATCH, **_shown(settings, catalog, table)
+    )
     def rebuild(lakehouse: Lakehouse) -> dg.MaterializeResult:
         from lakehouse.batch import reference_tables
 
         with refusals():
             commit = reference_tables.rebuild(lakehouse.lake_of(table), table)
         version, found = coverage.stored(lakehouse.settings, table)
-        now = {"changed": commit is not None, "rows": sum(p.rows for p in found.values()), "delta_version": version}
+        now = {
+            "changed": commit is not None,
+            "rows": sum(p.rows for p in found.values()),
+            "delta_version": version,
+        }
         return dg.MaterializeResult(metadata=(of_commit(commit) if commit else {}) | now)
 
     return rebuild
@@ -93,8 +113,12 @@ def _deps(catalog: Catalog, table: Table) -> list[dg.AssetDep]:
     driving = catalog.driving_input(table)
     deps = []
     for name in table.inputs:
-        partitioned = driving is not None and name == driving.name and catalog.kind(driving) != "ingest"
-        deps.append(dg.AssetDep(name, partition_mapping=partitions.mapping(table) if partitioned else None))
+        partitioned = (
+            driving is not None and name == driving.name and catalog.kind(driving) != "ingest"
+        )
+        deps.append(
+            dg.AssetDep(name, partition_mapping=partitions.mapping(table) if partitioned else None)
+        )
     if driving is not None and driving.pipeline != table.pipeline:
         deps.append(dg.AssetDep(job_key(table.pipeline)))
     return deps
@@ -109,7 +133,9 @@ def _shown(settings: Settings, catalog: Catalog, table: Table) -> dict[str, obje
         "context": str(table.context or ""),
         "keys": ", ".join(table.keys),
         "location": dg.MetadataValue.path(str(table_path(settings, table))),
-        "declaration": dg.MetadataValue.md(f"```{'sql' if table.sql else 'python'}\n{table.code}\n```"),
+        "declaration": dg.MetadataValue.md(
+            f"```{'sql' if table.sql else 'python'}\n{table.code}\n```"
+        ),
     }
     tags = {"layer": table.layer, "pipeline": table.pipeline}
     return {
@@ -118,7 +144,7 @@ def _shown(settings: Settings, catalog: Catalog, table: Table) -> dict[str, obje
         "owners": [table.owner] if table.owner else [],
         "kinds": {"delta", "spark"},
         "tags": tags | ({"late": table.late} if catalog.is_derived(table) else {}),
-        "code_version": table.fingerprint,
+        "code_version": table.code_version,
         "freshness_policy": staleness.policy(settings, catalog, table),
         "metadata": {k: v for k, v in declared.items() if v} | column_schema(settings, table),
     }

@@ -1,9 +1,9 @@
 """The kit for tests of assets, beside `lakehouse.testing`: run them in this process, on the session that is there.
 
-    def test_views(stage):  # a lakehouse.testing.Stage with closed partitions
-        result = materialize(stage.lake.settings, "campaign_views", "2026-01-01-00", "2026-01-01-01")
-        assert result.success
-        assert evaluate(stage.lake.settings, "campaign_views", "stream_equals_batch").passed
+def test_views(stage):  # a lakehouse.testing.Stage with closed partitions
+    result = materialize(stage.lake.settings, "campaign_views", "2026-01-01-00", "2026-01-01-01")
+    assert result.success
+    assert evaluate(stage.lake.settings, "campaign_views", "stream_equals_batch").passed
 """
 
 import dagster as dg
@@ -13,7 +13,12 @@ from lakehouse.settings import Settings
 
 
 def materialize(
-    settings: Settings, table: str, first: str = "", last: str = "", *, instance: dg.DagsterInstance | None = None
+    settings: Settings,
+    table: str,
+    first: str = "",
+    last: str = "",
+    *,
+    instance: dg.DagsterInstance | None = None,
 ) -> dg.ExecuteInProcessResult:
     """Materialises a table, of a derived one the partitions `first` to `last` in a single run, as the UI would.
 
@@ -27,16 +32,34 @@ def evaluate(
     settings: Settings, table: str, check: str, *, instance: dg.DagsterInstance | None = None
 ) -> dg.AssetCheckEvaluation | None:
     """The outcome of one check of a table; None if the check could not look at the data."""
-    result = _run(settings, dg.AssetSelection.checks(dg.AssetCheckKey(dg.AssetKey(table), check)), "", "", instance)
+    result = _run(
+        settings,
+        dg.AssetSelection.checks(dg.AssetCheckKey(dg.AssetKey(table), check)),
+        "",
+        "",
+        instance,
+    )
     return next(iter(result.get_asset_check_evaluations()), None)
 
 
 def _run(
-    settings: Settings, selection: dg.AssetSelection, first: str, last: str, instance: dg.DagsterInstance | None
+    settings: Settings,
+    selection: dg.AssetSelection,
+    first: str,
+    last: str,
+    instance: dg.DagsterInstance | None,
 ) -> dg.ExecuteInProcessResult:
     built = definitions.build(settings)
-    chosen = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last} if first else {}
+    chosen = (
+        {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
+        if first
+        else {}
+    )
     return dg.materialize(
         [*(built.assets or ()), *(built.asset_checks or ())],
-        selection=selection, tags=chosen, resources=built.resources, instance=instance, raise_on_error=False,
-    )  # fmt: skip
+        selection=selection,
+        tags=chosen,
+        resources=built.resources,
+        instance=instance,
+        raise_on_error=False,
+    )

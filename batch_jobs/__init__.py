@@ -1,1 +1,4 @@
-"""Bounded runs: each a process of its own, runnable with `python -m`; its exit code is its verdict."""
+"""Batch runs: each a process of its own, runnable with `python -m`.
+
+Its exit code is its verdict.
+"""

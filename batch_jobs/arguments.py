@@ -1,4 +1,4 @@
-"""What the commands of bounded jobs share: their arguments, and the lakehouse that they are asked about."""
+"""What the commands of batch jobs share: their arguments, and the lakehouse that they are asked about."""
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -10,14 +10,25 @@ from lakehouse.settings import Settings, from_environment
 if TYPE_CHECKING:
     from lakehouse.declare.catalog import Catalog
 
-Name = Annotated[str, typer.Argument(metavar="TABLE", help="A derived table, as `lakehouse tables` lists it")]
-Start = Annotated[str | None, typer.Option(help="First instant, ISO 8601, UTC unless it says otherwise")]
+Name = Annotated[
+    str, typer.Argument(metavar="TABLE", help="A derived table, as `lakehouse table list` lists it")
+]
+Start = Annotated[
+    str | None, typer.Option(help="First instant, ISO 8601, UTC unless it says otherwise")
+]
 End = Annotated[str | None, typer.Option(help="End, not included; at or before the frontier")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be read and replaced; change nothing")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be read and replaced; change nothing")
+]
 
 
-def asked(start: str | None, end: str | None) -> "tuple[Settings, Catalog, datetime | None, datetime | None]":
-    """The settings, their tables, and the two ends of a range. Raises RangeError for what is no instant."""
+def asked(
+    start: str | None, end: str | None
+) -> "tuple[Settings, Catalog, datetime | None, datetime | None]":
+    """The settings, their tables, and the two ends of a range.
+
+    Raises RangeError for what is no instant.
+    """
     from lakehouse.declare.catalog import load
     from lakehouse.ranges import parse_instant
 

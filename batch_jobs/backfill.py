@@ -1,10 +1,10 @@
-"""The backfill: makes a closed range of one table hold its bounded run. `python -m batch_jobs.backfill TABLE --start --end`
+"""The backfill: makes a closed range of one table hold its batch run.
 
-Partitions are computed some at a time and published one by one, each in one Delta commit with one line in the journal: a
-run that is killed goes on where it was when it is run again, and what was not published is as it was.
+Partitions are computed some at a time and published one by one, each in one Delta commit with one
+line in the commit log: a run that is killed goes on where it was when it is run again, and what was
+not published is as it was.
 """
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -17,8 +17,8 @@ from lakehouse.batch.publish import publish
 from lakehouse.declare.table import Table
 from lakehouse.durations import duration
 from lakehouse.ranges import EPOCH, Range, partition_range
+from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.journal import frontier
 from lakehouse.storage.lake import Lake
 from lakehouse.stream.lag import lag
 from lakehouse.transform import creation
@@ -35,11 +35,12 @@ def run(
     whole: bool = False,
     cascade: bool = False,
 ) -> Iterator[Commit]:
-    """Makes `[start, end)` of a table hold its bounded run, and yields a commit for each partition, as it goes on.
+    """Makes `[start, end)` of a table hold its batch run, and yields a commit for each partition, as it goes on.
 
-    Where the rows were these already the commit has the version NOTHING. `whole`: all partitions in one commit. `cascade`:
-    what the tables that read this one do not show yet follows. A snapshot, which has no range, is rebuilt. Raises, before
-    anything is computed, RangeError, UnknownTable, DeclarationError, JobError (another process is at it).
+    Where the rows were these already the commit has the version NOTHING. `whole`: all partitions in
+    one commit. `cascade`: what the tables that read this one do not show yet follows. A reference
+    table, which has no range, is rebuilt. Raises, before anything is computed, RangeError,
+    UnknownTable, DeclarationError, JobError (another process is at it).
     """
     table = lake.catalog.table(table_name)
     planned = plan(lake, table_name, start, end, whole=whole)
@@ -47,7 +48,7 @@ def run(
 
 
 def pending(lake: Lake, planned: Backfill) -> dict[str, list[str]]:
-    """Of the tables that read this one the partitions that wait for a bounded run to show what was rewritten; from journals."""
+    """Of the tables that read this one the partitions that wait for a batch run to show what was rewritten; from commit logs."""
     table, found = lake.catalog.table(planned.table), {}
     for other, span in reading(lake.catalog, table, planned.span):
         waiting = late_merge.outdated(lake.settings, lake.catalog, other)
@@ -61,28 +62,44 @@ def _run(lake: Lake, table: Table, planned: Backfill, cascade: bool) -> Iterator
         if not planned.run:
             yield compute.backfill(lake, table, planned.span)
         else:
-            units = [partition_range(p, table.partition_by) for p in planned.partitions if p not in planned.done]
+            units = [
+                partition_range(p, table.partition_by)
+                for p in planned.partitions
+                if p not in planned.done
+            ]
             yield from _published(lake, table, units, planned.at_once, planned.run)
     for other, span in reading(lake.catalog, table, planned.span) if cascade else ():
         yield from _followed(lake, other, span, planned.at_once)
 
 
 def _followed(lake: Lake, table: Table, span: Range, at_once: int) -> Iterator[Commit]:
-    """Has what is closed of `span` show what was rewritten in the table's input; what is open waits until it closes."""
+    """Has what is closed of `span` show what was rewritten in the table's input.
+
+    What is open waits until it closes.
+    """
     with publishing(lake.settings, table):
         end = min(span.end, frontier(lake.settings, table) or EPOCH)
-        units = (partition_range(p, table.partition_by) for p in late_merge.outdated(lake.settings, lake.catalog, table))
+        units = (
+            partition_range(p, table.partition_by)
+            for p in late_merge.outdated(lake.settings, lake.catalog, table)
+        )
         closed = [u for u in units if span.start <= u.start and u.end <= end]
         if closed:
             creation.create(lake, table)
-        if table.window and table.window.kind == "session":  # one may go on in any later partition: all up to there in one
+        # one may go on in any later partition: all up to there in one
+        if table.window and table.window.kind == "session":
             dirt = [Dirt(p, True) for unit in closed for p in unit.partitions(table.partition_by)]
-            yield from (compute.backfill(lake, table, each) for each in late_merge.session_spans(lake, table, dirt))
+            yield from (
+                compute.backfill(lake, table, each)
+                for each in late_merge.session_spans(lake, table, dirt)
+            )
         else:
             yield from _published(lake, table, closed, at_once)
 
 
-def _published(lake: Lake, table: Table, units: Sequence[Range], at_once: int, run: int = 0) -> Iterator[Commit]:
+def _published(
+    lake: Lake, table: Table, units: Sequence[Range], at_once: int, run: int = 0
+) -> Iterator[Commit]:
     left = len(units)
     for chunk in _chunks(units, at_once):
         _give_way(lake)
@@ -105,9 +122,17 @@ def _chunks(units: Sequence[Range], most: int) -> Iterator[list[Range]]:
 
 
 def _give_way(lake: Lake) -> None:
-    """Waits while a live query is too far behind; not for ever, for it may be so for another reason."""
-    most, deadline = duration(lake.settings.live_lag), time.monotonic() + duration(lake.settings.batch_within).total_seconds()
-    while lag(lake.settings, lake.catalog, datetime.now(UTC)) > most and time.monotonic() < deadline:
+    """Waits while a streaming query is too far behind.
+
+    Not forever, for it may be so for another reason.
+    """
+    most, deadline = (
+        duration(lake.settings.stream_lag),
+        time.monotonic() + duration(lake.settings.batch_within).total_seconds(),
+    )
+    while (
+        lag(lake.settings, lake.catalog, datetime.now(UTC)) > most and time.monotonic() < deadline
+    ):
         time.sleep(_LOOK)
 
 
@@ -115,9 +140,3 @@ def _rebuilt(lake: Lake, table: Table) -> Iterator[Commit]:
     with publishing(lake.settings, table):
         if commit := reference_tables.rebuild(lake, table):
             yield commit
-
-
-if __name__ == "__main__":
-    from batch_jobs.commands import main
-
-    main("backfill", sys.argv[1:])

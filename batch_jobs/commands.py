@@ -1,22 +1,21 @@
-"""The commands of bounded jobs in the `lakehouse` command line; those of the proof are in `proof_commands`."""
+"""The commands of batch jobs in the `lakehouse` command line.
 
-from collections.abc import Sequence
+Those of the reconciliation are in `reconcile_commands`.
+"""
+
 from contextlib import ExitStack
 from typing import Annotated
 
 import typer
 
-from batch_jobs import views
+from batch_jobs import reconcile_commands, views
 from batch_jobs.arguments import DryRun, End, Name, Start, asked
-from batch_jobs.proof_commands import app  # these here are the rest of them
 from lakehouse.cli import console
 from lakehouse.cli.console import AsJson
 from lakehouse.errors import RangeError
 
-
-def main(command: str, arguments: Sequence[str]) -> None:
-    """Runs one of the commands alone, for `python -m`."""
-    console.run(app, [command, *arguments], "python -m batch_jobs")
+tables = console.group("Tables: what they hold, what was quarantined or late.")
+app = console.group(groups={"reconcile": reconcile_commands.group, "table": tables})
 
 
 @app.command()
@@ -25,15 +24,20 @@ def backfill(
     start: Start = None,
     end: End = None,
     dry_run: DryRun = False,
-    cascade: Annotated[bool, typer.Option("--cascade", help="Have tables that read it follow, where rows changed")] = False,
-    all_or_nothing: Annotated[bool, typer.Option("--all-or-nothing", help="All partitions at once, in one commit")] = False,
+    cascade: Annotated[
+        bool, typer.Option("--cascade", help="Have tables that read it follow, where rows changed")
+    ] = False,
+    all_or_nothing: Annotated[
+        bool, typer.Option("--all-or-nothing", help="All partitions at once, in one commit")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a closed range of a table hold its bounded run, one commit a partition, beside the live stream.
+    """Make a closed range of a table hold its batch run, one commit a partition, beside the live stream.
 
-    The range is whole partitions behind the table's frontier; those that have these rows already stay as they are. Killed
-    and run again, it goes on where it was. A table without event time is rebuilt whole, without a range; a state or a history
-    by its own job. Exit code 0 when done, 2 when refused.
+    The range is whole partitions behind the table's frontier; those that have these rows already
+    stay as they are. Killed and run again, it goes on where it was. A table without event time is
+    rebuilt whole, without a range; a keyed or versioned table by its own job. Exit code 0 when
+    done, 2 when refused.
     """
     from batch_jobs import backfill as job
     from lakehouse.runtime import session
@@ -51,27 +55,40 @@ def backfill(
     if dry_run:
         views.show_plan(table, planned, as_json)
         return
-    commits, total = [], len(planned.partitions) - len(planned.done) if planned and not all_or_nothing else 1
+    commits, total = (
+        [],
+        len(planned.partitions) - len(planned.done) if planned and not all_or_nothing else 1,
+    )
     with ExitStack() as opened:
         with console.working("starting Spark"):
             spark = opened.enter_context(session.opened(settings, f"backfill {table}"))
         with console.counting(f"backfill {table}", total) as done:
-            for commit in job.run(Lake(spark, settings, catalog), table, first, last, whole=all_or_nothing, cascade=cascade):
+            for commit in job.run(
+                Lake(spark, settings, catalog),
+                table,
+                first,
+                last,
+                whole=all_or_nothing,
+                cascade=cascade,
+            ):
                 commits.append(commit)
                 done(commit.written)
-    views.show_backfill(table, planned, commits, job.pending(offline, planned) if planned else {}, as_json)
+    views.show_backfill(
+        table, planned, commits, job.pending(offline, planned) if planned else {}, as_json
+    )
 
 
 @app.command()
-def seam(table: Name, as_json: AsJson = False) -> None:
-    """Begin a new table over existing history: a bounded run up to a frontier of its input, the live run from exactly there.
+def bootstrap(table: Name, as_json: AsJson = False) -> None:
+    """Begin a new table over existing history: a batch run up to a frontier of its input, the stream from exactly there.
 
-    Before its streaming job runs with the table, or beside it if the input's log was cut, when that sets the seam itself.
-    Killed and run again, it goes on where it was. Exit code 0 when done, 2 when refused.
+    Before its streaming job runs with the table, or beside it if the input's log was cut, when that
+    sets the handover itself. Killed and run again, it goes on where it was. Exit code 0 when done,
+    2 when refused.
     """
-    from batch_jobs import seam as job
+    from batch_jobs import bootstrap as job
     from lakehouse.runtime import session
-    from lakehouse.storage.handovers import seam_of
+    from lakehouse.storage.handovers import handover_of
     from lakehouse.storage.lake import Lake
 
     settings, catalog, _, _ = asked(None, None)
@@ -79,27 +96,36 @@ def seam(table: Name, as_json: AsJson = False) -> None:
     commits = []
     with ExitStack() as opened:
         with console.working("starting Spark") as now:
-            lake = Lake(opened.enter_context(session.opened(settings, f"seam {table}")), settings, catalog)
+            lake = Lake(
+                opened.enter_context(session.opened(settings, f"handover {table}")),
+                settings,
+                catalog,
+            )
             now(f"looking where {table} is to begin")
             planned = job.plan(lake, table)
         if planned:
-            with console.counting(f"history of {table}", len(planned.partitions) - len(planned.done)) as done:
+            with console.counting(
+                f"history of {table}", len(planned.partitions) - len(planned.done)
+            ) as done:
                 for commit in job.run(lake, planned):
                     commits.append(commit)
                     done(commit.written)
-    views.show_seam(seam_of(settings, catalog.table(table)), planned, commits, as_json)
+    views.show_handover(handover_of(settings, catalog.table(table)), planned, commits, as_json)
 
 
 @app.command()
 def update(
-    table: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="One table; all that are updated, if not given")] = None,
+    table: Annotated[
+        str | None,
+        typer.Argument(metavar="[TABLE]", help="One table; all that are updated, if not given"),
+    ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let late rows into the closed partitions of tables declared late="update": the windows they missed, computed again.
+    """Merge late rows into the closed partitions of tables declared late="update": the windows they missed, computed again.
 
-    Many partitions in one commit, beside the live stream; a partition still open waits until it has closed. Exit code 0 when
-    done, 2 when refused.
+    Many partitions in one commit, beside the live stream; a partition still open waits until it has
+    closed. Exit code 0 when done, 2 when refused.
     """
     from batch_jobs import update as job
     from lakehouse.runtime import session
@@ -113,7 +139,8 @@ def update(
         views.show_waiting(found, as_json)
         return
     commits = []
-    if any(d.closed for dirt in found.values() for d in dirt):  # else there is nothing to start Spark for
+    # else there is nothing to start Spark for
+    if any(d.closed for dirt in found.values() for d in dirt):
         with console.working("starting Spark") as now, session.opened(settings, "update") as spark:
             now(f"computing what late rows missed in {', '.join(found)}")
             for commit in job.run(Lake(spark, settings, catalog), table):
@@ -124,16 +151,25 @@ def update(
 
 @app.command()
 def erase(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="An ingest table: it reads a topic")],
-    where: Annotated[str, typer.Option(help="Which rows: a condition on the table's columns, as Spark's SQL writes it")],
+    table: Annotated[
+        str, typer.Argument(metavar="TABLE", help="An ingest table: it reads a topic")
+    ],
+    where: Annotated[
+        str,
+        typer.Option(
+            help="Which rows: a condition on the table's columns, as Spark's SQL writes it"
+        ),
+    ],
     dry_run: DryRun = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask whether to; a script needs it")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask whether to; a script needs it")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove rows for good: from a record, its quarantine, all that was computed from them, and their histories.
+    """Remove rows for good: from an ingest table, its quarantine, all that was computed from them, and their histories.
 
-    It shows what would go and asks, unless --yes says so. Only where everything is closed; beside the live stream. Exit code 0
-    when done, 1 when the answer is no, 2 when refused.
+    It shows what would go and asks, unless --yes says so. Only where everything is closed; beside
+    the live stream. Exit code 0 when done, 1 when the answer is no, 2 when refused.
     """
     from batch_jobs import erase as job
     from lakehouse.runtime import session
@@ -148,9 +184,15 @@ def erase(
         )
     with ExitStack() as opened:
         with console.working("starting Spark") as now:
-            lake = Lake(opened.enter_context(session.opened(settings, f"erase {table}")), settings, catalog)
+            lake = Lake(
+                opened.enter_context(session.opened(settings, f"erase {table}")), settings, catalog
+            )
             now(f"looking for the rows in {table} and what was computed from them")
-            found = job.run(lake, table, where) if yes and not dry_run else job.planned(lake, table, where)
+            found = (
+                job.run(lake, table, where)
+                if yes and not dry_run
+                else job.planned(lake, table, where)
+            )
         views.show_erasure(found, as_json)
         if dry_run:
             console.print_note("nothing was changed")
@@ -163,48 +205,58 @@ def erase(
             console.print_text("erased")
 
 
-@app.command()
-def reinject(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="An ingest table: it reads a topic")],
+@tables.command()
+def replay(
+    table: Annotated[
+        str, typer.Argument(metavar="TABLE", help="An ingest table: it reads a topic")
+    ],
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put in what an ingest table has quarantined and what is good by its present declaration; what reads it follows.
+    """Put in what an ingest table has quarantined and what is good by its present declaration.
 
-    After a parser was mended, or an expectation changed. Rows keep their arrival, so they are as late as they were. Exit code
-    0 when done, 2 when refused.
+    What reads it follows.
+
+    After a parser was mended, or an expectation changed. Rows keep their arrival, so they are as
+    late as they were. Exit code 0 when done, 2 when refused.
     """
-    from batch_jobs import reinject as job
+    from batch_jobs import replay as job
     from lakehouse.runtime import session
     from lakehouse.storage.lake import Lake
 
     settings, catalog, _, _ = asked(None, None)
     catalog.table(table)  # an unknown name is refused before a JVM starts
-    with console.working("starting Spark") as now, session.opened(settings, f"reinject {table}") as spark:
+    with (
+        console.working("starting Spark") as now,
+        session.opened(settings, f"replay {table}") as spark,
+    ):
         lake = Lake(spark, settings, catalog)
         now(f"judging again what {table} has quarantined")
         found = job.planned(lake, table) if dry_run else job.run(lake, table)
-    views.show_reinjection(found, as_json)
+    views.show_replay(found, as_json)
     if dry_run:
         console.print_note("nothing was changed")
 
 
 @app.command()
 def maintain(
-    table: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="One table; all and the ledgers, if not given")] = None,
+    table: Annotated[
+        str | None,
+        typer.Argument(metavar="[TABLE]", help="One table; all and the log tables, if not given"),
+    ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Make the small files of closed partitions few, and remove the past that nobody needs any more; beside the streams.
 
-    Rows, the last LAKEHOUSE_VERSIONS within LAKEHOUSE_HISTORY, and what a stream has still to read stay. Exit code 0 when done,
-    2 when refused.
+    Rows, the last LAKEHOUSE_VERSIONS within LAKEHOUSE_HISTORY, and what a stream has still to read
+    stay. Exit code 0 when done, 2 when refused.
     """
     from batch_jobs import maintain as job
 
     settings, catalog, _, _ = asked(None, None)
     if dry_run:
-        views.show_upkeep(job.planned(settings, catalog, table), as_json)
+        views.show_maintenance(job.planned(settings, catalog, table), as_json)
         console.print_note("nothing was changed")
         return
     done = []
@@ -214,4 +266,4 @@ def maintain(
                 done.append(each)
                 now(f"looked after {each.table}")
     finally:  # of a table that is left out the others are told all the same
-        views.show_upkeep(done, as_json)
+        views.show_maintenance(done, as_json)

@@ -1,6 +1,5 @@
-"""The what-if: what another version of the code would make of a closed range. `python -m batch_jobs.diff TABLE --code ...`"""
+"""The what-if: what another version of the code would make of a closed range."""
 
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +38,10 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """What becomes of a table's past with the other code; of pairs the first is the present code's."""
+    """What becomes of a table's past with the other code.
+
+    Of pairs the first is the present code's.
+    """
 
     table: str
     code: str
@@ -47,8 +49,10 @@ class Diff:
     end: datetime
     inputs: Mapping[str, Mapping[str, int]]  # versions, the same for both
     declaration: Mapping[str, tuple[object, object]]  # what differs of it
-    columns: Mapping[str, tuple[str | None, str | None]]  # types of those that are not the same; the others are compared
-    upstream: tuple[str, ...]  # inputs that the other code computes otherwise as well: both sides read them as stored
+    # types of those that are not the same; the others are compared
+    columns: Mapping[str, tuple[str | None, str | None]]
+    # inputs that the other code computes otherwise as well: both sides read them as stored
+    upstream: tuple[str, ...]
     quarantined: tuple[int, int]
     partitions: tuple[Compared, ...]
     examples: tuple[str, ...]
@@ -69,15 +73,24 @@ def run(settings: Settings, catalog: Catalog, table_name: str, span: Range, code
     compute.check_range(lake, table, span, whole_partitions=False)
     with tempfile.TemporaryDirectory(prefix="lakehouse-diff-") as folder:
         place = Path(folder)
-        after = other_code.compute(settings, table, span, code, place)  # before this process has a JVM as well
+        # before this process has a JVM as well
+        after = other_code.compute(settings, table, span, code, place)
         with session.opened(settings, f"diff {table.name}") as spark:
             here = Lake(spark, settings, catalog)
-            before = side.write(here, table.name, span, table.partition_by, place / "before", after.inputs)
+            before = side.write(
+                here, table.name, span, table.partition_by, place / "before", after.inputs
+            )
             return _diff(spark, catalog, table, span, code, (before, after), place)
 
 
 def _diff(
-    spark: SparkSession, catalog: Catalog, table: Table, span: Range, code: str, sides: tuple[Side, Side], place: Path
+    spark: SparkSession,
+    catalog: Catalog,
+    table: Table,
+    span: Range,
+    code: str,
+    sides: tuple[Side, Side],
+    place: Path,
 ) -> Diff:
     before, after = sides
     columns = _changed(before.columns, after.columns)
@@ -87,18 +100,30 @@ def _diff(
     found = list(_compared(ours.select(*common), theirs.select(*common), keys, table.tolerance))
     differs = columns or any(difference.total for *_, difference in found)
     return Diff(
-        table=table.name, code=code, start=span.start, end=span.end, inputs=before.inputs,
-        declaration=_changed(before.declared, after.declared), columns=columns, upstream=_upstream(catalog, table, sides),
+        table=table.name,
+        code=code,
+        start=span.start,
+        end=span.end,
+        inputs=before.inputs,
+        declaration=_changed(before.declared, after.declared),
+        columns=columns,
+        upstream=_upstream(catalog, table, sides),
         quarantined=(before.quarantined, after.quarantined),
-        partitions=tuple(Compared(p, a.rows, b.rows, d.missing, d.extra, d.changed) for p, a, b, d in found),
+        partitions=tuple(
+            Compared(p, a.rows, b.rows, d.missing, d.extra, d.changed) for p, a, b, d in found
+        ),
         examples=tuple(example for *_, d in found for example in d.examples)[:_EXAMPLES],
         pending=catalog.downstream(table) if differs else (),
-    )  # fmt: skip
+    )
 
 
 def _changed(before: Mapping, after: Mapping) -> dict:
     names = [*before, *(name for name in after if name not in before)]
-    return {name: (before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)}
+    return {
+        name: (before.get(name), after.get(name))
+        for name in names
+        if before.get(name) != after.get(name)
+    }
 
 
 def _compared(
@@ -109,17 +134,17 @@ def _compared(
     pairs = {key: (ours.get(key, EMPTY), theirs.get(key, EMPTY)) for key in sorted(ours | theirs)}
     unequal = F.col(PARTITION).isin([key for key, (one, other) in pairs.items() if one != other])
     names = ("before", "after")
-    found = differences(before.where(unequal), after.where(unequal), keys, PARTITION, tolerance, _EXAMPLES, names)
+    found = differences(
+        before.where(unequal), after.where(unequal), keys, PARTITION, tolerance, _EXAMPLES, names
+    )
     for key, pair in pairs.items():
         yield key, *pair, found.get(key, NONE)
 
 
 def _upstream(catalog: Catalog, table: Table, sides: tuple[Side, Side]) -> tuple[str, ...]:
-    before, after = (each.fingerprints for each in sides)
-    return tuple(t.name for t in catalog if table.name in catalog.downstream(t) and before[t.name] != after.get(t.name))
-
-
-if __name__ == "__main__":
-    from batch_jobs.commands import main
-
-    main("diff", sys.argv[1:])
+    before, after = (each.code_versions for each in sides)
+    return tuple(
+        t.name
+        for t in catalog
+        if table.name in catalog.downstream(t) and before[t.name] != after.get(t.name)
+    )

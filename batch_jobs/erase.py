@@ -1,6 +1,5 @@
-"""The erasure: rows of a record removed for good, and what was computed from them. `python -m batch_jobs.erase TABLE`"""
+"""The erasure: rows of an ingest table removed for good, and what was computed from them."""
 
-import sys
 from contextlib import ExitStack
 
 from batch_jobs.publisher import publishing
@@ -15,15 +14,12 @@ def planned(lake: Lake, name: str, where: str) -> Erasure:
 
 
 def run(lake: Lake, name: str, where: str) -> Erasure:
-    """Erases the rows of that record which meet the condition. Raises UnknownTable, RangeError, JobError."""
-    record = lake.catalog.table(name)
+    """Erases the rows of that ingest table which meet the condition.
+
+    Raises UnknownTable, RangeError, JobError.
+    """
+    ingest = lake.catalog.table(name)
     with ExitStack() as held:
-        for table in (record, *propagate.derived(lake, record)):
+        for table in (ingest, *propagate.derived(lake, ingest)):
             held.enter_context(publishing(lake.settings, table))
-        return erasure.erase(lake, record, where)
-
-
-if __name__ == "__main__":
-    from batch_jobs.commands import main
-
-    main("erase", sys.argv[1:])
+        return erasure.erase(lake, ingest, where)

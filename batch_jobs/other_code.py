@@ -1,6 +1,7 @@
 """Tables as another version of their code declares them: that of a git ref or of a folder, run in a process of its own.
 
-The library stays the present one. What the modules of tables import from their repository comes from the other version.
+The library stays the present one. What the modules of tables import from their repository comes
+from the other version.
 """
 
 import json
@@ -18,27 +19,42 @@ from lakehouse.settings import Settings, to_environment
 
 
 def compute(settings: Settings, table: Table, span: Range, code: str, place: Path) -> Side:
-    """As `side.write`, by the code that `code` names; its rows are in `place / "after"`. Raises JobError.
+    """As `side.write`, by the code that `code` names; its rows are in `place / "after"`.
+
+    Raises JobError.
 
     `place` is an empty folder, which the caller removes.
     """
     own = _root(table.transformation.__module__)
     top = _repository(own)
     folder = _folder(code, top, place)
-    roots = {name: root for name in settings.tables if (root := _root(name)) == own or (top and _repository(root) == top)}
+    roots = {
+        name: root
+        for name in settings.tables
+        if (root := _root(name)) == own or (top and _repository(root) == top)
+    }
     instead = (folder / root.relative_to(top or own) for root in dict.fromkeys(roots.values()))
     path = [_library(place / "library", folder), *instead, *map(Path, sys.path)]
     asked = {
-        "table": table.name, "start": text(span.start), "end": text(span.end), "partition_by": table.partition_by,
+        "table": table.name,
+        "start": text(span.start),
+        "end": text(span.end),
+        "partition_by": table.partition_by,
         "modules": list(roots),
-        "folder": str(folder), "place": str(place / "after"), "answer": str(place / "answer"),
-    }  # fmt: skip
-    environment = os.environ | to_environment(settings) | {"PYTHONPATH": os.pathsep.join(map(str, path))}
+        "folder": str(folder),
+        "place": str(place / "after"),
+        "answer": str(place / "answer"),
+    }
+    environment = (
+        os.environ | to_environment(settings) | {"PYTHONPATH": os.pathsep.join(map(str, path))}
+    )
     command = [sys.executable, "-P", "-m", "batch_jobs.side", json.dumps(asked)]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace")
     if run.returncode:
         said = run.stderr.strip().splitlines() or [f"exit code {run.returncode}"]
-        raise JobError(f"code={code!r}: it cannot be run ({said[-1]}); correct it, or name another version")
+        raise JobError(
+            f"code={code!r}: it cannot be run ({said[-1]}); correct it, or name another version"
+        )
     answer = json.loads((place / "answer").read_text())
     if "refused" in answer:
         raise JobError(f"code={code!r}: {answer['refused']}")
@@ -52,7 +68,10 @@ def _root(module: str) -> Path:
 
 
 def _repository(folder: Path) -> Path | None:
-    """The top of the git repository that `folder` is in; of what is installed none, wherever the environment lies."""
+    """The top of the git repository that `folder` is in.
+
+    Of what is installed none, wherever the environment lies.
+    """
     if folder.is_relative_to(Path(sys.prefix).resolve()):
         return None
     found = _git(folder, "rev-parse", "--show-toplevel")
@@ -60,18 +79,29 @@ def _repository(folder: Path) -> Path | None:
 
 
 def _folder(code: str, top: Path | None, place: Path) -> Path:
-    """Where the code is: of a git ref, taken out of the repository into `place`; else the folder of that name."""
+    """Where the code is: of a git ref, taken out of the repository into `place`.
+
+    Else the folder of that name.
+    """
     commit = top and _git(top, "rev-parse", "--verify", "--end-of-options", f"{code}^{{commit}}")
     if commit:
         packed = place / "code.zip"
         if _git(top, "archive", f"--output={packed}", commit) is None:
-            raise JobError(f"code={code!r}: git cannot take {commit} out of {top}; see `git archive`")
+            raise JobError(
+                f"code={code!r}: git cannot take {commit} out of {top}; see `git archive`"
+            )
         shutil.unpack_archive(packed, place / "code")
         return (place / "code").resolve()
     if Path(code).is_dir():
         return Path(code).resolve()
-    known = f"the repository {top} has no such ref" if top else "the tables' modules are in no git repository"
-    raise JobError(f"code={code!r}: {known}, and it is no folder; name a commit, branch or tag, or the top of a checkout")
+    known = (
+        f"the repository {top} has no such ref"
+        if top
+        else "the tables' modules are in no git repository"
+    )
+    raise JobError(
+        f"code={code!r}: {known}, and it is no folder; name a commit, branch or tag, or the top of a checkout"
+    )
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
@@ -86,7 +116,8 @@ def _git(folder: Path, *arguments: str) -> str | None:
 def _library(place: Path, folder: Path) -> Path:
     """The present packages in one place, with the tables that ship as `folder` has them, if it has them.
 
-    A checkout of the project itself brings a library of its own, and workers of Spark import by the path alone.
+    A checkout of the project itself brings a library of its own, and workers of Spark import by the
+    path alone.
     """
     here = _root("lakehouse.settings")
     (place / "lakehouse").mkdir(parents=True)

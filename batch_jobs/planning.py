@@ -1,4 +1,4 @@
-"""What a backfill would do, by Delta's statistics and the journals: without a session, and without a change."""
+"""What a backfill would do, by Delta's statistics and the commit logs: without a session, and without a change."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,7 +11,7 @@ from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import PARTITION, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
-from lakehouse.ranges import GRAINS, Range, partition_range
+from lakehouse.ranges import PARTITION_LENGTHS, Range, partition_range
 from lakehouse.storage import delta_log
 from lakehouse.storage.lake import Lake
 from lakehouse.transform import lateness
@@ -33,7 +33,8 @@ class Downstream:
 class Backfill:
     """What a backfill would read, replace and leave behind.
 
-    The input is what the range's context touches, whole files of it: a bound for the rows that will be read.
+    The input is what the range's context touches, whole files of it: a bound for the rows that will
+    be read.
     """
 
     table: str
@@ -53,7 +54,7 @@ class Backfill:
     input_bytes: int
     downstream: tuple[Downstream, ...]  # PENDING where rows change, until they follow
     conflicts: tuple[str, ...]
-    estimated_seconds: float | None  # at the rate of earlier bounded runs
+    estimated_seconds: float | None  # at the rate of earlier batch runs
 
     @property
     def span(self) -> Range:
@@ -61,16 +62,25 @@ class Backfill:
 
 
 def plan(
-    lake: Lake, table_name: str, start: datetime | None = None, end: datetime | None = None, *, whole: bool = False
+    lake: Lake,
+    table_name: str,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    *,
+    whole: bool = False,
 ) -> Backfill | None:
-    """What `backfill.run` would do, refusing what it would refuse. None for a snapshot, a state or a history, which has no range.
+    """What `backfill.run` would do, refusing what it would refuse.
+
+    None for a reference table, a keyed or versioned table, which has no range.
 
     Raises RangeError, UnknownTable.
     """
     table, catalog = lake.catalog.table(table_name), lake.catalog
     if not (start and end):
         if start or end or (catalog.kind(table) != "reference" and not table.keeps):
-            raise RangeError(f"table={table.name}: a backfill needs both ends of its range; give --start and --end")
+            raise RangeError(
+                f"table={table.name}: a backfill needs both ends of its range; give --start and --end"
+            )
         return None
     span = Range(start, end)
     ahead = compute.check_range(lake, table, span, whole_partitions=True)
@@ -84,16 +94,28 @@ def plan(
     rows = sum(f["num_records"] or 0 for f in files)
     run, done = (0, set()) if whole else _begun(lake, table, span)
     return Backfill(
-        table=table.name, start=span.start, end=span.end, frontier=ahead, partitions=partitions,
-        run=run, done=tuple(sorted(done)), at_once=compute.at_once(rows, len(partitions)),
-        rows_replaced=sum(f["num_records"] or 0 for f in stored), input=driving.name, context_start=context.start,
-        context_end=context.end, input_rows=rows, input_files=len(files), input_bytes=sum(f["size_bytes"] for f in files),
+        table=table.name,
+        start=span.start,
+        end=span.end,
+        frontier=ahead,
+        partitions=partitions,
+        run=run,
+        done=tuple(sorted(done)),
+        at_once=compute.at_once(rows, len(partitions)),
+        rows_replaced=sum(f["num_records"] or 0 for f in stored),
+        input=driving.name,
+        context_start=context.start,
+        context_end=context.end,
+        input_rows=rows,
+        input_files=len(files),
+        input_bytes=sum(f["size_bytes"] for f in files),
         downstream=tuple(
-            Downstream(t.name, s.start, s.end, len(list(s.partitions(t.partition_by)))) for t, s in reading(catalog, table, span)
+            Downstream(t.name, s.start, s.end, len(list(s.partitions(t.partition_by))))
+            for t, s in reading(catalog, table, span)
         ),
         conflicts=tuple(_conflicts(lake, table, mine, context)),
         estimated_seconds=_estimated(lake, table, len(partitions) - len(done)),
-    )  # fmt: skip
+    )
 
 
 def reading(catalog: Catalog, table: Table, span: Range) -> list[tuple[Table, Range]]:
@@ -102,31 +124,41 @@ def reading(catalog: Catalog, table: Table, span: Range) -> list[tuple[Table, Ra
     for each in catalog:  # inputs come first
         driving = catalog.driving_input(each)
         if driving and driving.name in found:
-            grain = GRAINS[each.partition_by]
+            length = PARTITION_LENGTHS[each.partition_by]
             touched = lateness.reached(each, found[driving.name][1])
-            end = ranges.floor(touched.end + grain - timedelta(microseconds=1), grain)
-            found[each.name] = (each, Range(ranges.floor(touched.start, grain), end))
+            end = ranges.floor(touched.end + length - timedelta(microseconds=1), length)
+            found[each.name] = (each, Range(ranges.floor(touched.start, length), end))
     return list(found.values())[1:]
 
 
 def _begun(lake: Lake, table: Table, span: Range) -> tuple[int, set[str]]:
-    """The number of the run over `span` that was cut short, and what it has done; else the next number, and nothing.
+    """The number of the run over `span` that was cut short, and what it has done.
 
-    What it did under another declaration or other snapshots is not done, nor what its input was changed for since. Other
-    versions of the input do not count: behind the frontier the stream adds to it only what is late.
+    Else the next number, and nothing.
+
+    What it did under another declaration or other reference tables is not done, nor what its input
+    was changed for since. Other versions of the input do not count: behind the frontier the stream
+    adds to it only what is late.
     """
-    lines = [c for c in lake.journal(table).rewriting() if c.role == "bounded" and c.generation]
+    lines = [c for c in lake.commit_log(table).rewriting() if c.role == "batch" and c.generation]
     last = lines[0] if lines else None
     mine = [c for c in lines if c.generation == last.generation]
     found = {p: c for c in mine for p in Range(c.start, c.end).partitions(table.partition_by)}
     whole = len(list(span.partitions(table.partition_by)))
-    if not last or not last.batch or min(c.start for c in mine) != span.start or len(found) + last.batch != whole:
+    if (
+        not last
+        or not last.batch
+        or min(c.start for c in mine) != span.start
+        or len(found) + last.batch != whole
+    ):
         return (last.generation if last else 0) + 1, set()
-    now = (table.fingerprint, compute.pinned(lake, table))
+    now = (table.code_version, compute.pinned(lake, table))
     dirty = {d.partition for d in late_merge.dirty(lake.settings, lake.catalog, table)}
     dirty |= set(late_merge.outdated(lake.settings, lake.catalog, table))
     return last.generation, {
-        p for p, c in found.items() if p not in dirty and (c.fingerprint, c.inputs["snapshots"]) == now
+        p
+        for p, c in found.items()
+        if p not in dirty and (c.code_version, c.inputs["references"]) == now
     }
 
 
@@ -144,7 +176,8 @@ def _check_retained(catalog: Catalog, table: Table, inputs: list[dict], stored: 
         {
             f[f"partition.{PARTITION}"]
             for f in stored
-            if f["num_records"] and (first is None or (f.get(column) and f[column] - before < first))
+            if f["num_records"]
+            and (first is None or (f.get(column) and f[column] - before < first))
         }
     )
     if lost:
@@ -160,8 +193,12 @@ def _conflicts(lake: Lake, table: Table, partitions: set[str], context: Range) -
     settings, catalog = lake.settings, lake.catalog
     found = []
     if pid := holder(settings, table):
-        found.append(f"pid {pid} is rewriting {table.name}: a backfill is refused until it has ended")
-    if waiting := [d.partition for d in late_merge.dirty(settings, catalog, table) if d.partition in partitions]:
+        found.append(
+            f"pid {pid} is rewriting {table.name}: a backfill is refused until it has ended"
+        )
+    if waiting := [
+        d.partition for d in late_merge.dirty(settings, catalog, table) if d.partition in partitions
+    ]:
         found.append(f"an update waits for {_brief(waiting)}: this run shows their late rows, too")
     driving = catalog.driving_input(table)
     if catalog.kind(driving) != "ingest":
@@ -169,15 +206,26 @@ def _conflicts(lake: Lake, table: Table, partitions: set[str], context: Range) -
         stale = [*late_merge.outdated(settings, catalog, driving), *dirty]
         spans = {p: partition_range(p, driving.partition_by) for p in stale}
         if waiting := sorted(p for p, s in spans.items() if s.overlaps(context)):
-            found.append(f"{driving.name} is to be rewritten in {_brief(waiting)}: {table.name} will be PENDING again then")
+            found.append(
+                f"{driving.name} is to be rewritten in {_brief(waiting)}: {table.name} will be PENDING again then"
+            )
     return found
 
 
 def _brief(partitions: list[str]) -> str:
-    return partitions[0] if len(partitions) == 1 else f"{partitions[0]} to {partitions[-1]} ({len(partitions)})"
+    return (
+        partitions[0]
+        if len(partitions) == 1
+        else f"{partitions[0]} to {partitions[-1]} ({len(partitions)})"
+    )
 
 
 def _estimated(lake: Lake, table: Table, partitions: int) -> float | None:
-    lines = list(islice((c for c in lake.journal(table).rewriting() if c.role == "bounded" and c.written), _RUNS))
+    lines = list(
+        islice(
+            (c for c in lake.commit_log(table).rewriting() if c.role == "batch" and c.written),
+            _RUNS,
+        )
+    )
     known = sum(len(list(Range(c.start, c.end).partitions(table.partition_by))) for c in lines)
     return partitions * sum(c.seconds for c in lines) / known if known else None

@@ -1,6 +1,5 @@
-"""The proof: recomputes a range behind the frontier and compares. `python -m batch_jobs.reconcile TABLE [--start --end]`"""
+"""The reconciliation: recomputes a range behind the frontier and compares."""
 
-import sys
 from datetime import datetime
 
 from lakehouse.ranges import optional_range
@@ -9,8 +8,12 @@ from lakehouse.storage.certificates import Certificate
 from lakehouse.storage.lake import Lake
 
 
-def run(lake: Lake, table_name: str, start: datetime | None = None, end: datetime | None = None) -> Certificate:
-    """Compares `[start, end)`, by default all that is closed, with its bounded run; records and returns the verdict.
+def run(
+    lake: Lake, table_name: str, start: datetime | None = None, end: datetime | None = None
+) -> Certificate:
+    """Compares `[start, end)`, by default all that is closed, with its batch run.
+
+    Records and returns the verdict.
 
     Nothing else is written. Raises RangeError, UnknownTable.
     """
@@ -19,13 +22,7 @@ def run(lake: Lake, table_name: str, start: datetime | None = None, end: datetim
 
 
 def exit_code(certificate: Certificate) -> int:
-    """0 EQUAL, 1 DIFFERENT or nothing compared, 3 no verdict yet (PENDING, OPEN, UNPROVABLE)."""
+    """0 EQUAL, 1 DIFFERENT or nothing compared, 3 no verdict yet (PENDING, OPEN, UNVERIFIABLE)."""
     if certificate.verdict == "EQUAL":
         return 0 if certificate.rows_recomputed else 1
     return 1 if certificate.verdict == "DIFFERENT" else 3
-
-
-if __name__ == "__main__":
-    from batch_jobs.commands import main
-
-    main("reconcile", sys.argv[1:])

@@ -1,10 +1,10 @@
-"""The repair: rewrites the partitions known to differ, and proves each again. `python -m batch_jobs.repair TABLE [--start --end]`
+"""The repair: rewrites the partitions known to differ, and reconciles each again.
 
-`_ledger/<table>.repairs.jsonl` keeps a line for each repair, with what it found before and after.
+`_commit_log/<table>.repairs.jsonl` keeps a line for each repair, with what it found before and
+after.
 """
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -20,12 +20,19 @@ from lakehouse.reconcile import attempts, coverage, diagnosis, reconciliation
 from lakehouse.reconcile.coverage import Coverage
 from lakehouse.settings import Settings
 from lakehouse.storage.certificates import Verdict
-from lakehouse.storage.commits import LEDGER
+from lakehouse.storage.commits import COMMIT_LOGS
 from lakehouse.storage.files import append_line, values_backwards
 from lakehouse.storage.lake import Lake
 
-# what a bounded run puts right without taking a decision: the input is as it was recorded, and so is the declaration
-_UNASKED = (diagnosis.LOST, diagnosis.BY_HAND, diagnosis.TWICE, diagnosis.DROPPED, diagnosis.UNKNOWN)
+# what a batch run puts right without taking a decision: the input is as it was recorded, and so is
+# the declaration
+_UNASKED = (
+    diagnosis.LOST,
+    diagnosis.BY_HAND,
+    diagnosis.TWICE,
+    diagnosis.DROPPED,
+    diagnosis.UNKNOWN,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +46,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Unproven:
+class Unreconciled:
     """Where nobody knows whether a table differs: closed partitions without a verdict, those changed since they had one."""
 
     table: str
@@ -67,11 +74,21 @@ class Repaired:
     at: datetime
 
 
-def plan(settings: Settings, catalog: Catalog, name: str, span: Range | None = None, *, unasked: bool = False) -> list[Planned]:
-    """The partitions of a table known to differ, by their certificates; changes nothing, needs no session.
+def plan(
+    settings: Settings,
+    catalog: Catalog,
+    name: str,
+    span: Range | None = None,
+    *,
+    unasked: bool = False,
+) -> list[Planned]:
+    """The partitions of a table known to differ, by their certificates.
 
-    `unasked` leaves those to a person that `settings.repair_of` does not allow, that a repair did not help, and whose
-    cause asks for a decision: changed code, dimensions or inputs. Raises UnknownTable.
+    Changes nothing, needs no session.
+
+    `unasked` leaves those to a person that `settings.repair_of` does not allow, that a repair did
+    not help, and whose cause asks for a decision: changed code, dimensions or inputs. Raises
+    UnknownTable.
     """
     table = catalog.table(name)
     partitions, rows = settings.repair_of(name)
@@ -91,23 +108,42 @@ def plan(settings: Settings, catalog: Catalog, name: str, span: Range | None = N
     return found
 
 
-def unproven(settings: Settings, catalog: Catalog, name: str, span: Range | None = None) -> Unproven:
+def unreconciled(
+    settings: Settings, catalog: Catalog, name: str, span: Range | None = None
+) -> Unreconciled:
     """What is not known of a table's closed partitions (those in `span`), whether they differ or not."""
     table = catalog.table(name)
     catalog.check_derived(table)
-    found, closed = coverage.coverage(settings, catalog, table), coverage.closed(settings, table, (), EPOCH)
-    asked = [key for key in (closed.partitions(table.partition_by) if closed else ()) if _inside(span, key, table)]
+    found, closed = (
+        coverage.coverage(settings, catalog, table),
+        coverage.closed(settings, table, (), EPOCH),
+    )
+    asked = [
+        key
+        for key in (closed.partitions(table.partition_by) if closed else ())
+        if _inside(span, key, table)
+    ]
     unknown = [key for key in found.unknown if _inside(span, key, table)]
     changed = [due.partition for due in found.changed if _inside(span, due.partition, table)]
-    return Unproven(name, len(asked), tuple(unknown), tuple(changed), attempts.failed(settings, table))
+    return Unreconciled(
+        name, len(asked), tuple(unknown), tuple(changed), attempts.failed(settings, table)
+    )
 
 
 def _differing(found: Coverage, table: Table) -> list[Planned]:
-    """The partitions whose last verdict is DIFFERENT, and those of which a data file is missing; in order."""
-    known = {lost.partition: Planned(lost.partition, lost.rows, diagnosis.lost(lost.file)) for lost in found.lost}
+    """The partitions whose last verdict is DIFFERENT, and those of which a data file is missing.
+
+    In order.
+    """
+    known = {
+        lost.partition: Planned(lost.partition, lost.rows, diagnosis.lost(lost.file))
+        for lost in found.lost
+    }
     for certificate in found.different:
         key = next(Range(certificate.start, certificate.end).partitions(table.partition_by))
-        known[key] = Planned(key, certificate.missing + certificate.extra + certificate.changed, certificate.cause)
+        known[key] = Planned(
+            key, certificate.missing + certificate.extra + certificate.changed, certificate.cause
+        )
     return [known[key] for key in sorted(known)]
 
 
@@ -125,11 +161,14 @@ def _refused(planned: Planned, done: list[Repaired]) -> str:
     return ""
 
 
-def run(lake: Lake, name: str, span: Range | None = None, *, unasked: bool = False) -> Iterator[Repaired]:
-    """Rewrites one partition after the other by its bounded run, proves it again, and tells the verdict.
+def run(
+    lake: Lake, name: str, span: Range | None = None, *, unasked: bool = False
+) -> Iterator[Repaired]:
+    """Rewrites one partition after the other by its batch run, reconciles it again, and tells the verdict.
 
-    It ends at the first that is DIFFERENT still: its certificate says by which rows. Raises JobError, RangeError (also where rows
-    are lost of which the input is gone: they would be replaced by fewer).
+    It ends at the first that is DIFFERENT still: its certificate says by which rows. Raises
+    JobError, RangeError (also where rows are lost of which the input is gone: they would be
+    replaced by fewer).
     """
     table = lake.catalog.table(name)
     with publishing(lake.settings, table):
@@ -137,14 +176,24 @@ def run(lake: Lake, name: str, span: Range | None = None, *, unasked: bool = Fal
             if planned.refused:
                 continue
             whole = partition_range(planned.partition, table.partition_by)
-            if planned.cause.startswith(diagnosis.LOST):  # nobody has looked whether the input still gives its rows
+            # nobody has looked whether the input still gives its rows
+            if planned.cause.startswith(diagnosis.LOST):
                 planning.plan(lake, name, whole.start, whole.end)
             commit = compute.backfill(lake, table, whole)
             after = reconciliation.reconcile(lake, table, whole)
             repaired = Repaired(
-                name, planned.partition, planned.rows, planned.cause, commit.version, after.verdict, datetime.now(UTC)
+                name,
+                planned.partition,
+                planned.rows,
+                planned.cause,
+                commit.version,
+                after.verdict,
+                datetime.now(UTC),
             )
-            append_line(_path(lake.settings, table), json.dumps(asdict(repaired), default=lambda at: at.isoformat()))
+            append_line(
+                _path(lake.settings, table),
+                json.dumps(asdict(repaired), default=lambda at: at.isoformat()),
+            )
             yield repaired
             if after.verdict == "DIFFERENT":
                 return
@@ -152,14 +201,11 @@ def run(lake: Lake, name: str, span: Range | None = None, *, unasked: bool = Fal
 
 def repairs(settings: Settings, table: Table) -> Iterator[Repaired]:
     """What was repaired, last first."""
-    return values_backwards(_path(settings, table), lambda line: Repaired(**line | {"at": datetime.fromisoformat(line["at"])}))
+    return values_backwards(
+        _path(settings, table),
+        lambda line: Repaired(**line | {"at": datetime.fromisoformat(line["at"])}),
+    )
 
 
 def _path(settings: Settings, table: Table) -> Path:
-    return settings.root / LEDGER / f"{table.name}.repairs.jsonl"
-
-
-if __name__ == "__main__":
-    from batch_jobs.commands import main
-
-    main("repair", sys.argv[1:])
+    return settings.root / COMMIT_LOGS / f"{table.name}.repairs.jsonl"

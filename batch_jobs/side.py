@@ -17,14 +17,15 @@ from lakehouse.cli import table_status
 from lakehouse.declare.catalog import load
 from lakehouse.declare.columns import ARRIVAL, PARTITION, REASON
 from lakehouse.errors import LakehouseError, UnknownTable
-from lakehouse.ranges import Grain, Range, parse_range
+from lakehouse.ranges import PartitionBy, Range, parse_range
 from lakehouse.runtime import session
 from lakehouse.settings import from_environment
-from lakehouse.storage.digest import proven_columns
+from lakehouse.storage.digest import reconciled_columns
 from lakehouse.storage.lake import Lake
 from lakehouse.transform import judged_rows, lateness, plan
 
-ARRIVED = "arrived as"  # topic, partition and offset of a row, by which those of row tables are paired
+# topic, partition and offset of a row, by which those of row tables are paired
+ARRIVED = "arrived as"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +34,22 @@ class Side:
 
     declared: Mapping[str, object]
     columns: Mapping[str, str]  # column -> type
-    fingerprints: Mapping[str, str]  # of every table of that code
+    code_versions: Mapping[str, str]  # of every table of that code
     quarantined: int
     inputs: Mapping[str, Mapping[str, int]]  # as `compute.compute` names them
 
 
 def write(
-    lake: Lake, name: str, span: Range, grain: Grain, place: Path, inputs: Mapping[str, Mapping[str, int]] | None = None
+    lake: Lake,
+    name: str,
+    span: Range,
+    length: PartitionBy,
+    place: Path,
+    inputs: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Side:
-    """Writes the rows of `span` as Parquet to `place`, with their partition by `partition_by`; `inputs`: the versions to read.
+    """Writes the rows of `span` as Parquet to `place`, with their partition by `partition_by`.
+
+    `inputs`: the versions to read.
 
     Raises UnknownTable, RangeError, DeclarationError.
     """
@@ -49,19 +57,23 @@ def write(
     compute.check_range(lake, table, span, whole_partitions=False)
     plan.check(lake, table)
     driving = catalog.driving_input(table)
-    read = inputs or {"tables": {}, "snapshots": {}}
-    computed = compute.compute(lake, table, span, read["tables"].get(driving.name), snapshots=read["snapshots"])
+    read = inputs or {"tables": {}, "references": {}}
+    computed = compute.compute(
+        lake, table, span, read["tables"].get(driving.name), references=read["references"]
+    )
     outcome = Observation()
     rows = judged_rows.good(computed.judged.observe(outcome, F.count(REASON).alias("bad")))
-    columns = proven_columns(rows)
+    columns = reconciled_columns(rows)
     moment = lateness.instant_of(table.window, catalog.event_time(table))
     position = (F.col(f"{ARRIVAL}.{name}") for name in ("topic", "partition", "offset"))
     arrived = [F.concat_ws(":", *position).alias(ARRIVED)] if catalog.kind(table) == "row" else []
-    rows.select(*columns, *arrived, lateness.partition_of(moment, grain).alias(PARTITION)).write.parquet(str(place))
+    rows.select(
+        *columns, *arrived, lateness.partition_of(moment, length).alias(PARTITION)
+    ).write.parquet(str(place))
     return Side(
         declared=table_status.declaration(catalog, table),
         columns={name: rows.schema[name].dataType.simpleString() for name in columns},
-        fingerprints={each.name: each.fingerprint for each in catalog},
+        code_versions={each.name: each.code_version for each in catalog},
         quarantined=outcome.get["bad"],
         inputs=computed.inputs,  # type: ignore[arg-type]
     )
@@ -74,7 +86,13 @@ def _answered(asked: Mapping) -> Side:
     catalog.table(asked["table"])  # refused before a JVM starts
     with session.opened(settings, f"diff {asked['table']}") as spark:
         span = parse_range(asked["start"], asked["end"])
-        return write(Lake(spark, settings, catalog), asked["table"], span, asked["partition_by"], Path(asked["place"]))
+        return write(
+            Lake(spark, settings, catalog),
+            asked["table"],
+            span,
+            asked["partition_by"],
+            Path(asked["place"]),
+        )
 
 
 def _check_origin(modules: Sequence[str], folder: Path) -> None:

@@ -1,6 +1,5 @@
-"""The update: has late rows shown by the tables that declare `late="update"`. `python -m batch_jobs.update [TABLE]`"""
+"""The update: has late rows shown by the tables that declare `late="update"`."""
 
-import sys
 from collections.abc import Iterator
 
 from batch_jobs.publisher import publishing
@@ -15,7 +14,10 @@ from lakehouse.storage.lake import Lake
 
 
 def wanted(catalog: Catalog, name: str | None) -> list[Table]:
-    """That table, or all that are updated, inputs first. Raises RangeError for a table of another policy, UnknownTable."""
+    """That table, or all that are updated, inputs first.
+
+    Raises RangeError for a table of another policy, UnknownTable.
+    """
     if name is None:
         return [t for t in catalog.derived if t.late == "update"]
     table = catalog.table(name)
@@ -28,7 +30,10 @@ def wanted(catalog: Catalog, name: str | None) -> list[Table]:
 
 
 def waiting(settings: Settings, catalog: Catalog, name: str | None = None) -> dict[str, list[Dirt]]:
-    """Per table the partitions that an update would look at; from journals, without a session."""
+    """Per table the partitions that an update would look at.
+
+    From commit logs, without a session.
+    """
     found = {t.name: late_merge.dirty(settings, catalog, t) for t in wanted(catalog, name)}
     return {name: dirt for name, dirt in found.items() if dirt}
 
@@ -37,7 +42,11 @@ def withheld(settings: Settings, catalog: Catalog, name: str | None = None) -> l
     """What an update of these tables can never show, because a table that they read keeps late rows out; a line each."""
     from lakehouse.cli.table_status import late_counts
 
-    found = [(table, upstream) for table in wanted(catalog, name) if (upstream := _withholding(catalog, table))]
+    found = [
+        (table, upstream)
+        for table in wanted(catalog, name)
+        if (upstream := _withholding(catalog, table))
+    ]
     late = late_counts(settings, catalog) if found else {}
     return [
         f"table={table.name}, late='update': late rows cannot reach it, for {upstream.name}, which it reads, keeps them out "
@@ -57,13 +66,10 @@ def _withholding(catalog: Catalog, table: Table) -> Table | None:
 
 
 def run(lake: Lake, name: str | None = None) -> Iterator[Commit]:
-    """Rewrites what late rows made dirty and has closed, table after table, as it goes on. Raises JobError too."""
+    """Rewrites what late rows made dirty and has closed, table after table, as it goes on.
+
+    Raises JobError too.
+    """
     for table in wanted(lake.catalog, name):
         with publishing(lake.settings, table):
             yield from late_merge.update(lake, table)
-
-
-if __name__ == "__main__":
-    from batch_jobs.commands import main
-
-    main("update", sys.argv[1:])

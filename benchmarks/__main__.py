@@ -33,15 +33,27 @@ from benchmarks import (
 from benchmarks.catch_up import CASES
 from benchmarks.latency import Latency
 from benchmarks.measure import BenchmarkError
-from benchmarks.proving import Proving
+from benchmarks.reconciling import Reconciling
 from benchmarks.report import Found, Series
 from lakehouse.cli.console import out
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, from_environment
 
 PARTS = (
-    "catch-up", "bounded", "proof", "late", "state", "by-key", "bank", "live", "visits", "beside", "recovery", "start", "commits",
-)  # fmt: skip
+    "catch-up",
+    "batch",
+    "reconcile",
+    "late",
+    "state",
+    "by-key",
+    "bank",
+    "live",
+    "visits",
+    "beside",
+    "recovery",
+    "start",
+    "commits",
+)
 LONG = ("bank", "visits", "beside", "recovery", "start", "commits")  # no part of the quick run
 
 
@@ -51,7 +63,9 @@ def main() -> int:
     about = _about(given)
     with tempfile.TemporaryDirectory(prefix="lakehouse-bench-", dir=given.work) as work:
         # resolved: brokers and jobs have working directories of their own
-        base = replace(from_environment(), root=Path(work).resolve(), kafka={}, bootstrap_servers="")
+        base = replace(
+            from_environment(), root=Path(work).resolve(), kafka={}, bootstrap_servers=""
+        )
         try:
             found = _measured(base, given, console)
         except (BenchmarkError, LakehouseError) as err:
@@ -70,16 +84,18 @@ def _measured(base: Settings, given: argparse.Namespace, console: Console) -> Fo
 
     series: list[Series] = []
     latencies: list[Latency] = []
-    proofs: list[Proving] = []
-    if {"catch-up", "bounded", "proof", "late"} & set(given.only):
+    outcomes: list[Reconciling] = []
+    if {"catch-up", "batch", "reconcile", "late"} & set(given.only):
         sizes = slice(1 if given.quick else 0, None)
         with throughput.field(base, topic.loads(given.events, given.batches)[sizes], say) as ground:
             if "catch-up" in given.only:
-                series += throughput.catch_ups(ground, given.rounds, CASES[:-1] if given.quick else CASES)
-            if "bounded" in given.only:
-                series += throughput.boundeds(ground, given.rounds, given.times)
-            if "proof" in given.only:
-                proofs.append(throughput.proofs(ground, given.times))
+                series += throughput.catch_ups(
+                    ground, given.rounds, CASES[:-1] if given.quick else CASES
+                )
+            if "batch" in given.only:
+                series += throughput.batches(ground, given.rounds, given.times)
+            if "reconcile" in given.only:
+                outcomes.append(throughput.outcomes(ground, given.times))
             if "late" in given.only:
                 loads = topic.loads(given.events, given.batches, late_rows.SHARE)
                 with throughput.field(base, loads[-1:], say) as late:
@@ -92,28 +108,65 @@ def _measured(base: Settings, given: argparse.Namespace, console: Console) -> Fo
     states = state.run(base, given.keys, given.advances) if "state" in given.only else []
     by_keys = partial(by_key.run, replace(base, root=base.root / "by_key"), given.keys, given.times)
     keyed = by_keys() if "by-key" in given.only else []
-    banks = [bank.run(replace(base, root=base.root / "bank"), given.events)] if "bank" in given.only else []
+    banks = (
+        [bank.run(replace(base, root=base.root / "bank"), given.events)]
+        if "bank" in given.only
+        else []
+    )
     killed = replace(base, root=base.root / "recovery")
     recoveries = [recovery.run(killed, given.kills)] if "recovery" in given.only else []
     aged = [commits.run(base, given.micro_batches, given.every)] if "commits" in given.only else []
-    besides = [beside.run(replace(base, root=base.root / "beside"), given.seconds)] if "beside" in given.only else []
-    starts = [start.run(replace(base, root=base.root / "start"), given.rounds)] if "start" in given.only else []
-    return Found(series, latencies, states, recoveries, aged, proofs, besides, keyed, banks, starts)
+    besides = (
+        [beside.run(replace(base, root=base.root / "beside"), given.seconds)]
+        if "beside" in given.only
+        else []
+    )
+    starts = (
+        [start.run(replace(base, root=base.root / "start"), given.rounds)]
+        if "start" in given.only
+        else []
+    )
+    return Found(
+        series, latencies, states, recoveries, aged, outcomes, besides, keyed, banks, starts
+    )
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__.splitlines()[0])
-    parser.add_argument("--events", type=int, default=10_000_000, help="in the larger topic; the smaller has half")
+    parser.add_argument(
+        "--events", type=int, default=10_000_000, help="in the larger topic; the smaller has half"
+    )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=int, default=240, help="of the live stream; the first two minutes do not count")
-    parser.add_argument("--times", type=int, default=4, help="calls of the bounded job in one process")
+    parser.add_argument(
+        "--seconds",
+        type=int,
+        default=240,
+        help="of the live stream; the first two minutes do not count",
+    )
+    parser.add_argument(
+        "--times", type=int, default=4, help="calls of the batch job in one process"
+    )
     parser.add_argument("--keys", type=int, default=1_000_000, help="in state at once")
-    parser.add_argument("--micro-batches", type=int, default=10_000, help="of a table that has many behind it")
-    parser.add_argument("--every", type=float, default=6, help="seconds of arrival between two of them")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS[:-1], help="commits, more than an hour, by name only")
-    parser.add_argument("--quick", action="store_true", help="see that it works: small, one round, no claims")
+    parser.add_argument(
+        "--micro-batches", type=int, default=10_000, help="of a table that has many behind it"
+    )
+    parser.add_argument(
+        "--every", type=float, default=6, help="seconds of arrival between two of them"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=PARTS,
+        default=PARTS[:-1],
+        help="commits, more than an hour, by name only",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="see that it works: small, one round, no claims"
+    )
     parser.add_argument("--json", type=Path, help="file for all numbers")
-    parser.add_argument("--work", type=Path, help="folder for topics and tables; emptied at the end")
+    parser.add_argument(
+        "--work", type=Path, help="folder for topics and tables; emptied at the end"
+    )
     given = parser.parse_args()
     given.batches, given.advances, given.kills = 10, 150, 10
     if given.quick:
@@ -125,9 +178,13 @@ def _arguments() -> argparse.Namespace:
 
 def _about(given: argparse.Namespace) -> dict[str, object]:
     return {
-        "at": datetime.now(UTC).isoformat(), "cores": os.cpu_count(), "python": platform.python_version(),
-        "load_before": os.getloadavg(), "events": given.events, "rounds": given.rounds,
-    }  # fmt: skip
+        "at": datetime.now(UTC).isoformat(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "load_before": os.getloadavg(),
+        "events": given.events,
+        "rounds": given.rounds,
+    }
 
 
 if __name__ == "__main__":

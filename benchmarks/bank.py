@@ -32,17 +32,28 @@ class Bank:
 def run(base: Settings, transfers: int) -> Bank:
     """Raises BenchmarkError if a version does not add up to zero, or an account has not what its transfers say."""
     workload = replace(
-        producer("bank").workload, rate=RATE, disorder_ms=DISORDER_MS, late_share=0.0, duplicate_share=0.0, malformed_share=0.0
+        producer("bank").workload,
+        rate=RATE,
+        disorder_ms=DISORDER_MS,
+        late_share=0.0,
+        duplicate_share=0.0,
+        malformed_share=0.0,
     )
     end_ms = topic.START_MS + transfers * 1000 // RATE
     with topic.brokers(base) as servers:
         settings = replace(
-            base, bootstrap_servers=servers, tables=("lakehouse.tables.bank",),
+            base,
+            bootstrap_servers=servers,
+            tables=("lakehouse.tables.bank",),
             max_offsets_per_trigger=transfers // BATCHES,
-        )  # fmt: skip
+        )
         partitions = {bank.TRANSACTIONS: workload.partitions, bank.CUSTOMERS: 1, bank.ACCOUNTS: 1}
         kafka_broker.ensure_topics(settings, partitions, topic.TOPIC)
-        send(bank.records(workload, topic.START_MS, end_ms, ACCOUNTS), bank.TRANSACTIONS, client_config(settings))
+        send(
+            bank.records(workload, topic.START_MS, end_ms, ACCOUNTS),
+            bank.TRANSACTIONS,
+            client_config(settings),
+        )
         result = settings.root / "bank.json"
         command = [sys.executable, "-m", "benchmarks.bank_run", str(transfers), str(result)]
         measure.run(command, to_environment(settings), settings.root / "run.log", LIMIT)

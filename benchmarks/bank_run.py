@@ -32,16 +32,30 @@ def checked(lake: Lake, transfers: int) -> int:
         balances = column(totals, "balance", version)
         versions += bool(balances)
         if sum(balances):
-            raise BenchmarkError(f"bank: the balances of version {version} add up to {sum(balances)}; the run is void")
+            raise BenchmarkError(
+                f"bank: the balances of version {version} add up to {sum(balances)}; the run is void"
+            )
     made = lake.read(lake.catalog.table("bank_events")).where("kind = 'transfer'").persist()
-    wanted = legs(made, "from_account", -1).unionByName(legs(made, "to_account", 1)).groupBy("account_id").agg(
-        F.sum("moved").cast("decimal(38,2)").alias("balance"), F.count(F.lit(1)).alias("transfers")
+    wanted = (
+        legs(made, "from_account", -1)
+        .unionByName(legs(made, "to_account", 1))
+        .groupBy("account_id")
+        .agg(
+            F.sum("moved").cast("decimal(38,2)").alias("balance"),
+            F.count(F.lit(1)).alias("transfers"),
+        )
     )
     there = lake.read(lake.catalog.table("account_totals")).select(
         "account_id", F.col("balance").cast("decimal(38,2)").alias("balance"), "transfers"
     )
-    if made.count() != transfers or wanted.count() != ACCOUNTS or not wanted.exceptAll(there).isEmpty():
-        raise BenchmarkError(f"bank: {made.count():,} transfers of {transfers:,}, or other balances; the run is void")
+    if (
+        made.count() != transfers
+        or wanted.count() != ACCOUNTS
+        or not wanted.exceptAll(there).isEmpty()
+    ):
+        raise BenchmarkError(
+            f"bank: {made.count():,} transfers of {transfers:,}, or other balances; the run is void"
+        )
     return versions
 
 

@@ -16,7 +16,9 @@ from benchmarks.handwritten import SCHEMA, views
 
 def events(spark: SparkSession, servers: str, per_trigger: int) -> DataFrame:
     records = plain.records(spark, servers, per_trigger)
-    parsed = records.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("event")).select("event.*")
+    parsed = records.select(
+        F.from_json(F.col("value").cast("string"), SCHEMA).alias("event")
+    ).select("event.*")
     return parsed.withColumn("event_time", F.timestamp_millis(F.col("event_time").cast("bigint")))
 
 

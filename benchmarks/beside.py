@@ -30,7 +30,7 @@ from lakehouse.ranges import Range, floor, text
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage.journal import frontier
+from lakehouse.storage.commit_log import frontier
 
 _DAY = timedelta(hours=24)
 _CLOSED = 120.0  # seconds for the stream to have filled the day
@@ -50,7 +50,10 @@ class Beside:
 
 
 def run(
-    settings: Settings, seconds: int, recompute: Callable[[Settings, Range], None] | None = None, past_rate: int = 20
+    settings: Settings,
+    seconds: int,
+    recompute: Callable[[Settings, Range], None] | None = None,
+    past_rate: int = 20,
 ) -> Beside:
     """The stream alone for `seconds`, of which the warm-up does not count, then beside the backfill. Raises BenchmarkError.
 
@@ -63,7 +66,9 @@ def run(
     end = floor(datetime.now(UTC), timedelta(hours=1))
     day = Range(end - _DAY, end)
     start_ms, end_ms = (int(each.timestamp() * 1000) for each in (day.start, day.end))
-    bronze, gold = (catalog.table_path(settings, known.table(name)) for name in ("ad_events", "campaign_views"))
+    bronze, gold = (
+        catalog.table_path(settings, known.table(name)) for name in ("ad_events", "campaign_views")
+    )
     stop = Event()
     with topic.brokers(settings) as servers, ThreadPoolExecutor() as beside:
         settings = replace(settings, bootstrap_servers=servers)
@@ -72,7 +77,9 @@ def run(
         with latency.our_job(settings):
             latency.await_rows(bronze, rows)
             live_ms = int(time.time() * 1000)
-            sending = beside.submit(send, sent.records(live, live_ms, None), sent.topic, client_config(settings), stop)
+            sending = beside.submit(
+                send, sent.records(live, live_ms, None), sent.topic, client_config(settings), stop
+            )
             try:
                 time.sleep(seconds)
                 _await_closed(settings, known.table("campaign_views"), day)
@@ -85,10 +92,14 @@ def run(
             rows += sending.result().sent
             latency.await_rows(bronze, rows)
     until_ms = live_ms + sending.result().sent * 1000 // live.rate
-    expected = ads.expected_views(past, start_ms, end_ms) | ads.expected_views(live, live_ms, until_ms)
+    expected = ads.expected_views(past, start_ms, end_ms) | ads.expected_views(
+        live, live_ms, until_ms
+    )
     check.check("beside", check.ours(settings), rows, expected, until_ms - 2 * WINDOW_MS)
     delay = known.table("ad_events").delay.total_seconds()
-    closed = {(start + WINDOW_MS) / 1000 + delay: at for start, at in latency.readable(gold).items()}
+    closed = {
+        (start + WINDOW_MS) / 1000 + delay: at for start, at in latency.readable(gold).items()
+    }
     warm = live_ms / 1000 + min(latency.WARM_UP_MS / 1000, seconds / 2)
     alone = tuple(at - due for due, at in closed.items() if warm <= due < began)
     during = tuple(at - due for due, at in closed.items() if began <= due < ended)
@@ -99,7 +110,9 @@ def _await_closed(settings: Settings, table: Table, day: Range) -> None:
     deadline = time.monotonic() + _CLOSED
     while (ahead := frontier(settings, table)) is None or ahead < day.end:
         if time.monotonic() > deadline:
-            raise BenchmarkError(f"beside: the frontier is {ahead}, and not past the day, after {_CLOSED:.0f} s; the run is void")
+            raise BenchmarkError(
+                f"beside: the frontier is {ahead}, and not past the day, after {_CLOSED:.0f} s; the run is void"
+            )
         time.sleep(0.2)
 
 
@@ -111,7 +124,8 @@ def _deleted(gold: Path, day: Range) -> None:
 def by_command(settings: Settings, day: Range) -> None:
     span = ["--start", text(day.start), "--end", text(day.end)]
     command = [sys.executable, "-m", "lakehouse", "backfill", "campaign_views", *span]
-    environment = os.environ | to_environment(replace(settings, spark_master="local[1]"))  # as Dagster has it
+    # as Dagster has it
+    environment = os.environ | to_environment(replace(settings, spark_master="local[1]"))
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise BenchmarkError(f"beside: the backfill failed: {done.stdout}{done.stderr}")

@@ -32,7 +32,7 @@ from lakehouse.producers.sender import send
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage.journal import Journal
+from lakehouse.storage.commit_log import CommitLog
 
 TOPIC = "ten-payments"
 
@@ -53,42 +53,66 @@ def measured(settings: Settings, rate: int, warm_up: float, seconds: float) -> d
             idle = _idle(tree, seconds / 2)
         rows = check.rows(catalog.table_path(settings, known.table("valid_payments")))
         if rows != sent + more:
-            raise BenchmarkError(f"valid_payments: {rows:,} rows of {sent + more:,} sent; the run is void")
-    return {"cores busy": busy, "micro-batches a second": batches, "CPU seconds each": busy / batches, "cores busy, idle": idle}
+            raise BenchmarkError(
+                f"valid_payments: {rows:,} rows of {sent + more:,} sent; the run is void"
+            )
+    return {
+        "cores busy": busy,
+        "micro-batches a second": batches,
+        "CPU seconds each": busy / batches,
+        "cores busy, idle": idle,
+    }
 
 
-def shipped(settings: Settings, pipelines: Sequence[str], rate: int, warm_up: float, seconds: float) -> dict[str, float]:
+def shipped(
+    settings: Settings, pipelines: Sequence[str], rate: int, warm_up: float, seconds: float
+) -> dict[str, float]:
     """The jobs of pipelines of ours, side by side; each producer sends until the end."""
     sources, stop = [producer(name) for name in pipelines], Event()
     with topic.brokers(settings) as servers, ThreadPoolExecutor() as beside, ExitStack() as jobs:
         settings = replace(settings, bootstrap_servers=servers)
         loads = {source.topic: replace(source.workload, rate=rate) for source in sources}
-        kafka_broker.ensure_topics(settings, {name: load.partitions for name, load in loads.items()}, topic.TOPIC)
+        kafka_broker.ensure_topics(
+            settings, {name: load.partitions for name, load in loads.items()}, topic.TOPIC
+        )
         trees = [jobs.enter_context(latency.our_job(settings, name)) for name in pipelines]
         began = int(time.time() * 1000)
         sending = [
-            beside.submit(send, s.records(loads[s.topic], began, None), s.topic, client_config(settings), stop) for s in sources
+            beside.submit(
+                send, s.records(loads[s.topic], began, None), s.topic, client_config(settings), stop
+            )
+            for s in sources
         ]
         try:
             time.sleep(warm_up)
             busy = [tree.cpu() for tree in trees]
             time.sleep(seconds)
-            busy = [(tree.cpu() - before) / seconds for tree, before in zip(trees, busy, strict=True)]
+            busy = [
+                (tree.cpu() - before) / seconds for tree, before in zip(trees, busy, strict=True)
+            ]
         finally:
             stop.set()
         known = catalog.load(settings)
         for name, sent in zip(pipelines, sending, strict=True):
             ingest = next(t for t in known if t.pipeline == name and known.kind(t) == "ingest")
             _await_all(settings, ingest, sent.result().sent)
-    return {f"cores busy, {name}": value for name, value in zip(pipelines, busy, strict=True)} | {"cores busy": sum(busy)}
+    return {f"cores busy, {name}": value for name, value in zip(pipelines, busy, strict=True)} | {
+        "cores busy": sum(busy)
+    }
 
 
 def _await_all(settings: Settings, ingest: Table, sent: int) -> None:
     """Until each message is a row of the table or of its quarantine. Raises BenchmarkError."""
     deadline = time.monotonic() + 120
-    while (there := sum(check.rows(catalog.table_path(settings, ingest, side)) for side in ("", "quarantine"))) < sent:
+    while (
+        there := sum(
+            check.rows(catalog.table_path(settings, ingest, side)) for side in ("", "quarantine")
+        )
+    ) < sent:
         if time.monotonic() > deadline:
-            raise BenchmarkError(f"{ingest.name}: {there:,} rows of {sent:,} messages after 120 s; the run is void")
+            raise BenchmarkError(
+                f"{ingest.name}: {there:,} rows of {sent:,} messages after 120 s; the run is void"
+            )
         time.sleep(0.5)
 
 
@@ -98,7 +122,12 @@ def _send(producer: Producer, rate: int, seconds: float, first: int) -> int:
     while (passed := time.monotonic() - began) < seconds:
         for number in range(first + count, first + int(passed * rate)):
             at = datetime.now(UTC).isoformat()
-            row = {"id": number, "account": f"a{number % 50}", "at": at, "cents": number * 37 % 100_000}
+            row = {
+                "id": number,
+                "account": f"a{number % 50}",
+                "at": at,
+                "cents": number * 37 % 100_000,
+            }
             producer.produce(TOPIC, json.dumps(row).encode(), key=row["account"].encode())
             count += 1
         producer.poll(0)
@@ -115,28 +144,43 @@ def _idle(tree: Tree, seconds: float) -> float:
 
 def _lines(settings: Settings) -> int:
     """Micro-batches of all tables so far."""
-    return sum(1 for _ in _journals(settings))
+    return sum(1 for _ in _commit_logs(settings))
 
 
-def _journals(settings: Settings) -> Iterator[object]:
+def _commit_logs(settings: Settings) -> Iterator[object]:
     for table in catalog.load(settings):
-        yield from Journal(settings, table).live()
+        yield from CommitLog(settings, table).by_stream()
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.busy", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.busy", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("--rate", type=int, default=200, help="events a second")
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--warm-up", type=float, default=120)
-    parser.add_argument("--pipelines", nargs="+", choices=("sensors", "ads", "visits", "bank"), help="in place of the ten tables")
+    parser.add_argument(
+        "--pipelines",
+        nargs="+",
+        choices=("sensors", "ads", "visits", "bank"),
+        help="in place of the ten tables",
+    )
     given = parser.parse_args()
     tables = [f"lakehouse.tables.{name}" for name in given.pipelines or ()] or [ten_tables.__name__]
     with tempfile.TemporaryDirectory(prefix="lakehouse-busy-") as work:
         settings = replace(
-            from_environment(), root=Path(work).resolve(), kafka={}, bootstrap_servers="", tables=tuple(tables)
+            from_environment(),
+            root=Path(work).resolve(),
+            kafka={},
+            bootstrap_servers="",
+            tables=tuple(tables),
         )
         try:
-            measure = partial(shipped, settings, given.pipelines) if given.pipelines else partial(measured, settings)
+            measure = (
+                partial(shipped, settings, given.pipelines)
+                if given.pipelines
+                else partial(measured, settings)
+            )
             found = measure(given.rate, given.warm_up, given.seconds)
         except BenchmarkError as err:
             print(f"void: {err}", file=sys.stderr)

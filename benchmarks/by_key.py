@@ -37,7 +37,16 @@ def run(base: Settings, keys: int, times: int) -> list[ByKey]:
     for name, each in CASES.items():
         rows = each * keys
         result = base.root / f"{name}.json"
-        command = [sys.executable, "-m", "benchmarks.by_key_run", name, str(rows), str(keys), str(times), str(result)]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.by_key_run",
+            name,
+            str(rows),
+            str(keys),
+            str(times),
+            str(result),
+        ]
         measure.run(command, to_environment(base), base.root / "by_key.log", LIMIT)
         spent = json.loads(result.read_text())
         found.append(ByKey(name, rows, keys, tuple(spent["ours"]), tuple(spent["spark"])))

@@ -42,7 +42,9 @@ class Case:
 
 
 def at(seconds: str) -> Column:
-    return F.timestamp_micros(F.lit(int(START.timestamp() * 1e6)) + F.expr(f"CAST(({seconds}) * 1000000 AS BIGINT)"))
+    return F.timestamp_micros(
+        F.lit(int(START.timestamp() * 1e6)) + F.expr(f"CAST(({seconds}) * 1000000 AS BIGINT)")
+    )
 
 
 def stored(rows: DataFrame, path: Path) -> DataFrame:
@@ -53,22 +55,35 @@ def stored(rows: DataFrame, path: Path) -> DataFrame:
 def joins(spark: SparkSession, root: Path, rows: int, keys: int) -> tuple[Case, Case]:
     customers, step = keys // VERSIONS, int(STEP.total_seconds())
     payments = spark.range(rows).select(
-        "id", F.expr(f"pmod(xxhash64(id), {customers})").alias("customer"), at(f"id * {VERSIONS * step} / {rows}").alias("at")
+        "id",
+        F.expr(f"pmod(xxhash64(id), {customers})").alias("customer"),
+        at(f"id * {VERSIONS * step} / {rows}").alias("at"),
     )
     number = f"id div {customers}"
     versions = spark.range(keys).select(
-        F.expr(f"id % {customers}").alias("customer"), F.expr(number).alias("version"),
+        F.expr(f"id % {customers}").alias("customer"),
+        F.expr(number).alias("version"),
         at(f"({number}) * {step}").alias("valid_from"),
-        F.when(F.expr(f"{number} < {VERSIONS - 1}"), at(f"({number} + 1) * {step}")).alias("valid_to"),
-    )  # fmt: skip
+        F.when(F.expr(f"{number} < {VERSIONS - 1}"), at(f"({number} + 1) * {step}")).alias(
+            "valid_to"
+        ),
+    )
     payments, versions = stored(payments, root / "payments"), stored(versions, root / "versions")
     last = stored(versions.where("valid_to IS NULL").select("customer", "version"), root / "last")
-    own = F.expr(f"version = CAST(FLOOR((unix_micros(at) - {int(START.timestamp() * 1e6)}) / {step * 1_000_000}) AS BIGINT)")
+    own = F.expr(
+        f"version = CAST(FLOOR((unix_micros(at) - {int(START.timestamp() * 1e6)}) / {step * 1_000_000}) AS BIGINT)"
+    )
     return (
         Case(
-            lambda: as_of_join(payments, versions, "customer", "at", ["version"]), (F.count_if(own), F.count("at")), (rows, rows)
+            lambda: as_of_join(payments, versions, "customer", "at", ["version"]),
+            (F.count_if(own), F.count("at")),
+            (rows, rows),
         ),
-        Case(lambda: payments.join(last, "customer", "left"), (F.count("version"), F.count("at")), (rows, rows)),
+        Case(
+            lambda: payments.join(last, "customer", "left"),
+            (F.count("version"), F.count("at")),
+            (rows, rows),
+        ),
     )
 
 
@@ -89,14 +104,22 @@ class Counting(KeyedProcess):
 
 
 def processes(spark: SparkSession, root: Path, rows: int, keys: int) -> tuple[Case, Case]:
-    arrival = f"CAST(struct(timestamp_micros(0), 't', 0, id, timestamp_micros(0)) AS {ARRIVAL_TYPE})"
+    arrival = (
+        f"CAST(struct(timestamp_micros(0), 't', 0, id, timestamp_micros(0)) AS {ARRIVAL_TYPE})"
+    )
     made = spark.range(rows).select(
-        F.expr(f"id % {keys}").alias("key"), at(f"id * 1e0 / {rows}").alias("at"), F.expr(arrival).alias("_arrival")
+        F.expr(f"id % {keys}").alias("key"),
+        at(f"id * 1e0 / {rows}").alias("at"),
+        F.expr(arrival).alias("_arrival"),
     )
     given, counted = stored(made, root / "rows"), (F.sum("n"), F.count("n"))
     by_window = given.groupBy(F.window("at", "10 minutes"), "key").agg(F.count(F.lit(1)).alias("n"))
     return (
-        Case(lambda: process(given, by=["key"], function=Counting(), within=WITHIN, at="at"), counted, (rows, keys)),
+        Case(
+            lambda: process(given, by=["key"], function=Counting(), within=WITHIN, at="at"),
+            counted,
+            (rows, keys),
+        ),
         Case(lambda: by_window, counted, (rows, keys)),
     )
 
@@ -118,6 +141,10 @@ if __name__ == "__main__":
     spark = session.create(settings, case)
     folder = settings.root / case.replace("-", "_")
     ours, other = (joins if case == "as-of" else processes)(spark, folder, rows, keys)
-    turns = [(spent(ours, folder / "ours"), spent(other, folder / "spark")) for _ in range(times + 1)][1:]
-    result.write_text(json.dumps({"ours": [turn[0] for turn in turns], "spark": [turn[1] for turn in turns]}))
+    turns = [
+        (spent(ours, folder / "ours"), spent(other, folder / "spark")) for _ in range(times + 1)
+    ][1:]
+    result.write_text(
+        json.dumps({"ours": [turn[0] for turn in turns], "spark": [turn[1] for turn in turns]})
+    )
     spark.stop()

@@ -31,7 +31,9 @@ def _by_hand(name: str, module: str) -> Case:
     return Case(name, ("-m", module), lambda settings: plain.bronze(settings.root), check.by_hand)
 
 
-OURS = Case("ours", ("-m", "streaming_jobs.driver", "ads", "--available-now"), check.bronze, check.ours)
+OURS = Case(
+    "ours", ("-m", "streaming_jobs.driver", "ads", "--available-now"), check.bronze, check.ours
+)
 HAND_WRITTEN = _by_hand("hand-written", "benchmarks.handwritten")
 HAND_TUNED = _by_hand("hand-tuned", "benchmarks.handtuned")
 BARE = _by_hand("bare", "benchmarks.bare")
@@ -40,9 +42,11 @@ CASES = (OURS, HAND_WRITTEN, HAND_TUNED, BARE)
 
 def run(case: Case, settings: Settings, load: Load, expected: Views) -> tuple[Cost, Cost]:
     """One run of one case on the fresh root of `settings`, its counts checked: start-up, and the rest. Raises BenchmarkError."""
-    settings = replace(settings, max_offsets_per_trigger=load.batch, early_results=False)  # which the scripts have none of
+    # which the scripts have none of
+    settings = replace(settings, max_offsets_per_trigger=load.batch, early_results=False)
     shutil.rmtree(settings.root, ignore_errors=True)
-    first = case.bronze(settings) / "_delta_log" / f"{1:020}.json"  # by version 0 the table was made
+    # by version 0 the table was made
+    first = case.bronze(settings) / "_delta_log" / f"{1:020}.json"
     command, log = [sys.executable, *case.command], settings.root / "run.log"
     costs = measure.run(command, to_environment(settings), log, LIMIT, first.exists)
     check.check(case.name, case.written(settings), load.sent, expected, load.complete_ms)

@@ -13,7 +13,7 @@ from lakehouse.declare import catalog
 from lakehouse.declare.catalog import table_path
 from lakehouse.producers.ads import WINDOW_MS
 from lakehouse.settings import Settings
-from lakehouse.storage import journal
+from lakehouse.storage import commit_log
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def bronze(settings: Settings) -> Path:
 
 def ours(settings: Settings) -> Written:
     views = catalog.load(settings).table("campaign_views")
-    ahead = journal.frontier(settings, views)
+    ahead = commit_log.frontier(settings, views)
     return Written(bronze(settings), table_path(settings, views), _ms(ahead))
 
 
@@ -48,7 +48,9 @@ def check(name: str, written: Written, sent: int, expected: Views, complete_ms: 
     check_rows(name, written, sent)
     if written.frontier_ms < complete_ms:
         behind = (complete_ms - written.frontier_ms) / 1000
-        raise BenchmarkError(f"{name}: its frontier ends {behind:.1f} s before what it had to do; the run is void")
+        raise BenchmarkError(
+            f"{name}: its frontier ends {behind:.1f} s before what it had to do; the run is void"
+        )
     compare(name, read_views(written.gold), upto(expected, written.frontier_ms))
 
 
@@ -56,7 +58,9 @@ def check_rows(name: str, written: Written, sent: int) -> None:
     """Every row in bronze. Raises BenchmarkError."""
     kept = rows(written.bronze)
     if kept != sent:
-        raise BenchmarkError(f"{name}: {kept:,} rows in {written.bronze.name}, sent were {sent:,}; the run is void")
+        raise BenchmarkError(
+            f"{name}: {kept:,} rows in {written.bronze.name}, sent were {sent:,}; the run is void"
+        )
 
 
 def rows(table: Path) -> int:
@@ -75,7 +79,9 @@ def compare(name: str, found: Views, wanted: Views) -> None:
     if found != wanted:
         wrong = sorted(k for k in found.keys() | wanted.keys() if found.get(k) != wanted.get(k))
         shown = ", ".join(f"{k}: {found.get(k)} for {wanted.get(k)}" for k in wrong[:5])
-        raise BenchmarkError(f"{name}: {len(wrong)} of {len(wanted)} counts are wrong ({shown}); the run is void")
+        raise BenchmarkError(
+            f"{name}: {len(wrong)} of {len(wanted)} counts are wrong ({shown}); the run is void"
+        )
 
 
 def read_views(gold: Path) -> Views:

@@ -1,4 +1,4 @@
-"""Many commits: what the next micro-batch and a reader take when a table has ten thousand behind it, upkeep beside.
+"""Many commits: what the next micro-batch and a reader take when a table has ten thousand behind it, maintenance beside.
 
     python -m benchmarks.commits COMMITS SECONDS RESULT
 
@@ -28,7 +28,7 @@ from lakehouse.runtime import session
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import ingest
-from lakehouse.stream.micro_batch import BatchLog, LiveRun, live_run
+from lakehouse.stream.micro_batch import BatchLog, StreamRun, stream_run
 from lakehouse.testing import Stage
 
 FEW, MEASURED, ROWS = 100, 50, 100  # micro-batches, micro-batches, rows of each
@@ -62,26 +62,40 @@ def run(base: Settings, micro_batches: int, every: float) -> Aged:
     """With a micro-batch for every so many seconds of arrival. Raises BenchmarkError if a row is missing or there twice."""
     settings = replace(base, root=base.root / "commits")
     result = settings.root / "commits.json"
-    command = [sys.executable, "-m", "benchmarks.commits", str(micro_batches), str(every), str(result)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.commits",
+        str(micro_batches),
+        str(every),
+        str(result),
+    ]
     measure.run(command, to_environment(settings), settings.root / "run.log", _LIMIT)
     found = json.loads(result.read_text())
     for rows, wanted in zip(found["rows"], (FEW, micro_batches), strict=True):
         if rows != (wanted + MEASURED) * ROWS:
-            raise measure.BenchmarkError(f"commits: {rows:,} rows after {wanted + MEASURED:,} micro-batches of {ROWS}; void")
-    return Aged(micro_batches, *(tuple(tuple(each) for each in found[name]) for name in ("commits", "reads")))
+            raise measure.BenchmarkError(
+                f"commits: {rows:,} rows after {wanted + MEASURED:,} micro-batches of {ROWS}; void"
+            )
+    return Aged(
+        micro_batches,
+        *(tuple(tuple(each) for each in found[name]) for name in ("commits", "reads")),
+    )
 
 
-def _commit(lake: Lake, query: LiveRun, n: int, step: timedelta) -> None:
+def _commit(lake: Lake, query: StreamRun, n: int, step: timedelta) -> None:
     at = START + step * n
     log = BatchLog(EPOCH, at, {"keys": {"0": (n + 1) * ROWS}})
     batch = records(lake, range(n * ROWS, (n + 1) * ROWS), at, n * ROWS)
-    ingest.record_batch(query, query.plan.record({"key_topic": batch}), n, log)
+    ingest.ingest_batch(query, query.plan.ingest({"key_topic": batch}), n, log)
 
 
 def _read(lake: Lake, n: int, step: timedelta) -> None:
     """Reads what the last hundred micro-batches wrote."""
     since = (START + step * (n - FEW)).isoformat()
-    lake.read(lake.catalog.table("arrivals")).where(F.col("at") > F.lit(since).cast("timestamp")).agg(F.max("id")).collect()
+    lake.read(lake.catalog.table("arrivals")).where(
+        F.col("at") > F.lit(since).cast("timestamp")
+    ).agg(F.max("id")).collect()
 
 
 def _timed(act: Callable[[], object]) -> float:
@@ -94,7 +108,7 @@ def main(micro_batches: int, step: timedelta, result: Path) -> None:
     settings, an_hour = from_environment(), timedelta(hours=1) // step
     spark = session.create(settings, "commits")
     lakes = [Stage(spark, settings.root / name, keyed).lake for name in ("few", "many")]
-    queries = [live_run(lake, lake.catalog.table("arrivals")) for lake in lakes]
+    queries = [stream_run(lake, lake.catalog.table("arrivals")) for lake in lakes]
     filled = (FEW, micro_batches)
     for lake, query, wanted in zip(lakes, queries, filled, strict=True):
         for n in range(wanted):

@@ -22,7 +22,9 @@ _FETCHES = {
 
 
 def events(spark: SparkSession, servers: str, per_trigger: int) -> DataFrame:
-    spark.conf.set("spark.databricks.delta.properties.defaults.dataSkippingStatsColumns", "event_time")
+    spark.conf.set(
+        "spark.databricks.delta.properties.defaults.dataSkippingStatsColumns", "event_time"
+    )
     records = plain.records(spark, servers, per_trigger, **_FETCHES)
     event = F.inline(F.array(F.from_json(F.col("value").cast("string"), SCHEMA)))
     return whole(records.select(*POSITION, event))

@@ -27,17 +27,23 @@ def events(spark: SparkSession, servers: str, per_trigger: int) -> DataFrame:
 
 def whole(parsed: DataFrame) -> DataFrame:
     """What both plain scripts make of parsed rows."""
-    rows = parsed.withColumn("event_time", F.timestamp_millis(F.col("event_time").try_cast("bigint")))
+    rows = parsed.withColumn(
+        "event_time", F.timestamp_millis(F.col("event_time").try_cast("bigint"))
+    )
     kept = rows.where("ad_id IS NOT NULL AND event_type IS NOT NULL AND event_time IS NOT NULL")
     now = F.current_timestamp()
     return kept.withColumns({"arrived": now, plain.PARTITION: F.date_format(now, "yyyy-MM-dd-HH")})
 
 
 def views(spark: SparkSession, bronze: str, campaigns: str) -> DataFrame:
-    ads = spark.read.option("header", True).schema("ad_id STRING, campaign_id STRING").csv(campaigns)
+    ads = (
+        spark.read.option("header", True).schema("ad_id STRING, campaign_id STRING").csv(campaigns)
+    )
     rows = spark.readStream.format("delta").load(bronze).withWatermark("event_time", "1 second")
     seen = rows.where("event_type = 'view'").join(F.broadcast(ads), "ad_id")
-    return seen.groupBy(F.window("event_time", "10 seconds"), "campaign_id").agg(F.count("*").alias("views"))
+    return seen.groupBy(F.window("event_time", "10 seconds"), "campaign_id").agg(
+        F.count("*").alias("views")
+    )
 
 
 if __name__ == "__main__":

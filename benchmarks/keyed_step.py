@@ -29,12 +29,12 @@ from lakehouse.settings import from_environment
 from lakehouse.storage import delta_writer, keyed_files, log_state, point_reads, row_keys
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import ingest, queries
-from lakehouse.stream.micro_batch import BatchLog, live_run
+from lakehouse.stream.micro_batch import BatchLog, stream_run
 from lakehouse.testing import Stage
 from lakehouse.transform import creation
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-APP = "accounts:live:1"
+APP = "accounts:stream:1"
 COLUMNS = ("account", "amount", "city", "at")
 
 
@@ -64,14 +64,18 @@ def store(spark: SparkSession, root: Path, keys: int, changed: int, steps: int) 
         assert point_reads.get(path, ["account"], f"account-{chance.integers(keys):09}")
         reads.append(time.monotonic() - began)
     _tell(f"store: {changed:,} of {keys:,} keys changed", seconds, sizes)
-    print(f"store: CPU seconds: median {median(spent):.3f}, mean {sum(spent) / len(spent):.3f}, greatest {max(spent):.3f}")
+    print(
+        f"store: CPU seconds: median {median(spent):.3f}, mean {sum(spent) / len(spent):.3f}, greatest {max(spent):.3f}"
+    )
     print(f"store: {len(log_state.newest(path).files)} files at the end")
-    print(f"store: point read: median {median(reads) * 1000:.0f} ms, 95 % {_high(reads) * 1000:.0f} ms, first {reads[0]:.2f} s")
+    print(
+        f"store: point read: median {median(reads) * 1000:.0f} ms, 95 % {_high(reads) * 1000:.0f} ms, first {reads[0]:.2f} s"
+    )
 
 
 def stream(lake: Lake, keys: int, changed: int, changed_versions: int, steps: int) -> None:
     """Steps of the real streams, one commit of the record each."""
-    run, offset, batch = live_run(lake, lake.catalog.table("movements")), 0, 0
+    run, offset, batch = stream_run(lake, lake.catalog.table("movements")), 0, 0
     chance = np.random.default_rng(2)
 
     def feed(ids: DataFrame, count: int) -> None:
@@ -79,14 +83,17 @@ def stream(lake: Lake, keys: int, changed: int, changed_versions: int, steps: in
         at = START + timedelta(seconds=10 * batch)
         value = F.to_json(F.struct(*(c for c in _accounts(ids, at).columns))).cast("binary")
         placed = _accounts(ids, at).select(
-            F.lit(None).cast("binary").alias("key"), value.alias("value"), F.lit(0).alias("partition"),
-            (F.row_number().over(_any_order()) + offset - 1).cast("bigint").alias("offset") if count <= 100_000
+            F.lit(None).cast("binary").alias("key"),
+            value.alias("value"),
+            F.lit(0).alias("partition"),
+            (F.row_number().over(_any_order()) + offset - 1).cast("bigint").alias("offset")
+            if count <= 100_000
             else (F.monotonically_increasing_id() + offset).alias("offset"),
             F.lit(START + timedelta(days=3)).alias("timestamp"),
-        )  # fmt: skip
+        )
         offset += count if count <= 100_000 else 1 << 40
         log = BatchLog(EPOCH, datetime.now(UTC), {"movements": {"0": offset}})
-        ingest.record_batch(run, run.plan.record({"movement_topic": placed}), batch, log)
+        ingest.ingest_batch(run, run.plan.ingest({"movement_topic": placed}), batch, log)
         batch += 1
 
     feed(lake.spark.range(0, keys, 1, max(2, keys // 1_000_000)), keys)
@@ -94,29 +101,47 @@ def stream(lake: Lake, keys: int, changed: int, changed_versions: int, steps: in
     for name in ("balances", "cities"):
         began = time.monotonic()
         queries.start(lake, lake.catalog.table(name), available_now=True).awaitTermination()
-        print(f"stream: {name}: first micro-batch, of {keys:,} rows: {time.monotonic() - began:.1f} s")
+        print(
+            f"stream: {name}: first micro-batch, of {keys:,} rows: {time.monotonic() - began:.1f} s"
+        )
     for name, count in (("balances", changed), ("cities", changed_versions)):
         started[name] = query = queries.start(lake, lake.catalog.table(name))
         path, seconds, spent, sizes = lake.path(lake.catalog.table(name)), [], [], []
         for _ in range(steps):
-            feed(lake.spark.createDataFrame(pa.table({"id": chance.choice(keys, count, replace=False)})).coalesce(1), count)
+            feed(
+                lake.spark.createDataFrame(
+                    pa.table({"id": chance.choice(keys, count, replace=False)})
+                ).coalesce(1),
+                count,
+            )
             size, cpu = _bytes(path), _cpu(lake.spark)
             query.processAllAvailable()
             spent.append(_cpu(lake.spark) - cpu)
-            seconds.append(next(lake.journal(lake.catalog.table(name)).live()).seconds)
+            seconds.append(next(lake.commit_log(lake.catalog.table(name)).by_stream()).seconds)
             sizes.append(_bytes(path) - size)
         batches = [_milliseconds(p) / 1000 for p in list(query.recentProgress)[-steps:] if _rows(p)]
-        _tell(f"stream: {name}: {count:,} of {keys:,} keys changed, written", seconds[5:], sizes[5:])
-        _tell(f"stream: {name}: the whole step, reading and computing included", batches[5:], sizes[5:])
-        print(f"stream: {name}: CPU seconds of Python and JVM, all that a step takes: median {median(spent[5:]):.2f}", flush=True)
+        _tell(
+            f"stream: {name}: {count:,} of {keys:,} keys changed, written", seconds[5:], sizes[5:]
+        )
+        _tell(
+            f"stream: {name}: the whole step, reading and computing included",
+            batches[5:],
+            sizes[5:],
+        )
+        print(
+            f"stream: {name}: CPU seconds of Python and JVM, all that a step takes: median {median(spent[5:]):.2f}",
+            flush=True,
+        )
         query.stop()
 
 
 def _accounts(ids: DataFrame, at: datetime = START) -> DataFrame:
     return ids.select(
-        F.format_string("account-%09d", "id").alias("account"), (F.rand() * 1000).cast("decimal(9,2)").alias("amount"),
-        F.concat(F.lit("city "), (F.rand() * 10_000).cast("int")).alias("city"), F.lit(at).alias("at"),
-    )  # fmt: skip
+        F.format_string("account-%09d", "id").alias("account"),
+        (F.rand() * 1000).cast("decimal(9,2)").alias("amount"),
+        F.concat(F.lit("city "), (F.rand() * 10_000).cast("int")).alias("city"),
+        F.lit(at).alias("at"),
+    )
 
 
 def _any_order():
@@ -141,7 +166,9 @@ def _cpu(spark: SparkSession) -> float:
 def _bytes(path: Path) -> int:
     """What is on disk; nothing is removed meanwhile."""
     folders = (path, path / "_delta_log")
-    return sum(entry.stat().st_size for folder in folders for entry in folder.iterdir() if entry.is_file())
+    return sum(
+        entry.stat().st_size for folder in folders for entry in folder.iterdir() if entry.is_file()
+    )
 
 
 def _high(values: list[float]) -> float:
@@ -151,14 +178,22 @@ def _high(values: list[float]) -> float:
 def _tell(what: str, seconds: list[float], sizes: list[int]) -> None:
     print(
         f"{what}: median {median(seconds):.3f} s, 95 % {_high(seconds):.3f} s, greatest {max(seconds):.3f} s of {len(seconds)} "
-        f"steps; {median(sizes) / 1024:,.0f} KiB, mean {sum(sizes) / len(sizes) / 1024:,.0f}", flush=True,
-    )  # fmt: skip
+        f"steps; {median(sizes) / 1024:,.0f} KiB, mean {sum(sizes) / len(sizes) / 1024:,.0f}",
+        flush=True,
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--keys", type=int, default=1_000_000)
-    parser.add_argument("--changed", type=int, default=1_000, help="keys in a step; of the versioned table a tenth of them")
+    parser.add_argument(
+        "--changed",
+        type=int,
+        default=1_000,
+        help="keys in a step; of the versioned table a tenth of them",
+    )
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--only", choices=("store", "stream"), help="one of the two parts")
     given = parser.parse_args()
@@ -167,16 +202,27 @@ def main() -> None:
     measured: dict[str, Callable[[], None]] = {
         "store": lambda: store(spark, root, given.keys, given.changed, given.steps),
         "stream": lambda: stream(
-            Stage(spark, root / "lakehouse", keyed_step_tables, trigger="0 seconds", max_files_per_trigger=1_000).lake,
-            given.keys, given.changed, max(1, given.changed // 10), given.steps,
+            Stage(
+                spark,
+                root / "lakehouse",
+                keyed_step_tables,
+                fresh_within="0 seconds",
+                max_files_per_trigger=1_000,
+            ).lake,
+            given.keys,
+            given.changed,
+            max(1, given.changed // 10),
+            given.steps,
         ),
-    }  # fmt: skip
+    }
     try:
         for name, part in measured.items():
             if given.only in (None, name):
                 part()
     finally:
-        print(f"load of the machine over the last 15 minutes: {os.getloadavg()[2]:.0f}, on {os.cpu_count()} cores")
+        print(
+            f"load of the machine over the last 15 minutes: {os.getloadavg()[2]:.0f}, on {os.cpu_count()} cores"
+        )
         spark.stop()
         shutil.rmtree(root)
 

@@ -6,8 +6,9 @@ from pyspark.sql import functions as F
 from lakehouse.declare.table import kafka, table
 
 movement_topic = kafka(
-    "movements", schema="account STRING NOT NULL, amount DECIMAL(9,2) NOT NULL, city STRING NOT NULL, at TIMESTAMP NOT NULL"
-)  # fmt: skip
+    "movements",
+    schema="account STRING NOT NULL, amount DECIMAL(9,2) NOT NULL, city STRING NOT NULL, at TIMESTAMP NOT NULL",
+)
 
 
 @table(layer="bronze", event_time="at", delay="5 seconds")
@@ -18,7 +19,9 @@ def movements(movement_topic: DataFrame) -> DataFrame:
 @table(layer="gold", keeps="latest", keys=["account"])
 def balances(movements: DataFrame) -> DataFrame:
     """What each account has."""
-    return movements.groupBy("account").agg(F.sum("amount").alias("balance"), F.count("*").alias("movements"))
+    return movements.groupBy("account").agg(
+        F.sum("amount").alias("balance"), F.count("*").alias("movements")
+    )
 
 
 @table(layer="silver", keeps="versions", keys=["account"])

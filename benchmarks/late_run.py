@@ -1,4 +1,4 @@
-"""The pipeline `ads` again and again in one process: as it is, without the gate, and with late rows let in.
+"""The pipeline `ads` again and again in one process: as it is, without the gate, and with late rows merged.
 
     python -m benchmarks.late_run EVENTS BATCHES ROUNDS SERVERS SERVERS_OF_LATE RESULT
 
@@ -40,7 +40,11 @@ from lakehouse.transform import lateness
 
 
 def flagged(rows: DataFrame, table: Table, moment: str) -> DataFrame:
-    return rows if table.window is None else rows.withColumn(WINDOW, lateness._assigned(table.window, moment))
+    return (
+        rows
+        if table.window is None
+        else rows.withColumn(WINDOW, lateness._assigned(table.window, moment))
+    )
 
 
 def counts(table: Table, moment: str) -> list[Column]:
@@ -65,12 +69,12 @@ def without_gate() -> Iterator[None]:
 
 
 def filled(spark: SparkSession, settings: Settings) -> tuple[Cost, Cost]:
-    """What the record took, and what follows it: the windows and, where late rows are let in, the update."""
+    """What the record took, and what follows it: the windows and, where late rows are merged, the update."""
     lake, tree = Lake(spark, settings, catalog.load(settings)), Tree(psutil.Process())
-    snapshots = [t for t in lake.catalog if lake.catalog.kind(t) == "reference"]
-    for table in snapshots:
+    references = [t for t in lake.catalog if lake.catalog.kind(t) == "reference"]
+    for table in references:
         reference_tables.rebuild(lake, table)
-    record, windows = (t for t in lake.catalog if t not in snapshots)
+    record, windows = (t for t in lake.catalog if t not in references)
     queries.prepare(lake, [record, windows])
     looks = [Cost(time.monotonic(), tree.cpu())]
     for table in (record, windows):
@@ -91,7 +95,9 @@ def checked(name: str, settings: Settings, load: Load, expected: topic.Views) ->
     if written.frontier_ms < load.complete_ms:
         raise BenchmarkError(f"{name}: its frontier ends before what it had to do; the run is void")
     closed = written.frontier_ms - written.frontier_ms % HOUR_MS
-    check.compare(name, check.upto(check.read_views(written.gold), closed), check.upto(expected, closed))
+    check.compare(
+        name, check.upto(check.read_views(written.gold), closed), check.upto(expected, closed)
+    )
 
 
 def main(events: int, batches: int, rounds: int, servers: str, of_late: str, result: Path) -> None:
@@ -104,10 +110,12 @@ def main(events: int, batches: int, rounds: int, servers: str, of_late: str, res
     for number in range(-1 if rounds > 1 else 0, rounds):
         for name, (load, brokers) in cases.items():
             own = replace(
-                settings, root=settings.root / f"round_{number}", bootstrap_servers=brokers,
+                settings,
+                root=settings.root / f"round_{number}",
+                bootstrap_servers=brokers,
                 max_offsets_per_trigger=load.batch,
                 tables=("benchmarks.updated_ads" if name == UPDATED else "lakehouse.tables.ads",),
-            )  # fmt: skip
+            )
             with without_gate() if name == WITHOUT else nullcontext():
                 costs = filled(spark, own)
             checked(name, own, load, sent[load])

@@ -31,7 +31,7 @@ from lakehouse.producers.workload import Workload
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage import journal
+from lakehouse.storage import commit_log
 from streaming_jobs import supervisor
 
 RATE, VISITS_RATE = 5_000, 1_000
@@ -61,37 +61,53 @@ class Latency:
 
 
 def ours(settings: Settings, seconds: int) -> Latency:
-    """The pipeline `ads` as `lakehouse start ads` runs it, without early results, which the script does not have."""
+    """The pipeline `ads` as `lakehouse stream start ads` runs it, without early results, which the script does not have."""
     bronze = catalog.table_path(settings, catalog.load(settings).table("ad_events"))
-    return _measured("ours", our_job, check.ours, replace(settings, early_results=False), seconds, bronze)
+    return _measured(
+        "ours", our_job, check.ours, replace(settings, early_results=False), seconds, bronze
+    )
 
 
 def by_hand(settings: Settings, seconds: int) -> Latency:
     """The hand-written script with the same trigger."""
-    return _measured("hand-written", _script, check.by_hand, settings, seconds, plain.bronze(settings.root))
+    return _measured(
+        "hand-written", _script, check.by_hand, settings, seconds, plain.bronze(settings.root)
+    )
 
 
 def visits(settings: Settings, seconds: int) -> Latency:
     """Visitors of the last five minutes per country, every minute, from access-log lines; no hand-written one beside it."""
     settings = replace(settings, tables=("lakehouse.tables.visits",))
-    workload = replace(producer("visits").workload, rate=VISITS_RATE, late_share=0.0, malformed_share=0.0)
+    workload = replace(
+        producer("visits").workload, rate=VISITS_RATE, late_share=0.0, malformed_share=0.0
+    )
     known = catalog.load(settings)
     gold = catalog.table_path(settings, known.table("visitors_by_country"))
     record = catalog.table_path(settings, known.table("requests"))
-    start_ms, end_ms, cpu = _fed(lambda s: our_job(s, "visits"), settings, "visits", workload, seconds, record)
-    ahead = journal.frontier(settings, known.table("visitors_by_country"))
+    start_ms, end_ms, cpu = _fed(
+        lambda s: our_job(s, "visits"), settings, "visits", workload, seconds, record
+    )
+    ahead = commit_log.frontier(settings, known.table("visitors_by_country"))
     _check_visitors(gold, ahead, producer_of_visits.expected_visitors(workload, start_ms, end_ms))
     warm_ms = start_ms + min(WARM_UP_MS, seconds * 500)
     delay = known.table("requests").delay.total_seconds()
     return Latency("visits", tuple(_delays(gold, 300_000, delay, warm_ms)), cpu)
 
 
-def _check_visitors(gold: Path, ahead: datetime | None, expected: Mapping[tuple[str, int], tuple[int, int]]) -> None:
-    rows = DeltaTable(str(gold)).to_pyarrow_table(columns=["window", "country", "visits", "visitors"]).to_pylist()
+def _check_visitors(
+    gold: Path, ahead: datetime | None, expected: Mapping[tuple[str, int], tuple[int, int]]
+) -> None:
+    rows = (
+        DeltaTable(str(gold))
+        .to_pyarrow_table(columns=["window", "country", "visits", "visitors"])
+        .to_pylist()
+    )
     found = {(r["country"], _ms(r["window"]["start"])): (r["visits"], r["visitors"]) for r in rows}
     closed = {k: n for k, n in expected.items() if ahead and k[1] + 300_000 <= _ms(ahead)}
     if not closed or found != closed or len(found) < len(rows):
-        raise BenchmarkError(f"visits: {len(found)} windows of {len(rows)} rows for {len(closed)} wanted, or other counts; void")
+        raise BenchmarkError(
+            f"visits: {len(found)} windows of {len(rows)} rows for {len(closed)} wanted, or other counts; void"
+        )
 
 
 def _ms(instant: datetime) -> int:
@@ -117,7 +133,9 @@ def _script(settings: Settings) -> Iterator[Tree]:
         deadline = time.monotonic() + _START
         while not (settings.root / plain.READY).exists():
             if tree.root.poll() is not None or time.monotonic() > deadline:
-                raise BenchmarkError(f"hand-written: it did not start; see {settings.root / 'run.log'}")
+                raise BenchmarkError(
+                    f"hand-written: it did not start; see {settings.root / 'run.log'}"
+                )
             time.sleep(0.1)
         yield tree
         tree.root.terminate()
@@ -125,7 +143,12 @@ def _script(settings: Settings) -> Iterator[Tree]:
 
 
 def _measured(
-    name: str, job: Callable, written: Callable[[Settings], Written], settings: Settings, seconds: int, bronze: Path
+    name: str,
+    job: Callable,
+    written: Callable[[Settings], Written],
+    settings: Settings,
+    seconds: int,
+    bronze: Path,
 ) -> Latency:
     workload = replace(producer("ads").workload, rate=RATE, late_share=0.0)
     start_ms, end_ms, cpu = _fed(job, settings, "ads", workload, seconds, bronze)
@@ -151,7 +174,9 @@ def _fed(
         with job(settings) as tree:
             start_ms, cpu = int(time.time() * 1000), tree.cpu()
             end_ms = start_ms + seconds * 1000
-            summary = send(sent.records(workload, start_ms, end_ms), sent.topic, client_config(settings))
+            summary = send(
+                sent.records(workload, start_ms, end_ms), sent.topic, client_config(settings)
+            )
             cpu = (tree.cpu() - cpu) / seconds
             await_rows(bronze, summary.sent)
     return start_ms, end_ms, cpu
@@ -162,7 +187,9 @@ def await_rows(bronze: Path, rows: int) -> None:
     deadline = time.monotonic() + _START
     while (found := check.rows(bronze)) < rows:
         if time.monotonic() > deadline:
-            raise BenchmarkError(f"{bronze.name}: {found:,} rows {_START:.0f} s after {rows:,} were sent; the run is void")
+            raise BenchmarkError(
+                f"{bronze.name}: {found:,} rows {_START:.0f} s after {rows:,} were sent; the run is void"
+            )
         time.sleep(0.2)
 
 
@@ -178,7 +205,9 @@ def readable(gold: Path) -> dict[int, float]:
     for commit in sorted(gold.glob("_delta_log/*.json")):
         for line in commit.read_text().splitlines():
             if added := json.loads(line).get("add"):
-                windows = pq.read_table(gold / unquote(added["path"]), columns=["window"], partitioning=None)
+                windows = pq.read_table(
+                    gold / unquote(added["path"]), columns=["window"], partitioning=None
+                )
                 starts = {int(w["start"].timestamp() * 1000) for w in windows["window"].to_pylist()}
                 found |= dict.fromkeys(starts, commit.stat().st_mtime)
     return found

@@ -1,8 +1,8 @@
-"""Operator by disturbance: how often live and bounded runs agree, ours and the same code without what we add.
+"""Operator by disturbance: how often live and batch runs agree, ours and the same code without what we add.
 
     python -m benchmarks.matrix [--seeds 20] [--workers 2] [--write docs/equivalence.md]
 
-Each cell is N streams: the operator run live through the disturbance, then computed by one bounded run, and compared behind
+Each cell is N streams: the operator run live through the disturbance, then computed by one batch run, and compared behind
 the frontier. "Naive" is the same function over the same stored rows, once as a stream with Spark's own watermark and once
 in batch. The random stories of the tests go further than these; the table is for people.
 """
@@ -35,7 +35,8 @@ from lakehouse.stream import strategy
 from lakehouse.testing import COMMIT_POINTS, Stage
 from lakehouse.transform import lateness, plan
 
-START = datetime(2026, 3, 28, 22, 58, tzinfo=UTC)  # Berlin's clocks change within the day that begins two minutes later
+# Berlin's clocks change within the day that begins two minutes later
+START = datetime(2026, 3, 28, 22, 58, tzinfo=UTC)
 Outcomes = Mapping[str, tuple[int, int | None]]
 _DAY = 86_400
 BEGIN, END = "<!-- matrix -->", "<!-- end of matrix -->"
@@ -51,7 +52,12 @@ class Click:
 
     def row(self) -> tuple[int, dict]:
         at = (START + timedelta(seconds=self.seconds)).isoformat()
-        return self.partition, {"id": self.id, "user": f"user-{self.user}", "at": at, "value": self.value}
+        return self.partition, {
+            "id": self.id,
+            "user": f"user-{self.user}",
+            "at": at,
+            "value": self.value,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,8 @@ class Stream:
 
 def plain(random: Random) -> Stream:
     clicks = [
-        Click(n, 2.5 * n, random.randrange(3), random.randrange(100), random.randrange(2)) for n in range(60)
+        Click(n, 2.5 * n, random.randrange(3), random.randrange(100), random.randrange(2))
+        for n in range(60)
     ]
     return Stream([clicks[i : i + 12] for i in range(0, len(clicks), 12)])
 
@@ -77,7 +84,10 @@ def cut(random: Random) -> Stream:
 def disordered(random: Random) -> Stream:
     """Each up to 4 s late: within the delay."""
     stream = plain(random)
-    clicks = sorted((c for batch in stream.batches for c in batch), key=lambda c: c.seconds + random.uniform(0, 4))
+    clicks = sorted(
+        (c for batch in stream.batches for c in batch),
+        key=lambda c: c.seconds + random.uniform(0, 4),
+    )
     return replace(stream, batches=[clicks[i : i + 12] for i in range(0, len(clicks), 12)])
 
 
@@ -119,17 +129,28 @@ def crashing(random: Random) -> Stream:
 
 def everything(random: Random) -> Stream:
     stream = late(random)
-    shuffled = [random.sample(batch, len(batch)) + random.sample(batch, len(batch) // 3) for batch in stream.batches]
+    shuffled = [
+        random.sample(batch, len(batch)) + random.sample(batch, len(batch) // 3)
+        for batch in stream.batches
+    ]
     return Stream(shuffled, files=1, crashes=tuple(random.choice(COMMIT_POINTS) for _ in shuffled))
 
 
 DISTURBANCES: dict[str, Callable[[Random], Stream]] = {
-    "in order": plain, "cut file by file": cut, "disorder": disordered, "late rows": late, "rows sent twice": repeated,
-    "a partition lags": lagging, "crashes": crashing, "all of it": everything,
-}  # fmt: skip
+    "in order": plain,
+    "cut file by file": cut,
+    "disorder": disordered,
+    "late rows": late,
+    "rows sent twice": repeated,
+    "a partition lags": lagging,
+    "crashes": crashing,
+    "all of it": everything,
+}
 
 
-def outcomes(spark: SparkSession, streams: Sequence[Stream], root: Path, told: Callable[[str], None]) -> Outcomes:
+def outcomes(
+    spark: SparkSession, streams: Sequence[Stream], root: Path, told: Callable[[str], None]
+) -> Outcomes:
     """Per operator in how many of the streams ours agree, and the naive ones (None: it has no naive form).
 
     The streams follow one another in one lakehouse, each on a day of its own: that is cheaper by far than a lakehouse for each.
@@ -144,14 +165,17 @@ def outcomes(spark: SparkSession, streams: Sequence[Stream], root: Path, told: C
             if table.keeps:  # recomputed whole
                 agreed[table.name] += reconciliation.reconcile(stage.lake, table).verdict == "EQUAL"
         told(f"{number + 1} of {len(streams)}")
-    stage.advance("clicks", Click(0, _DAY * (len(streams) + 2), 0, 99, 0).row()[1])  # closes the days
+    # closes the days
+    stage.advance("clicks", Click(0, _DAY * (len(streams) + 2), 0, 99, 0).row()[1])
     stage.run(*names)
     naive: dict[str, int | None] = {}
     for table in tables:
         if not table.keeps:
             stage.update(table.name)
-            found = reconciliation.prove(stage.lake, table)
-            agreed[table.name] += sum(_agrees(found, _day(number)) for number in range(len(streams)))
+            found = reconciliation.reconcile_parts(stage.lake, table)
+            agreed[table.name] += sum(
+                _agrees(found, _day(number)) for number in range(len(streams))
+            )
         naive[table.name] = _naive(stage, table, streams)
     return {table.name: (agreed[table.name], naive[table.name]) for table in tables}
 
@@ -160,10 +184,17 @@ def _play(stage: Stage, names: Sequence[str], stream: Stream, number: int) -> No
     half = len(stream.batches) // 2
     for n, batch in enumerate(stream.batches):
         crash = stream.crashes[n % len(stream.crashes)] if stream.crashes else None
-        moved = [replace(click, id=click.id + 1_000 * number, seconds=click.seconds + _DAY * number) for click in batch]
+        moved = [
+            replace(click, id=click.id + 1_000 * number, seconds=click.seconds + _DAY * number)
+            for click in batch
+        ]
         stage.feed("clicks", [click.row() for click in moved], abort_at=crash)
         if n == half:
-            stage.run(*names, files_per_batch=stream.files, abort_at=stream.crashes[-1] if stream.crashes else None)
+            stage.run(
+                *names,
+                files_per_batch=stream.files,
+                abort_at=stream.crashes[-1] if stream.crashes else None,
+            )
     stage.advance("clicks", Click(0, _DAY * number + 3 * 3600, 0, 99, 0).row()[1])
     stage.run(*names, files_per_batch=stream.files)
 
@@ -181,10 +212,15 @@ def _agrees(found: Sequence[Certificate], span: Range) -> bool:
 
 def _naive(stage: Stage, table: Table, streams: Sequence[Stream]) -> int | None:
     """The function as one would run it: Spark's watermark, no stored one; windows that have closed, live and in batch."""
-    if table.window is None or table.late == "update" or strategy.in_batch_only(stage.lake, plan.plan_of(stage.lake, table)):
+    if (
+        table.window is None
+        or table.late == "update"
+        or strategy.in_batch_only(stage.lake, plan.plan_of(stage.lake, table))
+    ):
         return None
     spark, path = stage.lake.spark, str(stage.lake.path(stage.lake.catalog.table("clicks")))
-    reader = spark.readStream.format("delta").option("maxFilesPerTrigger", min(streams[0].files, 2))  # commit by commit
+    # commit by commit
+    reader = spark.readStream.format("delta").option("maxFilesPerTrigger", min(streams[0].files, 2))
 
     def computed(rows: DataFrame) -> DataFrame:
         flagged = lateness.flagged(rows, table, "at")
@@ -194,7 +230,11 @@ def _naive(stage: Stage, table: Table, streams: Sequence[Stream]) -> int | None:
     live = computed(reader.load(path).withWatermark("at", "5 seconds")).writeStream.option(
         "checkpointLocation", tempfile.mkdtemp(dir=stage.lake.settings.root)
     )
-    query = live.foreachBatch(lambda batch, _: found.extend(batch.collect())).trigger(availableNow=True).start()
+    query = (
+        live.foreachBatch(lambda batch, _: found.extend(batch.collect()))
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination()
     rows = spark.read.format("delta").load(path)
     watermark = rows.agg(F.max("at") - F.expr("interval 5 seconds")).head()[0]
@@ -212,14 +252,21 @@ def measured_of(name: str, seeds: int) -> Outcomes:
     streams = [DISTURBANCES[name](Random(f"{name} {seed}")) for seed in range(seeds)]
     spark = SparkSession.getActiveSession() or _session()
     with tempfile.TemporaryDirectory() as root:
-        return outcomes(spark, streams, Path(root), lambda done: print(f"{name}: {done}", file=sys.stderr, flush=True))
+        return outcomes(
+            spark,
+            streams,
+            Path(root),
+            lambda done: print(f"{name}: {done}", file=sys.stderr, flush=True),
+        )
 
 
 def measured(seeds: int, workers: int) -> dict[str, dict[str, tuple[int, int | None]]]:
     """Operator -> disturbance -> in how many of the streams ours agree, and the naive ones."""
     found: dict[str, dict[str, tuple[int, int | None]]] = {}
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for name, outcome in zip(DISTURBANCES, pool.map(partial(measured_of, seeds=seeds), DISTURBANCES), strict=True):
+        for name, outcome in zip(
+            DISTURBANCES, pool.map(partial(measured_of, seeds=seeds), DISTURBANCES), strict=True
+        ):
             for operator, cell in outcome.items():
                 found.setdefault(operator, {})[name] = cell
     return found
@@ -227,7 +274,10 @@ def measured(seeds: int, workers: int) -> dict[str, dict[str, tuple[int, int | N
 
 def table_of(found: dict[str, dict[str, tuple[int, int | None]]], seeds: int) -> str:
     """The matrix in Markdown: ours / naive, of so many streams."""
-    lines = ["| operator | " + " | ".join(DISTURBANCES) + " |", "|---" * (len(DISTURBANCES) + 1) + "|"]
+    lines = [
+        "| operator | " + " | ".join(DISTURBANCES) + " |",
+        "|---" * (len(DISTURBANCES) + 1) + "|",
+    ]
     for operator, cells in found.items():
         shown = (f"{ours} / {'–' if naive is None else naive}" for ours, naive in cells.values())
         lines.append(f"| {operator.replace('_', ' ')} | " + " | ".join(shown) + " |")
@@ -238,14 +288,20 @@ def table_of(found: dict[str, dict[str, tuple[int, int | None]]], seeds: int) ->
 
 
 def _session() -> SparkSession:
-    conf = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"}
-    spark = session.create(Settings(jars=from_environment().jars, spark_conf=conf, shuffle_partitions=1), "matrix")
+    conf = {
+        "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
+    }
+    spark = session.create(
+        Settings(jars=from_environment().jars, spark_conf=conf, shuffle_partitions=1), "matrix"
+    )
     spark.sparkContext.setLogLevel("OFF")  # each crash asked for would print a page
     return spark
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.matrix", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.matrix", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("--seeds", type=int, default=20, help="streams a cell")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--write", type=Path, help="a page of the docs, whose matrix is replaced")

@@ -56,7 +56,9 @@ class Tree:
     def end(self, grace: float) -> None:
         """Waits for every member; kills what is left after `grace` seconds."""
         # only those that run: a pid may be another's thread by now, which cannot be waited for
-        _, alive = psutil.wait_procs([member for member in self.members if member.is_running()], timeout=grace)
+        _, alive = psutil.wait_procs(
+            [member for member in self.members if member.is_running()], timeout=grace
+        )
         for process in alive:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -69,9 +71,13 @@ def started(command: Sequence[str], environment: Mapping[str, str], log: Path) -
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         process = psutil.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=os.environ | dict(environment),
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=os.environ | dict(environment),
             start_new_session=True,
-        )  # fmt: skip
+        )
     tree = Tree(process)
     try:
         yield tree
@@ -80,7 +86,11 @@ def started(command: Sequence[str], environment: Mapping[str, str], log: Path) -
 
 
 def run(
-    command: Sequence[str], environment: Mapping[str, str], log: Path, limit: float, begun: Callable[[], bool] = lambda: True
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    limit: float,
+    begun: Callable[[], bool] = lambda: True,
 ) -> tuple[Cost, Cost]:
     """Runs the command to its end: what it took until `begun`, and from then on.
 

@@ -5,12 +5,25 @@ from datetime import timedelta
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import around, count, duplicates, kafka, session, sliding, sql_table, table, tumbling
+from lakehouse.declare.table import (
+    around,
+    count,
+    duplicates,
+    kafka,
+    session,
+    sliding,
+    sql_table,
+    table,
+    tumbling,
+)
 from lakehouse.transform.patterns import Pattern, first, then
 from lakehouse.transform.process import process
 from lakehouse.transform.versions import as_of_join
 
-click_topic = kafka("clicks", schema="id BIGINT NOT NULL, user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
+click_topic = kafka(
+    "clicks",
+    schema="id BIGINT NOT NULL, user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL",
+)
 
 
 @table(layer="bronze", event_time="at", delay="5 seconds")
@@ -31,8 +44,12 @@ def deduplicated(clicks: DataFrame) -> DataFrame:
 @table(layer="silver", context=around(before="4 seconds", after="6 seconds"))
 def interval_joins(clicks: DataFrame) -> DataFrame:
     renamed = {"user": "other", "at": "then", "id": "with"}
-    others = clicks.where("value <= 50").select(*(F.col(name).alias(other) for name, other in renamed.items()))
-    near = F.expr("other = user AND then BETWEEN at - interval 4 seconds AND at + interval 6 seconds")
+    others = clicks.where("value <= 50").select(
+        *(F.col(name).alias(other) for name, other in renamed.items())
+    )
+    near = F.expr(
+        "other = user AND then BETWEEN at - interval 4 seconds AND at + interval 6 seconds"
+    )
     return clicks.where("value > 50").join(others, near, "left").drop("other")
 
 
@@ -40,7 +57,9 @@ def interval_joins(clicks: DataFrame) -> DataFrame:
 def window_joins(clicks: DataFrame) -> DataFrame:
     others = clicks.where("value <= 50").select("window", "user", F.col("id").alias("with"))
     both = clicks.where("value > 50").join(others, ["window", "user"], "full")
-    return both.groupBy("window", "user").agg(F.count("id").alias("clicks"), F.count("with").alias("others"))
+    return both.groupBy("window", "user").agg(
+        F.count("id").alias("clicks"), F.count("with").alias("others")
+    )
 
 
 @table(layer="gold", window=tumbling("10 seconds"), keys=["rank"])
@@ -52,12 +71,20 @@ def ranks_in_windows(clicks: DataFrame) -> DataFrame:
 
 @table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
 def tumbling_windows(clicks: DataFrame) -> DataFrame:
-    return clicks.where("value > 20").groupBy("window", "user").agg(F.count("*").alias("clicks"), F.sum("value").alias("value"))
+    return (
+        clicks.where("value > 20")
+        .groupBy("window", "user")
+        .agg(F.count("*").alias("clicks"), F.sum("value").alias("value"))
+    )
 
 
 @table(layer="gold", window=tumbling("10 seconds"), keys=["user"], late="update")
 def updated_windows(clicks: DataFrame) -> DataFrame:
-    return clicks.where("value > 20").groupBy("window", "user").agg(F.count("*").alias("clicks"), F.sum("value").alias("value"))
+    return (
+        clicks.where("value > 20")
+        .groupBy("window", "user")
+        .agg(F.count("*").alias("clicks"), F.sum("value").alias("value"))
+    )
 
 
 @table(layer="gold", window=sliding("20 seconds", "5 seconds"), keys=["user"])
@@ -68,7 +95,9 @@ def sliding_windows(clicks: DataFrame) -> DataFrame:
 @table(layer="gold", window=sliding("10 minutes", "5 minutes"), keys=["user"])
 def long_windows(clicks: DataFrame) -> DataFrame:
     """By Spark's own aggregate and its state, as all windows of ten minutes and longer."""
-    return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"), F.max("value").alias("value"))
+    return clicks.groupBy("window", "user").agg(
+        F.count("*").alias("clicks"), F.max("value").alias("value")
+    )
 
 
 @table(layer="gold", window=session("4 seconds"), keys=["user"])
@@ -81,7 +110,9 @@ def count_windows(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
-@table(layer="gold", window=tumbling("1 day", zone="Europe/Berlin"), keys=["user"], partition_by="day")
+@table(
+    layer="gold", window=tumbling("1 day", zone="Europe/Berlin"), keys=["user"], partition_by="day"
+)
 def days_of_a_zone(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
@@ -97,7 +128,9 @@ windows_in_sql = sql_table(
 
 @table(layer="gold", keeps="latest", keys=["user"])
 def states(clicks: DataFrame) -> DataFrame:
-    return clicks.groupBy("user").agg(F.count("*").alias("clicks"), F.max_by("value", F.struct("at", "id")).alias("latest"))
+    return clicks.groupBy("user").agg(
+        F.count("*").alias("clicks"), F.max_by("value", F.struct("at", "id")).alias("latest")
+    )
 
 
 @table(layer="silver", keeps="versions", keys=["user"])
@@ -122,4 +155,6 @@ SMALL_THEN_LARGE = Pattern(
 
 @table(layer="gold", context=around(before="15 seconds"))
 def patterns(clicks: DataFrame) -> DataFrame:
-    return process(clicks, by=["user"], function=SMALL_THEN_LARGE, within=SMALL_THEN_LARGE.within, at="at")
+    return process(
+        clicks, by=["user"], function=SMALL_THEN_LARGE, within=SMALL_THEN_LARGE.within, at="at"
+    )

@@ -78,7 +78,9 @@ def run(name: str, events: Callable[..., DataFrame], views: Callable[..., DataFr
 
 
 def _start(rows: DataFrame, table: Path, settings: Settings, live: bool) -> StreamingQuery:
-    writer = _partitioned(rows.writeStream.format("delta").option("checkpointLocation", f"{table}_checkpoint"), rows)
+    writer = _partitioned(
+        rows.writeStream.format("delta").option("checkpointLocation", f"{table}_checkpoint"), rows
+    )
     trigger = {"processingTime": _TRIGGER} if live else {"availableNow": True}
     return writer.trigger(**trigger).start(str(table))
 

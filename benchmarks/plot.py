@@ -20,7 +20,10 @@ def svg(seconds: Sequence[float], series: Mapping[str, Sequence[float]]) -> str:
 def _plot(seconds: Sequence[float], values: Sequence[float], name: str, left: int, top: int) -> str:
     width, height = _WIDTH - 2 * _MARGIN, _HEIGHT - 2 * _MARGIN
     last, most = max(seconds) or 1.0, max(values) or 1.0
-    points = (f"{x / last * width:.1f},{height - y / most * height:.1f}" for x, y in zip(seconds, values, strict=True))
+    points = (
+        f"{x / last * width:.1f},{height - y / most * height:.1f}"
+        for x, y in zip(seconds, values, strict=True)
+    )
     title = f"{name}: {values[-1]:,.2f} at the end, {max(values):,.2f} at most"
     texts = [(0, -8, title), (width - 40, height + 16, f"{last:,.0f} s")]
     shown = "".join(f'<text x="{x}" y="{y}">{escape(text)}</text>' for x, y, text in texts)

@@ -27,7 +27,7 @@ from lakehouse.ranges import parse_instant
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage.journal import Journal
+from lakehouse.storage.commit_log import CommitLog
 from streaming_jobs import desired, supervisor
 
 RATE = 1_000
@@ -56,7 +56,10 @@ def run(settings: Settings, kills: int) -> Recovery:
         supervisor.start(settings, "ads", wait=_LIMIT)
         try:
             records = sent.records(workload, int(time.time() * 1000), None)
-            with _sending(partial(send, records, sent.topic, client_config(settings))), _supervised(settings):
+            with (
+                _sending(partial(send, records, sent.topic, client_config(settings))),
+                _supervised(settings),
+            ):
                 found = [_recovered(settings) for _ in range(kills)]
         finally:
             supervisor.stop(settings, "ads")
@@ -72,7 +75,11 @@ def _recovered(settings: Settings) -> tuple[float, float, float]:
     killed = datetime.now(UTC)
     os.kill(before.pid, signal.SIGKILL)
     committed = _await(lambda: _committed(settings, record, killed), "a micro-batch after the kill")
-    event = next(e for e in desired.history(settings, "ads") if e.what in ("started", "restarted") and e.moment > killed)
+    event = next(
+        e
+        for e in desired.history(settings, "ads")
+        if e.what in ("started", "restarted") and e.moment > killed
+    )
     now = _await(lambda: _at_work(settings, before.pid), "the queries run")
     return tuple((at - killed).total_seconds() for at in (event.moment, now, committed))
 
@@ -86,7 +93,7 @@ def _at_work(settings: Settings, before: int) -> datetime | None:
 
 def _committed(settings: Settings, record, after: datetime) -> datetime | None:
     """The instant of the first live commit after that one."""
-    newer = list(takewhile(lambda c: c.at > after, Journal(settings, record).live()))
+    newer = list(takewhile(lambda c: c.at > after, CommitLog(settings, record).by_stream()))
     return newer[-1].at if newer else None
 
 
@@ -113,8 +120,10 @@ def _sending(to_topic: Callable[[Event], object]) -> Iterator[None]:
 
 @contextmanager
 def _supervised(settings: Settings) -> Iterator[None]:
-    command = [sys.executable, "-m", "lakehouse", "supervise", "ads"]
-    with subprocess.Popen(command, env=os.environ | to_environment(settings), stdout=subprocess.DEVNULL) as process:
+    command = [sys.executable, "-m", "lakehouse", "stream", "supervise", "ads"]
+    with subprocess.Popen(
+        command, env=os.environ | to_environment(settings), stdout=subprocess.DEVNULL
+    ) as process:
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""Measures a function again and again inside one process: how the bounded cases are timed, without their start-up."""
+"""Measures a function again and again inside one process: how the batch cases are timed, without their start-up."""
 
 import json
 import time
@@ -19,7 +19,9 @@ def hours(n: int) -> Range:
     return Range(start, start + timedelta(hours=n))
 
 
-def measured(call: Callable[[], object], times: int, result: str, before: Callable[[], object] = lambda: None) -> None:
+def measured(
+    call: Callable[[], object], times: int, result: str, before: Callable[[], object] = lambda: None
+) -> None:
     """Writes [wall, cpu] of each call to the file `result`, first to last; the first pays for warming up.
 
     What is done `before` each is not measured.

@@ -15,15 +15,17 @@ from benchmarks.commits import FEW, Aged
 from benchmarks.late_rows import UPDATED, WITHOUT
 from benchmarks.latency import Latency
 from benchmarks.measure import Cost
-from benchmarks.proving import Proving
+from benchmarks.reconciling import Reconciling
 from benchmarks.recovery import Recovery
 from benchmarks.start import Started
 from benchmarks.state import State
 
 _THROUGHPUT = {
-    ("catch-up", "hand-written"): 1.2, ("catch-up", "hand-tuned"): 0.95, ("bounded", "plain batch"): 0.95,
+    ("catch-up", "hand-written"): 1.2,
+    ("catch-up", "hand-tuned"): 0.95,
+    ("batch", "plain batch"): 0.95,
     ("late", WITHOUT): 0.97,
-}  # fmt: skip
+}
 _LATENCY = 3.0
 NOTHING = Cost(0, 0)
 
@@ -87,7 +89,7 @@ class Found:
     states: Sequence[State] = ()
     recoveries: Sequence[Recovery] = ()
     aged: Sequence[Aged] = ()
-    proofs: Sequence[Proving] = ()
+    outcomes: Sequence[Reconciling] = ()
     besides: Sequence[Beside] = ()
     by_key: Sequence[ByKey] = ()
     banks: Sequence[Bank] = ()
@@ -102,42 +104,122 @@ def targets(measured: Found) -> list[Target]:
         if (group, other) in by_name:
             ours, theirs = by_name[group, "ours"], by_name[group, other]
             found.append(Target(f"{group}: events/s, ours / {other}", ratio(ours, theirs), limit))
-            found.append(Target(f"{group}: events per CPU second, ours / {other}", cpu_ratio(ours, theirs), limit))
-    if {("bounded", "ours"), ("catch-up", "ours")} <= by_name.keys():
-        rates = (median(by_name[group, "ours"].rates()) for group in ("bounded", "catch-up"))
-        found.append(Target("bounded: events/s, backfill / live catch-up", truediv(*rates), 3))
+            found.append(
+                Target(
+                    f"{group}: events per CPU second, ours / {other}",
+                    cpu_ratio(ours, theirs),
+                    limit,
+                )
+            )
+    if {("batch", "ours"), ("catch-up", "ours")} <= by_name.keys():
+        rates = (median(by_name[group, "ours"].rates()) for group in ("batch", "catch-up"))
+        found.append(Target("batch: events/s, backfill / live catch-up", truediv(*rates), 3))
     if ("late", UPDATED) in by_name:
         ours, late = by_name["late", "ours"], by_name["late", UPDATED]
-        found.append(Target(f"late: events/s, {UPDATED} / ours with nothing late", ratio(late, ours), 0.75))
-        found.append(Target(f"late: events per CPU second, {UPDATED} / ours with nothing late", cpu_ratio(late, ours), 0.75))
+        found.append(
+            Target(f"late: events/s, {UPDATED} / ours with nothing late", ratio(late, ours), 0.75)
+        )
+        found.append(
+            Target(
+                f"late: events per CPU second, {UPDATED} / ours with nothing late",
+                cpu_ratio(late, ours),
+                0.75,
+            )
+        )
     for each in measured.latencies:
         if each.name == "ours":
-            found.append(Target("live: median seconds past window end + delay", each.p50, _LATENCY, at_least=False))
+            found.append(
+                Target(
+                    "live: median seconds past window end + delay",
+                    each.p50,
+                    _LATENCY,
+                    at_least=False,
+                )
+            )
     for each in measured.states:
         if each.name == "advancing":
-            found.append(Target("state: rows in the second half of the run / in the first", each.growth, 1.1, at_least=False))
+            found.append(
+                Target(
+                    "state: rows in the second half of the run / in the first",
+                    each.growth,
+                    1.1,
+                    at_least=False,
+                )
+            )
         else:
-            found.append(Target("state: bytes of it / bytes of memory given to it", each.beyond_memory, 2))
+            found.append(
+                Target("state: bytes of it / bytes of memory given to it", each.beyond_memory, 2)
+            )
     for each in measured.recoveries:
-        found.append(Target("recovery: median seconds from kill -9 to a commit", each.p50, 20, at_least=False))
+        found.append(
+            Target(
+                "recovery: median seconds from kill -9 to a commit", each.p50, 20, at_least=False
+            )
+        )
     for each in measured.starts:
-        found.append(Target("start: median seconds from `lakehouse demo` to a gold row", median(each.gold), 45, at_least=False))
-        found.append(Target("start: median seconds from `lakehouse demo` to all of it", median(each.demo), 75, at_least=False))
+        found.append(
+            Target(
+                "start: median seconds from `lakehouse demo` to a gold row",
+                median(each.gold),
+                45,
+                at_least=False,
+            )
+        )
+        found.append(
+            Target(
+                "start: median seconds from `lakehouse demo` to all of it",
+                median(each.demo),
+                75,
+                at_least=False,
+            )
+        )
     for each in measured.aged:
         many = f"after {each.micro_batches:,} micro-batches / after {FEW}"
-        found.append(Target(f"commits: seconds of a micro-batch, {many}", each.commit, 1.2, at_least=False))
+        found.append(
+            Target(f"commits: seconds of a micro-batch, {many}", each.commit, 1.2, at_least=False)
+        )
         found.append(Target(f"commits: seconds of a read, {many}", each.read, 1.2, at_least=False))
-    for each in measured.proofs:
-        found.append(Target("proof: seconds, proving / computing once", each.times, 1.3, at_least=False))
-        found.append(Target("proof: seconds of a tick with nothing changed", median(each.tick), 5, at_least=False))
-        found.append(Target("proof: millions of rows a second into a digest", each.rate / 1e6, 3))
+    for each in measured.outcomes:
+        found.append(
+            Target(
+                "reconciliation: seconds, reconciling / computing once",
+                each.times,
+                1.3,
+                at_least=False,
+            )
+        )
+        found.append(
+            Target(
+                "reconciliation: seconds of a tick with nothing changed",
+                median(each.tick),
+                5,
+                at_least=False,
+            )
+        )
+        found.append(
+            Target("reconciliation: millions of rows a second into a digest", each.rate / 1e6, 3)
+        )
     for each in measured.by_key:
         if each.name == "as-of":
-            found.append(Target("as-of: seconds, joined as of each time / with the present", each.times, 2, at_least=False))
+            found.append(
+                Target(
+                    "as-of: seconds, joined as of each time / with the present",
+                    each.times,
+                    2,
+                    at_least=False,
+                )
+            )
         else:
             found.append(Target("process: thousand events/s", each.rate / 1e3, 20))
     for each in measured.besides:
-        found.append(Target("beside: median delay while a day is backfilled / before", each.times, 2, at_least=False))
+        found.append(
+            Target(
+                "beside: median delay while a day is backfilled / before",
+                each.times,
+                2,
+                at_least=False,
+            )
+        )
     return found
 
 
@@ -161,29 +243,35 @@ def show(console: Console, measured: Found, goals: Sequence[Target]) -> None:
     for each in measured.starts:
         console.print(
             f"start: {_range(each.job, '.1f')} s to a job's first commit; of the demo {_range(each.gold, '.1f')} s to a "
-            f"gold row, {_range(each.demo, '.1f')} s to all of it; median (least-most)", highlight=False,
-        )  # fmt: skip
+            f"gold row, {_range(each.demo, '.1f')} s to all of it; median (least-most)",
+            highlight=False,
+        )
     for each in measured.besides:
         console.print(
             f"beside: {median(each.alone):.2f} s of delay, {median(each.during):.2f} s (worst {max(each.during):.2f}) while "
-            f"24 hours were backfilled in {each.seconds:.0f} s", highlight=False,
-        )  # fmt: skip
+            f"24 hours were backfilled in {each.seconds:.0f} s",
+            highlight=False,
+        )
     for each in measured.by_key:
         console.print(
             f"{each.name}: {each.rows:,} rows, {each.keys:,} keys or versions: {each.rate:,.0f} rows/s, {each.times:.2f} times "
-            "the seconds of Spark's static join or windowed aggregate", highlight=False,
-        )  # fmt: skip
+            "the seconds of Spark's static join or windowed aggregate",
+            highlight=False,
+        )
     for each in measured.banks:
         console.print(
             f"bank: {each.transfers:,} transfers: {each.rate:,.0f}/s into the totals; each of {each.versions} versions adds "
-            "up to zero", highlight=False,
-        )  # fmt: skip
+            "up to zero",
+            highlight=False,
+        )
     if measured.aged:
         console.print(_aged(measured.aged))
     for goal in goals:
         verdict = "[green]met[/green]" if goal.met else "[red]not met[/red]"
         sign = "at least" if goal.at_least else "at most"
-        console.print(f"{verdict}: {goal.text}: {goal.value:.2f} ({sign} {goal.limit:g})", highlight=False)
+        console.print(
+            f"{verdict}: {goal.text}: {goal.value:.2f} ({sign} {goal.limit:g})", highlight=False
+        )
 
 
 def _compared(group: str, series: Sequence[Series]) -> Table:
@@ -195,24 +283,46 @@ def _compared(group: str, series: Sequence[Series]) -> Table:
     for each in series:
         against = [f"{of(each, other):.2f}" for other in others for of in (ratio, cpu_ratio)]
         start = f"{median(cost.wall for cost in each.fixed):.1f}"
-        table.add_row(each.name, _range(each.rates(), ",.0f"), _range(each.cpu(), ".2f"), *against, start)
+        table.add_row(
+            each.name, _range(each.rates(), ",.0f"), _range(each.cpu(), ".2f"), *against, start
+        )
     return table
 
 
 def _states(states: Sequence[State]) -> Table:
-    table = Table("state", title="state of a table's live query; every key counted once")
-    for column in ("keys", "rows at most", "2nd half / 1st", "MB on disk", "MB of RocksDB", "MB of the JVM", "keys/s"):
+    table = Table("state", title="state of a table's streaming query; every key counted once")
+    for column in (
+        "keys",
+        "rows at most",
+        "2nd half / 1st",
+        "MB on disk",
+        "MB of RocksDB",
+        "MB of the JVM",
+        "keys/s",
+    ):
         table.add_column(column, justify="right")
     for each in states:
         sizes = (f"{size / (1 << 20):,.0f}" for size in (each.files, each.memory, each.resident))
-        table.add_row(each.name, f"{each.keys:,}", f"{max(each.rows):,}", f"{each.growth:.2f}", *sizes,
-                      f"{each.keys / each.seconds:,.0f}")  # fmt: skip
+        table.add_row(
+            each.name,
+            f"{each.keys:,}",
+            f"{max(each.rows):,}",
+            f"{each.growth:.2f}",
+            *sizes,
+            f"{each.keys / each.seconds:,.0f}",
+        )
     return table
 
 
 def _recovered(recoveries: Sequence[Recovery]) -> Table:
     table = Table("recovery", title="seconds from kill -9 of the streaming job")
-    for column in ("kills", "to another process", "to running queries", "to a commit: median", "worst"):
+    for column in (
+        "kills",
+        "to another process",
+        "to running queries",
+        "to a commit: median",
+        "worst",
+    ):
         table.add_column(column, justify="right")
     for each in recoveries:
         times = (median(each.started), median(each.running), each.p50, max(each.committed))
@@ -225,7 +335,9 @@ def _aged(aged: Sequence[Aged]) -> Table:
     for column in ("a micro-batch", "a read of the last hundred"):
         table.add_column(column, justify="right")
     for each in aged:
-        for before, commits, reads in zip((FEW, each.micro_batches), each.commits, each.reads, strict=True):
+        for before, commits, reads in zip(
+            (FEW, each.micro_batches), each.commits, each.reads, strict=True
+        ):
             table.add_row(f"{before:,}", f"{median(commits):.3f}", f"{median(reads):.3f}")
     return table
 
@@ -233,8 +345,14 @@ def _aged(aged: Sequence[Aged]) -> Table:
 def as_json(measured: Found, goals: Sequence[Target], about: dict) -> dict:
     return {
         "about": about,
-        "series": [asdict(s) | {"events_per_second": s.rates(), "cpu_s_per_million": s.cpu()} for s in measured.series],
-        "live": [asdict(each) | {"p50": each.p50, "p95": each.p95, "max": each.worst} for each in measured.latencies],
+        "series": [
+            asdict(s) | {"events_per_second": s.rates(), "cpu_s_per_million": s.cpu()}
+            for s in measured.series
+        ],
+        "live": [
+            asdict(each) | {"p50": each.p50, "p95": each.p95, "max": each.worst}
+            for each in measured.latencies
+        ],
         "state": [asdict(each) for each in measured.states],
         "recovery": [asdict(each) for each in measured.recoveries],
         "start": [asdict(each) for each in measured.starts],
@@ -242,7 +360,9 @@ def as_json(measured: Found, goals: Sequence[Target], about: dict) -> dict:
         "by_key": [asdict(each) | {"times": each.times} for each in measured.by_key],
         "banks": [asdict(each) | {"rate": each.rate} for each in measured.banks],
         "beside": [asdict(each) for each in measured.besides],
-        "proofs": [asdict(each) | {"times": each.times, "rate": each.rate} for each in measured.proofs],
+        "outcomes": [
+            asdict(each) | {"times": each.times, "rate": each.rate} for each in measured.outcomes
+        ],
         "targets": [asdict(goal) | {"met": goal.met} for goal in goals],
     }
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.soak [--seconds 3600] [--plot soak.svg]
 
-Micro-batches follow each other five times as fast as by default, and upkeep runs beside them six times. After the warm-up
+Micro-batches follow each other five times as fast as by default, and maintenance runs beside them six times. After the warm-up
 a line is fitted through each series of samples. What is to stay as it is may not rise by more than so much an hour; what
-grows with every micro-batch, until upkeep cuts it, not by more than so much for each. A rise that is smaller than the
+grows with every micro-batch, until maintenance cuts it, not by more than so much for each. A rise that is smaller than the
 noise of the series does not count. Exit codes: 0 all within their bounds, 1 one is not, or the job did not stay well.
 """
 
@@ -33,7 +33,7 @@ from lakehouse.producers.sender import send
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage.journal import Journal
+from lakehouse.storage.commit_log import CommitLog
 from streaming_jobs import supervisor
 
 PIPELINE, FRESH_WITHIN, RATE = "sensors", "170 milliseconds", 500
@@ -58,13 +58,14 @@ BOUNDS = {
     "batch duration": Bound("s", 1, 0.2, 0.3),
     "checkpoints": Bound("MiB", MIB, 8, 4),
     "state": Bound("MiB", MIB, 8, 4),
-    "journals": Bound("KiB", KIB, 1.5, 64, each=True),
+    "commit_logs": Bound("KiB", KIB, 1.5, 64, each=True),
     "progress": Bound("KiB", KIB, 8, 256, each=True),
     "job logs": Bound("KiB", KIB, 256, 64),
     "Delta logs": Bound("KiB", KIB, 24, 512, each=True),
-    "ledgers": Bound("KiB", KIB, 1, 256, each=True),
+    "log_tables": Bound("KiB", KIB, 1, 256, each=True),
 }
-Samples = dict[str, list[float]]  # name -> a value a sample; "seconds" and "batches" besides those of BOUNDS
+# name -> a value a sample; "seconds" and "batches" besides those of BOUNDS
+Samples = dict[str, list[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +85,22 @@ class Trend:
 
 def trends(samples: Samples, warm_up: float) -> list[Trend]:
     """The fitted trend of each series from `warm_up` seconds on. Raises BenchmarkError if too little is left to fit."""
-    begin = next((i for i, at in enumerate(samples["seconds"]) if at >= warm_up), len(samples["seconds"]))
+    begin = next(
+        (i for i, at in enumerate(samples["seconds"]) if at >= warm_up), len(samples["seconds"])
+    )
     if len(samples["seconds"]) - begin < 5:
-        raise BenchmarkError(f"soak: fewer than 5 samples after {warm_up:.0f} s of warm-up; let it run longer")
-    hours, batches = ([x / by for x in samples[name][begin:]] for name, by in (("seconds", 3600), ("batches", 1)))
+        raise BenchmarkError(
+            f"soak: fewer than 5 samples after {warm_up:.0f} s of warm-up; let it run longer"
+        )
+    hours, batches = (
+        [x / by for x in samples[name][begin:]] for name, by in (("seconds", 3600), ("batches", 1))
+    )
     found = []
     for name, bound in BOUNDS.items():
-        series, over = [value / bound.scale for value in samples[name][begin:]], batches if bound.each else hours
+        series, over = (
+            [value / bound.scale for value in samples[name][begin:]],
+            batches if bound.each else hours,
+        )
         slope, start = linear_regression(over, series)
         found.append(Trend(name, start + slope * over[0], start + slope * over[-1], slope, bound))
     return found
@@ -106,7 +116,9 @@ def run(settings: Settings, seconds: float, console: Console) -> Samples:
         start_ms = int(time.time() * 1000)
         records = sent.records(workload, start_ms, None)
         ended = threading.Event()
-        sending = threading.Thread(target=send, args=(records, sent.topic, client_config(settings), ended))
+        sending = threading.Thread(
+            target=send, args=(records, sent.topic, client_config(settings), ended)
+        )
         sending.start()
         try:
             job = supervisor.start(settings, PIPELINE, wait=_START)
@@ -117,27 +129,38 @@ def run(settings: Settings, seconds: float, console: Console) -> Samples:
             supervisor.stop(settings, PIPELINE)
 
 
-def _sampled(settings: Settings, loaded: Catalog, pid: int, seconds: float, console: Console) -> Samples:
+def _sampled(
+    settings: Settings, loaded: Catalog, pid: int, seconds: float, console: Console
+) -> Samples:
     samples: Samples = {name: [] for name in ("seconds", "batches", *BOUNDS)}
     began = time.monotonic()
-    upkeep = began + seconds / 6
+    maintenance = began + seconds / 6
     for n in range(121):
         time.sleep(max(0.0, began + n * seconds / 120 - time.monotonic()))
         now = supervisor.status(settings, PIPELINE)
-        if now is None or now.pid != pid or now.state != "running" or any(q.restarts for q in now.queries):
+        if (
+            now is None
+            or now.pid != pid
+            or now.state != "running"
+            or any(q.restarts for q in now.queries)
+        ):
             raise BenchmarkError(f"soak: the job was to stay well and is {now}")
-        if time.monotonic() >= upkeep:
+        if time.monotonic() >= maintenance:
             done = list(maintain.run(settings, loaded))
-            console.log(f"upkeep: {sum(u.files for u in done)} small files, {sum(u.obsolete for u in done)} obsolete")
-            upkeep += seconds / 6
+            console.log(
+                f"maintenance: {sum(u.files for u in done)} small files, {sum(u.obsolete for u in done)} obsolete"
+            )
+            maintenance += seconds / 6
         for name, value in _sample(settings, loaded, now, time.monotonic() - began):
             samples[name].append(value)
     return samples
 
 
-def _sample(settings: Settings, loaded: Catalog, now, seconds: float) -> Iterator[tuple[str, float]]:
+def _sample(
+    settings: Settings, loaded: Catalog, now, seconds: float
+) -> Iterator[tuple[str, float]]:
     root = settings.root
-    last = (next(Journal(settings, t).live(), None) for t in loaded.of_pipeline(PIPELINE))
+    last = (next(CommitLog(settings, t).by_stream(), None) for t in loaded.of_pipeline(PIPELINE))
     yield "seconds", seconds
     yield "batches", sum(c.batch + 1 for c in last if c)
     yield "driver memory", now.python_bytes
@@ -145,11 +168,11 @@ def _sample(settings: Settings, loaded: Catalog, now, seconds: float) -> Iterato
     yield "batch duration", max(q.batch_seconds for q in now.queries)
     yield "checkpoints", _bytes(root / "_checkpoints", "**/*")
     yield "state", sum(q.state_bytes for q in now.queries)
-    yield "journals", _bytes(root / "_ledger", "*.jsonl")
+    yield "commit_logs", _bytes(root / "_commit_log", "*.jsonl")
     yield "progress", _bytes(root / "_jobs", "*/progress.jsonl*")
     yield "job logs", _bytes(root / "_jobs", "*/driver.log*")
     yield "Delta logs", _bytes(root, "*/*/_delta_log/*")
-    yield "ledgers", _bytes(root / "_ledger", "*/**/*")
+    yield "log_tables", _bytes(root / "_commit_log", "*/**/*")
 
 
 def _bytes(folder: Path, pattern: str) -> int:
@@ -170,23 +193,39 @@ def show(console: Console, found: list[Trend]) -> None:
     for t in found:
         per = "a micro-batch" if t.bound.each else "an hour"
         verdict = "[green]within[/green]" if t.within else "[red]ABOVE[/red]"
-        numbers = (f"{t.first:,.2f}", f"{t.last:,.2f}", f"{t.slope:+,.2f} {per}", f"{t.bound.slope:g}")
+        numbers = (
+            f"{t.first:,.2f}",
+            f"{t.last:,.2f}",
+            f"{t.slope:+,.2f} {per}",
+            f"{t.bound.slope:g}",
+        )
         table.add_row(t.name, t.bound.unit, *numbers, verdict)
     console.print(table)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.soak", description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=3600, help="the first ten minutes, at most half, are the warm-up")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=3600,
+        help="the first ten minutes, at most half, are the warm-up",
+    )
     parser.add_argument("--plot", type=Path, default=Path("soak.svg"))
-    parser.add_argument("--work", type=Path, help="folder for topics and tables; emptied at the end")
+    parser.add_argument(
+        "--work", type=Path, help="folder for topics and tables; emptied at the end"
+    )
     given = parser.parse_args()
     console = out()
     with tempfile.TemporaryDirectory(prefix="lakehouse-soak-", dir=given.work) as work:
         settings = replace(
-            from_environment(), root=Path(work).resolve(), kafka={}, bootstrap_servers="", fresh_within=FRESH_WITHIN,
+            from_environment(),
+            root=Path(work).resolve(),
+            kafka={},
+            bootstrap_servers="",
+            fresh_within=FRESH_WITHIN,
             tables=(f"lakehouse.tables.{PIPELINE}",),
-        )  # fmt: skip
+        )
         try:
             samples = run(settings, given.seconds, console)
             found = trends(samples, min(600.0, given.seconds / 2))
@@ -194,7 +233,9 @@ def main() -> int:
             console.print(f"void: {err}", style="red", markup=False)
             return 1
     show(console, found)
-    series = {f"{name} ({b.unit})": [v / b.scale for v in samples[name]] for name, b in BOUNDS.items()}
+    series = {
+        f"{name} ({b.unit})": [v / b.scale for v in samples[name]] for name, b in BOUNDS.items()
+    }
     given.plot.write_text(plot.svg(samples["seconds"], series))
     console.print(f"{samples['batches'][-1]:,.0f} micro-batches; plot: {given.plot}")
     return 0 if all(t.within for t in found) else 1

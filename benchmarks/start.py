@@ -1,4 +1,4 @@
-"""Time to start: from `lakehouse start` of a job to its first commit, and from `lakehouse demo` to results and to all of it.
+"""Time to start: from `lakehouse stream start` of a job to its first commit, and from `lakehouse demo` to results and to all of it.
 
 Each on a machine that is set up, with nothing on disk.
 """
@@ -22,7 +22,7 @@ from lakehouse.producers.sender import send
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage.journal import Journal
+from lakehouse.storage.commit_log import CommitLog
 from streaming_jobs import supervisor
 from streaming_jobs.progress import AT_WORK
 
@@ -70,7 +70,9 @@ def _demo(settings: Settings) -> tuple[float, float]:
     gold = [t.name for t in catalog.load(settings) if t.layer == "gold"]
     command = [sys.executable, "-m", "lakehouse", "demo", "--port", str(port)]
     began = time.monotonic()
-    with subprocess.Popen(command, env=os.environ | to_environment(settings), stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        command, env=os.environ | to_environment(settings), stdout=subprocess.DEVNULL
+    ) as process:
         try:
             looks = {
                 "a gold row": lambda: any(_rows(settings, name) for name in gold),
@@ -91,14 +93,22 @@ def _demo(settings: Settings) -> tuple[float, float]:
 
 
 def _rows(settings: Settings, table: str) -> bool:
-    return any(commit.written for commit in Journal(settings, catalog.load(settings).table(table)).live())
+    return any(
+        commit.written
+        for commit in CommitLog(settings, catalog.load(settings).table(table)).by_stream()
+    )
 
 
 def _all_up(settings: Settings, port: int) -> bool:
-    jobs = (supervisor.status(settings, pipeline) for pipeline in catalog.load(settings).pipelines())
+    jobs = (
+        supervisor.status(settings, pipeline) for pipeline in catalog.load(settings).pipelines()
+    )
     if not all(job is not None and job.state in AT_WORK for job in jobs):
         return False
-    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=5):
+    with (
+        suppress(OSError),
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=5),
+    ):
         return True
     return False
 

@@ -48,7 +48,15 @@ def run(base: Settings, keys: int, advances: int) -> list[State]:
 def _run(base: Settings, name: str, commits: int, keys: int) -> State:
     settings = replace(base, root=base.root / f"state_{name}", state_memory_mb=MEMORY_MB)
     result = settings.root / "state.json"
-    command = [sys.executable, "-m", "benchmarks.state_run", name, str(commits), str(keys), str(result)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.state_run",
+        name,
+        str(commits),
+        str(keys),
+        str(result),
+    ]
     measure.run(command, to_environment(settings), settings.root / "run.log", LIMIT)
     found = json.loads(result.read_text())
     if found["keys"] != found["counted"] or found["keys"] < commits * keys or found["dropped"]:
@@ -57,6 +65,11 @@ def _run(base: Settings, name: str, commits: int, keys: int) -> State:
             f"{commits * keys:,} sent once each; the run is void"
         )
     return State(
-        name, commits * keys, tuple(found["rows"]), max(found["files"]), max(found["memory"]), max(found["resident"]),
+        name,
+        commits * keys,
+        tuple(found["rows"]),
+        max(found["files"]),
+        max(found["memory"]),
+        max(found["resident"]),
         found["seconds"],
-    )  # fmt: skip
+    )

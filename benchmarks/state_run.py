@@ -23,7 +23,7 @@ from lakehouse.runtime import session
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import ingest, queries
-from lakehouse.stream.micro_batch import BatchLog, live_run
+from lakehouse.stream.micro_batch import BatchLog, stream_run
 from lakehouse.testing import Stage
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -31,27 +31,36 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 def fill(lake: Lake, commits: int, keys: int, step: timedelta) -> None:
     """As many commits of as many keys; then two whose time closes every window."""
-    run = live_run(lake, lake.catalog.table("arrivals"))
+    run = stream_run(lake, lake.catalog.table("arrivals"))
     times = [START + step * n for n in range(commits)] + [START + timedelta(days=n) for n in (1, 2)]
     for n, at in enumerate(times):
-        batch = records(lake, range(n * keys, (n + 1) * keys) if n < commits else range(-n, 1 - n), at, n * keys)
+        batch = records(
+            lake, range(n * keys, (n + 1) * keys) if n < commits else range(-n, 1 - n), at, n * keys
+        )
         log = BatchLog(EPOCH, datetime.now(UTC), {"keys": {"0": (n + 1) * keys}})
-        ingest.record_batch(run, run.plan.record({"key_topic": batch}), n, log)
+        ingest.ingest_batch(run, run.plan.ingest({"key_topic": batch}), n, log)
 
 
 def records(lake: Lake, ids: range, at: datetime, offset: int) -> DataFrame:
-    key = F.sha2(F.col("id").cast("string"), 256).alias("id")  # numbers in order would be compressed to next to nothing
+    # numbers in order would be compressed to next to nothing
+    key = F.sha2(F.col("id").cast("string"), 256).alias("id")
     value = F.to_json(F.struct(key, F.lit(at.isoformat()).alias("at"))).cast("binary")
     return lake.spark.range(ids.start, ids.stop, 1, 1).select(
-        F.lit(None).cast("binary").alias("key"), value.alias("value"), F.lit(0).alias("partition"),
-        (F.col("id") - ids.start + offset).alias("offset"), F.lit(START + timedelta(days=3)).alias("timestamp"),
-    )  # fmt: skip
+        F.lit(None).cast("binary").alias("key"),
+        value.alias("value"),
+        F.lit(0).alias("partition"),
+        (F.col("id") - ids.start + offset).alias("offset"),
+        F.lit(START + timedelta(days=3)).alias("timestamp"),
+    )
 
 
 def measured(lake: Lake, name: str) -> dict[str, object]:
     """Runs the table's query over all of it, a file a micro-batch, and tells what its progress says."""
     table = lake.catalog.table(name)
-    began, jvm = time.monotonic(), psutil.Process(lake.spark._jvm.java.lang.ProcessHandle.current().pid())
+    began, jvm = (
+        time.monotonic(),
+        psutil.Process(lake.spark._jvm.java.lang.ProcessHandle.current().pid()),
+    )
     query = queries.start(lake, table, available_now=True)
     resident = []
     while not query.awaitTermination(1):
@@ -64,16 +73,19 @@ def measured(lake: Lake, name: str) -> dict[str, object]:
         "memory": [s.memoryUsedBytes for s in states],
         "files": [s.customMetrics["rocksdbSstFileSize"] for s in states],
         "resident": resident or [jvm.memory_info().rss],
-        "seconds": seconds, "keys": keys, "counted": total,
+        "seconds": seconds,
+        "keys": keys,
+        "counted": total,
         "dropped": sum(s.numRowsDroppedByWatermark for s in states),
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":
     name, commits, keys, result = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     settings: Settings = from_environment()
     spark = session.create(
-        replace(settings, spark_conf={"spark.sql.streaming.numRecentProgressUpdates": "100000"}), "state"
+        replace(settings, spark_conf={"spark.sql.streaming.numRecentProgressUpdates": "100000"}),
+        "state",
     )
     stage = Stage(spark, settings.root, keyed, max_files_per_trigger=1)
     fill(stage.lake, commits, keys, timedelta(seconds=120 if name == "advancing" else 1))

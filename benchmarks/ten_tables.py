@@ -7,7 +7,8 @@ from lakehouse.declare.table import expect, kafka, sliding, table, tumbling
 
 PIPELINE = "ten_tables"
 payment_topic = kafka(
-    "ten-payments", schema="id BIGINT NOT NULL, account STRING NOT NULL, at TIMESTAMP NOT NULL, cents BIGINT NOT NULL"
+    "ten-payments",
+    schema="id BIGINT NOT NULL, account STRING NOT NULL, at TIMESTAMP NOT NULL, cents BIGINT NOT NULL",
 )
 
 
@@ -43,7 +44,9 @@ def rounded_payments(named_payments: DataFrame) -> DataFrame:
 
 @table(layer="gold", window=tumbling("10 seconds"), keys=["account"])
 def account_sums(valid_payments: DataFrame) -> DataFrame:
-    return valid_payments.groupBy("window", "account").agg(F.sum("cents").alias("cents"), F.count("*").alias("payments"))
+    return valid_payments.groupBy("window", "account").agg(
+        F.sum("cents").alias("cents"), F.count("*").alias("payments")
+    )
 
 
 @table(layer="gold", window=sliding("30 seconds", "10 seconds"), keys=["account"])
@@ -58,4 +61,6 @@ def account_minutes(valid_payments: DataFrame) -> DataFrame:
 
 @table(layer="gold", keeps="latest", keys=["account"])
 def balances(payments: DataFrame) -> DataFrame:
-    return payments.groupBy("account").agg(F.sum("cents").alias("cents"), F.count("*").alias("payments"))
+    return payments.groupBy("account").agg(
+        F.sum("cents").alias("cents"), F.count("*").alias("payments")
+    )

@@ -1,13 +1,13 @@
-"""The rounds of catch-up and bounded: in each round every case in turn, so that a slow minute hits all alike."""
+"""The rounds of catch-up and batch: in each round every case in turn, so that a slow minute hits all alike."""
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
-from benchmarks import bounded, catch_up, late_rows, proving, topic
+from benchmarks import batch, catch_up, late_rows, reconciling, topic
 from benchmarks.catch_up import CASES, OURS, Case
-from benchmarks.proving import Proving
+from benchmarks.reconciling import Reconciling
 from benchmarks.report import Series
 from benchmarks.topic import Load, Views
 from lakehouse.settings import Settings
@@ -41,7 +41,9 @@ def field(base: Settings, loads: Sequence[Load], say: Say) -> Iterator[Field]:
     with ExitStack() as stack:
         servers = {}
         for load in loads:
-            settings = replace(base, root=base.root / f"topic_{load.events}_{load.workload.late_share:g}")
+            settings = replace(
+                base, root=base.root / f"topic_{load.events}_{load.workload.late_share:g}"
+            )
             servers[load] = stack.enter_context(topic.brokers(settings))
             topic.fill(replace(settings, bootstrap_servers=servers[load]), load)
             say(f"{load.sent:,} events in the topic")
@@ -52,9 +54,14 @@ def catch_ups(ground: Field, rounds: int, cases: Sequence[Case] = CASES) -> list
     """Each case, `rounds` times. Raises BenchmarkError."""
     *_, big = ground.loads
     found = {
-        (case, load): Series(f"catch-up{'' if load is big else ' of half as many'}", case.name, load.sent - load.batch)
-        for load in reversed(ground.loads) for case in cases
-    }  # fmt: skip
+        (case, load): Series(
+            f"catch-up{'' if load is big else ' of half as many'}",
+            case.name,
+            load.sent - load.batch,
+        )
+        for load in reversed(ground.loads)
+        for case in cases
+    }
     for number in range(rounds):
         for (case, load), series in found.items():
             settings = ground.settings("catch-up", load)
@@ -79,28 +86,28 @@ def lates(ground: Field, late: Field, batches: int, rounds: int) -> list[Series]
     return found
 
 
-def boundeds(ground: Field, rounds: int, times: int) -> list[Series]:
+def batches(ground: Field, rounds: int, times: int) -> list[Series]:
     """Our backfill and the plain job over the record of one catch-up, `rounds` times. Raises BenchmarkError."""
     big = ground.loads[-1]
-    settings = ground.settings("bounded", big)
+    settings = ground.settings("batch", big)
     catch_up.run(OURS, settings, big, ground.expected)
-    ground.say("record filled for the bounded runs")
-    found = {name: Series("bounded", name, bounded.events(big)) for name in bounded.MODULES}
+    ground.say("record filled for the batch runs")
+    found = {name: Series("batch", name, batch.events(big)) for name in batch.MODULES}
     for number in range(rounds):
         for name, series in found.items():
-            first, later = bounded.run(name, settings, ground.expected, times)
+            first, later = batch.run(name, settings, ground.expected, times)
             series.add(later, first - later)
             ground.say(f"round {number + 1}, {series.told()}")
     shutil.rmtree(settings.root)
     return list(found.values())
 
 
-def proofs(ground: Field, times: int) -> Proving:
-    """The proof over the record and the table of one catch-up. Raises BenchmarkError."""
+def outcomes(ground: Field, times: int) -> Reconciling:
+    """The reconciliation over the record and the table of one catch-up. Raises BenchmarkError."""
     big = ground.loads[-1]
-    settings = ground.settings("proof", big)
+    settings = ground.settings("reconcile", big)
     catch_up.run(OURS, settings, big, ground.expected)
-    ground.say("record filled for the proof")
-    found = proving.run(settings, times)
+    ground.say("record filled for the reconciliation")
+    found = reconciling.run(settings, times)
     shutil.rmtree(settings.root)
     return found

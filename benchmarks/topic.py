@@ -12,10 +12,15 @@ from lakehouse.runtime.jars import resolve
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
 
-START_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z: a full hour, so that whole hours can be replaced
+# 2026-01-01T00:00:00Z: a full hour, so that whole hours can be replaced
+START_MS = 1_767_225_600_000
 HOUR_MS = 3_600_000
 SPAN_S = 10_000  # of event time in the larger topic: two whole hours and the windows that close after them
-TOPIC = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}  # else Kafka deletes old records at once
+# else Kafka deletes old records at once
+TOPIC = {
+    "retention.ms": "-1",
+    "message.timestamp.type": "CreateTime",
+}
 
 Views = dict[tuple[str, int], int]  # (campaign, start of the window in ms) -> views
 
@@ -54,7 +59,9 @@ def loads(events: int, batches: int, late_share: float = 0.0) -> tuple[Load, Loa
     Late is up to an hour.
     """
     rate = max(events // SPAN_S, 1)
-    workload = replace(producer("ads").workload, rate=rate, late_share=late_share, late_by_ms=HOUR_MS)
+    workload = replace(
+        producer("ads").workload, rate=rate, late_share=late_share, late_by_ms=HOUR_MS
+    )
     batch = max(events // batches, 1)
     return Load(workload, events // 2, batch), Load(workload, events, batch)
 

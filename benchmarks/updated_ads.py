@@ -19,8 +19,11 @@ def campaigns(ad_campaigns: DataFrame) -> DataFrame:
 
 
 @table(
-    layer="gold", window=tumbling("10 seconds"), keys=["campaign_id"], late="update",
+    layer="gold",
+    window=tumbling("10 seconds"),
+    keys=["campaign_id"],
+    late="update",
     expectations=ads.campaign_views.expectations,
-)  # fmt: skip
+)
 def campaign_views(ad_events: DataFrame, campaigns: DataFrame) -> DataFrame:
     return ads.campaign_views(ad_events, campaigns)

@@ -1,6 +1,7 @@
 """One declaration of a table, filled by a stream and in batch, and certificates that both agree.
 
-A module of tables takes what it needs from here: `from lakehouse import expect, kafka, table, tumbling`.
+A module of tables takes what it needs from here: `from lakehouse import expect, kafka, table,
+tumbling`.
 
 The rooms, each above what it imports:
 
@@ -9,21 +10,32 @@ The rooms, each above what it imports:
     storage        what is kept below the root
     runtime        Spark, its jars, Kafka
     transform      the plan of a table: one for stream and batch
-    batch          the bounded run of a range
+    batch          the batch run of a range
     stream         the streams; they stand on `batch`
     reconcile      stream and batch compared
     maintenance    compaction, retention, erasure, replay
     testing        the test kit; `tables` and `producers`: the pipelines that ship
     cli            the command line
 
-This file makes `lakehouse` a regular package: without it, any other regular package of that name on the path would replace it.
+This file makes `lakehouse` a regular package: without it, any other regular package of that name on
+the path would replace it.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lakehouse.declare.table import around, count, duplicates, expect, files, kafka, session, sliding, sql_table
+    from lakehouse.declare.table import (
+        around,
+        count,
+        duplicates,
+        expect,
+        files,
+        kafka,
+        session,
+        sliding,
+        sql_table,
+    )
     from lakehouse.declare.table import table as table
     from lakehouse.declare.table import tumbling as tumbling
     from lakehouse.transform.patterns import Pattern, directly, first, never, then
@@ -56,7 +68,7 @@ __all__ = [
     "table",
     "then",
     "tumbling",
-]  # fmt: skip
+]
 _IN_TRANSFORM = {  # what a declaration needs not have: it is imported with pyspark, when it is asked for
     **dict.fromkeys(("Pattern", "directly", "first", "never", "then"), "patterns"),
     **dict.fromkeys(("KeyedProcess", "Row", "State", "Timers", "process"), "process"),
@@ -67,7 +79,11 @@ _IN_TRANSFORM = {  # what a declaration needs not have: it is imported with pysp
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'lakehouse' has no attribute {name!r}")
-    home = f"lakehouse.transform.{_IN_TRANSFORM[name]}" if name in _IN_TRANSFORM else "lakehouse.declare.table"
+    home = (
+        f"lakehouse.transform.{_IN_TRANSFORM[name]}"
+        if name in _IN_TRANSFORM
+        else "lakehouse.declare.table"
+    )
     return getattr(import_module(home), name)
 
 

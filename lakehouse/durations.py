@@ -9,7 +9,10 @@ _UNITS = {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 
 
 
 def duration(text: str | timedelta, field: str = "duration") -> timedelta:
-    """The time span that `text` names; raises DeclarationError for anything but `<number> <unit>`, not negative."""
+    """The time span that `text` names.
+
+    Raises DeclarationError for anything but `<number> <unit>`, not negative.
+    """
     if isinstance(text, timedelta):
         return text
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?\s*", str(text))

@@ -10,7 +10,7 @@ LakehouseError
 ├── JarsError            the jars cannot be resolved, or are not the ones checked in
 ├── TopicError           a topic is not the one that a table has read
 ├── JobError             a job cannot be started or stopped, or must wait for another
-└── CommitError          a table holds something else than the ledger, its input or its checkpoint say
+└── CommitError          a table holds something else than the log tables, its input or its checkpoint say
 
 Text: *what (field=value): the rule; the consequence or the fix*.
 """

@@ -12,7 +12,8 @@ from lakehouse.errors import DeclarationError, SettingsError
 class Freshness:
     """One pipeline's knob: `continuous`, `every <interval>` or `scheduled <cron>`.
 
-    With an `interval` its topics are read that often. With a `cron` there is no process between two runs.
+    With an `interval` its topics are read that often. With a `cron` there is no process between two
+    runs.
     """
 
     text: str = "continuous"

@@ -1,6 +1,7 @@
 """Fixtures for tests of tables, there wherever the package is installed: `spark`, one session for all, and `testbed`.
 
-`testbed(module)` makes a `lakehouse.testing.Stage` over the module's tables, in a folder that goes with the test.
+`testbed(module)` makes a `lakehouse.testing.Stage` over the module's tables, in a folder that goes
+with the test.
 """
 
 from collections.abc import Callable, Iterator

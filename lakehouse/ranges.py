@@ -7,9 +7,10 @@ from typing import Literal
 
 from lakehouse.errors import RangeError
 
-Grain = Literal["hour", "day"]
-GRAINS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # also the watermark before any row arrived: nothing is late against it
+PartitionBy = Literal["hour", "day"]
+PARTITION_LENGTHS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
+# also the watermark before any row arrived: nothing is late against it
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FORMATS = {"hour": ("%Y-%m-%d-%H", "yyyy-MM-dd-HH"), "day": ("%Y-%m-%d", "yyyy-MM-dd")}
 
 
@@ -22,9 +23,13 @@ class Range:
 
     def __post_init__(self) -> None:
         if self.start.tzinfo is None or self.end.tzinfo is None:
-            raise RangeError(f"range={self}: both ends need a time zone; write for example 2026-01-01T00:00:00Z")
+            raise RangeError(
+                f"range={self}: both ends need a time zone; write for example 2026-01-01T00:00:00Z"
+            )
         if self.end <= self.start:
-            raise RangeError(f"range={self}: the end lies after the start (half-open); nothing would be computed")
+            raise RangeError(
+                f"range={self}: the end lies after the start (half-open); nothing would be computed"
+            )
 
     def __str__(self) -> str:
         return f"[{text(self.start)}, {text(self.end)})"
@@ -32,21 +37,26 @@ class Range:
     def overlaps(self, other: "Range") -> bool:
         return self.start < other.end and other.start < self.end
 
-    def aligned(self, grain: Grain) -> bool:
-        return floor(self.start, GRAINS[grain]) == self.start and floor(self.end, GRAINS[grain]) == self.end
+    def aligned(self, length: PartitionBy) -> bool:
+        return (
+            floor(self.start, PARTITION_LENGTHS[length]) == self.start
+            and floor(self.end, PARTITION_LENGTHS[length]) == self.end
+        )
 
-    def partitions(self, grain: Grain) -> Iterator[str]:
+    def partitions(self, length: PartitionBy) -> Iterator[str]:
         """The keys of the partitions that the range touches, in order."""
-        instant = floor(self.start, GRAINS[grain])
+        instant = floor(self.start, PARTITION_LENGTHS[length])
         while instant < self.end:
-            yield instant.strftime(partition_format(grain))
-            instant += GRAINS[grain]
+            yield instant.strftime(partition_format(length))
+            instant += PARTITION_LENGTHS[length]
 
 
 def optional_range(start: datetime | None, end: datetime | None) -> Range | None:
     """The range, None without both ends. Raises RangeError with one alone."""
     if (start is None) != (end is None):
-        raise RangeError(f"start={start}, end={end}: a range has two ends; give both, or neither for all that there is")
+        raise RangeError(
+            f"start={start}, end={end}: a range has two ends; give both, or neither for all that there is"
+        )
     return Range(start, end) if start and end else None
 
 
@@ -60,7 +70,9 @@ def parse_instant(value: str, field: str = "instant") -> datetime:
     try:
         instant = datetime.fromisoformat(value)
     except ValueError as err:
-        raise RangeError(f"{field}={value!r}: an ISO 8601 instant; write for example 2026-01-01T00:00:00Z") from err
+        raise RangeError(
+            f"{field}={value!r}: an ISO 8601 instant; write for example 2026-01-01T00:00:00Z"
+        ) from err
     return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
 
 
@@ -77,14 +89,14 @@ def floor(instant: datetime, span: timedelta) -> datetime:
     return instant - (instant - EPOCH) % span
 
 
-def partition_format(grain: Grain) -> str:
+def partition_format(length: PartitionBy) -> str:
     """The strftime form of a partition's key; Dagster's partitions use the same."""
-    return FORMATS[grain][0]
+    return FORMATS[length][0]
 
 
-def partition_range(partition: str, grain: Grain) -> Range:
-    start = datetime.strptime(partition, partition_format(grain)).replace(tzinfo=UTC)
-    return Range(start, start + GRAINS[grain])
+def partition_range(partition: str, length: PartitionBy) -> Range:
+    start = datetime.strptime(partition, partition_format(length)).replace(tzinfo=UTC)
+    return Range(start, start + PARTITION_LENGTHS[length])
 
 
 def widened(span: Range, by: timedelta) -> Range:

@@ -1,16 +1,17 @@
 """Where the lakehouse lives and what it runs on. The only module that reads the environment.
 
 Each field of `Settings` is read from `LAKEHOUSE_<FIELD>`; a Kafka client property from
-`LAKEHOUSE_KAFKA_<PROPERTY>` with `_` for `.` (LAKEHOUSE_KAFKA_SECURITY_PROTOCOL=SASL_SSL), a Spark property
-from `LAKEHOUSE_SPARK_CONF` ("key=value;key=value"); likewise what `LAKEHOUSE_FRESHNESS`, `LAKEHOUSE_RESOURCES` and
-`LAKEHOUSE_TOGETHER` say of a pipeline. What the environment does not say is taken from `lakehouse.toml` (`settings_file`).
+`LAKEHOUSE_KAFKA_<PROPERTY>` with `_` for `.` (LAKEHOUSE_KAFKA_SECURITY_PROTOCOL=SASL_SSL), a Spark
+property from `LAKEHOUSE_SPARK_CONF` ("key=value;key=value"); also what `LAKEHOUSE_FRESHNESS`,
+`LAKEHOUSE_RESOURCES` and `LAKEHOUSE_TOGETHER` say of a pipeline. What the environment does not say
+is taken from `lakehouse.toml` (`settings_file`).
 """
 
 import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -22,105 +23,141 @@ from lakehouse.freshness import Freshness, freshness
 
 _SECRET = ("password", "jaas", "secret", "token", "ssl.key")
 _KAFKA = "LAKEHOUSE_KAFKA_"
-_BOUNDS = ("fresh_within", "start_within", "heartbeat_within", "batch_within", "restarts_within", "healthy_after", "stale_after")
-_HOOKS = ("hook_command", "hook_url")
-SOONEST_STALE = timedelta(minutes=5)  # Dagster is told of records once a minute
+_LEAST = (  # of a number: its name, the least value, and why
+    ("shuffle_partitions", 1, "no micro-batch could move otherwise"),
+    ("max_offsets_per_trigger", 1, "no micro-batch could move otherwise"),
+    ("max_files_per_trigger", 1, "no micro-batch could move otherwise"),
+    ("step_rows", 0, "with 0 Spark writes every micro-batch"),
+    ("versions", 1, "the present one; raise it"),
+    ("state_memory_mb", 16, "RocksDB needs so much for its buffers; raise it"),
+    ("restarts", 1, "a streaming job would be given up when it first ends"),
+    ("query_restarts", 0, "with 0 a query that fails ends its process"),
+)
+_BOUNDS = (
+    "fresh_within",
+    "start_within",
+    "heartbeat_within",
+    "batch_within",
+    "restarts_within",
+    "healthy_after",
+    "stale_after",
+)
+_HOOKS = ("notification_command", "notification_url")
+SOONEST_STALE = timedelta(minutes=5)  # Dagster learns of records once a minute
 _PAIRS = ("spark_conf", "freshness", "resources", "together", "repair")
 RESOURCES = (
-    "spark_master", "driver_memory", "state_memory_mb", "shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger",
-    "step_rows", "scheduler_pools",
-)  # fmt: skip
+    "spark_master",
+    "driver_memory",
+    "state_memory_mb",
+    "shuffle_partitions",
+    "max_offsets_per_trigger",
+    "max_files_per_trigger",
+    "step_rows",
+    "scheduler_pools",
+)
 _HEAD = 0.6  # of the freshness: between two micro-batches of an ingest table
 _MEMORY = re.compile(r"\d+[kmgKMG]")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # s3a://bucket; as a path it has one slash
 _REPAIR = re.compile(r"partitions (\d+), rows (\d+)")
 _WHOLE = (
-    "shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger", "step_rows", "state_memory_mb",
-    "restarts", "query_restarts", "metrics_port", "versions",
-)  # fmt: skip
+    "shuffle_partitions",
+    "max_offsets_per_trigger",
+    "max_files_per_trigger",
+    "step_rows",
+    "state_memory_mb",
+    "restarts",
+    "query_restarts",
+    "metrics_port",
+    "versions",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All that a run needs to know of its surroundings; a value, made once at the border and handed down."""
+    """All that a run needs to know of its surroundings.
 
-    root: Path = Path(".lakehouse")  # tables, checkpoints, ledger, job status, broker data
-    tables: tuple[str, ...] = ("lakehouse.tables.sensors", "lakehouse.tables.ads")  # modules of declarations
-    module_path: tuple[Path, ...] = ()  # folders where these are looked for, beside those where Python looks
+    A value, made once at the border and handed down.
+    """
+
+    root: Path = Path(".lakehouse")  # tables, checkpoints, log tables, job status, broker data
+    # modules of declarations
+    tables: tuple[str, ...] = (
+        "lakehouse.tables.sensors",
+        "lakehouse.tables.ads",
+    )
+    # folders where these are looked for, beside those where Python looks
+    module_path: tuple[Path, ...] = ()
     jars: Path = Path("~/.cache/unified-lakehouse/jars")  # resolved once, shared by every checkout
     bootstrap_servers: str = ""  # empty: the embedded broker under the root
-    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)  # client properties; may hold secrets
+    # client properties; may hold secrets
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     spark_master: str = "local[2]"
-    batch_master: str = ""  # of bounded runs that Dagster starts; empty: where the streaming jobs run, on one core if here
-    spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)  # Spark properties; may hold secrets
+    batch_master: str = ""  # of batch runs that Dagster starts; empty: where the streaming jobs run, on one core if here
+    # Spark properties; may hold secrets
+    spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     driver_memory: str = "1g"
-    state_memory_mb: int = 512  # of RocksDB in one job, beside driver_memory; state that is larger is read from disk
+    # of RocksDB in one job, beside driver_memory; state that is larger is read from disk
+    state_memory_mb: int = 512
     shuffle_partitions: int = 2
-    scheduler_pools: str = ""  # Spark's file of pools: the weight of each table's query; empty: all weigh the same
+    # Spark's file of pools: the weight of each table's query; empty: all weigh the same
+    scheduler_pools: str = ""
     fresh_within: str = "2 seconds"  # from arrival to a readable row in each table; steps are as rare as that allows
-    freshness: Mapping[str, str] = field(default_factory=dict)  # pipeline -> when its queries run, if not continuously
-    resources: Mapping[str, str] = field(default_factory=dict)  # pipeline -> those of its own: "driver_memory 2g, ..."
-    together: Mapping[str, str] = field(default_factory=dict)  # name -> pipelines that share one process under it: "a, b"
+    # pipeline -> when its queries run, if not continuously
+    freshness: Mapping[str, str] = field(default_factory=dict)
+    # pipeline -> those of its own: "driver_memory 2g, ..."
+    resources: Mapping[str, str] = field(default_factory=dict)
+    # name -> pipelines that share one process under it: "a, b"
+    together: Mapping[str, str] = field(default_factory=dict)
     max_offsets_per_trigger: int = 1_000_000  # records of a topic in one micro-batch
     max_files_per_trigger: int = 1_000  # files of a table in one micro-batch
     step_rows: int = 20_000  # of the input: a micro-batch of more is written by Spark, one of fewer by the job itself, for less
-    early_results: bool = True  # keep the early results that tables declare; each costs a bounded run at every refresh
-    metrics_host: str = "127.0.0.1"  # where `lakehouse metrics` listens; it asks nobody who they are
+    # keep the early results that tables declare; each costs a batch run at every refresh
+    early_results: bool = True
+    # where `lakehouse metrics` listens; it asks nobody who they are
+    metrics_host: str = "127.0.0.1"
     metrics_port: int = 9464  # 0: any that is free
     start_within: str = "10 minutes"  # a streaming job runs, else its process is replaced
-    heartbeat_within: str = "1 minute"  # between two signs of life of a streaming job, likewise
-    batch_within: str = "10 minutes"  # for one micro-batch, likewise
-    live_lag: str = "30 seconds"  # a backfill waits while what a live query is to read has waited longer
+    # between two signs of life of a streaming job, else its process is replaced
+    heartbeat_within: str = "1 minute"
+    batch_within: str = "10 minutes"  # for one micro-batch, else its process is replaced
+    # a backfill waits while what a streaming query is to read has waited longer
+    stream_lag: str = "30 seconds"
     restarts: int = 5  # more than that within `restarts_within`, and a streaming job is given up
     restarts_within: str = "1 hour"
     healthy_after: str = "2 minutes"  # a streaming job that ran so long without a failure counts its restarts from zero
-    query_restarts: int = 3  # of a query alone, before it is parked or its process ends
+    query_restarts: int = 3  # of a query alone, before it is paused or its process ends
     stale_after: str = "30 minutes"  # a table not added to for longer is stale; derived ones may take a partition longer
-    hook_command: str = field(default="", repr=False)  # run at failures, with what happened as JSON on its standard input
-    hook_url: str = field(default="", repr=False)  # the same, sent by POST; both may hold secrets
-    repair: Mapping[str, str] = field(default_factory=dict)  # table -> so much of it may be repaired a day without being asked
+    # run at failures, with what happened as JSON on its standard input
+    notification_command: str = field(default="", repr=False)
+    # the same, sent by POST; both may hold secrets
+    notification_url: str = field(default="", repr=False)
+    # table -> so much of it may be repaired a day without being asked
+    repair: Mapping[str, str] = field(default_factory=dict)
     history: str = "1 day"  # so far back versions of a table can be read and replayed, and files stay that none of these has
     versions: int = 1_000  # so many of them at most, unless someone needs more: who reads the table lists its log each time
-    since: str = "2026-01-01"  # the first day of event time whose partitions are offered for bounded runs
+    # the first day of event time whose partitions are offered for batch runs
+    since: str = "2026-01-01"
 
     def __post_init__(self) -> None:
         for name in ("root", "jars"):
             _check_local(name, str(getattr(self, name)))
-        try:
-            date.fromisoformat(self.since)
-        except ValueError as err:
-            raise SettingsError(f"since={self.since!r}: a day, for partitions begin there; write 2026-01-01") from err
-        for name in ("history", "live_lag", *_BOUNDS):
-            try:
-                span = duration(getattr(self, name), name)
-            except DeclarationError as err:
-                raise SettingsError(str(err)) from err
-            if name in _BOUNDS and not span:
-                raise SettingsError(f"{name}={getattr(self, name)!r}: longer than nothing; no job could keep to it otherwise")
-        if duration(self.stale_after) < SOONEST_STALE:
-            raise SettingsError(f"stale_after={self.stale_after!r}: at least {SOONEST_STALE}; all would be stale, else")
-        self._check_hooks()
-        if duration(self.history) < timedelta(hours=1):
-            raise SettingsError(
-                f"history={self.history!r}: at least 1 hour; who reads a table would lose the files that it has been told of"
-            )
-        for name in ("shuffle_partitions", "max_offsets_per_trigger", "max_files_per_trigger"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name}={getattr(self, name)}: at least 1; no micro-batch could move otherwise")
-        if self.step_rows < 0:
-            raise SettingsError(f"step_rows={self.step_rows}: 0 or more; with 0 Spark writes every micro-batch")
-        if self.versions < 1:
-            raise SettingsError(f"versions={self.versions}: at least 1, the present one; raise it")
-        if self.state_memory_mb < 16:
-            raise SettingsError(f"state_memory_mb={self.state_memory_mb}: at least 16, for RocksDB's buffers; raise it")
+        self._check_times()
+        self._check_notifications()
+        for name, least, why in _LEAST:
+            if getattr(self, name) < least:
+                raise SettingsError(f"{name}={getattr(self, name)}: at least {least}; {why}")
         if not 0 <= self.metrics_port < 1 << 16:
-            raise SettingsError(f"metrics_port={self.metrics_port}: a port is 0 (any that is free) to 65535; take another")
-        if self.restarts < 1:
-            raise SettingsError(f"restarts={self.restarts}: at least 1; a streaming job would be given up when it first ends")
-        if self.query_restarts < 0:
-            raise SettingsError(f"query_restarts={self.query_restarts}: 0 or more; with 0 a query that fails ends its process")
+            raise SettingsError(
+                f"metrics_port={self.metrics_port}: a port is 0 (any that is free) to 65535; take another"
+            )
         if not _MEMORY.fullmatch(self.driver_memory):
-            raise SettingsError(f"driver_memory={self.driver_memory!r}: a number and its unit, k, m or g; write for example 2g")
+            raise SettingsError(
+                f"driver_memory={self.driver_memory!r}: a number and its unit, k, m or g; write for example 2g"
+            )
+        if not self.tables:
+            raise SettingsError(
+                "tables=(): at least one module of tables; set LAKEHOUSE_TABLES=my_package.my_tables"
+            )
         for pipeline in self.freshness:
             self.freshness_of(pipeline)
         for pipeline in self.resources:
@@ -128,8 +165,31 @@ class Settings:
         for table in self.repair:
             self.repair_of(table)
         self._check_together()
-        if not self.tables:
-            raise SettingsError("tables=(): at least one module of tables; set LAKEHOUSE_TABLES=my_package.my_tables")
+
+    def _check_times(self) -> None:
+        try:
+            date.fromisoformat(self.since)
+        except ValueError as err:
+            raise SettingsError(
+                f"since={self.since!r}: a day, for partitions begin there; write 2026-01-01"
+            ) from err
+        for name in ("history", "stream_lag", *_BOUNDS):
+            try:
+                span = duration(getattr(self, name), name)
+            except DeclarationError as err:
+                raise SettingsError(str(err)) from err
+            if name in _BOUNDS and not span:
+                raise SettingsError(
+                    f"{name}={getattr(self, name)!r}: longer than nothing; no job could keep to it otherwise"
+                )
+        if duration(self.stale_after) < SOONEST_STALE:
+            raise SettingsError(
+                f"stale_after={self.stale_after!r}: at least {SOONEST_STALE}; all would be stale, else"
+            )
+        if duration(self.history) < timedelta(hours=1):
+            raise SettingsError(
+                f"history={self.history!r}: at least 1 hour; who reads a table would lose the files that it has been told of"
+            )
 
     def freshness_of(self, pipeline: str) -> Freshness:
         """When the pipeline's queries run; raises SettingsError."""
@@ -138,12 +198,16 @@ class Settings:
     def pace(self, pipeline: str) -> timedelta:
         """The time between two looks into the topics of a pipeline.
 
-        A row waits half of it on average, and most of the rest of the freshness is left to the tables behind each other.
+        A row waits half of it on average, and most of the rest of the freshness is left to the
+        tables behind each other.
         """
         return self.freshness_of(pipeline).interval or _HEAD * duration(self.fresh_within)
 
     def for_pipeline(self, pipeline: str) -> "Settings":
-        """What its streaming job runs with: these, with the pipeline's own resources. Raises SettingsError."""
+        """What its streaming job runs with: these, with the pipeline's own resources.
+
+        Raises SettingsError.
+        """
         own: dict[str, object] = {}
         for part in filter(None, map(str.strip, self.resources.get(pipeline, "").split(","))):
             name, _, value = part.partition(" ")
@@ -159,7 +223,10 @@ class Settings:
             raise SettingsError(f"resources of {pipeline}: {err}") from err
 
     def repair_of(self, table: str) -> tuple[int, int]:
-        """How many partitions and rows of a table may be repaired a day without being asked; raises SettingsError."""
+        """How many partitions and rows of a table may be repaired a day without being asked.
+
+        Raises SettingsError.
+        """
         found = _REPAIR.fullmatch(self.repair.get(table, "partitions 0, rows 0"))
         if not found:
             raise SettingsError(
@@ -175,26 +242,45 @@ class Settings:
     def _check_together(self) -> None:
         found = [member for name in self.together for member in self.members(name)]
         if twice := sorted({member for member in found if found.count(member) > 1}):
-            raise SettingsError(f"together, {twice[0]!r}: a pipeline runs in one process; name it once")
+            raise SettingsError(
+                f"together, {twice[0]!r}: a pipeline runs in one process; name it once"
+            )
         if empty := [name for name in self.together if not self.members(name)]:
-            raise SettingsError(f"together of {empty[0]}: the pipelines that share a process, separated by commas; name them")
+            raise SettingsError(
+                f"together of {empty[0]}: the pipelines that share a process, separated by commas; name them"
+            )
 
-    def _check_hooks(self) -> None:
+    def _check_notifications(self) -> None:
         """Their values may hold secrets, so no error repeats them."""
         try:
-            words = shlex.split(self.hook_command)
+            words = shlex.split(self.notification_command)
         except ValueError as err:
-            raise SettingsError(f"hook_command: words as a shell writes them ({err}); close the quotation") from err
-        if self.hook_command and not words:
-            raise SettingsError("hook_command: a program and its arguments; blanks alone run nothing, so remove it")
-        if self.hook_url and not self.hook_url.startswith(("http://", "https://")):
-            raise SettingsError("hook_url: an address that begins with http:// or https://; write it in full or remove it")
+            raise SettingsError(
+                f"notification_command: words as a shell writes them ({err}); close the quotation"
+            ) from err
+        if self.notification_command and not words:
+            raise SettingsError(
+                "notification_command: a program and its arguments; blanks alone run nothing, so remove it"
+            )
+        if self.notification_url and not self.notification_url.startswith(("http://", "https://")):
+            raise SettingsError(
+                "notification_url: an address that begins with http:// or https://; write it in full or remove it"
+            )
 
     def shown(self) -> dict[str, str]:
         """The settings as text for status and logs, secrets masked."""
-        plain = {f.name: str(getattr(self, f.name)) for f in fields(self) if f.name not in ("kafka", "spark_conf", *_HOOKS)}
-        hooks = {name: "***" for name in _HOOKS if getattr(self, name)}
-        return plain | hooks | _masked("kafka", self.kafka) | _masked("spark_conf", self.spark_conf)
+        plain = {
+            f.name: str(getattr(self, f.name))
+            for f in fields(self)
+            if f.name not in ("kafka", "spark_conf", *_HOOKS)
+        }
+        notifications = {name: "***" for name in _HOOKS if getattr(self, name)}
+        return (
+            plain
+            | notifications
+            | _masked("kafka", self.kafka)
+            | _masked("spark_conf", self.spark_conf)
+        )
 
 
 def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
@@ -203,7 +289,9 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
     Raises SettingsError with the field, the rule and the fix.
     """
     env = os.environ if environment is None else environment
-    given: dict[str, object] = {name: _of_file(name, value) for name, value in _file(env, here=environment is None).items()}
+    given: dict[str, object] = {
+        name: _of_file(name, value) for name, value in _file(env, here=environment is None).items()
+    }
     for f in fields(Settings):
         text = env.get(f"LAKEHOUSE_{f.name.upper()}")
         if text is not None and f.name != "kafka":
@@ -216,7 +304,11 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
     given["kafka"] = {**given.get("kafka", {}), **client}
     settings = Settings(**given)  # type: ignore[arg-type]
     # absolute: a detached job and the Dagster daemon have working directories of their own
-    return replace(settings, root=settings.root.expanduser().resolve(), jars=settings.jars.expanduser().resolve())
+    return replace(
+        settings,
+        root=settings.root.expanduser().resolve(),
+        jars=settings.jars.expanduser().resolve(),
+    )
 
 
 def _file(env: Mapping[str, str], here: bool) -> dict[str, str | dict[str, str]]:
@@ -232,7 +324,10 @@ def _of_file(name: str, value: str | dict[str, str]) -> object:
 
 
 def _masked(name: str, properties: Mapping[str, str]) -> dict[str, str]:
-    return {f"{name}.{k}": "***" if any(s in k.lower() for s in _SECRET) else v for k, v in properties.items()}
+    return {
+        f"{name}.{k}": "***" if any(s in k.lower() for s in _SECRET) else v
+        for k, v in properties.items()
+    }
 
 
 def to_environment(settings: Settings) -> dict[str, str]:
@@ -242,8 +337,11 @@ def to_environment(settings: Settings) -> dict[str, str]:
     plain["module_path"] = os.pathsep.join(map(str, settings.module_path))
     for name in _PAIRS:
         plain[name] = ";".join(f"{k}={v}" for k, v in getattr(settings, name).items())
-    client = {_KAFKA + key.upper().replace(".", "_"): value for key, value in settings.kafka.items()}
-    own = {"LAKEHOUSE_CONFIG": os.devnull}  # what a file says is in these already, and another folder may have another file
+    client = {
+        _KAFKA + key.upper().replace(".", "_"): value for key, value in settings.kafka.items()
+    }
+    # what a file says is in these already, and another folder may have another file
+    own = {"LAKEHOUSE_CONFIG": os.devnull}
     return {f"LAKEHOUSE_{name.upper()}": str(value) for name, value in plain.items()} | client | own
 
 
@@ -256,44 +354,86 @@ def _check_local(name: str, text: str) -> None:
 
 
 def _value(name: str, text: str) -> object:
-    if name in ("root", "jars"):
-        _check_local(name, text)
-        if not text.strip():
-            raise SettingsError(
-                f"{name}={text!r}: a folder; empty would be wherever one happens to be. Set LAKEHOUSE_{name.upper()} to one, "
-                "or remove it"
-            )
-        return Path(text)
-    if name == "tables":
-        return tuple(part.strip() for part in text.split(",") if part.strip())
-    if name == "module_path":
-        return tuple(Path(part).expanduser().resolve() for part in text.split(os.pathsep) if part)
-    if name in _PAIRS:
-        pairs = [part.partition("=") for part in text.split(";") if part.strip()]
-        if any(not separator for _, separator, _ in pairs):
-            raise SettingsError(f"{name}: 'key=value' pairs separated by ';'; a pair has no '=', so write key=value")
-        return {key.strip(): value.strip() for key, _, value in pairs}
-    if name == "scheduler_pools" and text:
-        file = Path(text).expanduser().resolve()  # a detached job has a working directory of its own
-        if not file.is_file():
-            raise SettingsError(f"scheduler_pools={text!r}: a file of Spark's pools, and there is none; write it, or remove this")
-        return str(file)
-    if name == "early_results":
-        if text.lower() not in ("true", "false"):
-            raise SettingsError(f"early_results={text!r}: true or false; set LAKEHOUSE_EARLY_RESULTS to one or remove it")
-        return text.lower() == "true"
-    if name in _WHOLE:
-        if not text.isdigit():
-            raise SettingsError(f"{name}={text!r}: a whole number; set LAKEHOUSE_{name.upper()} to one or remove it")
-        return int(text)
-    return text
+    parse = _PARSERS.get(name)
+    return parse(name, text) if parse else text
+
+
+def _folder(name: str, text: str) -> Path:
+    _check_local(name, text)
+    if not text.strip():
+        raise SettingsError(
+            f"{name}={text!r}: a folder; empty would be wherever one happens to be. Set LAKEHOUSE_{name.upper()} to one, "
+            "or remove it"
+        )
+    return Path(text)
+
+
+def _names(name: str, text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _folders(name: str, text: str) -> tuple[Path, ...]:
+    return tuple(Path(part).expanduser().resolve() for part in text.split(os.pathsep) if part)
+
+
+def _pairs(name: str, text: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in text.split(";") if part.strip()]
+    if any(not separator for _, separator, _ in pairs):
+        raise SettingsError(
+            f"{name}: 'key=value' pairs separated by ';'; a pair has no '=', so write key=value"
+        )
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _file_of_pools(name: str, text: str) -> str:
+    if not text:
+        return text
+    file = Path(text).expanduser().resolve()  # a detached job has a working directory of its own
+    if not file.is_file():
+        raise SettingsError(
+            f"{name}={text!r}: a file of Spark's pools, and there is none; write it, or remove this"
+        )
+    return str(file)
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise SettingsError(
+            f"{name}={text!r}: true or false; set LAKEHOUSE_{name.upper()} to one or remove it"
+        )
+    return text.lower() == "true"
+
+
+def _whole(name: str, text: str) -> int:
+    if not text.isdigit():
+        raise SettingsError(
+            f"{name}={text!r}: a whole number; set LAKEHOUSE_{name.upper()} to one or remove it"
+        )
+    return int(text)
+
+
+_PARSERS: dict[str, Callable[[str, str], object]] = {
+    "root": _folder,
+    "jars": _folder,
+    "tables": _names,
+    "module_path": _folders,
+    "scheduler_pools": _file_of_pools,
+    "early_results": _flag,
+    **dict.fromkeys(_PAIRS, _pairs),
+    **dict.fromkeys(_WHOLE, _whole),
+}
 
 
 def java(environment: Mapping[str, str] | None = None) -> str:
-    """The java that PySpark's launcher would take: JAVA_HOME's, else the first on the PATH; raises SettingsError."""
+    """The java that PySpark's launcher would take: JAVA_HOME's, else the first on the PATH.
+
+    Raises SettingsError.
+    """
     env = os.environ if environment is None else environment
     home = env.get("JAVA_HOME")
     found = str(Path(home, "bin", "java")) if home else shutil.which("java", path=env.get("PATH"))
     if found is None or not os.access(found, os.X_OK):
-        raise SettingsError(f"java={found}: Spark and Kafka run on Java 17 or newer; install one or set JAVA_HOME")
+        raise SettingsError(
+            f"java={found}: Spark and Kafka run on Java 17 or newer; install one or set JAVA_HOME"
+        )
     return found

@@ -1,25 +1,25 @@
 """The file `lakehouse.toml`: settings by their names, a table of its own where a setting is of a pipeline or of a table.
 
-    root = ".lakehouse"          # a relative folder is one beside the file
-    tables = ["orders"]
-    module_path = ["."]
-    fresh_within = "2 seconds"
+root = ".lakehouse"          # a relative folder is one beside the file
+tables = ["orders"]
+module_path = ["."]
+fresh_within = "2 seconds"
 
-    [kafka]
-    "security.protocol" = "SASL_SSL"
+[kafka]
+"security.protocol" = "SASL_SSL"
 
-    [freshness]
-    orders = "every 30 seconds"
+[freshness]
+orders = "every 30 seconds"
 
-    [resources.orders]
-    driver_memory = "2g"
+[resources.orders]
+driver_memory = "2g"
 
-    [together]
-    all = ["orders", "returns"]
+[together]
+all = ["orders", "returns"]
 
-    [repair.turnover]
-    partitions = 24
-    rows = 10000
+[repair.turnover]
+partitions = 24
+rows = 10000
 """
 
 import os
@@ -36,13 +36,20 @@ _OF_NAMES = ("kafka", "spark_conf", "freshness", "resources", "together", "repai
 
 
 def read(path: Path, known: Collection[str]) -> dict[str, str | dict[str, str]]:
-    """The settings of the file, each as text as the environment has it, or as a mapping. Raises SettingsError."""
+    """The settings of the file, each as text as the environment has it, or as a mapping.
+
+    Raises SettingsError.
+    """
     try:
         given = tomllib.loads(path.read_text())
     except OSError as err:
-        raise SettingsError(f"config={path}: a file of settings, and it cannot be read ({err}); mend LAKEHOUSE_CONFIG") from err
+        raise SettingsError(
+            f"config={path}: a file of settings, and it cannot be read ({err}); mend LAKEHOUSE_CONFIG"
+        ) from err
     except ValueError as err:
-        raise SettingsError(f"config={path}: it is to be TOML, and is not ({err}); correct it there") from err
+        raise SettingsError(
+            f"config={path}: it is to be TOML, and is not ({err}); correct it there"
+        ) from err
     if unknown := sorted(given.keys() - set(known)):
         near = get_close_matches(unknown[0], known, 1)
         raise SettingsError(
@@ -54,7 +61,11 @@ def read(path: Path, known: Collection[str]) -> dict[str, str | dict[str, str]]:
 
 def _told(path: Path, name: str, value: object) -> str | dict[str, str]:
     if isinstance(value, Mapping) != (name in _OF_NAMES):
-        form = f"[{name}] and a line `name = value` for each" if name in _OF_NAMES else f"{name} = value"
+        form = (
+            f"[{name}] and a line `name = value` for each"
+            if name in _OF_NAMES
+            else f"{name} = value"
+        )
         raise SettingsError(f"config={path}, {name}={value!r}: it has another form; write {form}")
     if isinstance(value, Mapping):
         return {key: _text(path, f"{name}.{key}", each) for key, each in value.items()}
@@ -72,9 +83,13 @@ def _text(path: Path, name: str, value: object) -> str:
     if isinstance(value, list):
         return ", ".join(_text(path, name, each) for each in value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_text(path, f'{name}.{key}', each)}" for key, each in value.items())
+        return ", ".join(
+            f"{key} {_text(path, f'{name}.{key}', each)}" for key, each in value.items()
+        )
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | int):
         return str(value)
-    raise SettingsError(f"config={path}, {name}={value!r}: a text, a whole number, true or false; write it as one")
+    raise SettingsError(
+        f"config={path}, {name}={value!r}: a text, a whole number, true or false; write it as one"
+    )

@@ -1,14 +1,14 @@
-"""The test kit: feed a table micro-batches, crash between commit points, resume, and ask for the proof.
+"""The test kit: feed a table micro-batches, crash between commit points, resume, and ask for the reconciliation.
 
     def test_views(spark, tmp_path):
         stage = Stage(spark, tmp_path, my_tables)
         stage.feed("ad_events", [{"ad_id": "a", "event_type": "view", "event_time": "1767225600000"}])
         stage.advance("ad_events", {"ad_id": "a", "event_type": "view", "event_time": "1767225700000"})
         stage.run("campaign_views")
-        assert_live_equals_bounded(stage, "campaign_views")
+        assert_stream_equals_batch(stage, "campaign_views")
 
-Real Spark, real Delta, the same code as in a streaming job; only the topic is left out: a fed row enters the record as a
-raw Kafka record of the partition and time that the test chooses.
+Real Spark, real Delta, the same code as in a streaming job; only the topic is left out: a fed row
+enters the ingest table as a raw Kafka record of the partition and time that the test chooses.
 """
 
 import json
@@ -32,14 +32,14 @@ from lakehouse.ranges import EPOCH, Range
 from lakehouse.reconcile import reconciliation
 from lakehouse.settings import Settings
 from lakehouse.storage.certificates import Certificate
+from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.journal import frontier
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import ingest, queries
 from lakehouse.stream.advance import StepFailed
-from lakehouse.stream.micro_batch import BatchLog, live_run
+from lakehouse.stream.micro_batch import BatchLog, stream_run
 
-COMMIT_POINTS = ("begin", "rows", "quarantine", "journal")
+COMMIT_POINTS = ("begin", "rows", "quarantine", "commit_log")
 Value = Mapping[str, object] | bytes | str | None
 
 
@@ -50,15 +50,19 @@ class Aborted(Exception):
 class Stage:
     """A lakehouse in `root` holding the tables of `modules`, driven step by step."""
 
-    def __init__(self, spark: SparkSession, root: Path, *modules: ModuleType, **settings: object) -> None:
+    def __init__(
+        self, spark: SparkSession, root: Path, *modules: ModuleType, **settings: object
+    ) -> None:
         names = tuple(m.__name__ for m in modules)
         self.lake = Lake(spark, Settings(root=root, tables=names, **settings), catalog_of(modules))  # type: ignore[arg-type]
         for table in self.lake.catalog:
             if self.lake.catalog.kind(table) == "reference":
                 reference_tables.rebuild(self.lake, table)
         queries.prepare(self.lake, list(self.lake.catalog))
-        self.crashes: Counter[tuple[str, str]] = Counter()  # (table, commit point): how often it crashed there
-        self.resumed = 0  # how often a live query went on from where an earlier life of it had ended
+        # (table, commit point): how often it crashed there
+        self.crashes: Counter[tuple[str, str]] = Counter()
+        # how often a streaming query went on from where an earlier life of it had ended
+        self.resumed = 0
         self._offsets: dict[str, dict[str, dict[int, int]]] = {}
         self._batches: dict[str, int] = {}
         self._now = datetime(2030, 1, 1, tzinfo=UTC)
@@ -74,7 +78,7 @@ class Stage:
 
     def feed(
         self,
-        record: str,
+        ingest_table: str,
         values: Iterable[Value | tuple[int, Value]],
         *,
         key: bytes | None = b"key",
@@ -82,81 +86,122 @@ class Stage:
         source: str = "",
         abort_at: str | None = None,
     ) -> None:
-        """Writes one micro-batch into a record: of its input `source`, if it reads several topics.
+        """Writes one micro-batch into an ingest table: of its input `source`, if it reads several topics.
 
-        A value is a row (sent as JSON), text or bytes as they are, or None (a tombstone); a pair gives its partition
-        too, 0 if not. `sent` is the records' own timestamp. With `abort_at` (one of COMMIT_POINTS) the batch crashes
-        there; the crash is followed by a resume of the same batch, as Spark would.
+        A value is a row (sent as JSON), text or bytes as they are, or None (a tombstone); a pair
+        gives its partition too, 0 if not. `sent` is the records' own timestamp. With `abort_at`
+        (one of COMMIT_POINTS) the batch crashes there; the crash is followed by a resume of the
+        same batch, as Spark would.
         """
-        table = self.lake.catalog.table(record)
+        table = self.lake.catalog.table(ingest_table)
         topics = self.lake.catalog.topics_of(table)
         source = source or table.inputs[0]
-        progress = self._offsets.setdefault(record, {})
+        progress = self._offsets.setdefault(ingest_table, {})
         offsets = progress.setdefault(topics[source].topic, {})
         rows = []
         for value in values:
             partition, payload = value if isinstance(value, tuple) else (0, value)
             offsets[partition] = offsets.get(partition, 0) + 1
-            rows.append((key, _payload(payload), partition, offsets[partition] - 1, sent or self._now))
-        columns = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("partition", pa.int32()), ("offset", pa.int64()),
-                             ("timestamp", pa.timestamp("us", "UTC"))])  # fmt: skip
-        arrow = pa.Table.from_pylist([dict(zip(columns.names, row, strict=True)) for row in rows], columns)
+            rows.append(
+                (key, _payload(payload), partition, offsets[partition] - 1, sent or self._now)
+            )
+        columns = pa.schema(
+            [
+                ("key", pa.binary()),
+                ("value", pa.binary()),
+                ("partition", pa.int32()),
+                ("offset", pa.int64()),
+                ("timestamp", pa.timestamp("us", "UTC")),
+            ]
+        )
+        arrow = pa.Table.from_pylist(
+            [dict(zip(columns.names, row, strict=True)) for row in rows], columns
+        )
         records = self.lake.spark.createDataFrame(arrow).repartition(2)
         self._now += timedelta(seconds=1)
-        log = BatchLog(EPOCH, self._now, {t: {str(p): n for p, n in ends.items()} for t, ends in progress.items()})
-        batch_id = self._batches.get(record, 0)
-        log = replace(log, rows=len(rows) if batch_id % 2 else None)  # by Spark in more than one file, and without it in one
-        self._batches[record] = batch_id + 1
-        run = live_run(self.lake, table)
-        judged = run.plan.record({name: records if name == source else records.limit(0) for name in topics})
+        log = BatchLog(
+            EPOCH,
+            self._now,
+            {t: {str(p): n for p, n in ends.items()} for t, ends in progress.items()},
+        )
+        batch_id = self._batches.get(ingest_table, 0)
+        # by Spark in more than one file, and without it in one
+        log = replace(log, rows=len(rows) if batch_id % 2 else None)
+        self._batches[ingest_table] = batch_id + 1
+        run = stream_run(self.lake, table)
+        judged = run.plan.ingest(
+            {name: records if name == source else records.limit(0) for name in topics}
+        )
         if abort_at:
             with suppress(Aborted):
-                ingest.record_batch(replace(run, reached=self._aborting(record, abort_at)), judged, batch_id, log)
-            run = live_run(self.lake, table)
-        ingest.record_batch(run, judged, batch_id, log)
+                ingest.ingest_batch(
+                    replace(run, reached=self._aborting(ingest_table, abort_at)),
+                    judged,
+                    batch_id,
+                    log,
+                )
+            run = stream_run(self.lake, table)
+        ingest.ingest_batch(run, judged, batch_id, log)
 
-    def advance(self, record: str, row: Value, *, source: str = "") -> None:
-        """Moves the record's watermark to the event time of `row` less the delay, on every partition it has.
+    def advance(self, ingest_table: str, row: Value, *, source: str = "") -> None:
+        """Moves the watermark of an ingest table to the event time of `row` less the delay, on every partition it has.
 
-        Of a record that reads several topics: those of its input `source`, and the least of them all counts.
+        Of an ingest table that reads several topics: those of its input `source`, and the least of
+        them all counts.
         """
-        table = self.lake.catalog.table(record)
+        table = self.lake.catalog.table(ingest_table)
         topic = self.lake.catalog.topics_of(table)[source or table.inputs[0]].topic
-        partitions = sorted(self._offsets.get(record, {}).get(topic) or [0])
-        for _ in range(2):  # the first raises the heads, the second carries the watermark that follows from them
-            self.feed(record, [(p, row) for p in partitions], source=source)
+        partitions = sorted(self._offsets.get(ingest_table, {}).get(topic) or [0])
+        # the first raises the heads, the second carries the watermark that follows from them
+        for _ in range(2):
+            self.feed(ingest_table, [(p, row) for p in partitions], source=source)
 
     def wait(self, time: timedelta) -> None:
         """Lets time pass at the broker: a partition that has no message meanwhile is silent for so long."""
         self._now += time
 
     def run(
-        self, *tables: str, files_per_batch: int = 1_000, abort_at: str | None = None, by_spark: bool = False
-    ) -> None:  # fmt: skip
-        """Runs live queries up to the present, each input commit cut into micro-batches of `files_per_batch` files.
+        self,
+        *tables: str,
+        files_per_batch: int = 1_000,
+        abort_at: str | None = None,
+        by_spark: bool = False,
+    ) -> None:
+        """Runs streaming queries up to the present, each input commit cut into micro-batches of `files_per_batch` files.
 
-        With `abort_at` each query crashes in its first micro-batch at that commit point, and is then resumed. `by_spark` has
-        Spark write what is few enough to be written without it, too.
+        With `abort_at` each query crashes in its first micro-batch at that commit point, and is
+        then resumed. `by_spark` has Spark write what is few enough to be written without it, too.
         """
         few = 0 if by_spark else self.lake.settings.step_rows
-        lake = replace(self.lake, settings=replace(self.lake.settings, max_files_per_trigger=files_per_batch, step_rows=few))
+        lake = replace(
+            self.lake,
+            settings=replace(
+                self.lake.settings, max_files_per_trigger=files_per_batch, step_rows=few
+            ),
+        )
         for name in tables:
             table = lake.catalog.table(name)
             before = self._last_batch(name)
             if abort_at:
                 try:
-                    queries.start(lake, table, available_now=True, reached=self._aborting(name, abort_at)).awaitTermination()
+                    queries.start(
+                        lake, table, available_now=True, reached=self._aborting(name, abort_at)
+                    ).awaitTermination()
                 except (StreamingQueryException, StepFailed) as err:
                     if Aborted.__name__ not in str(err):
                         raise
             query = queries.start(lake, table, available_now=True)
             query.awaitTermination()
-            dropped = sum(o.numRowsDroppedByWatermark for p in query.recentProgress for o in p.stateOperators)
-            assert not dropped, f"{name}: Spark itself dropped {dropped} rows that the gate had accepted"
+            dropped = sum(
+                o.numRowsDroppedByWatermark for p in query.recentProgress for o in p.stateOperators
+            )
+            assert not dropped, (
+                f"{name}: Spark itself dropped {dropped} rows that the gate had accepted"
+            )
             self.resumed += before is not None and before != self._last_batch(name)
 
     def _last_batch(self, name: str) -> tuple[int, int] | None:
-        last = next(self.lake.journal(self.lake.catalog.table(name)).live(), None)
+        last = next(self.lake.commit_log(self.lake.catalog.table(name)).by_stream(), None)
         return last and (last.generation, last.batch)
 
     def _aborting(self, name: str, point: str) -> Callable[[str], None]:
@@ -169,13 +214,13 @@ class Stage:
 
         return reached
 
-    def sent(self, record: str) -> dict[int, int]:
-        """How many messages of each partition a record that reads one topic was fed."""
-        (offsets,) = self._offsets[record].values()
+    def sent(self, ingest_table: str) -> dict[int, int]:
+        """How many messages of each partition an ingest table that reads one topic was fed."""
+        (offsets,) = self._offsets[ingest_table].values()
         return dict(offsets)
 
     def rows(self, table: str, side: str = "") -> DataFrame:
-        """The rows of a table or, with side='quarantine', those put aside."""
+        """The rows of a table or, with side='quarantine', those quarantined."""
         return self.lake.read(self.lake.catalog.table(table), side=side)  # type: ignore[arg-type]
 
     def frontier(self, table: str) -> datetime | None:
@@ -189,12 +234,19 @@ class Stage:
         return late_merge.update(self.lake, self.lake.catalog.table(table))
 
 
-def assert_live_equals_bounded(stage: Stage, table: str, span: Range | None = None) -> Certificate:
-    """The proof over `span`, by default all that is closed; fails with the rows that differ, or if none was compared."""
+def assert_stream_equals_batch(stage: Stage, table: str, span: Range | None = None) -> Certificate:
+    """The reconciliation over `span`, by default all that is closed.
+
+    Fails with the rows that differ, or if none was compared.
+    """
     certificate = reconciliation.reconcile(stage.lake, stage.lake.catalog.table(table), span)
     shown = "\n".join(certificate.examples)
-    assert certificate.verdict == "EQUAL", f"{table} {certificate.verdict}: {certificate.detail}\n{shown}"
-    assert certificate.rows_recomputed > 0, f"{table}: no row was compared; feed more rows, or advance event time"
+    assert certificate.verdict == "EQUAL", (
+        f"{table} {certificate.verdict}: {certificate.detail}\n{shown}"
+    )
+    assert certificate.rows_recomputed > 0, (
+        f"{table}: no row was compared; feed more rows, or advance event time"
+    )
     return certificate
 
 

@@ -14,14 +14,17 @@ class Head:
 
 
 def watermark(
-    before: datetime, heads: Mapping[str, Head], delay: timedelta, idle_timeout: Mapping[str, timedelta]
+    before: datetime,
+    heads: Mapping[str, Head],
+    delay: timedelta,
+    idle_timeout: Mapping[str, timedelta],
 ) -> datetime:
     """The watermark that follows from the batches before: the least head of the partitions not idle, less `delay`.
 
-    The least over all topics of a record, and not the greatest, so that a partition or a topic read more slowly than the
-    others does not make its rows late. Idle is a partition that had no record for its `idle_timeout` while another had:
-    measured against each other and not against a clock, so that a stopped job, or a topic with few records, silences
-    nobody. It never moves back.
+    The least over all topics of a record, and not the greatest, so that a partition or a topic read
+    more slowly than the others does not make its rows late. Idle is a partition that had no record
+    for its `idle_timeout` while another had: measured against each other and not against a clock,
+    so that a stopped job, or a topic with few records, silences nobody. It never moves back.
     """
     if not heads:
         return before
@@ -30,7 +33,9 @@ def watermark(
     return max(before, min(awake) - delay)
 
 
-def advanced(heads: Mapping[str, Head], latest: Mapping[str, datetime], now: datetime) -> dict[str, Head]:
+def advanced(
+    heads: Mapping[str, Head], latest: Mapping[str, datetime], now: datetime
+) -> dict[str, Head]:
     """`heads` after a batch at `now` in which partition p had rows up to `latest[p]`."""
     moved = {
         p: Head(max(event_time, heads[p].event_time) if p in heads else event_time, now)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming_jobs.topic_commands import app  # these here are the rest of them
+from lakehouse.cli.console import group
+from streaming_jobs import topic_commands
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,13 +16,20 @@ if TYPE_CHECKING:
     from lakehouse.settings import Settings
     from streaming_jobs.progress import JobStatus
 
+stream = group("Streaming jobs: start, stop, watch and supervise them.")
+app = group(groups={"stream": stream, "topic": topic_commands.group})
+
 _PIPELINES = Annotated[list[str] | None, typer.Argument(help="Pipelines; all if none is named")]
-_WAIT = Annotated[float | None, typer.Option(help="Seconds until it must run; by default LAKEHOUSE_START_WITHIN")]
+_WAIT = Annotated[
+    float | None, typer.Option(help="Seconds until it must run; by default LAKEHOUSE_START_WITHIN")
+]
 _DRAIN = Annotated[float, typer.Option(help="Seconds to drain")]
-_NOW = Annotated[bool, typer.Option("--now", help="Kill instead of drain: it resumes where it was all the same")]
+_NOW = Annotated[
+    bool, typer.Option("--now", help="Kill instead of drain: it resumes where it was all the same")
+]
 
 
-@app.command()
+@stream.command()
 def start(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
     """Start streaming jobs, each a process of its own that goes on when this command ends.
 
@@ -39,7 +47,7 @@ def start(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
         _tell_started(console, settings, status)
 
 
-@app.command()
+@stream.command()
 def stop(pipelines: _PIPELINES = None, timeout: _DRAIN = 60, now: _NOW = False) -> None:
     """Drain and stop streaming jobs; what they had read goes through every table first."""
     from rich.console import Console
@@ -53,9 +61,11 @@ def stop(pipelines: _PIPELINES = None, timeout: _DRAIN = 60, now: _NOW = False) 
         console.print(f"{pipeline}: {status.state if status else 'never ran'}")
 
 
-@app.command()
-def restart(pipelines: _PIPELINES = None, wait: _WAIT = None, timeout: _DRAIN = 60, now: _NOW = False) -> None:
-    """Stop and start streaming jobs; parked queries are tried again."""
+@stream.command()
+def restart(
+    pipelines: _PIPELINES = None, wait: _WAIT = None, timeout: _DRAIN = 60, now: _NOW = False
+) -> None:
+    """Stop and start streaming jobs; paused queries are tried again."""
     from rich.console import Console
 
     from streaming_jobs import supervisor
@@ -64,14 +74,18 @@ def restart(pipelines: _PIPELINES = None, wait: _WAIT = None, timeout: _DRAIN = 
     for pipeline in named:
         _remark(settings, pipeline)
         with Console(stderr=True).status(f"restarting {pipeline}"):
-            status = supervisor.restart(settings, pipeline, timeout=timeout, now=now, wait=wait, by=_by("restart"))
+            status = supervisor.restart(
+                settings, pipeline, timeout=timeout, now=now, wait=wait, by=_by("restart")
+            )
         _tell_started(console, settings, status)
 
 
-@app.command()
+@stream.command()
 def status(
     pipelines: _PIPELINES = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per job and line")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object per job and line")
+    ] = False,
 ) -> None:
     """Show the state of streaming jobs and of each of their queries."""
     from rich.text import Text
@@ -83,11 +97,23 @@ def status(
     if as_json:
         for name, each in found:
             due = scheduled.next_run(settings, name)
-            knob = {"freshness": str(settings.freshness_of(name)), "next_run": due and due.isoformat()}
-            print(json.dumps((asdict(each) if each else {"pipeline": name, "state": "never ran"}) | knob))
+            knob = {
+                "freshness": str(settings.freshness_of(name)),
+                "next_run": due and due.isoformat(),
+            }
+            print(
+                json.dumps(
+                    (asdict(each) if each else {"pipeline": name, "state": "never ran"}) | knob
+                )
+            )
         return
     console.print(views.queries_table(found))
-    console.print(Text("counted since each job was started; `lakehouse tables` counts all there ever was", style="dim"))
+    console.print(
+        Text(
+            "counted since each job was started; `lakehouse table list` counts all there ever was",
+            style="dim",
+        )
+    )
     for name, each in found:
         if told := views.freshness(settings, name):
             console.print(Text(told), soft_wrap=True)
@@ -97,10 +123,12 @@ def status(
             console.print(Text(f"{name}: {told}", style="red"), soft_wrap=True)
 
 
-@app.command()
+@stream.command()
 def top(
     pipelines: _PIPELINES = None,
-    seconds: Annotated[float | None, typer.Option(help="End after that long; else with Ctrl-C")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="End after that long; else with Ctrl-C")
+    ] = None,
 ) -> None:
     """Watch streaming jobs: state, restarts and why, memory, rate, lag by partition of a topic, every second."""
     import time
@@ -120,10 +148,12 @@ def top(
         pass
 
 
-@app.command()
+@stream.command()
 def supervise(
     pipelines: _PIPELINES = None,
-    every: Annotated[float, typer.Option(help="Seconds between two looks; at once when a process ends", min=0.1)] = 2,
+    every: Annotated[
+        float, typer.Option(help="Seconds between two looks; at once when a process ends", min=0.1)
+    ] = 2,
 ) -> None:
     """Keep streaming jobs as they were asked to be, until Ctrl-C: what Dagster's sensor does, for those without it."""
     import signal
@@ -143,14 +173,20 @@ def supervise(
             new, troubles[pipeline] = trouble != troubles.get(pipeline, ""), trouble
             if decision.action != "nothing" or (trouble and new):
                 console.print(
-                    f"{progress.now()} {pipeline}: {decision.action}, {decision.why}", soft_wrap=True, markup=False
+                    f"{progress.now()} {pipeline}: {decision.action}, {decision.why}",
+                    soft_wrap=True,
+                    markup=False,
                 )
-        for failure in notifications.tell(settings, [n for pipeline in named for n in notices.of_job(settings, pipeline)]):
+        for failure in notifications.tell(
+            settings, [n for pipeline in named for n in notices.of_job(settings, pipeline)]
+        ):
             console.print(f"{progress.now()} {failure}", soft_wrap=True, markup=False)
 
 
-@app.command()
-def logs(pipeline: str, lines: Annotated[int, typer.Option(help="How many of the last lines")] = 40) -> None:
+@stream.command()
+def logs(
+    pipeline: str, lines: Annotated[int, typer.Option(help="How many of the last lines")] = 40
+) -> None:
     """Print the end of a streaming job's log."""
     from streaming_jobs import supervisor
 
@@ -161,10 +197,12 @@ def logs(pipeline: str, lines: Annotated[int, typer.Option(help="How many of the
 @app.command()
 def metrics(
     once: Annotated[bool, typer.Option("--once", help="Print them and end")] = False,
-    host: Annotated[str | None, typer.Option(help="Where to listen; nobody is asked who they are")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Where to listen; nobody is asked who they are")
+    ] = None,
     port: Annotated[int | None, typer.Option(help="0 for any that is free")] = None,
 ) -> None:
-    """Serve metrics of jobs, tables, proofs and results to Prometheus, until Ctrl-C."""
+    """Serve metrics of jobs, tables, reconciliations and results to Prometheus, until Ctrl-C."""
     from prometheus_client.openmetrics.exposition import generate_latest
 
     from lakehouse.declare import catalog
@@ -189,11 +227,16 @@ def metrics(
 
 @app.command()
 def lineage(
-    to: Annotated[str, typer.Option(help="A URL, or a file; else what OpenLineage's own configuration names")] = "",
+    to: Annotated[
+        str, typer.Option(help="A URL, or a file; else what OpenLineage's own configuration names")
+    ] = "",
     once: Annotated[bool, typer.Option("--once", help="Send what is due and end")] = False,
     every: Annotated[float, typer.Option(help="Seconds between two looks", min=0.1)] = 10,
 ) -> None:
-    """Send OpenLineage events of live and bounded runs, until Ctrl-C; what cannot be sent is sent later."""
+    """Send OpenLineage events of live and batch runs, until Ctrl-C.
+
+    What cannot be sent is sent later.
+    """
     import time
 
     from lakehouse.declare import catalog
@@ -221,7 +264,10 @@ def _tell_started(console: "Console", settings: "Settings", status: "JobStatus")
     from streaming_jobs import scheduled, supervisor
 
     name = status.pipeline
-    console.print(f"{name}: {status.state}, pid {status.pid}, log {supervisor.log_path(settings, name)}", soft_wrap=True)
+    console.print(
+        f"{name}: {status.state}, pid {status.pid}, log {supervisor.log_path(settings, name)}",
+        soft_wrap=True,
+    )
     if status.ui and status.alive:
         console.print(f"{name}: Spark's pages {status.ui}", soft_wrap=True)
     if settings.freshness_of(name).cron:
@@ -237,7 +283,9 @@ def _remark(settings: "Settings", pipeline: str) -> None:
     from lakehouse.storage import begun_with
 
     known = catalog.load(settings)
-    for told in begun_with.remarks(settings.for_pipeline(pipeline), known, known.of_pipeline(pipeline)):
+    for told in begun_with.remarks(
+        settings.for_pipeline(pipeline), known, known.of_pipeline(pipeline)
+    ):
         print_note(f"warning: {told}")
 
 

@@ -30,7 +30,8 @@ What = Literal["started", "restarted", "stopping", "killed", "broken"]
 class Desired:
     """What a job is to be, from when on (ISO 8601 UTC), and who said so.
 
-    To say it again makes it new: what happened before `since` no longer counts, neither restarts nor parked queries.
+    To say it again makes it new: what happened before `since` no longer counts, neither restarts
+    nor paused queries.
     """
 
     state: Literal["running", "stopped"]
@@ -40,7 +41,10 @@ class Desired:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing done to a job's process; `pid` and its start time are those of the process started, or ended."""
+    """One thing done to a job's process.
+
+    `pid` and its start time are those of the process started, or ended.
+    """
 
     at: str
     what: What
@@ -56,7 +60,9 @@ class Event:
         return datetime.fromisoformat(self.at)
 
 
-def wish(settings: Settings, pipeline: str, state: Literal["running", "stopped"], by: str = "") -> Desired:
+def wish(
+    settings: Settings, pipeline: str, state: Literal["running", "stopped"], by: str = ""
+) -> Desired:
     """Records what the job is to be from now on, by default in the name of the user of this process."""
     desired = Desired(state, progress.now(), by or psutil.Process().username())
     replace_file(_path(settings, pipeline), asdict(desired))
@@ -65,19 +71,22 @@ def wish(settings: Settings, pipeline: str, state: Literal["running", "stopped"]
 
 def read(settings: Settings, pipeline: str) -> Desired | None:
     """What was last asked for; None if nobody has asked."""
-    meaning = f"what is wanted is not known: `lakehouse start {pipeline}` or `lakehouse stop {pipeline}` says it again"
+    meaning = f"what is wanted is not known: `lakehouse stream start {pipeline}` or `lakehouse stream stop {pipeline}` says it again"
     return read_value(_path(settings, pipeline), _desired, meaning)
 
 
 def lost(settings: Settings, pipeline: str) -> str:
-    """Why it is not known what is wanted, if it was asked for; empty if it is known, or nobody has asked."""
+    """Why it is not known what is wanted, if it was asked for.
+
+    Empty if it is known, or nobody has asked.
+    """
     path = _path(settings, pipeline)
     if path.exists() or not ((aside := moved_aside(path)) or history(settings, pipeline)):
         return ""
     what = f"file={aside[-1]}: unreadable" if aside else f"file={path}: gone"
     return (
-        f"{what}, and it says what is wanted of the job, so nothing is started or ended; `lakehouse start {pipeline}` or "
-        f"`lakehouse stop {pipeline}` says it again"
+        f"{what}, and it says what is wanted of the job, so nothing is started or ended; `lakehouse stream start {pipeline}` or "
+        f"`lakehouse stream stop {pipeline}` says it again"
     )
 
 
@@ -112,7 +121,9 @@ def _events(given: object) -> tuple[Event, ...]:
 def note(settings: Settings, pipeline: str, event: Event) -> None:
     """Adds to the history; only for who is `acting`."""
     kept = (*history(settings, pipeline), event)[-_KEPT:]
-    replace_file(progress.job_folder(settings, pipeline) / "history.json", [asdict(e) for e in kept])
+    replace_file(
+        progress.job_folder(settings, pipeline) / "history.json", [asdict(e) for e in kept]
+    )
 
 
 class Busy(JobError):

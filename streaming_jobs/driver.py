@@ -1,8 +1,9 @@
 """A streaming job: `python -m streaming_jobs.driver PIPELINE [--available-now]`, which a scheduled pipeline need not be told.
 
-All tables of the pipeline as queries of one session. SIGTERM and SIGINT drain it: the topic is read no further, what
-was read goes through every table, then it ends with code 0. Killed in any other way it resumes where it was.
-Exit codes: 0 stopped or done; 1 a query failed; 2 refused (settings, declaration, a second process).
+All tables of the pipeline as queries of one session. SIGTERM and SIGINT drain it: the topic is read
+no further, what was read goes through every table, then it ends with code 0. Killed in any other
+way it resumes where it was. Exit codes: 0 stopped or done; 1 a query failed; 2 refused (settings,
+declaration, a second process).
 """
 
 import argparse
@@ -29,7 +30,7 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, JobError, LakehouseError
 from lakehouse.runtime import session
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage import begun_with, journal_repair, ledger
+from lakehouse.storage import begun_with, commit_log_repair, log_tables
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import early_results, queries
 from lakehouse.transform import quality
@@ -37,10 +38,10 @@ from streaming_jobs import desired, lease, origins, progress, supervisor
 from streaming_jobs.lease import Lease
 from streaming_jobs.places import here
 from streaming_jobs.progress import JobStatus, QueryStatus
-from streaming_jobs.queries import LiveQuery, cause
+from streaming_jobs.queries import SupervisedQuery, cause
 
 _HEARTBEAT = 1.0
-_FLUSH = 30.0  # between two copies of the journals into the ledger table, and two looks at the length of logs
+_FLUSH = 30.0  # between two copies of the commit logs into the log table, and two looks at the length of logs
 _DRAIN = 60.0
 _END_OF_JVM = 5.0
 
@@ -52,20 +53,33 @@ class Job:
         self.settings, self.pipeline, self.turn = settings, pipeline, turn
         self.stopping = threading.Event()
         me, now = psutil.Process(), progress.now()
-        self.parked = _parked(settings, pipeline)
+        self.paused = _paused(settings, pipeline)
         self.status = JobStatus(
-            pipeline, me.pid, me.create_time(), 0, 0.0, "starting", now, now,
-            queries=tuple(self.parked.values()), epoch=turn.epoch if turn else 0, freshness=str(settings.freshness_of(pipeline)),
-            place=here(), code=origins.origins(settings),
-        )  # fmt: skip
+            pipeline,
+            me.pid,
+            me.create_time(),
+            0,
+            0.0,
+            "starting",
+            now,
+            now,
+            queries=tuple(self.paused.values()),
+            epoch=turn.epoch if turn else 0,
+            freshness=str(settings.freshness_of(pipeline)),
+            place=here(),
+            code=origins.origins(settings),
+        )
         self.asked = desired.read(settings, pipeline)
         self.well_since: datetime | None = None  # since when it is at work
-        self.queries: dict[str, LiveQuery] = {}
+        self.queries: dict[str, SupervisedQuery] = {}
         self.previews: dict[str, StreamingQuery] = {}  # of early results: nothing depends on them
         self.flushed = time.monotonic()
 
     def say(self, **changes: object) -> None:
-        """Renews the status file. Raises JobError, leaving it alone, if another process has taken over."""
+        """Renews the status file.
+
+        Raises JobError, leaving it alone, if another process has taken over.
+        """
         if self.turn:
             self.turn.check()
         self.status = replace(self.status, place=here(), **changes)
@@ -78,12 +92,23 @@ class Job:
         _check_topics(self.settings, loaded.topics(tables))
         if any(t.expectations for t in tables):  # an import of seconds, while the JVM starts
             threading.Thread(target=quality.preload, daemon=True).start()
-        lake = Lake(session.create(self.settings, f"streaming job {self.pipeline}", ui=True), self.settings, loaded)
+        lake = Lake(
+            session.create(self.settings, f"streaming job {self.pipeline}", ui=True),
+            self.settings,
+            loaded,
+        )
         jvm = psutil.Process(lake.spark._jvm.java.lang.ProcessHandle.current().pid())
-        self.say(jvm=jvm.pid, jvm_started=jvm.create_time(), ui=lake.spark.sparkContext.uiWebUrl or "")
+        self.say(
+            jvm=jvm.pid, jvm_started=jvm.create_time(), ui=lake.spark.sparkContext.uiWebUrl or ""
+        )
         tables = self._prepared(lake)
         queries = [
-            LiveQuery(lake, t, partial(self._guard, available_now or lake.catalog.at_head(t)), self.parked.get(t.name))
+            SupervisedQuery(
+                lake,
+                t,
+                partial(self._guard, available_now or lake.catalog.at_head(t)),
+                self.paused.get(t.name),
+            )
             for t in tables
         ]
         if available_now:
@@ -91,7 +116,7 @@ class Job:
         else:
             for each in queries:
                 self.queries[each.table.name] = each
-                if not each.parked:
+                if not each.paused:
                     each.start()
             early = [t for t in tables if t.early_results and self.settings.early_results]
             self.previews = {f"{t.name}__early": early_results.start(lake, t) for t in early}
@@ -99,21 +124,24 @@ class Job:
         self.say(state="stopping")
         self._drain(lake, tables, available_now)
         self.say(queries=self._observed())
-        ledger.flush(self.settings, tables)
+        log_tables.flush(self.settings, tables)
         lake.spark.stop()
 
-    def _to_the_present(self, lake: Lake, queries: list[LiveQuery]) -> None:
+    def _to_the_present(self, lake: Lake, queries: list[SupervisedQuery]) -> None:
         """One query after the other: each finds its input complete and reads it in few, large micro-batches.
 
-        The topics twice: a window closes by what is recorded after its last row, so that what came in while the first
-        micro-batches ran closes what they read, now and not when the next run comes.
+        The topics twice: a window closes by what is recorded after its last row, so that what came
+        in while the first micro-batches ran closes what they read, now and not when the next run
+        comes.
         """
         records = [each for each in queries if lake.catalog.kind(each.table) == "ingest"]
         for each in (*records, *queries):
             if not self.stopping.is_set():
                 self.queries[each.table.name] = each
                 each.start(available_now=True)
-                self._await(lambda each=each: self.stopping.is_set() or not each.active, alone=False)
+                self._await(
+                    lambda each=each: self.stopping.is_set() or not each.active, alone=False
+                )
 
     def _prepared(self, lake: Lake) -> list[Table]:
         tables = lake.catalog.of_pipeline(self.pipeline)
@@ -123,7 +151,7 @@ class Job:
         streamed = [t for t in tables if lake.catalog.kind(t) != "reference"]
         queries.prepare(lake, streamed)
         for table in streamed:  # before a query looks where it was
-            if told := journal_repair.mend(self.settings, table):
+            if told := commit_log_repair.mend(self.settings, table):
                 print(told, file=sys.stderr, flush=True)
                 self.say(error=told)
         return streamed
@@ -131,31 +159,42 @@ class Job:
     def _guard(self, ends: bool, point: str) -> None:
         """Called at each commit point: a process that slept while another took over stops before it writes.
 
-        So does, once the job is told to stop, a query that `ends` then, since it would find no end of new input.
+        So does, once the job is told to stop, a query that `ends` then, since it would find no end
+        of new input.
         """
         if point == "begin" and self.turn:
             self.turn.check()
         if point == "begin" and ends and self.stopping.is_set():
-            raise JobError("told to stop: this micro-batch has written nothing, and is the first of the next process")
+            raise JobError(
+                "told to stop: this micro-batch has written nothing, and is the first of the next process"
+            )
 
     def _await(self, done: Callable[[], bool], alone: bool = True) -> None:
-        """Tends the queries and says how they do until `done`; not `alone`, the first that fails ends the process."""
+        """Tends the queries and says how they do until `done`.
+
+        Not `alone`, the first that fails ends the process.
+        """
         while True:
             ended = done()
             self._check_previews()
             for name, query in self.queries.items():
                 if alone and not self.stopping.is_set():
                     query.tend()
-                elif (error := query.failure()) and not self.stopping.is_set():  # else it ended by its guard
+                elif (
+                    error := query.failure()
+                ) and not self.stopping.is_set():  # else it ended by its guard
                     raise JobError(f"table={name}: its query failed; {error}")
-            state = "degraded" if any(q.parked for q in self.queries.values()) else "running"
-            memory = {"python_bytes": progress.memory(self.status.pid), "jvm_bytes": progress.memory(self.status.jvm)}
+            state = "degraded" if any(q.paused for q in self.queries.values()) else "running"
+            memory = {
+                "python_bytes": progress.memory(self.status.pid),
+                "jvm_bytes": progress.memory(self.status.jvm),
+            }
             self.say(state=state, queries=self._observed(), well=self._well(), **memory)
             if ended:
                 return
             self._obey()
             if time.monotonic() - self.flushed > _FLUSH:
-                ledger.flush(self.settings, [q.table for q in self.queries.values()])
+                log_tables.flush(self.settings, [q.table for q in self.queries.values()])
                 supervisor.shorten_log(self.settings, self.pipeline)
                 self.flushed = time.monotonic()
             self.stopping.wait(_HEARTBEAT)
@@ -165,7 +204,11 @@ class Job:
         now = datetime.now(UTC)
         self.well_since = self.well_since or now
         failed = (query.failures[-1].at for query in self.queries.values() if query.failures)
-        busy = (datetime.fromisoformat(q.status.busy_since) for q in self.queries.values() if q.status.busy_since)
+        busy = (
+            datetime.fromisoformat(q.status.busy_since)
+            for q in self.queries.values()
+            if q.status.busy_since
+        )
         return max((min(busy, default=now) - max([self.well_since, *failed])).total_seconds(), 0.0)
 
     def _obey(self) -> None:
@@ -187,9 +230,12 @@ class Job:
         self.say(error=told)
 
     def _drain(self, lake: Lake, tables: list[Table], available_now: bool) -> None:
-        """Ends the queries in order: between two micro-batches; what another query of this job fed, when all is read.
+        """Ends the queries in order: between two micro-batches.
 
-        A head of the pipeline ends when it has nothing to do, or by its guard when it begins the next micro-batch.
+        What another query of this job fed, when all is read.
+
+        A head of the pipeline ends when it has nothing to do, or by its guard when it begins the
+        next micro-batch.
         """
         for preview in self.previews.values():
             preview.stop()
@@ -202,7 +248,11 @@ class Job:
                 if query.isActive and time.monotonic() < deadline:
                     query.processAllAvailable()
             else:
-                while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+                while (
+                    query.isActive
+                    and query.status["isTriggerActive"]
+                    and time.monotonic() < deadline
+                ):
                     time.sleep(0.02)
             if query.isActive and time.monotonic() >= deadline:
                 cut.append(each.table.name)
@@ -221,14 +271,18 @@ class Job:
         return tuple(query.observe() for query in self.queries.values())
 
 
-def _parked(settings: Settings, pipeline: str) -> dict[str, QueryStatus]:
-    """The queries that the process before parked, by table, unless the job was asked for anew since."""
+def _paused(settings: Settings, pipeline: str) -> dict[str, QueryStatus]:
+    """The queries that the process before paused, by table, unless the job was asked for again since."""
     before, wanted = progress.read(settings, pipeline), desired.read(settings, pipeline)
     if before is None or wanted is None:
         return {}
-    kept = (q for q in before.queries if q.state == "parked" and q.since >= wanted.since)
-    return {q.table: QueryStatus(q.table, False, q.batch, state="parked", since=q.since, error=q.error, offsets=q.offsets)
-            for q in kept}  # fmt: skip
+    kept = (q for q in before.queries if q.state == "paused" and q.since >= wanted.since)
+    return {
+        q.table: QueryStatus(
+            q.table, False, q.batch, state="paused", since=q.since, error=q.error, offsets=q.offsets
+        )
+        for q in kept
+    }
 
 
 def _check_topics(settings: Settings, topics: list[str]) -> None:
@@ -254,7 +308,9 @@ def _check_topics(settings: Settings, topics: list[str]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="streaming_jobs.driver", description="Runs the streaming job of a pipeline.")
+    parser = argparse.ArgumentParser(
+        prog="streaming_jobs.driver", description="Runs the streaming job of a pipeline."
+    )
     parser.add_argument("pipeline")
     parser.add_argument("--available-now", action="store_true", help="up to the present, then end")
     given = parser.parse_args(arguments)
@@ -288,7 +344,10 @@ def _failed(job: Job | None, err: Exception) -> int:
     err = lost or err  # whatever failed, failed because of that
     told, expected = str(err), isinstance(err, LakehouseError)
     if job and not lost and job.status.jvm and _jvm_ended(job.status, err):
-        told, expected = f"jvm={job.status.jvm}: Spark's JVM ended, killed or out of memory; {cause(told)}", True
+        told, expected = (
+            f"jvm={job.status.jvm}: Spark's JVM ended, killed or out of memory; {cause(told)}",
+            True,
+        )
     print(f"error: {told}" if expected else traceback.format_exc(), file=sys.stderr, flush=True)
     if job is None or lost:
         return 2 if expected else 1
@@ -300,13 +359,16 @@ def _failed(job: Job | None, err: Exception) -> int:
 def _jvm_ended(status: JobStatus, err: Exception) -> bool:
     """Whether the JVM is gone; one that answers no more is given the moments that its end takes."""
     with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
-        if isinstance(err, ConnectionError | Py4JNetworkError) and progress.is_alive(status.jvm, status.jvm_started):
+        if isinstance(err, ConnectionError | Py4JNetworkError) and progress.is_alive(
+            status.jvm, status.jvm_started
+        ):
             psutil.Process(status.jvm).wait(_END_OF_JVM)
     return not progress.is_alive(status.jvm, status.jvm_started)
 
 
 if __name__ == "__main__":
-    if not sys.flags.safe_path:  # started by hand: as for the script `lakehouse`, the current folder is no place of modules
+    # started by hand: as for the script `lakehouse`, the current folder is no place of modules
+    if not sys.flags.safe_path:
         del sys.path[0]
     code = main()
     sys.stdout.flush()

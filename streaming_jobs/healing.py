@@ -1,6 +1,7 @@
 """What to do about a streaming job: pure functions of what is wanted, what is seen, what was done, and the time.
 
-`decide` is asked about the process, by whoever supervises it; `after_failure` about one query, inside the process.
+`decide` is asked about the process, by whoever supervises it; `after_failure` about one query,
+inside the process.
 """
 
 import re
@@ -20,14 +21,16 @@ from streaming_jobs.progress import AT_WORK, State
 WANTED = "it is to run"  # why a process is started that did not go down
 _FIRST, _LONGEST = timedelta(seconds=2), timedelta(minutes=5)  # of the waits between two restarts
 _CALM = timedelta(minutes=10)  # a query's failures are forgotten after it
-# What passes by itself, for a restart would meet it again: the broker away, no room on the disk. Spelt out, since a JVM
-# that died is a "connection refused", too.
+# What passes by itself, for a restart would meet it again: the broker away, no room on the disk.
+# Spelt out, since a JVM that died is a "connection refused", too.
 _TRANSIENT = re.compile(
     r"must answer within|none is running|kafka[.\w]*\.(Timeout|Disconnect|BrokerNotAvailable|LeaderNotAvailable)Exception"
     r"|Timed out waiting for a node assignment|No resolvable bootstrap|No space left on device|Disk quota exceeded",
     re.IGNORECASE,
 )
-_OF_THE_PROCESS = re.compile(r"OutOfMemoryError|stopped SparkContext|SparkContext was shut down", re.IGNORECASE)
+_OF_THE_PROCESS = re.compile(
+    r"OutOfMemoryError|stopped SparkContext|SparkContext was shut down", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,32 +43,41 @@ class Bounds:
     stop: timedelta = timedelta(minutes=2)  # until it has drained
     restarts: int = 5  # more than that ...
     within: timedelta = timedelta(hours=1)  # ... in that time is a crash loop
-    healthy: timedelta = timedelta(minutes=2)  # well for so long, and the restarts before no longer count
+    # well for so long, and the restarts before no longer count
+    healthy: timedelta = timedelta(minutes=2)
 
     @classmethod
     def of(cls, settings: Settings) -> "Bounds":
         return cls(
-            start=duration(settings.start_within), heartbeat=duration(settings.heartbeat_within),
-            batch=duration(settings.batch_within), restarts=settings.restarts, within=duration(settings.restarts_within),
+            start=duration(settings.start_within),
+            heartbeat=duration(settings.heartbeat_within),
+            batch=duration(settings.batch_within),
+            restarts=settings.restarts,
+            within=duration(settings.restarts_within),
             healthy=duration(settings.healthy_after),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A job's process as it is seen. Without a process `alive` is False and `state` what it said, or was, last."""
+    """A job's process as it is seen.
+
+    Without a process `alive` is False and `state` what it said, or was, last.
+    """
 
     pipeline: str
     state: State | None = None  # None: it never ran
     alive: bool = False
     started: datetime | None = None
     heartbeat: datetime | None = None
-    busy: tuple[str, datetime] | None = None  # the table whose micro-batch runs longest, and since when
+    # the table whose micro-batch runs longest, and since when
+    busy: tuple[str, datetime] | None = None
     error: str = ""
     room: bool = True  # on the disk, for a process to start
     scheduled: bool = False  # a run of a schedule: that it has ended is right
     well: timedelta = timedelta(0)  # how long the process ran without a failure
-    elsewhere: str = ""  # the place of a process that can only be waited for; empty of one that is here
+    # the place of a process that can only be waited for; empty of one that is here
+    elsewhere: str = ""
     lease: timedelta = timedelta(0)  # for so long a process elsewhere may still write
 
 
@@ -74,7 +86,10 @@ Action = Literal["nothing", "start", "replace", "stop", "kill", "break"]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do now, and why. `replace` is kill, then start; `counted` of a restart, towards the breaker."""
+    """What to do now, and why. `replace` is kill, then start.
+
+    `counted` of a restart, towards the breaker.
+    """
 
     action: Action
     why: str
@@ -84,13 +99,18 @@ class Decision:
 
 
 def decide(
-    desired: Desired | None, seen: Observed, history: Sequence[Event], now: datetime, bounds: Bounds,
+    desired: Desired | None,
+    seen: Observed,
+    history: Sequence[Event],
+    now: datetime,
+    bounds: Bounds,
     freshness: Freshness = CONTINUOUS,
 ) -> Decision:
     """What to do about the process of a job.
 
-    A scheduled one is started by its schedule alone: a run that failed is tried again at the next tick. A second count of
-    failures beside would only choose another moment than the one asked for, and nothing is lost until then.
+    A scheduled one is started by its schedule alone: a run that failed is tried again at the next
+    tick. A second count of failures beside would only choose another moment than the one asked for,
+    and nothing is lost until then.
     """
     if desired is None:
         return Decision("nothing", "nobody has asked for it")
@@ -108,7 +128,9 @@ def decide(
     if history and history[-1].what == "broken" and history[-1].moment >= since:
         return Decision("nothing", history[-1].why)
     if not seen.room and not seen.alive:
-        return Decision("nothing", "it is to run, but the disk is full; it is started when there is room")
+        return Decision(
+            "nothing", "it is to run, but the disk is full; it is started when there is room"
+        )
     counted = not is_transient(seen.error) or seen.alive
     if counted and sum(e.counted for e in done) >= bounds.restarts:
         return Decision("break", _broken(seen, fault, bounds))
@@ -124,7 +146,9 @@ def unhealthy(done: Sequence[Event], well: timedelta, healthy: timedelta) -> lis
     """
     if well >= healthy:
         return []
-    first = max((n for n, event in enumerate(done) if event.well >= healthy.total_seconds()), default=0)
+    first = max(
+        (n for n, event in enumerate(done) if event.well >= healthy.total_seconds()), default=0
+    )
     return list(done[first:])
 
 
@@ -137,7 +161,9 @@ def _elsewhere(desired: Desired, seen: Observed) -> Decision:
     return Decision("nothing", f"it is {seen.state} elsewhere ({seen.elsewhere}){asked}")
 
 
-def _end(seen: Observed, since: datetime, history: Sequence[Event], now: datetime, bounds: Bounds) -> Decision:
+def _end(
+    seen: Observed, since: datetime, history: Sequence[Event], now: datetime, bounds: Bounds
+) -> Decision:
     if not seen.alive:
         return Decision("nothing", "it is stopped")
     if now - since > bounds.stop:
@@ -148,7 +174,11 @@ def _end(seen: Observed, since: datetime, history: Sequence[Event], now: datetim
 
 
 def _idle(seen: Observed, due: datetime) -> Decision:
-    ended = "" if seen.state in (None, "stopped") else f"; the last one ended as {seen.state}, {seen.error or 'without a word'}"
+    ended = (
+        ""
+        if seen.state in (None, "stopped")
+        else f"; the last one ended as {seen.state}, {seen.error or 'without a word'}"
+    )
     return Decision("nothing", f"the next run of its schedule is due at {text(due)}{ended}")
 
 
@@ -160,18 +190,29 @@ def _fault(seen: Observed, since: datetime, now: datetime, bounds: Bounds) -> st
     if seen.state == "stopping" and now - max(heartbeat, since) > bounds.stop:
         return f"it did not end within {_shown(bounds.stop)}"
     if seen.state in AT_WORK and now - heartbeat > bounds.heartbeat:
-        return f"no sign of life for {_shown(now - heartbeat)}, more than {_shown(bounds.heartbeat)}"
+        return (
+            f"no sign of life for {_shown(now - heartbeat)}, more than {_shown(bounds.heartbeat)}"
+        )
     if seen.state in AT_WORK and seen.busy and now - seen.busy[1] > bounds.batch:
         return f"a micro-batch of {seen.busy[0]} has run for {_shown(now - seen.busy[1])}, more than {_shown(bounds.batch)}"
     return ""
 
 
-def _start(seen: Observed, since: datetime, done: list[Event], now: datetime, counted: bool) -> Decision:
+def _start(
+    seen: Observed, since: datetime, done: list[Event], now: datetime, counted: bool
+) -> Decision:
     """The first restart comes at once, later ones after ever longer waits: from its end on, or from the last attempt."""
-    known = [moment for moment in (seen.started, seen.heartbeat, done[-1].moment if done else None) if moment]
+    known = [
+        moment
+        for moment in (seen.started, seen.heartbeat, done[-1].moment if done else None)
+        if moment
+    ]
     if not known or max(known) < since or (seen.scheduled and seen.state == "stopped"):
-        return Decision("start", WANTED)  # it did not go down: it has not been up since that was said, or has done its run
-    ended = {"dead": "its process died", "failed": "it failed"}.get(str(seen.state), "it ended, though it is to run")
+        # it did not go down: it has not been up since that was said, or has done its run
+        return Decision("start", WANTED)
+    ended = {"dead": "its process died", "failed": "it failed"}.get(
+        str(seen.state), "it ended, though it is to run"
+    )
     why = f"{ended}: {seen.error}" if seen.error else ended
     past = [moment for moment in known if moment <= now]  # the clock of another host may be ahead
     due = max(past) + backoff(seen.pipeline, len(done)) if past else now
@@ -181,9 +222,12 @@ def _start(seen: Observed, since: datetime, done: list[Event], now: datetime, co
 
 
 def backoff(pipeline: str, attempt: int) -> timedelta:
-    """The wait before a restart: none before the first, then 2 s, 4 s, ... 5 minutes, each less up to a half by chance.
+    """The wait before a restart: none before the first, then 2 s, 4 s, ...
 
-    The chance is that of name and number, so that jobs which fail together do not come back together.
+    5 minutes, each less up to a half by chance.
+
+    The chance is that of name and number, so that jobs which fail together do not come back
+    together.
     """
     if attempt == 0:
         return timedelta(0)
@@ -195,7 +239,8 @@ def _broken(seen: Observed, fault: str, bounds: Bounds) -> str:
     last = fault or seen.error or "its process died without a word"
     return (
         f"pipeline={seen.pipeline!r}: given up, for {bounds.restarts} restarts within {_shown(bounds.within)} did not help; "
-        f"the last end: {last}. See `lakehouse logs {seen.pipeline}`, remove the cause, then `lakehouse start {seen.pipeline}`"
+        f"the last end: {last}. See `lakehouse stream logs {seen.pipeline}`, remove the cause, then "
+        f"`lakehouse stream start {seen.pipeline}`"
     )
 
 
@@ -216,7 +261,8 @@ class Failure:
 def after_failure(failures: Sequence[Failure], most: int) -> Literal["restart", "park", "end"]:
     """What becomes of a query that failed, the last time just now: it is restarted alone at most `most` times.
 
-    Then it is parked if it fails in one and the same micro-batch, for that is the batch's fault, not the process's.
+    Then it is paused if it fails in one and the same micro-batch, for that is the batch's fault,
+    not the process's.
     """
     last = failures[-1]
     if _OF_THE_PROCESS.search(last.error):

@@ -1,4 +1,6 @@
-"""Who holds the right to run a pipeline, and how long another must wait for it. `streaming_jobs.lease` takes and renews it.
+"""Who holds the right to run a pipeline, and how long another must wait for it.
+
+`streaming_jobs.lease` takes and renews it.
 
 <root>/_jobs/<pipeline>/epoch.json  the holder (Holder)
 <root>/_jobs/<pipeline>/lease       written every second by the holder, as long as it lives: its time is when that was last
@@ -20,7 +22,10 @@ Kind = TypeVar("Kind")
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Whose turn it is; the process is its pid and its start time (seconds since 1970), `job` the name it runs under."""
+    """Whose turn it is.
+
+    The process is its pid and its start time (seconds since 1970), `job` the name it runs under.
+    """
 
     epoch: int
     pid: int
@@ -31,7 +36,9 @@ class Holder:
     ended: bool = False  # it has said that it writes no more
 
     def __str__(self) -> str:
-        return f"pid={self.pid} since {self.since}" + ("" if self.place.is_here else f" ({self.place})")
+        return f"pid={self.pid} since {self.since}" + (
+            "" if self.place.is_here else f" ({self.place})"
+        )
 
     def is_process(self, pid: int, process_started: float, place: Place) -> bool:
         return (self.pid, self.process_started, self.place) == (pid, process_started, place)
@@ -55,7 +62,10 @@ def decoded(given: object) -> Holder:
 
 
 def made(kind: type[Kind], given: object, **types: type) -> Kind:
-    """A dataclass from the JSON of one; what only a later version has is left out. Raises TypeError or KeyError for another."""
+    """A dataclass from the JSON of one; what only a later version has is left out.
+
+    Raises TypeError or KeyError for another.
+    """
     names = {f.name for f in fields(kind)}
     known = {name: value for name, value in given.items() if name in names}
     if isinstance(known.get("place"), Mapping):
@@ -67,10 +77,12 @@ def made(kind: type[Kind], given: object, **types: type) -> Kind:
 
 
 def left(settings: Settings, job: str, said: Place) -> float:
-    """For how many seconds a process that runs elsewhere may still write to tables of the job; 0 if none does.
+    """For how many seconds a process that runs elsewhere may still write to tables of the job.
 
-    `said` is where the job's last process ran by its status, if a file `epoch.json` is gone. Whoever holds the lease here is
-    known by its pid, and counts for nothing.
+    0 if none does.
+
+    `said` is where the job's last process ran by its status, if a file `epoch.json` is gone.
+    Whoever holds the lease here is known by its pid, and counts for nothing.
     """
     within = duration(settings.heartbeat_within).total_seconds()
     paths = (path_of(settings, pipeline) for pipeline in settings.members(job))

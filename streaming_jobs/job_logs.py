@@ -49,10 +49,21 @@ def shorten_log(settings: Settings, pipeline: str, longest: int = _LOG_BYTES) ->
 
 def log_tail(settings: Settings, pipeline: str, lines: int = 15) -> str:
     log = log_path(settings, pipeline)
-    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else "(no log)"
+    return (
+        "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+        if log.exists()
+        else "(no log)"
+    )
 
 
 def last_error(settings: Settings, pipeline: str) -> str:
-    """Why a process ended that had not come to a status of its own: the last line of its log; empty if it says nothing."""
+    """Why a process ended that had not come to a status of its own: the last line of its log.
+
+    Empty if it says nothing.
+    """
     lines = [line for line in log_tail(settings, pipeline).splitlines() if line.strip()]
-    return lines[-1].removeprefix("error: ")[:2000] if lines and log_path(settings, pipeline).exists() else ""
+    return (
+        lines[-1].removeprefix("error: ")[:2000]
+        if lines and log_path(settings, pipeline).exists()
+        else ""
+    )

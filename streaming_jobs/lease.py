@@ -5,10 +5,11 @@ A process that runs several has the lease of each, so that none of them is run b
 <root>/_jobs/<pipeline>/lease       locked by the process that runs the pipeline, and touched by it every second
 <root>/_jobs/<pipeline>/epoch.json  the lease in force: its epoch, one more for each holder, and the holder
 
-The lock alone keeps two processes apart, on one machine with a file system that locks. The epoch is for where it does
-not: a process that wakes up after another took over finds an epoch that is not its own, before it writes, and ends.
-A holder that runs elsewhere (`streaming_jobs.places`) is waited for until its lease has expired: its process, or its JVM, may
-live on though its lock is gone.
+The lock alone keeps two processes apart, on one machine with a file system that locks. The epoch is
+for where it does not: a process that wakes up after another took over finds an epoch that is not
+its own, before it writes, and ends. A holder that runs elsewhere (`streaming_jobs.places`) is
+waited for until its lease has expired: its process, or its JVM, may live on though its lock is
+gone.
 """
 
 import os
@@ -81,7 +82,10 @@ class Lease:
 
 @contextmanager
 def held(settings: Settings, job: str) -> Iterator[Lease]:
-    """The right to run the pipelines of a job: held by one process, gone with it. Raises JobError naming who holds it."""
+    """The right to run the pipelines of a job: held by one process, gone with it.
+
+    Raises JobError naming who holds it.
+    """
     with ExitStack() as locks:
         taken: dict[Path, Holder] = {}
         for pipeline in settings.members(job):
@@ -94,8 +98,11 @@ def held(settings: Settings, job: str) -> Iterator[Lease]:
                 print(f"file={path.with_name('status.json')}: {told}", file=sys.stderr, flush=True)
             for name in dict.fromkeys((pipeline, job, (before and before.job) or job)):
                 _await_end_of_jvm(settings, name)
-            last = before.epoch if before else spoken.epoch if spoken else 0  # never one that a process that sleeps may have
-            mine = Holder(last + 1, os.getpid(), psutil.Process().create_time(), progress.now(), job, here())
+            # never one that a process that sleeps may have
+            last = before.epoch if before else spoken.epoch if spoken else 0
+            mine = Holder(
+                last + 1, os.getpid(), psutil.Process().create_time(), progress.now(), job, here()
+            )
             replace_file(path, asdict(mine))
             taken[path] = mine
         lease = Lease(job, taken)
@@ -107,11 +114,15 @@ def held(settings: Settings, job: str) -> Iterator[Lease]:
         finally:
             ended.set()
             renewal.join()
-        _release(lease)  # not after an error: its JVM may still write, and who is elsewhere cannot see it
+        # not after an error: its JVM may still write, and who is elsewhere cannot see it
+        _release(lease)
 
 
 def _keep(lease: Lease, ended: threading.Event) -> None:
-    """Renews the lease until the process ends or another has it. What fails is said once, and tried again."""
+    """Renews the lease until the process ends or another has it.
+
+    What fails is said once, and tried again.
+    """
     failed = ""
     while True:
         try:
@@ -152,14 +163,20 @@ def _locked(path: Path, pipeline: str) -> portalocker.Lock:
     except portalocker.exceptions.LockException as err:
         winner = holder(path)
         who = winner or "another process"
-        raise JobError(f"pipeline={pipeline!r}: {who} runs it; one process fills a table, so this one ends") from err
+        raise JobError(
+            f"pipeline={pipeline!r}: {who} runs it; one process fills a table, so this one ends"
+        ) from err
     return lock
 
 
 def others(settings: Settings, job: str) -> set[str]:
     """Jobs of other names whose process, still there, runs a pipeline of this one."""
     found = ((pipeline, holder(path_of(settings, pipeline))) for pipeline in settings.members(job))
-    return {h.job for pipeline, h in found if h and h.job not in ("", job) and _lives(settings, pipeline, h)}
+    return {
+        h.job
+        for pipeline, h in found
+        if h and h.job not in ("", job) and _lives(settings, pipeline, h)
+    }
 
 
 def _lives(settings: Settings, pipeline: str, holder: Holder) -> bool:
@@ -169,7 +186,10 @@ def _lives(settings: Settings, pipeline: str, holder: Holder) -> bool:
 
 
 def _await_end_of_jvm(settings: Settings, pipeline: str) -> None:
-    """A killed driver's JVM notices within moments; until then it may still be in the middle of a commit."""
+    """A killed driver's JVM notices within moments.
+
+    Until then it may still be in the middle of a commit.
+    """
     before = progress.read(settings, pipeline)
     if before is None or not before.jvm_alive:
         return

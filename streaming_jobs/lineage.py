@@ -1,8 +1,9 @@
-"""What was written, told as OpenLineage events: of live runs while they go on, of bounded runs once they are done.
+"""What was written, told as OpenLineage events: of streams while they go on, of batch runs once they are done.
 
-The teller is a process of its own that no job knows of: it reads status files and journals, without Spark. An event may be
-told twice, after a crash between sending and noting; runs have the same id then. A bounded run that failed wrote nothing
-and is not told. Run states and facets: OpenLineage's specification, version 2.
+The teller is a process of its own that no job knows of: it reads status files and commit logs,
+without Spark. An event may be told twice, after a crash between sending and noting; runs have the
+same id then. A batch run that failed wrote nothing and is not told. Run states and facets:
+OpenLineage's specification, version 2.
 """
 
 import json
@@ -14,7 +15,15 @@ from pathlib import Path
 from uuid import NAMESPACE_URL, uuid5
 
 from openlineage.client import OpenLineageClient, facet_v2
-from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState, set_producer
+from openlineage.client.event_v2 import (
+    InputDataset,
+    Job,
+    OutputDataset,
+    Run,
+    RunEvent,
+    RunState,
+    set_producer,
+)
 from openlineage.client.transport.file import FileConfig, FileTransport
 from openlineage.client.transport.http import HttpConfig, HttpTransport
 
@@ -25,19 +34,26 @@ from lakehouse.errors import BrokerError, SettingsError
 from lakehouse.ranges import EPOCH, parse_instant, text
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
+from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.files import read_value, replace_file
-from lakehouse.storage.journal import Journal
 from streaming_jobs import progress
 from streaming_jobs.progress import AT_WORK, JobStatus
 
 NAMESPACE = "lakehouse"
 PRODUCER = "urn:unified-lakehouse"
-_ENDED = {"stopped": RunState.COMPLETE, "failed": RunState.FAIL, "broken": RunState.FAIL, "dead": RunState.ABORT}
+_ENDED = {
+    "stopped": RunState.COMPLETE,
+    "failed": RunState.FAIL,
+    "broken": RunState.FAIL,
+    "dead": RunState.ABORT,
+}
 
 
 def client(to: str = "") -> OpenLineageClient:
-    """Sends to a URL or adds to a file, an event a line; by default to what OpenLineage's own configuration names.
+    """Sends to a URL or adds to a file, an event a line.
+
+    By default to what OpenLineage's own configuration names.
 
     Raises SettingsError if that names nothing.
     """
@@ -63,12 +79,17 @@ class Lineage:
         self._noted = settings.root / "_lineage.json"
 
     def tell(self) -> int:
-        """Sends the events that are due, and returns how many. Raises OSError for one that cannot be sent: it is due again."""
+        """Sends the events that are due, and returns how many.
+
+        Raises OSError for one that cannot be sent: it is due again.
+        """
         told = read_value(self._noted, _noted, "all is sent again, with the same ids") or {}
         sent = 0
         for table in self.catalog:
-            known = told.setdefault(table.name, {"bounded": "", "run": "", "ended": True, "live": ""})
-            events = [*self._bounded(table, known), *self._live(table, known)]
+            known = told.setdefault(
+                table.name, {"batch": "", "run": "", "ended": True, "stream": ""}
+            )
+            events = [*self._batch(table, known), *self._live(table, known)]
             for event in events:
                 self.to.emit(event)
             if events:
@@ -76,18 +97,33 @@ class Lineage:
             sent += len(events)
         return sent
 
-    def _bounded(self, table: Table, known: dict) -> Iterator[RunEvent]:
-        after = parse_instant(known["bounded"]) if known["bounded"] else EPOCH
-        journal = (c for c in Journal(self.settings, table) if c.role != "live" and c.version != NOTHING)
-        for commit in reversed(list(takewhile(lambda c: c.at > after, journal))):
+    def _batch(self, table: Table, known: dict) -> Iterator[RunEvent]:
+        after = parse_instant(known["batch"]) if known["batch"] else EPOCH
+        commit_log = (
+            c
+            for c in CommitLog(self.settings, table)
+            if c.role != "stream" and c.version != NOTHING
+        )
+        for commit in reversed(list(takewhile(lambda c: c.at > after, commit_log))):
             run = str(uuid5(NAMESPACE_URL, f"{table.name} {commit.role} {commit.at.isoformat()}"))
             facets: dict = {}
             if commit.start and commit.end:
-                facets["nominalTime"] = facet_v2.nominal_time_run.NominalTimeRunFacet(text(commit.start), text(commit.end))
+                facets["nominalTime"] = facet_v2.nominal_time_run.NominalTimeRunFacet(
+                    text(commit.start), text(commit.end)
+                )
             began = commit.at - timedelta(seconds=commit.seconds)
-            yield self._event(RunState.START, began, table, "bounded", run, facets, None)
-            yield self._event(RunState.COMPLETE, commit.at, table, "bounded", run, facets, commit, rows=commit.written)
-            known["bounded"] = commit.at.isoformat()
+            yield self._event(RunState.START, began, table, "batch", run, facets, None)
+            yield self._event(
+                RunState.COMPLETE,
+                commit.at,
+                table,
+                "batch",
+                run,
+                facets,
+                commit,
+                rows=commit.written,
+            )
+            known["batch"] = commit.at.isoformat()
 
     def _live(self, table: Table, known: dict) -> Iterator[RunEvent]:
         status = progress.read(self.settings, table.pipeline)
@@ -97,43 +133,82 @@ class Lineage:
         run = str(uuid5(NAMESPACE_URL, f"{table.name} {status.pid} {status.process_started}"))
         if known["run"] != run:
             if not known["ended"]:  # replaced between two looks, by a process that found it dead
-                yield self._event(RunState.ABORT, started, table, "live", known["run"], {}, None)
-            known |= {"run": run, "ended": False, "live": ""}
-            yield self._event(RunState.START, started, table, "live", run, {}, None)
+                yield self._event(RunState.ABORT, started, table, "stream", known["run"], {}, None)
+            known |= {"run": run, "ended": False, "stream": ""}
+            yield self._event(RunState.START, started, table, "stream", run, {}, None)
         if known["ended"]:
             return
-        last = next((c for c in Journal(self.settings, table).live() if c.at >= started), None)
+        last = next(
+            (c for c in CommitLog(self.settings, table).by_stream() if c.at >= started), None
+        )
         rows = sum(q.rows - q.late - q.quarantined for q in status.queries if q.table == table.name)
         if state := _ENDED.get(status.state):
             known |= {"ended": True}
-            yield self._event(state, parse_instant(status.heartbeat), table, "live", run, _error(status), last, rows)
-        elif status.state in AT_WORK and last and last.at.isoformat() != known["live"]:
-            known["live"] = last.at.isoformat()
-            yield self._event(RunState.RUNNING, last.at, table, "live", run, {}, last, rows)
+            yield self._event(
+                state,
+                parse_instant(status.heartbeat),
+                table,
+                "stream",
+                run,
+                _error(status),
+                last,
+                rows,
+            )
+        elif status.state in AT_WORK and last and last.at.isoformat() != known["stream"]:
+            known["stream"] = last.at.isoformat()
+            yield self._event(RunState.RUNNING, last.at, table, "stream", run, {}, last, rows)
 
     def _event(
-        self, state: RunState, at: datetime, table: Table, mode: str, run: str, facets: dict, commit: Commit | None, rows: int = 0
+        self,
+        state: RunState,
+        at: datetime,
+        table: Table,
+        mode: str,
+        run: str,
+        facets: dict,
+        commit: Commit | None,
+        rows: int = 0,
     ) -> RunEvent:
-        engine = facet_v2.processing_engine_run.ProcessingEngineRunFacet(version("pyspark"), "spark")
+        engine = facet_v2.processing_engine_run.ProcessingEngineRunFacet(
+            version("pyspark"), "spark"
+        )
         output = self._dataset(table.name, commit.version if commit else None)
-        counted = facet_v2.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=rows)
+        counted = facet_v2.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+            rowCount=rows
+        )
         return RunEvent(
             eventType=state,
             eventTime=text(at),
             run=Run(run, {"processing_engine": engine, **facets}),
             job=_job(table, mode),
-            inputs=[InputDataset(**self._dataset(name, _read(table, self.catalog, name, commit))) for name in table.inputs],
-            outputs=[OutputDataset(**output, outputFacets={"outputStatistics": counted} if commit else {})],
+            inputs=[
+                InputDataset(**self._dataset(name, _read(table, self.catalog, name, commit)))
+                for name in table.inputs
+            ],
+            outputs=[
+                OutputDataset(
+                    **output, outputFacets={"outputStatistics": counted} if commit else {}
+                )
+            ],
         )
 
     def _dataset(self, name: str, version: object) -> dict[str, object]:
-        """A topic, files, or a table, as OpenLineage names them; `version`: of a topic its offsets."""
+        """A topic, files, or a table, as OpenLineage names them.
+
+        `version`: of a topic its offsets.
+        """
         facets: dict = {}
         if version is not None:
-            facets["version"] = facet_v2.dataset_version_dataset.DatasetVersionDatasetFacet(str(version))
+            facets["version"] = facet_v2.dataset_version_dataset.DatasetVersionDatasetFacet(
+                str(version)
+            )
         source = self.catalog.sources.get(name)
         if isinstance(source, KafkaSource):
-            return {"namespace": f"kafka://{self._broker()}", "name": source.topic, "facets": facets}
+            return {
+                "namespace": f"kafka://{self._broker()}",
+                "name": source.topic,
+                "facets": facets,
+            }
         if isinstance(source, FileSource):
             return {"namespace": "file", "name": source.path, "facets": facets}
         path = table_path(self.settings, self.catalog.table(name))
@@ -148,30 +223,39 @@ class Lineage:
 
 def _noted(given: object) -> dict[str, dict]:
     for known in given.values():
-        if not {"bounded", "run", "ended", "live"} <= known.keys():
+        if not {"batch", "run", "ended", "stream"} <= known.keys():
             raise TypeError("no object of what was sent for each table")
     return given
 
 
 def _job(table: Table, mode: str) -> Job:
     facets = {
-        "jobType": facet_v2.job_type_job.JobTypeJobFacet("STREAMING" if mode == "live" else "BATCH", "SPARK", "JOB"),
+        "jobType": facet_v2.job_type_job.JobTypeJobFacet(
+            "STREAMING" if mode == "stream" else "BATCH", "SPARK", "JOB"
+        ),
         "documentation": facet_v2.documentation_job.DocumentationJobFacet(table.description),
-        "sourceCode": facet_v2.source_code_job.SourceCodeJobFacet("SQL" if table.sql else "PYTHON", table.code),
+        "sourceCode": facet_v2.source_code_job.SourceCodeJobFacet(
+            "SQL" if table.sql else "PYTHON", table.code
+        ),
     }
     if table.owner:
-        facets["ownership"] = facet_v2.ownership_job.OwnershipJobFacet([facet_v2.ownership_job.Owner(table.owner)])
+        facets["ownership"] = facet_v2.ownership_job.OwnershipJobFacet(
+            [facet_v2.ownership_job.Owner(table.owner)]
+        )
     return Job(NAMESPACE, f"{table.name}.{mode}", facets)
 
 
 def _read(table: Table, catalog: Catalog, name: str, commit: Commit | None) -> object:
-    """What the commit had read of an input: offsets of a topic, the version of a table; None where it does not say."""
+    """What the commit had read of an input: offsets of a topic, the version of a table.
+
+    None where it does not say.
+    """
     if commit is None:
         return None
     if source := catalog.topics_of(table).get(name):
         offsets = commit.inputs.get(source.topic)
         return json.dumps(offsets) if offsets else None
-    kinds = (commit.inputs.get(kind, {}) for kind in ("tables", "snapshots", "histories"))
+    kinds = (commit.inputs.get(kind, {}) for kind in ("tables", "references", "versioned tables"))
     found = next((read[name] for read in kinds if name in read), None)
     return found.get("reservoirVersion") if isinstance(found, dict) else found
 
@@ -182,7 +266,10 @@ def _columns(path: Path) -> dict:
     if not DeltaTable.is_deltatable(str(path)):
         return {}
     field = facet_v2.schema_dataset.SchemaDatasetFacetFields
-    fields = [field(name=f.name, type=f.type.to_json().strip('"')) for f in DeltaTable(str(path)).schema().fields]
+    fields = [
+        field(name=f.name, type=f.type.to_json().strip('"'))
+        for f in DeltaTable(str(path)).schema().fields
+    ]
     return {"schema": facet_v2.schema_dataset.SchemaDatasetFacet(fields=fields)}
 
 

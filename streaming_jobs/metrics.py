@@ -1,7 +1,8 @@
-"""What is written of jobs, tables, proofs and results, as OpenMetrics, read when Prometheus asks: of dead jobs, too.
+"""What is written of jobs, tables, reconciliations and results, as OpenMetrics, read when Prometheus asks: of dead jobs, too.
 
-The exporter is a process of its own that no job knows of. It reads status files, the ends of journals, and new certificates:
-no Spark, no broker, and nothing that takes longer as the lakehouse grows.
+The exporter is a process of its own that no job knows of. It reads status files, the ends of commit
+logs, and new certificates: no Spark, no broker, and nothing that takes longer as the lakehouse
+grows.
 """
 
 import sys
@@ -23,7 +24,7 @@ from lakehouse.errors import DeclarationError, JobError, SettingsError
 from lakehouse.ranges import EPOCH, parse_instant
 from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
-from lakehouse.storage.journal import Journal
+from lakehouse.storage.commit_log import CommitLog
 from streaming_jobs import progress, scheduled
 from streaming_jobs.metric_families import NEVER_RAN, Families
 from streaming_jobs.progress import JobStatus, QueryStatus
@@ -34,7 +35,9 @@ _LABEL = 200  # characters of a key
 
 
 class LakehouseCollector(Collector):
-    """Everything there is to say, anew at each scrape. What cannot be read is counted and costs its own part only.
+    """Everything there is to say, again at each scrape.
+
+    What cannot be read is counted and costs its own part only.
 
     Raises DeclarationError if two tables' `metrics` would have one name.
     """
@@ -79,13 +82,17 @@ class LakehouseCollector(Collector):
         found.add("lakehouse_job_up", (pipeline,), bool(status and status.alive))
         due = scheduled.next_run(self._settings, pipeline)
         found.add("lakehouse_job_next_run_timestamp_seconds", (pipeline,), due and _epoch(due))
-        found.add("lakehouse_job_interval_seconds", (pipeline,), _interval(self._settings, pipeline))
+        found.add(
+            "lakehouse_job_interval_seconds", (pipeline,), _interval(self._settings, pipeline)
+        )
         if status is None:
             return
         heartbeat = _epoch(parse_instant(status.heartbeat))
         found.add("lakehouse_job_start_time_seconds", (pipeline,), status.process_started)
         found.add("lakehouse_job_heartbeat_timestamp_seconds", (pipeline,), heartbeat)
-        found.add("lakehouse_job_heartbeat_age_seconds", (pipeline,), max(time.time() - heartbeat, 0.0))
+        found.add(
+            "lakehouse_job_heartbeat_age_seconds", (pipeline,), max(time.time() - heartbeat, 0.0)
+        )
         _processes(found, status)
         queries = [q for q in status.queries if q.table in self._catalog.tables]
         for query in queries:
@@ -93,36 +100,51 @@ class LakehouseCollector(Collector):
         if not status.alive:
             return  # how fast it was says nothing about now
         for query in queries:
-            _last_batch(found, pipeline, query, of_topic=self._catalog.kind(self._catalog.table(query.table)) == "ingest")
+            _last_batch(
+                found,
+                pipeline,
+                query,
+                of_topic=self._catalog.kind(self._catalog.table(query.table)) == "ingest",
+            )
 
     def _check_files(self, pipeline: str) -> None:
         """Raises JobError as long as a file that was unreadable lies there, so that an alert tells of it."""
         if found := progress.unreadable(self._settings, pipeline):
-            raise JobError(f"file={found[-1]}: it was unreadable; look what became of the disk, then remove it")
+            raise JobError(
+                f"file={found[-1]}: it was unreadable; look what became of the disk, then remove it"
+            )
 
     def _progress_of(self, found: Families, table: Table) -> None:
         if self._catalog.kind(table) == "reference":
-            return  # no live run: its whole journal would be searched for one
-        last = next(Journal(self._settings, table).live(), None)
+            return  # no stream: its whole commit log would be searched for one
+        last = next(CommitLog(self._settings, table).by_stream(), None)
         if last is None:
             return
         labels = (table.pipeline, table.name)
         found.add("lakehouse_table_commit_timestamp_seconds", labels, _epoch(last.at))
         if last.frontier and last.frontier > EPOCH:
             found.add("lakehouse_table_frontier_timestamp_seconds", labels, _epoch(last.frontier))
-            found.add("lakehouse_table_frontier_delay_seconds", labels, time.time() - _epoch(last.frontier))
+            found.add(
+                "lakehouse_table_frontier_delay_seconds",
+                labels,
+                time.time() - _epoch(last.frontier),
+            )
 
     def _certificates(self, found: Families) -> None:
-        for name, proofs in self._verdicts.now().items():
+        for name, outcomes in self._verdicts.now().items():
             if name not in self._catalog.tables:
                 continue
             labels = (self._catalog.table(name).pipeline, name)
-            found.add_state("lakehouse_certificate_verdict", labels, proofs.verdict)
-            found.add("lakehouse_certificate_timestamp_seconds", labels, _epoch(proofs.at))
-            until = proofs.proven_until
-            found.add("lakehouse_certificate_proven_until_timestamp_seconds", labels, until and _epoch(until))
-            found.add("lakehouse_certificate_ranges_different", labels, len(proofs.different))
-            for verdict, count in proofs.counts.items():
+            found.add_state("lakehouse_certificate_verdict", labels, outcomes.verdict)
+            found.add("lakehouse_certificate_timestamp_seconds", labels, _epoch(outcomes.at))
+            until = outcomes.reconciled_until
+            found.add(
+                "lakehouse_certificate_reconciled_until_timestamp_seconds",
+                labels,
+                until and _epoch(until),
+            )
+            found.add("lakehouse_certificate_ranges_different", labels, len(outcomes.different))
+            for verdict, count in outcomes.counts.items():
                 found.add("lakehouse_certificates_total", (*labels, verdict), count)
 
     def _results(self, found: Families, table: Table) -> None:
@@ -151,21 +173,35 @@ def _interval(settings: Settings, pipeline: str) -> float | None:
 
 
 def _processes(found: Families, status: JobStatus) -> None:
-    for name, pid, started in (("driver", status.pid, status.process_started), ("jvm", status.jvm, status.jvm_started)):
+    for name, pid, started in (
+        ("driver", status.pid, status.process_started),
+        ("jvm", status.jvm, status.jvm_started),
+    ):
         if pid and status.place.is_here and progress.is_alive(pid, started):
             with suppress(psutil.Error):  # it may end between the two looks
                 process = psutil.Process(pid)
                 memory, cpu = process.memory_info().rss, process.cpu_times()
                 found.add("lakehouse_job_resident_memory_bytes", (status.pipeline, name), memory)
-                found.add("lakehouse_job_cpu_seconds_total", (status.pipeline, name), cpu.user + cpu.system, started)
+                found.add(
+                    "lakehouse_job_cpu_seconds_total",
+                    (status.pipeline, name),
+                    cpu.user + cpu.system,
+                    started,
+                )
 
 
 def _counts(found: Families, status: JobStatus, query: QueryStatus) -> None:
     labels = (status.pipeline, query.table)
-    counted = {"rows": query.rows, "late_rows": query.late, "quarantined_rows": query.quarantined,
-               "dropped_by_spark": query.dropped_by_spark}  # fmt: skip
+    counted = {
+        "rows": query.rows,
+        "late_rows": query.late,
+        "quarantined_rows": query.quarantined,
+        "dropped_by_spark": query.dropped_by_spark,
+    }
     for name, value in counted.items():
-        found.add(f"lakehouse_table_{name}_total", labels, value, _epoch(parse_instant(status.started_at)))
+        found.add(
+            f"lakehouse_table_{name}_total", labels, value, _epoch(parse_instant(status.started_at))
+        )
     found.add("lakehouse_table_query_active", labels, query.active)
 
 
@@ -199,11 +235,15 @@ def registry(settings: Settings, catalog: Catalog) -> CollectorRegistry:
 
 
 def serve(settings: Settings, catalog: Catalog):
-    """Serves `/metrics` at the host and port of the settings, in a thread: (server, thread). Raises SettingsError."""
+    """Serves `/metrics` at the host and port of the settings, in a thread: (server, thread).
+
+    Raises SettingsError.
+    """
     from prometheus_client import start_http_server
 
     known = registry(settings, catalog)
-    list(known.collect())  # the first scrape reads every certificate there is; it need not be Prometheus that waits
+    # the first scrape reads every certificate there is; it need not be Prometheus that waits
+    list(known.collect())
     try:
         return start_http_server(settings.metrics_port, settings.metrics_host, known)
     except OSError as err:

@@ -1,4 +1,4 @@
-"""What went wrong with a streaming job, for hooks: it failed, it was given up, its files are lost, a query of it is parked."""
+"""What went wrong with a streaming job, for notifications: it failed, it was given up, its files are lost, a query of it is paused."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -9,28 +9,46 @@ from streaming_jobs.desired import Event
 from streaming_jobs.notifications import Notice, What
 from streaming_jobs.progress import JobStatus
 
-_TOLD: dict[str, What] = {"restarted": "job_failed", "broken": "job_given_up"}
+_TOLD: dict[str, What] = {"restarted": "job_failed", "broken": "job_crash_loop"}
 _OUTAGE = timedelta(minutes=10)  # longer than the waits between two restarts
 
 
 def of_job(settings: Settings, pipeline: str) -> list[Notice]:
     """From the job's history, which keeps each failure, however soon it was healed, and from its status.
 
-    Restarts for one reason, one upon the other, are told once: while the broker is away there is no end of them.
+    Restarts for one reason, one upon the other, are told once: while the broker is away there is no
+    end of them.
     """
     status = progress.read(settings, pipeline)
     done = [e for e in desired.history(settings, pipeline) if e.what in _TOLD]
     first = done[:1] + [event for before, event in pairwise(done) if not _again(before, event)]
     queries = status.queries if status else ()
-    parked = [q for q in queries if q.state == "parked"]
-    return [Notice(_TOLD[e.what], pipeline, e.why, e.moment) for e in first] + [
-        Notice("query_parked", pipeline, f"{q.offsets} {q.error}".strip(), datetime.fromisoformat(q.since), q.table)
-        for q in parked
-    ] + [
-        Notice("checkpoint_replaced", pipeline, q.begun, datetime.fromisoformat(status.started_at), q.table)
-        for q in queries
-        if q.begun
-    ] + [*_run_failed(settings, pipeline, status), *_files_lost(settings, pipeline)]
+    paused = [q for q in queries if q.state == "paused"]
+    return (
+        [Notice(_TOLD[e.what], pipeline, e.why, e.moment) for e in first]
+        + [
+            Notice(
+                "query_paused",
+                pipeline,
+                f"{q.offsets} {q.error}".strip(),
+                datetime.fromisoformat(q.since),
+                q.table,
+            )
+            for q in paused
+        ]
+        + [
+            Notice(
+                "checkpoint_replaced",
+                pipeline,
+                q.begun,
+                datetime.fromisoformat(status.started_at),
+                q.table,
+            )
+            for q in queries
+            if q.begun
+        ]
+        + [*_run_failed(settings, pipeline, status), *_files_lost(settings, pipeline)]
+    )
 
 
 def _run_failed(settings: Settings, pipeline: str, status: JobStatus | None) -> list[Notice]:
@@ -40,7 +58,14 @@ def _run_failed(settings: Settings, pipeline: str, status: JobStatus | None) -> 
     if launched := supervisor.silent_launch(settings, pipeline):
         if supervisor.is_launching(settings, pipeline, launched):
             return []
-        return [Notice("job_failed", pipeline, scheduled.why_ended(settings, pipeline, launched.pid), launched.moment)]
+        return [
+            Notice(
+                "job_failed",
+                pipeline,
+                scheduled.why_ended(settings, pipeline, launched.pid),
+                launched.moment,
+            )
+        ]
     if status is None or status.state not in ("failed", "dead"):
         return []
     why = scheduled.why_ended(settings, pipeline, status.pid)
@@ -50,10 +75,14 @@ def _run_failed(settings: Settings, pipeline: str, status: JobStatus | None) -> 
 def _files_lost(settings: Settings, pipeline: str) -> list[Notice]:
     """Files of the job that were unreadable, and what is wanted of it if nothing says so any more."""
     found = [
-        Notice("job_files_lost", pipeline, f"file={path}: it was unreadable and moved aside",
-               datetime.fromtimestamp(path.stat().st_ctime, UTC))
+        Notice(
+            "job_files_lost",
+            pipeline,
+            f"file={path}: it was unreadable and moved aside",
+            datetime.fromtimestamp(path.stat().st_ctime, UTC),
+        )
         for path in progress.unreadable(settings, pipeline)
-    ]  # fmt: skip
+    ]
     done = desired.history(settings, pipeline)
     if (lost := desired.lost(settings, pipeline)) and done:
         found.append(Notice("job_files_lost", pipeline, lost, done[-1].moment))
@@ -61,4 +90,7 @@ def _files_lost(settings: Settings, pipeline: str) -> list[Notice]:
 
 
 def _again(before: Event, event: Event) -> bool:
-    return (before.what, before.why) == (event.what, event.why) and event.moment - before.moment < _OUTAGE
+    return (before.what, before.why) == (
+        event.what,
+        event.why,
+    ) and event.moment - before.moment < _OUTAGE

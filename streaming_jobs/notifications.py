@@ -1,10 +1,10 @@
-"""Hooks: someone is told of what went wrong, by a command of theirs or by HTTP, once.
+"""Hooks: someone learns of what went wrong, by a command of theirs or by HTTP, once.
 
-<root>/_hooks/told.json  what was told, or tried, within the last day: by a notice's key
-<root>/_hooks/teller     locked by whoever tells, for as long as that takes
+<root>/_notifications/told.json  what was told, or tried, within the last day: by a notice's key
+<root>/_notifications/teller     locked by whoever tells, for as long as that takes
 
-Who tells may be Dagster, `lakehouse supervise` or both. At least once: a process killed between the telling and its note
-tells again.
+Who tells may be Dagster, `lakehouse stream supervise` or both. At least once: a process killed
+between the telling and its note tells again.
 """
 
 import http.client
@@ -39,13 +39,22 @@ _ROUND = 5.0  # seconds, after which no further attempt begins: others wait for 
 _SAID = 500  # bytes of what a command said that are repeated
 _WAIT = timedelta(seconds=30)  # before the second attempt; doubled before each later one
 What = Literal[
-    "job_failed", "job_given_up", "job_files_lost", "query_parked", "checkpoint_replaced", "verdict_different", "freshness_failed"
+    "job_failed",
+    "job_crash_loop",
+    "job_files_lost",
+    "query_paused",
+    "checkpoint_replaced",
+    "verdict_different",
+    "freshness_failed",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One thing that went wrong, and when. `start` and `end`: the range of event time, if it is about one."""
+    """One thing that went wrong, and when.
+
+    `start` and `end`: the range of event time, if it is about one.
+    """
 
     what: What
     pipeline: str
@@ -62,12 +71,18 @@ class Notice:
 
     @property
     def document(self) -> dict[str, object]:
-        """What a hook is given."""
-        span = {"start": text(self.start), "end": text(self.end)} if self.start and self.end else None
+        """What a notification is given."""
+        span = (
+            {"start": text(self.start), "end": text(self.end)} if self.start and self.end else None
+        )
         return {
-            "what": self.what, "pipeline": self.pipeline, "table": self.table or None, "range": span, "why": self.why,
+            "what": self.what,
+            "pipeline": self.pipeline,
+            "table": self.table or None,
+            "range": span,
+            "why": self.why,
             "at": text(self.at),
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,29 +104,34 @@ class Tried:
 
 def wanted(settings: Settings) -> bool:
     """Whether anybody wants to be told."""
-    return bool(settings.hook_command or settings.hook_url)
+    return bool(settings.notification_command or settings.notification_url)
 
 
 def tell(settings: Settings, notices: Iterable[Notice]) -> list[str]:
-    """Tells what was not told yet, oldest first; returns what went wrong with that, never raises for it.
+    """Tells what was not told yet, oldest first.
 
-    Each hook is tried at most `MOST` times for a notice, with growing waits. What is left after its first failure, or after
-    5 seconds, waits for the next call; so does all of it while another process is telling.
+    Returns what went wrong with that, never raises for it.
+
+    Each notification is tried at most `MOST` times for a notice, with growing waits. What is left
+    after its first failure, or after 5 seconds, waits for the next call; so does all of it while
+    another process is telling.
     """
     if not wanted(settings):
         return []
     try:
         with _alone(settings) as told:
             return _tell(settings, notices, told) if told is not None else []
-    except OSError as err:  # nothing is told that cannot be noted: it would be told again for ever
-        return [f"hooks, root={settings.root}: what was told cannot be noted, so nothing is told ({err}); make room"]
+    except OSError as err:  # nothing is told that cannot be noted: it would be told again forever
+        return [
+            f"notifications, root={settings.root}: what was told cannot be noted, so nothing is told ({err}); make room"
+        ]
 
 
 def _tell(settings: Settings, notices: Iterable[Notice], told: dict[str, Tried]) -> list[str]:
     began, now = time.monotonic(), datetime.now(UTC)
     failures: dict[str, str] = {}
     recent = sorted((n for n in notices if n.at > now - MEMORY), key=lambda n: n.at)
-    for notice, (name, send) in product(recent, _hooks(settings)):
+    for notice, (name, send) in product(recent, _notifications(settings)):
         key = f"{name} {notice.key}"
         before = told.get(key)
         done = before and (before.told or before.times >= MOST or now < before.due)
@@ -131,7 +151,7 @@ def _tell(settings: Settings, notices: Iterable[Notice], told: dict[str, Tried])
 @contextmanager
 def _alone(settings: Settings) -> Iterator[dict[str, Tried] | None]:
     """What was told so far, for one holder at a time; None for any other."""
-    folder = settings.root / "_hooks"
+    folder = settings.root / "_notifications"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "teller").open("a") as file:
         try:
@@ -139,7 +159,10 @@ def _alone(settings: Settings) -> Iterator[dict[str, Tried] | None]:
         except portalocker.exceptions.LockException:
             yield None
             return
-        yield read_value(_noted(settings), _tried, "what was told within a day may be told again") or {}
+        yield (
+            read_value(_noted(settings), _tried, "what was told within a day may be told again")
+            or {}
+        )
 
 
 def _tried(given: dict) -> dict[str, Tried]:
@@ -150,7 +173,7 @@ def _tried(given: dict) -> dict[str, Tried]:
 
 
 def _noted(settings: Settings) -> Path:
-    return settings.root / "_hooks" / "told.json"
+    return settings.root / "_notifications" / "told.json"
 
 
 def _note(settings: Settings, told: dict[str, Tried], now: datetime) -> None:
@@ -158,17 +181,25 @@ def _note(settings: Settings, told: dict[str, Tried], now: datetime) -> None:
     replace_file(_noted(settings), kept)
 
 
-def _hooks(settings: Settings) -> list[tuple[str, Callable[[Notice], str]]]:
+def _notifications(settings: Settings) -> list[tuple[str, Callable[[Notice], str]]]:
     """Their names and what calls them, which returns why it failed; empty if it did not."""
-    hooks = [("hook_command", settings.hook_command, _run), ("hook_url", settings.hook_url, _post)]
-    return [(name, partial(call, value)) for name, value, call in hooks if value]
+    notifications = [
+        ("notification_command", settings.notification_command, _run),
+        ("notification_url", settings.notification_url, _post),
+    ]
+    return [(name, partial(call, value)) for name, value, call in notifications if value]
 
 
 def _run(command: str, notice: Notice) -> str:
-    with tempfile.TemporaryFile() as said:  # no pipe: what the command leaves running would hold it open
+    # no pipe: what the command leaves running would hold it open
+    with tempfile.TemporaryFile() as said:
         try:
             process = subprocess.Popen(
-                shlex.split(command), stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True
+                shlex.split(command),
+                stdin=subprocess.PIPE,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
             )
         except OSError as err:
             return f"{err.strerror}"
@@ -185,7 +216,9 @@ def _run(command: str, notice: Notice) -> str:
 
 def _post(url: str, notice: Notice) -> str:
     headers = {"Content-Type": "application/json", "User-Agent": "unified-lakehouse"}
-    request = urllib.request.Request(url, json.dumps(notice.document).encode(), headers, method="POST")
+    request = urllib.request.Request(
+        url, json.dumps(notice.document).encode(), headers, method="POST"
+    )
     try:
         with urllib.request.urlopen(request, timeout=_WITHIN):
             return ""

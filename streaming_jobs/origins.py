@@ -17,7 +17,7 @@ def differing(settings: Settings, status: JobStatus) -> list[str]:
     here = origins(settings) if status.alive and status.place.is_here else {}
     return [
         f"tables={name!r}: the job runs {status.code[name]}, and this command has read {file}: one name is one module, or they "
-        f"disagree; set PYTHONPATH for both to the folder that is meant, then `lakehouse restart {status.pipeline}`"
+        f"disagree; set PYTHONPATH for both to the folder that is meant, then `lakehouse stream restart {status.pipeline}`"
         for name, file in here.items()
         if status.code.get(name, file) != file
     ]

@@ -1,7 +1,8 @@
 """Where a process runs: a pid says nothing on another host, after another boot, or in another PID namespace (a container).
 
-A process that runs elsewhere can be neither looked at nor ended from here. What is known of it is how old its lease is, by the
-clock of the file system that holds the root: the clocks of two hosts differ, the time of a file does not.
+A process that runs elsewhere can be neither looked at nor ended from here. What is known of it is
+how old its lease is, by the clock of the file system that holds the root: the clocks of two hosts
+differ, the time of a file does not.
 """
 
 import os
@@ -13,7 +14,10 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One table of processes. An empty one, of a file that an earlier version wrote, counts as this one."""
+    """One table of processes.
+
+    An empty one, of a file that an earlier version wrote, counts as this one.
+    """
 
     host: str = ""
     boot: str = ""
@@ -54,7 +58,8 @@ def _namespace() -> str:
 def modified(path: Path) -> float | None:
     """When a file was last written, by the clock of its file system; None if there is none."""
     try:
-        with path.open("rb") as file:  # opened, since a network file system may answer a mere look from its cache
+        # opened, since a network file system may answer a mere look from its cache
+        with path.open("rb") as file:
             return os.fstat(file.fileno()).st_mtime
     except FileNotFoundError:
         return None

@@ -1,11 +1,12 @@
-"""What a streaming job says of itself: an atomic status file, an append-only progress journal.
+"""What a streaming job says of itself: an atomic status file, an append-only progress commit log.
 
 <root>/_jobs/<pipeline>/status.json     now (JobStatus), replaced as a whole at every heartbeat
 <root>/_jobs/<pipeline>/progress.jsonl  one line a micro-batch: Spark's own progress; `.1` is the file before
 <root>/_jobs/<pipeline>/<table>.failure.txt  what Spark said when the table's query failed last
 <root>/_jobs/<pipeline>/driver.log      the process's output; `.1` to `.3` those of earlier processes, or what was past 16 MiB
 
-What others want of it, and did to it, is in `streaming_jobs.desired`; who may run it, in `streaming_jobs.lease`.
+What others want of it, and did to it, is in `streaming_jobs.desired`; who may run it, in
+`streaming_jobs.lease`.
 """
 
 import json
@@ -24,16 +25,24 @@ from streaming_jobs import holders
 from streaming_jobs.holders import job_folder, made
 from streaming_jobs.places import UNKNOWN, Place
 
-State = Literal["starting", "running", "degraded", "stopping", "stopped", "failed", "dead", "broken"]
-QueryState = Literal["running", "restarting", "parked"]
-ACTIVE: tuple[State, ...] = ("starting", "running", "degraded", "stopping")  # as long as the process lives
+State = Literal[
+    "starting", "running", "degraded", "stopping", "stopped", "failed", "dead", "broken"
+]
+QueryState = Literal["running", "restarting", "paused"]
+# as long as the process lives
+ACTIVE: tuple[State, ...] = (
+    "starting",
+    "running",
+    "degraded",
+    "stopping",
+)
 AT_WORK: tuple[State, ...] = ("running", "degraded")
 _JOURNAL_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class QueryStatus:
-    """One live query: counts since the process started, instants as ISO 8601 UTC."""
+    """One streaming query: counts since the process started, instants as ISO 8601 UTC."""
 
     table: str
     active: bool
@@ -45,18 +54,20 @@ class QueryStatus:
     late: int = 0
     quarantined: int = 0
     batch_seconds: float = 0.0
-    dropped_by_spark: int = 0  # must stay 0: else the ranges are unproven
+    dropped_by_spark: int = 0  # must stay 0: else the ranges are unreconciled
     state: QueryState = "running"
     since: str = ""  # of the state
     restarts: int = 0  # alone, the process went on
-    error: str = ""  # the last one, or why it is parked
+    error: str = ""  # the last one, or why it is paused
     trouble: str = ""  # why its input cannot be read just now; it goes on by itself
     begun: str = ""  # why this process began a new generation of its checkpoint
-    offsets: str = ""  # of a parked query: the range of the batch that it cannot get through
+    offsets: str = ""  # of a paused query: the range of the batch that it cannot get through
     busy_since: str | None = None  # when the micro-batch now running was first seen to run
     lags: Mapping[str, int] = field(default_factory=dict)  # topic-partition -> records not read yet
-    phases: Mapping[str, int] = field(default_factory=dict)  # of the last micro-batch: Spark's phase -> milliseconds
-    reads: Mapping[str, str] = field(default_factory=dict)  # a state read as it was when the query started -> its version
+    # of the last micro-batch: Spark's phase -> milliseconds
+    phases: Mapping[str, int] = field(default_factory=dict)
+    # a state read as it was when the query started -> its version
+    reads: Mapping[str, str] = field(default_factory=dict)
     state_rows: int = 0
     state_bytes: int = 0
 
@@ -65,7 +76,8 @@ class QueryStatus:
 class JobStatus:
     """One life of a streaming job's process.
 
-    `dead` is what a reader calls one that ended without saying so; `broken` is what is given up (`healing`).
+    `dead` is what a reader calls one that ended without saying so; `broken` is what is given up
+    (`healing`).
     """
 
     pipeline: str
@@ -82,15 +94,19 @@ class JobStatus:
     python_bytes: int = 0  # resident memory
     jvm_bytes: int = 0
     ui: str = ""  # address of Spark's own pages; empty if the settings do without
-    freshness: str = "continuous"  # by which this process runs; one of a schedule ends at the present
+    # by which this process runs; one of a schedule ends at the present
+    freshness: str = "continuous"
     place: Place = UNKNOWN  # where its pid means something
     well: float = 0.0  # seconds without a failure, up to now or to a micro-batch that has not ended
-    code: Mapping[str, str] = field(default_factory=dict)  # module of tables -> the file that it was imported from
+    # module of tables -> the file that it was imported from
+    code: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def alive(self) -> bool:
         """Of one elsewhere only its lease is known: `read` calls it dead when that has expired."""
-        return is_alive(self.pid, self.process_started) if self.place.is_here else self.state in ACTIVE
+        return (
+            is_alive(self.pid, self.process_started) if self.place.is_here else self.state in ACTIVE
+        )
 
     @property
     def jvm_alive(self) -> bool:
@@ -119,22 +135,32 @@ def memory(pid: int) -> int:
 
 def write(settings: Settings, status: JobStatus) -> None:
     """Replaces the status file as a whole, its heartbeat set to now."""
-    replace_file(job_folder(settings, status.pipeline) / "status.json", asdict(replace(status, heartbeat=now())))
+    replace_file(
+        job_folder(settings, status.pipeline) / "status.json",
+        asdict(replace(status, heartbeat=now())),
+    )
 
 
 def read(settings: Settings, pipeline: str) -> JobStatus | None:
-    """The job's last word, its state `dead` if its process ended without one; None if it never ran."""
+    """The job's last word, its state `dead` if its process ended without one.
+
+    None if it never ran.
+    """
     status = last_word(settings, pipeline)
     if status is None or status.state not in ACTIVE:
         return status
-    if not status.alive or (not status.place.is_here and not holders.left(settings, pipeline, status.place)):
-        return replace(status, state="dead", queries=tuple(replace(q, active=False) for q in status.queries))
+    if not status.alive or (
+        not status.place.is_here and not holders.left(settings, pipeline, status.place)
+    ):
+        return replace(
+            status, state="dead", queries=tuple(replace(q, active=False) for q in status.queries)
+        )
     return status
 
 
 def last_word(settings: Settings, pipeline: str) -> JobStatus | None:
     """What stands in the status file, whether or not the process still runs."""
-    meaning = "a job that runs writes it again; of one that does not, counts and parked queries are forgotten"
+    meaning = "a job that runs writes it again; of one that does not, counts and paused queries are forgotten"
     return read_value(job_folder(settings, pipeline) / "status.json", _decoded, meaning)
 
 
@@ -153,7 +179,10 @@ def _decoded(given: dict) -> JobStatus:
 
 
 def note(settings: Settings, pipeline: str, progress: dict) -> None:
-    """Adds one micro-batch's progress to the journal; past 16 MiB the file becomes `.1` and a new one begins."""
+    """Adds one micro-batch's progress to the commit log.
+
+    Past 16 MiB the file becomes `.1` and a new one begins.
+    """
     path = job_folder(settings, pipeline) / "progress.jsonl"
     if path.exists() and path.stat().st_size > _JOURNAL_BYTES:
         path.replace(path.with_suffix(".jsonl.1"))

@@ -1,4 +1,4 @@
-"""One live query inside a job's process: started, restarted alone when it fails, parked, observed."""
+"""One streaming query inside a job's process: started, restarted alone when it fails, paused, observed."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from lakehouse.errors import CommitError, JobError, TopicError
 from lakehouse.ranges import text
 from lakehouse.storage import checkpoints
 from lakehouse.storage.checkpoints import CHECKPOINTS
-from lakehouse.storage.journal import note_dropped
+from lakehouse.storage.commit_log import note_dropped
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import queries
 from lakehouse.stream.advance import Stepped
@@ -25,31 +25,40 @@ from streaming_jobs import healing, progress
 from streaming_jobs.healing import Failure
 from streaming_jobs.progress import QueryStatus
 
-_EXCEPTION = re.compile(r"(?:Caused by: |: )?((?:[\w.$]+(?:Error|Exception)|SystemExit)\b(?:.*: .*)?)$")  # Py4J sets a colon
+_EXCEPTION = re.compile(
+    r"(?:Caused by: |: )?((?:[\w.$]+(?:Error|Exception)|SystemExit)\b(?:.*: .*)?)$"
+)  # Py4J sets a colon
 _PLACE = re.compile(r'File "(.*)", line (\d+), in (.*)')
 _PAUSE = timedelta(seconds=1)  # before the first restart; doubled for each further one
 
 
-class LiveQuery:
-    """The query that fills one table. `guard` is called at each commit point, and may refuse to go on."""
+class SupervisedQuery:
+    """The query that fills one table.
+
+    `guard` is called at each commit point, and may refuse to go on.
+    """
 
     def __init__(
-        self, lake: Lake, table: Table, guard: Callable[[str], None] = lambda point: None,
+        self,
+        lake: Lake,
+        table: Table,
+        guard: Callable[[str], None] = lambda point: None,
         before: QueryStatus | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.lake, self.table, self.guard = lake, table, guard
         self.query: StreamingQuery | Stepped | None = None
         self.status = before or QueryStatus(table.name, False, since=progress.now())
         self.failures: list[Failure] = []
         self.due: datetime | None = None  # of the next restart
         self.noted = -1
-        self.snapshots: Mapping[str, int] | None = None  # versions, as the last micro-batch read them
+        # versions, as the last micro-batch read them
+        self.references: Mapping[str, int] | None = None
         self.began = datetime.now(UTC)
         self.ends = False  # whether its query may end by itself: it was told to
 
     @property
-    def parked(self) -> bool:
-        return self.status.state == "parked"
+    def paused(self) -> bool:
+        return self.status.state == "paused"
 
     @property
     def active(self) -> bool:
@@ -58,21 +67,29 @@ class LiveQuery:
     def start(self, available_now: bool = False) -> None:
         self.ends = available_now
         try:
-            self.query = queries.start(self.lake, self.table, available_now=available_now, reached=self.guard)
+            self.query = queries.start(
+                self.lake, self.table, available_now=available_now, reached=self.guard
+            )
         except (TopicError, CommitError) as err:
             if available_now:
                 raise
             self._park(str(err))  # the others go on: what to do is said
             return
         begun = checkpoints.beginning(self.lake.settings, self.table)
-        if begun and (at := datetime.fromisoformat(begun.at)) > self.began:  # its micro-batches may be numbered from 0 on
+        # its micro-batches may be numbered from 0 on
+        if begun and (at := datetime.fromisoformat(begun.at)) > self.began:
             self.began, self.noted = at, -1
-            self.status = replace(self.status, batch=-1, begun=f"generation {begun.generation}: {begun.why}")
+            self.status = replace(
+                self.status, batch=-1, begun=f"generation {begun.generation}: {begun.why}"
+            )
         self._enter("running")
 
     def failure(self) -> str:
-        """Why the query ended, in a line; empty if it runs, waits for its restart, or ended by itself. A file has all of it."""
-        if self.due or self.parked or self.query is None or self.query.isActive:
+        """Why the query ended, in a line.
+
+        Empty if it runs, waits for its restart, or ended by itself. A file has all of it.
+        """
+        if self.due or self.paused or self.query is None or self.query.isActive:
             return ""
         error = self.query.exception()
         if error is None and self.ends:
@@ -82,7 +99,10 @@ class LiveQuery:
         return cause(str(error))
 
     def tend(self) -> None:
-        """Restarts the query when it has failed, or parks it. Raises JobError if the process had better start anew."""
+        """Restarts the query when it has failed, or pauses it.
+
+        Raises JobError if the process had better start again.
+        """
         if self.due and datetime.now(UTC) >= self.due:
             self.due = None
             self.start()
@@ -93,7 +113,11 @@ class LiveQuery:
         if isinstance(getattr(self.query.exception(), "__cause__", None), TopicError):
             self._park(error)  # another start would find the same
             return
-        stuck = self.query.in_flight if isinstance(self.query, Stepped) else _in_flight(self.lake, self.table)
+        stuck = (
+            self.query.in_flight
+            if isinstance(self.query, Stepped)
+            else _in_flight(self.lake, self.table)
+        )
         now = datetime.now(UTC)
         self.failures = [*self.failures[-100:], Failure(now, stuck and stuck[0], error)]
         most = self.lake.settings.query_restarts
@@ -105,13 +129,15 @@ class LiveQuery:
                 self._enter("restarting", restarts=self.status.restarts + 1, error=error)
                 self._tell(f"its query failed and is restarted; {error}")
             case "park":
-                self._enter("parked", error=error, offsets=stuck[1] if stuck else "")
-                self._tell(f"parked: its query failed {most + 1} times at {self.status.offsets}; {error}")
+                self._enter("paused", error=error, offsets=stuck[1] if stuck else "")
+                self._tell(
+                    f"paused: its query failed {most + 1} times at {self.status.offsets}; {error}"
+                )
 
     def _park(self, why: str) -> None:
         self.stop()
-        self._enter("parked", error=why)
-        self._tell(f"parked: {why}")
+        self._enter("paused", error=why)
+        self._tell(f"paused: {why}")
 
     def stop(self) -> None:
         self.ends = True
@@ -119,7 +145,7 @@ class LiveQuery:
             self.query.stop()
 
     def observe(self) -> QueryStatus:
-        """Counts come from the journal (Spark's own count rows twice where a batch is read twice), the rest from Spark."""
+        """Counts come from the commit log (Spark's own count rows twice where a batch is read twice), the rest from Spark."""
         reports = _reports(self.query, self.noted) if self.query else []
         status = replace(self.status, active=self.active)
         if isinstance(self.query, Stepped):
@@ -129,39 +155,58 @@ class LiveQuery:
             if report.batchId <= self.noted or "addBatch" not in report.durationMs:
                 continue
             if 0 <= self.noted < report.batchId - 1:  # Spark keeps the last hundred reports
-                self._tell(f"the reports of micro-batches {self.noted + 1} to {report.batchId - 1} were missed, and with them "
-                           "whether Spark dropped rows there; `lakehouse reconcile` compares their hours")  # fmt: skip
+                self._tell(
+                    f"the reports of micro-batches {self.noted + 1} to {report.batchId - 1} were missed, and with them "
+                    "whether Spark dropped rows there; `lakehouse reconcile run` compares their hours"
+                )
             self.noted = report.batchId
             progress.note(self.lake.settings, self.table.pipeline, json.loads(report.json))
             dropped = sum(o.numRowsDroppedByWatermark for o in report.stateOperators)
             if dropped:
                 note_dropped(self.lake.settings, self.table, dropped)
-            status = replace(status, busy_since=None, dropped_by_spark=status.dropped_by_spark + dropped, **_reported(report))
+            status = replace(
+                status,
+                busy_since=None,
+                dropped_by_spark=status.dropped_by_spark + dropped,
+                **_reported(report),
+            )
         if reports and "addBatch" not in reports[-1].durationMs:  # nothing to do
             status = replace(status, rows_per_second=0.0)
-        for commit in takewhile(lambda c: c.at > self.began and c.batch > self.status.batch, self._journal()):
+        for commit in takewhile(
+            lambda c: c.at > self.began and c.batch > self.status.batch, self._commit_log()
+        ):
             status = replace(
                 status,
                 rows=status.rows + commit.arrived,
                 late=status.late + commit.late,
                 quarantined=status.quarantined + commit.quarantined,
             )
-        last = next(self._journal(), None)
+        last = next(self._commit_log(), None)
         if last:
-            status = replace(status, batch=last.batch, frontier=last.frontier and text(last.frontier))
-            if last.at > self.began and last.inputs.get("snapshots") != self.snapshots:
-                self.snapshots = last.inputs.get("snapshots")
-                status = replace(status, reads=queries.pinned_states(self.lake, self.table, self.snapshots or {}))
-        # between two looks at a query that is idle its trigger may be active, too, but not at each look
+            status = replace(
+                status, batch=last.batch, frontier=last.frontier and text(last.frontier)
+            )
+            if last.at > self.began and last.inputs.get("references") != self.references:
+                self.references = last.inputs.get("references")
+                status = replace(
+                    status,
+                    reads=queries.pinned_states(self.lake, self.table, self.references or {}),
+                )
+        # between two looks at a query that is idle its trigger may be active, too, but not at each
+        # look
         busy = self.active and self.query.status["isTriggerActive"]
-        self.status = replace(status, busy_since=(status.busy_since or progress.now()) if busy else None)
+        self.status = replace(
+            status, busy_since=(status.busy_since or progress.now()) if busy else None
+        )
         return self.status
 
-    def _journal(self):
-        return self.lake.journal(self.table).live()
+    def _commit_log(self):
+        return self.lake.commit_log(self.table).by_stream()
 
     def _enter(self, state: str, **changes: object) -> None:
-        self.status = replace(self.status, state=state, since=progress.now(), active=self.active, **changes)
+        self.status = replace(
+            self.status, state=state, since=progress.now(), active=self.active, **changes
+        )
 
     def _tell(self, what: str) -> None:
         print(f"{progress.now()} table={self.table.name}: {what}", file=sys.stderr, flush=True)
@@ -170,7 +215,9 @@ class LiveQuery:
 def cause(text: str) -> str:
     """The line of a nested failure that says what happened: the innermost exception, or Spark's own first line."""
     told = text.partition("=== Streaming Query")[0]  # what follows describes the query
-    lines = [line.strip() for line in told.splitlines() if line.strip() and not line.startswith("\t")]
+    lines = [
+        line.strip() for line in told.splitlines() if line.strip() and not line.startswith("\t")
+    ]
     last = max((n for n, line in enumerate(lines) if _EXCEPTION.match(line)), default=None)
     if last is None:
         return (lines[:1] or ["no text"])[0][:500]
@@ -215,7 +262,10 @@ def _lags(report) -> dict[str, int]:
         if isinstance(latest, str) and latest.startswith("{") and "reservoirVersion" not in latest:
             ends = json.loads(source.endOffset)
             for topic, found in json.loads(latest).items():
-                lags |= {f"{topic}-{p}": offset - ends.get(topic, {}).get(p, 0) for p, offset in found.items()}
+                lags |= {
+                    f"{topic}-{p}": offset - ends.get(topic, {}).get(p, 0)
+                    for p, offset in found.items()
+                }
     return lags
 
 
@@ -224,21 +274,31 @@ def _files(source) -> int:
 
 
 def _in_flight(lake: Lake, table: Table) -> tuple[int, str] | None:
-    """The micro-batch that has begun and is not committed, and its range of offsets; None if there is none."""
+    """The micro-batch that has begun and is not committed, and its range of offsets.
+
+    None if there is none.
+    """
     folder = lake.settings.root / CHECKPOINTS / table.name
     generations = _numbers(folder)
     checkpoint = folder / str(generations[-1]) if generations else folder
     begun, done = _numbers(checkpoint / "offsets"), _numbers(checkpoint / "commits")
     if not begun or begun[-1] in done:
         return None
-    first, last = ["the start", *(_offsets(checkpoint / "offsets" / str(n)) for n in begun[-2:])][-2:]
+    first, last = ["the start", *(_offsets(checkpoint / "offsets" / str(n)) for n in begun[-2:])][
+        -2:
+    ]
     return begun[-1], f"batch {begun[-1]}, offsets from {first} to {last}"
 
 
 def _offsets(log: Path) -> str:
-    """The line of each source in the query's offset log; before them stand a version and settings."""
+    """The line of each source in the query's offset log.
+
+    Before them stand a version and settings.
+    """
     return " ".join(log.read_text().splitlines()[2:])
 
 
 def _numbers(folder: Path) -> list[int]:
-    return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
+    return (
+        sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
+    )

@@ -1,7 +1,7 @@
 """Brings a streaming job to what is wanted of it, one look at a time: `observe`, `healing.decide`, act.
 
-The same from a Dagster sensor and from `lakehouse supervise`. A look takes milliseconds and starts the process without
-waiting for it; whoever is at the job already goes first.
+The same from a Dagster sensor and from `lakehouse stream supervise`. A look takes milliseconds and
+starts the process without waiting for it; whoever is at the job already goes first.
 """
 
 import shutil
@@ -22,22 +22,32 @@ _PULSE = 0.1  # seconds between two looks whether a process lives
 _ROOM = 32 << 20  # bytes; below that a process would end before it could say why
 
 
-def wait(settings: Settings, pipelines: Sequence[str], stopping: threading.Event, every: float) -> bool:
-    """Until the next look: `every` seconds, or when a process has ended that lives now; whether to stop looking altogether.
+def wait(
+    settings: Settings, pipelines: Sequence[str], stopping: threading.Event, every: float
+) -> bool:
+    """Until the next look: `every` seconds, or when a process has ended that lives now.
 
-    To ask whether a process lives takes a tenth of a millisecond, a look ten: to wait for it was a second of each recovery.
+    Whether to stop looking altogether.
+
+    To ask whether a process lives takes a tenth of a millisecond, a look ten: to wait for it was a
+    second of each recovery.
     """
     deadline = time.monotonic() + every
     processes = [supervisor.identity(settings, pipeline) for pipeline in pipelines]
     living = [each for each in processes if progress.is_alive(*each)]
-    while (left := deadline - time.monotonic()) > 0 and all(progress.is_alive(*each) for each in living):
+    while (left := deadline - time.monotonic()) > 0 and all(
+        progress.is_alive(*each) for each in living
+    ):
         if stopping.wait(min(left, _PULSE)):
             break
     return stopping.is_set()
 
 
 def reconcile(settings: Settings, pipeline: str) -> Decision:
-    """Does now what is to be done about the job, and returns it. What cannot be done is told as `nothing`, with why."""
+    """Does now what is to be done about the job, and returns it.
+
+    What cannot be done is told as `nothing`, with why.
+    """
     if desired.read(settings, pipeline) is None:
         if lost := desired.lost(settings, pipeline):
             return _asked_again(settings, pipeline, lost)
@@ -54,19 +64,31 @@ def _asked_again(settings: Settings, pipeline: str, lost: str) -> Decision:
     if not supervisor.running(settings, pipeline):
         return Decision("nothing", lost, trouble=True)
     desired.wish(settings, pipeline, "running", "whoever supervises it, since it runs")
-    return Decision("nothing", "it runs, and is to run from now on: desired.json was unreadable or gone", trouble=True)
+    return Decision(
+        "nothing",
+        "it runs, and is to run from now on: desired.json was unreadable or gone",
+        trouble=True,
+    )
 
 
 def _acted(settings: Settings, pipeline: str) -> Decision:
     seen, done = observe(settings, pipeline), desired.history(settings, pipeline)
     wanted, bounds = desired.read(settings, pipeline), Bounds.of(settings)
-    decision = healing.decide(wanted, seen, done, datetime.now(UTC), bounds, settings.freshness_of(pipeline))
+    decision = healing.decide(
+        wanted, seen, done, datetime.now(UTC), bounds, settings.freshness_of(pipeline)
+    )
     match decision.action:
         case "start" | "replace":
-            supervisor.kill(settings, pipeline, decision.why)  # also what a dead process left: its JVM
+            # also what a dead process left: its JVM
+            supervisor.kill(settings, pipeline, decision.why)
             restarted, well = decision.why != healing.WANTED, seen.well.total_seconds()
             supervisor.launch(
-                settings, pipeline, decision.why, restarted=restarted, counted=decision.counted, well=well if restarted else 0.0
+                settings,
+                pipeline,
+                decision.why,
+                restarted=restarted,
+                counted=decision.counted,
+                well=well if restarted else 0.0,
             )
         case "stop":
             supervisor.ask_to_end(settings, pipeline, decision.why)
@@ -80,34 +102,58 @@ def _acted(settings: Settings, pipeline: str) -> Decision:
 
 def _give_up(settings: Settings, pipeline: str, why: str) -> None:
     desired.note(settings, pipeline, Event(progress.now(), "broken", why))
-    last = supervisor.status(settings, pipeline) or JobStatus(pipeline, 0, 0.0, 0, 0.0, "broken", "", "")
+    last = supervisor.status(settings, pipeline) or JobStatus(
+        pipeline, 0, 0.0, 0, 0.0, "broken", "", ""
+    )
     stopped = tuple(replace(q, active=False) for q in last.queries)
     now = progress.now()
     progress.write(
-        settings, replace(last, state="broken", error=why, started_at=last.started_at or now, queries=stopped)
+        settings,
+        replace(
+            last, state="broken", error=why, started_at=last.started_at or now, queries=stopped
+        ),
     )
 
 
 def observe(settings: Settings, pipeline: str) -> Observed:
     """The job's process as it is now: of one that has not spoken yet, what is known from its launch and its log."""
     room = shutil.disk_usage(settings.root).free > _ROOM
-    launched, status = supervisor.silent_launch(settings, pipeline), supervisor.status(settings, pipeline)
+    launched, status = (
+        supervisor.silent_launch(settings, pipeline),
+        supervisor.status(settings, pipeline),
+    )
     if launched:
         alive, place = supervisor.is_launching(settings, pipeline, launched), launched.place
         error = "" if alive or not place.is_here else supervisor.last_error(settings, pipeline)
         state = "starting" if alive else "failed" if error else "dead"
         left = max(holders.left(settings, pipeline, place), 1.0 if alive else 0.0)
         away = {} if place.is_here else {"elsewhere": str(place), "lease": timedelta(seconds=left)}
-        return Observed(pipeline, state, alive, launched.moment, launched.moment, error=error, room=room, **away)
+        return Observed(
+            pipeline, state, alive, launched.moment, launched.moment, error=error, room=room, **away
+        )
     if status is None:
         return Observed(pipeline, room=room)
-    started, heartbeat = (datetime.fromisoformat(at) for at in (status.started_at, status.heartbeat))
-    at_work = [(q.table, datetime.fromisoformat(q.busy_since)) for q in status.queries if q.busy_since]
+    started, heartbeat = (
+        datetime.fromisoformat(at) for at in (status.started_at, status.heartbeat)
+    )
+    at_work = [
+        (q.table, datetime.fromisoformat(q.busy_since)) for q in status.queries if q.busy_since
+    ]
     busy = min(at_work, key=lambda found: found[1], default=None)
     error = status.error if status.state == "failed" else ""  # of others it is a remark
     scheduled = status.freshness.startswith("scheduled")
     left = timedelta(seconds=holders.left(settings, pipeline, status.place))
     return Observed(
-        pipeline, status.state, status.alive, started, heartbeat, busy, error, room, scheduled, timedelta(seconds=status.well),
-        "" if status.place.is_here else str(status.place), left,
-    )  # fmt: skip
+        pipeline,
+        status.state,
+        status.alive,
+        started,
+        heartbeat,
+        busy,
+        error,
+        room,
+        scheduled,
+        timedelta(seconds=status.well),
+        "" if status.place.is_here else str(status.place),
+        left,
+    )

@@ -1,6 +1,7 @@
 """What tables tell of their results: the columns declared as `metrics`, of the window that closed last.
 
-Read from the files of the one Delta commit that closed it, so it costs the same however large the table has grown.
+Read from the files of the one Delta commit that closed it, so it costs the same however large the
+table has grown.
 """
 
 import json
@@ -17,8 +18,8 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
+from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.journal import Journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +31,20 @@ class LastWindow:
 
 
 class LastWindows:
-    """The last window of each table, read again only when the live run has written another."""
+    """The last window of each table, read again only when the stream has written another."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._known: dict[str, tuple[datetime, LastWindow | None]] = {}  # up to which commit it is known
+        # up to which commit it is known
+        self._known: dict[str, tuple[datetime, LastWindow | None]] = {}
 
     def of(self, table: Table) -> LastWindow | None:
-        """None before the first window has closed. Raises DeclarationError if `metrics` names no column of numbers."""
+        """None before the first window has closed.
+
+        Raises DeclarationError if `metrics` names no column of numbers.
+        """
         seen, window = self._known.get(table.name, (EPOCH, None))
-        newer = takewhile(lambda c: c.at > seen, Journal(self._settings, table).live())
+        newer = takewhile(lambda c: c.at > seen, CommitLog(self._settings, table).by_stream())
         if (last := next(newer, None)) is None:
             return window
         if (wrote := next((c for c in chain([last], newer) if c.written), None)) is not None:
@@ -70,7 +75,9 @@ def _read(settings: Settings, table: Table, commit: Commit) -> LastWindow | None
     rows = stored.to_table([WINDOW, *table.keys, *table.metrics])
     ends = pc.struct_field(rows[WINDOW], "end").cast(pa.timestamp("us", "UTC"))
     last = rows.filter(pc.equal(ends, pc.max(ends))).to_pylist()
-    return LastWindow(pc.max(ends).as_py(), tuple((_keys(table, row), _values(table, row)) for row in last))
+    return LastWindow(
+        pc.max(ends).as_py(), tuple((_keys(table, row), _values(table, row)) for row in last)
+    )
 
 
 def _keys(table: Table, row: Mapping[str, object]) -> tuple[str, ...]:

@@ -1,6 +1,9 @@
-"""Pipelines that are scheduled: no process between two runs; a run is the job's own process, up to the present.
+"""Pipelines that are scheduled: no process between two runs.
 
-Dagster's schedule ticks, and `lakehouse start` runs one besides. Whoever waits for a run supervises it meanwhile.
+A run is the job's own process, up to the present.
+
+Dagster's schedule ticks, and `lakehouse stream start` runs one besides. Whoever waits for a run
+supervises it meanwhile.
 """
 
 import time
@@ -25,11 +28,13 @@ def off(settings: Settings, pipeline: str) -> str:
     if wanted and wanted.state == "running":
         return ""
     why = f"stopped by {wanted.by} at {wanted.since}" if wanted else "nobody has asked for it"
-    return f"off its schedule, {why}; `lakehouse start {pipeline}` puts it on"
+    return f"off its schedule, {why}; `lakehouse stream start {pipeline}` puts it on"
 
 
 def run(settings: Settings, pipeline: str, *, by: str) -> JobStatus:
-    """Runs the job up to the present and returns when it has ended; a run that is under way is waited for.
+    """Runs the job up to the present and returns when it has ended.
+
+    A run that is under way is waited for.
 
     Raises JobError if it fails, with its error, or if the job is not to run.
     """
@@ -41,7 +46,10 @@ def run(settings: Settings, pipeline: str, *, by: str) -> JobStatus:
 
 
 def await_end(settings: Settings, pipeline: str, pid: int) -> JobStatus:
-    """Returns when that process has ended well, ending it if it hangs; raises JobError with why it ended otherwise."""
+    """Returns when that process has ended well, ending it if it hangs.
+
+    Raises JobError with why it ended otherwise.
+    """
     elsewhere, born = not supervisor.is_here(settings, pipeline), supervisor.start_time(pid)
     while supervisor.lives(settings, pipeline) if elsewhere else progress.is_alive(pid, born):
         reconciler.reconcile(settings, pipeline)
@@ -57,16 +65,25 @@ def await_end(settings: Settings, pipeline: str, pid: int) -> JobStatus:
     if now and now.pid == pid and now.state == "stopped":
         return now
     why = why_ended(settings, pipeline, pid)
-    raise JobError(f"pipeline={pipeline!r}: its run failed, and the next one tries again from where it was; {why}")
+    raise JobError(
+        f"pipeline={pipeline!r}: its run failed, and the next one tries again from where it was; {why}"
+    )
 
 
 def next_run(settings: Settings, pipeline: str) -> datetime | None:
-    """When the first run after the last one is due, maybe past; None if the pipeline is not on a schedule."""
+    """When the first run after the last one is due, maybe past.
+
+    None if the pipeline is not on a schedule.
+    """
     cron = settings.freshness_of(pipeline).cron
     if cron is None or off(settings, pipeline):
         return None
     status, done = supervisor.status(settings, pipeline), desired.history(settings, pipeline)
-    known = [desired.read(settings, pipeline).since, *(e.at for e in done[-1:]), *([status.heartbeat] if status else [])]
+    known = [
+        desired.read(settings, pipeline).since,
+        *(e.at for e in done[-1:]),
+        *([status.heartbeat] if status else []),
+    ]
     return cron.after(max(datetime.fromisoformat(at) for at in known))
 
 
@@ -76,12 +93,18 @@ def told(settings: Settings, pipeline: str) -> str:
     if knob.cron is None:
         return str(knob)
     status, due = supervisor.status(settings, pipeline), next_run(settings, pipeline)
-    last = f"last run {status.started_at[:19]}Z to {status.heartbeat[:19]}Z, {status.state}" if status else "no run yet"
+    last = (
+        f"last run {status.started_at[:19]}Z to {status.heartbeat[:19]}Z, {status.state}"
+        if status
+        else "no run yet"
+    )
     if status and status.alive:
         last = f"a run since {status.started_at[:19]}Z"
     if due is None:
         return f"{knob}; {last}; {off(settings, pipeline)}"
-    missed = "" if due > datetime.now(UTC) or (status and status.alive) else " (is Dagster's daemon up?)"
+    missed = (
+        "" if due > datetime.now(UTC) or (status and status.alive) else " (is Dagster's daemon up?)"
+    )
     return f"{knob}; {last}; next run {text(due)}{missed}"
 
 

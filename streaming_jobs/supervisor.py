@@ -1,7 +1,10 @@
-"""Starts, stops and looks at the processes of streaming jobs. Knows them by pid and start time only, where these mean something.
+"""Starts, stops and looks at the processes of streaming jobs.
 
-A process elsewhere (`streaming_jobs.places`) can only be asked to drain, and waited for until it has, or its lease has expired.
-Each start and stop is recorded as what is wanted (`desired`), so that whoever supervises the job (`reconciler`) keeps it so.
+Knows them by pid and start time only, where these mean something.
+
+A process elsewhere (`streaming_jobs.places`) can only be asked to drain, and waited for until it
+has, or its lease has expired. Each start and stop is recorded as what is wanted (`desired`), so
+that whoever supervises the job (`reconciler`) keeps it so.
 """
 
 import os
@@ -26,7 +29,8 @@ from streaming_jobs.job_logs import shorten_log as shorten_log
 from streaming_jobs.places import Place, file_system_now, here, modified
 from streaming_jobs.progress import AT_WORK, JobStatus
 
-_LOOK = 0.1  # seconds between two looks at a status file, which is all that a job shares with others
+# seconds between two looks at a status file, which is all that a job shares with others
+_LOOK = 0.1
 _KILLED = 5.0  # seconds for a process to be gone after SIGKILL
 _DRAIN = 60.0  # seconds
 ACTING = 120.0  # seconds to wait for whoever else is starting or ending the process
@@ -37,12 +41,17 @@ def status(settings: Settings, pipeline: str) -> JobStatus | None:
     return progress.read(settings, pipeline)
 
 
-def start(settings: Settings, pipeline: str, *, wait: float | None = None, by: str = "") -> JobStatus:
-    """Has the job run from now on: starts it, detached, and returns when it runs; one that does so already is left alone.
+def start(
+    settings: Settings, pipeline: str, *, wait: float | None = None, by: str = ""
+) -> JobStatus:
+    """Has the job run from now on: starts it, detached, and returns when it runs.
 
-    A scheduled one runs once, and then by its schedule. Raises JobError with the end of its log if it fails, or does not
-    run within `wait` seconds, by default those after which whoever supervises it would replace it (`start_within`);
-    DeclarationError if what is declared is not what its queries began with.
+    One that does so already is left alone.
+
+    A scheduled one runs once, and then by its schedule. Raises JobError with the end of its log if
+    it fails, or does not run within `wait` seconds, by default those after which whoever supervises
+    it would replace it (`start_within`); DeclarationError if what is declared is not what its
+    queries began with.
     """
     _check(settings, pipeline)
     wanted = desired.wish(settings, pipeline, "running", by)
@@ -61,7 +70,9 @@ def begin(settings: Settings, pipeline: str, why: str) -> int:
     if running(settings, pipeline):
         if not other:
             return identity(settings, pipeline)[0]
-        _refuse_elsewhere(settings, pipeline, f"{now.freshness}, and by the settings it is to be {wanted}")
+        _refuse_elsewhere(
+            settings, pipeline, f"{now.freshness}, and by the settings it is to be {wanted}"
+        )
     end(settings, pipeline, f"{why}, to be {wanted}", _DRAIN)
     return launch(settings, pipeline, why)
 
@@ -80,9 +91,18 @@ def stop(
 
 
 def restart(
-    settings: Settings, pipeline: str, *, timeout: float = 60, now: bool = False, wait: float | None = None, by: str = ""
+    settings: Settings,
+    pipeline: str,
+    *,
+    timeout: float = 60,
+    now: bool = False,
+    wait: float | None = None,
+    by: str = "",
 ) -> JobStatus:
-    """Ends the job as `stop` does and starts it again; parked queries are tried again. Raises JobError as `start` does."""
+    """Ends the job as `stop` does and starts it again; paused queries are tried again.
+
+    Raises JobError as `start` does.
+    """
     _check(settings, pipeline)
     if running(settings, pipeline):
         _refuse_elsewhere(settings, pipeline, "and is to be started again")
@@ -94,29 +114,43 @@ def restart(
 
 
 def _check(settings: Settings, pipeline: str) -> None:
-    """Refuses what a process would refuse, without one; a job that runs goes on as it was declared."""
+    """Refuses what a process would refuse, without one.
+
+    A job that runs goes on as it was declared.
+    """
     known = catalog.load(settings)
     begun_with.check(settings, known, known.of_pipeline(pipeline))
 
 
 def launch(
-    settings: Settings, pipeline: str, why: str, *, restarted: bool = False, counted: bool = False, well: float = 0.0
+    settings: Settings,
+    pipeline: str,
+    why: str,
+    *,
+    restarted: bool = False,
+    counted: bool = False,
+    well: float = 0.0,
 ) -> int:
-    """Starts the job's process, detached, and returns its pid without waiting for it; for who is `acting` only.
+    """Starts the job's process, detached, and returns its pid without waiting for it.
 
-    One that runs the same pipelines under another name, since the settings had them together or apart, is drained first.
+    For who is `acting` only.
+
+    One that runs the same pipelines under another name, since the settings had them together or
+    apart, is drained first.
     """
     for other in lease.others(settings, pipeline):
         with desired.acting(settings, other, ACTING):
             end(settings, other, f"{why}, in the process {pipeline!r}", _DRAIN)
     log, at = fresh_log(settings, pipeline), progress.now()
-    # By way of a shell that ends at once: in a session of its own no terminal reaches the job, and as nobody's child
-    # it leaves no zombie behind, whoever started it.
+    # By way of a shell that ends at once: in a session of its own no terminal reaches the job, and
+    # as nobody's child it leaves no zombie behind, whoever started it.
     detached = ["/bin/sh", "-c", '"$@" </dev/null >>"$0" 2>&1 & echo $!', str(log)]
     # -P: as for the script `lakehouse`, the current folder is no place of modules
     command = [*detached, sys.executable, "-P", "-m", "streaming_jobs.driver", pipeline]
     environment = os.environ | to_environment(settings)
-    run = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environment, start_new_session=True)
+    run = subprocess.run(
+        command, stdout=subprocess.PIPE, check=True, env=environment, start_new_session=True
+    )
     pid = int(run.stdout)
     what = "restarted" if restarted else "started"
     desired.note(settings, pipeline, Event(at, what, why, pid, start_time(pid), counted, well))
@@ -124,7 +158,9 @@ def launch(
 
 
 def end(settings: Settings, pipeline: str, why: str, timeout: float) -> None:
-    """Drains the job's process for at most `timeout` seconds, then kills it; for who is `acting` only. Raises JobError.
+    """Drains the job's process for at most `timeout` seconds, then kills it.
+
+    For who is `acting` only. Raises JobError.
 
     One that runs elsewhere drains because that is wanted of it, and is waited for.
     """
@@ -136,7 +172,8 @@ def end(settings: Settings, pipeline: str, why: str, timeout: float) -> None:
         ask_to_end(settings, pipeline, why)
         with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
             psutil.Process(pid).wait(timeout)
-            now = status(settings, pipeline)  # its JVM ends when it sees the pipe to its parent closed, moments later
+            # its JVM ends when it sees the pipe to its parent closed, moments later
+            now = status(settings, pipeline)
             if now and now.jvm_alive:
                 psutil.Process(now.jvm).wait(timeout)
     kill(settings, pipeline, why)
@@ -198,12 +235,17 @@ def silent_launch(settings: Settings, pipeline: str) -> Event | None:
     """The last start of a process if that process has not spoken yet: it is about to, or it died before it did."""
     now, done = status(settings, pipeline), desired.history(settings, pipeline)
     launched = next((e for e in reversed(done) if e.what in ("started", "restarted")), None)
-    spoken = now is not None and launched is not None and (now.alive or now.started_at > launched.at)
+    spoken = (
+        now is not None and launched is not None and (now.alive or now.started_at > launched.at)
+    )
     return None if spoken else launched
 
 
 def is_launching(settings: Settings, pipeline: str, launched: Event) -> bool:
-    """Whether a process that has not spoken yet may still do so; one elsewhere as long as a lease would last."""
+    """Whether a process that has not spoken yet may still do so.
+
+    One elsewhere as long as a lease would last.
+    """
     if launched.place.is_here:
         return progress.is_alive(launched.pid, launched.process_started)
     folder = progress.job_folder(settings, pipeline)
@@ -211,10 +253,13 @@ def is_launching(settings: Settings, pipeline: str, launched: Event) -> bool:
     return age < duration(settings.heartbeat_within).total_seconds()
 
 
-def await_running(settings: Settings, pipeline: str, pid: int, wait: float | None = None) -> JobStatus:
+def await_running(
+    settings: Settings, pipeline: str, pid: int, wait: float | None = None
+) -> JobStatus:
     """Returns when the process runs, or has done its run of a schedule.
 
-    Raises JobError with the end of its log if it ends otherwise, or does not run within `wait` seconds.
+    Raises JobError with the end of its log if it ends otherwise, or does not run within `wait`
+    seconds.
     """
     wait = duration(settings.start_within).total_seconds() if wait is None else wait
     deadline = time.monotonic() + wait
@@ -223,15 +268,22 @@ def await_running(settings: Settings, pipeline: str, pid: int, wait: float | Non
         ended = identity(settings, pipeline)[0] != pid or not lives(settings, pipeline)
         now = status(settings, pipeline)
         ours = now is not None and now.pid == pid
-        done = ours and ended and now.state == "stopped" and settings.freshness_of(pipeline).cron is not None
+        done = (
+            ours
+            and ended
+            and now.state == "stopped"
+            and settings.freshness_of(pipeline).cron is not None
+        )
         if done or (ours and now.state in AT_WORK):
             return now
         if ended:
-            raise JobError(f"pipeline={pipeline!r}: its process ended before it ran:\n{log_tail(settings, pipeline)}")
+            raise JobError(
+                f"pipeline={pipeline!r}: its process ended before it ran:\n{log_tail(settings, pipeline)}"
+            )
         if time.monotonic() >= deadline:
             raise JobError(
                 f"pipeline={pipeline!r}, pid={pid}: it is still starting after {wait:g} s, and goes on with that; see "
-                f"`lakehouse status {pipeline}` later, or wait longer (--wait); its log ends:\n{log_tail(settings, pipeline)}"
+                f"`lakehouse stream status {pipeline}` later, or wait longer (--wait); its log ends:\n{log_tail(settings, pipeline)}"
             )
         time.sleep(_LOOK)
 
@@ -257,12 +309,15 @@ def _refuse_elsewhere(settings: Settings, pipeline: str, why: str) -> None:
     if not place.is_here:
         raise JobError(
             f"pipeline={pipeline!r}, pid={pid}, {place}: it runs elsewhere, {why}; a process is started and ended where it runs: "
-            f"say it there, or here `lakehouse stop {pipeline}` and then `lakehouse start {pipeline}`, which runs it here"
+            f"say it there, or here `lakehouse stream stop {pipeline}` and then `lakehouse stream start {pipeline}`, which runs it here"
         )
 
 
 def _await_end_elsewhere(settings: Settings, pipeline: str, timeout: float) -> None:
-    """Returns when the process elsewhere has said that it ended, or its lease has expired. Raises JobError after `timeout` s."""
+    """Returns when the process elsewhere has said that it ended, or its lease has expired.
+
+    Raises JobError after `timeout` s.
+    """
     deadline = time.monotonic() + timeout
     while True:
         pid, _, place = _process(settings, pipeline)
@@ -273,7 +328,7 @@ def _await_end_elsewhere(settings: Settings, pipeline: str, timeout: float) -> N
         if time.monotonic() >= deadline:
             raise JobError(
                 f"pipeline={pipeline!r}, pid={pid}, {place}: a process that runs elsewhere is ended there alone; one that lives "
-                f"drains once `lakehouse stop {pipeline}` was said, and the lease of one that is gone expires "
+                f"drains once `lakehouse stream stop {pipeline}` was said, and the lease of one that is gone expires "
                 f"{settings.heartbeat_within} after its last sign of life; try again then"
             )
         time.sleep(_LOOK)

@@ -16,17 +16,18 @@ if TYPE_CHECKING:
     from lakehouse.storage.commits import Commit
     from lakehouse.stream.offsets import Broker
 
-app = typer.Typer()
+group = console.group("Topics that ingest tables read.")
 
 _Ingest = Annotated[str, typer.Argument(metavar="TABLE", help="A table read straight from a topic")]
 _Yes = Annotated[bool, typer.Option("--yes", help="Do not ask")]
 
 
-@app.command()
+@group.command("check")
 def offsets(table: _Ingest, as_json: AsJson = False) -> None:
     """Compare an ingest table with its topics, message by message, as far as the topics still reach: missing, doubled.
 
-    Beside the stream, up to its last commit. Exit code 0 if each message is there once, 1 if not, 2 when refused.
+    Beside the stream, up to its last commit. Exit code 0 if each message is there once, 1 if not, 2
+    when refused.
     """
     from lakehouse.declare.catalog import load
     from lakehouse.settings import from_environment
@@ -44,11 +45,12 @@ def offsets(table: _Ingest, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-@app.command("new-topic")
+@group.command("accept-new")
 def new_topic(table: _Ingest, yes: _Yes = False) -> None:
     """Declare that a topic was deleted and created again: its messages are read from its beginning, in a new generation.
 
-    While the table's job is stopped. What the table has read of the topic before stays. Exit code 0 when done, 2 when refused.
+    While the table's job is stopped. What the table has read of the topic before stays. Exit code 0
+    when done, 2 when refused.
     """
     from lakehouse.errors import RangeError
     from lakehouse.storage import checkpoints
@@ -57,24 +59,38 @@ def new_topic(table: _Ingest, yes: _Yes = False) -> None:
     with _stopped(table) as (settings, declared, last, there):
         present = {topic: each.id for topic, each in there.items()}
         before = positions.known(settings, declared).ids
-        changed = {topic: identity for topic, identity in present.items() if before.get(topic, identity) != identity}
+        changed = {
+            topic: identity
+            for topic, identity in present.items()
+            if before.get(topic, identity) != identity
+        }
         if not changed:
             raise RangeError(
                 f"table={table}, topic={', '.join(present)}: its id is the one that the table has read, so nothing is declared; "
-                "`lakehouse start` goes on where it was"
+                "`lakehouse stream start` goes on where it was"
             )
         for topic, identity in changed.items():
             count = sum(there[topic].end[p] - there[topic].first[p] for p in there[topic].end)
-            console.print_text(f"{topic}: id {before[topic]} before, {identity} now, {count:,} messages")
+            console.print_text(
+                f"{topic}: id {before[topic]} before, {identity} now, {count:,} messages"
+            )
         _ask(yes, "read from the beginning?")
         after = (last.generation, last.batch) if last else (0, -1)
-        # the generation first: after a crash between the two the topic is still another one, and this is run again
-        begun = checkpoints.begin(settings, declared, None, f"{', '.join(sorted(changed))} was created again, by new-topic")
-        positions.declare_anew(settings, declared, present, after)
-    console.print_text(f"{table}: generation {begun.generation} reads from the beginning; `lakehouse start {declared.pipeline}`")
+        # the generation first: after a crash between the two the topic is still another one, and
+        # this is run again
+        begun = checkpoints.begin(
+            settings,
+            declared,
+            None,
+            f"{', '.join(sorted(changed))} was created again, by new-topic",
+        )
+        positions.declare_recreated(settings, declared, present, after)
+    console.print_text(
+        f"{table}: generation {begun.generation} reads from the beginning; `lakehouse stream start {declared.pipeline}`"
+    )
 
 
-@app.command("accept-gap")
+@group.command("accept-gap")
 def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
     """Declare that messages which the topic no longer has, and the table has not read, are lost: it goes on behind them.
 
@@ -92,12 +108,22 @@ def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
                 f"table={table}: its topics have all that it has not read, so nothing is lost; start its job"
             )
         for gap in gaps:
-            console.print_text(f"{gap.topic}, partition {gap.partition}: offsets {gap.since} to {gap.until - 1} are lost")
+            console.print_text(
+                f"{gap.topic}, partition {gap.partition}: offsets {gap.since} to {gap.until - 1} are lost"
+            )
         _ask(yes, "go on without them?")
-        # the generation first: after a crash between the two the messages are still undeclared, and this is run again
-        checkpoints.begin(settings, declared, None, "messages that the topic had lost were declared, by accept-gap")
+        # the generation first: after a crash between the two the messages are still undeclared, and
+        # this is run again
+        checkpoints.begin(
+            settings,
+            declared,
+            None,
+            "messages that the topic had lost were declared, by accept-gap",
+        )
         positions.declare_lost(settings, declared, gaps)
-    console.print_text(f"{table}: it goes on behind them; `lakehouse start {declared.pipeline}`")
+    console.print_text(
+        f"{table}: it goes on behind them; `lakehouse stream start {declared.pipeline}`"
+    )
 
 
 @contextmanager
@@ -106,7 +132,7 @@ def _stopped(name: str) -> "Iterator[tuple[Settings, Table, Commit | None, dict[
     from lakehouse.declare.catalog import load
     from lakehouse.errors import RangeError
     from lakehouse.settings import from_environment
-    from lakehouse.storage.journal import Journal
+    from lakehouse.storage.commit_log import CommitLog
     from lakehouse.stream import offsets as positions
     from streaming_jobs import lease
 
@@ -115,10 +141,12 @@ def _stopped(name: str) -> "Iterator[tuple[Settings, Table, Commit | None, dict[
     table = catalog.table(name)
     topics = sorted(source.topic for source in catalog.topics_of(table).values())
     if not topics:
-        raise RangeError(f"table={name}: a {catalog.kind(table)} table has no topic; name an ingest table, which reads one")
+        raise RangeError(
+            f"table={name}: a {catalog.kind(table)} table has no topic; name an ingest table, which reads one"
+        )
     with lease.held(settings, table.pipeline):
         there = positions.on_broker(positions.admin(settings), topics)
-        yield settings, table, next(Journal(settings, table).live(), None), there
+        yield settings, table, next(CommitLog(settings, table).by_stream(), None), there
 
 
 def _ask(yes: bool, what: str) -> None:

@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-_COLOURS = {"running": "green", "starting": "yellow", "stopping": "yellow", "degraded": "yellow", "stopped": "dim"}
+_COLOURS = {
+    "running": "green",
+    "starting": "yellow",
+    "stopping": "yellow",
+    "degraded": "yellow",
+    "stopped": "dim",
+}
 
 
 def queries_table(
@@ -29,10 +35,23 @@ def queries_table(
     for name, status in found:
         table.add_row(f"{name} {_coloured(status.state) if status else 'never ran'}")
         for q in status.queries if status else ():
-            late = f"{q.late:,}" + (f" [red](Spark dropped {q.dropped_by_spark})[/red]" if q.dropped_by_spark else "")
-            counts = (f"{q.rows_per_second:,.0f}", f"{q.rows:,}", f"{q.lag:,}", late, f"{q.quarantined:,}")
-            table.add_row(_named(q), *counts, f"{q.batch_seconds:.1f}", (q.frontier or "")[:19].replace("T", " "),
-                          *([certificates.get(q.table, "")] if certificates is not None else []))  # fmt: skip
+            late = f"{q.late:,}" + (
+                f" [red](Spark dropped {q.dropped_by_spark})[/red]" if q.dropped_by_spark else ""
+            )
+            counts = (
+                f"{q.rows_per_second:,.0f}",
+                f"{q.rows:,}",
+                f"{q.lag:,}",
+                late,
+                f"{q.quarantined:,}",
+            )
+            table.add_row(
+                _named(q),
+                *counts,
+                f"{q.batch_seconds:.1f}",
+                (q.frontier or "")[:19].replace("T", " "),
+                *([certificates.get(q.table, "")] if certificates is not None else []),
+            )
     return table
 
 
@@ -45,9 +64,16 @@ def top(settings: Settings, pipelines: Iterable[str]) -> "Group":
     knobs = [Text(told) for name, _ in found if (told := freshness(settings, name))]
     jobs = [status for _, status in found if status]
     lags = [
-        f"{partition} {lag:,}" for status in jobs for q in status.queries for partition, lag in sorted(q.lags.items())
+        f"{partition} {lag:,}"
+        for status in jobs
+        for q in status.queries
+        for partition, lag in sorted(q.lags.items())
     ]
-    trouble = [Text(f"{name}: {told}", style="red") for name, status in found for told in troubles(settings, name, status)]
+    trouble = [
+        Text(f"{name}: {told}", style="red")
+        for name, status in found
+        for told in troubles(settings, name, status)
+    ]
     return Group(
         _processes(settings, found),
         "",
@@ -61,11 +87,15 @@ def top(settings: Settings, pipelines: Iterable[str]) -> "Group":
 
 def freshness(settings: Settings, pipeline: str) -> str:
     """How fresh a pipeline is kept that is not continuous, in a line; empty for one that is."""
-    return f"{pipeline}: {scheduled.told(settings, pipeline)}" if pipeline in settings.freshness else ""
+    return (
+        f"{pipeline}: {scheduled.told(settings, pipeline)}"
+        if pipeline in settings.freshness
+        else ""
+    )
 
 
 def troubles(settings: Settings, pipeline: str, status: JobStatus | None) -> list[str]:
-    """What is wrong with a job, in a line each; of a parked query also what to do."""
+    """What is wrong with a job, in a line each; of a paused query also what to do."""
     lost = desired.lost(settings, pipeline)
     unreadable = [
         f"file={path}: it was unreadable and moved aside; look what became of the disk, then remove it"
@@ -74,18 +104,25 @@ def troubles(settings: Settings, pipeline: str, status: JobStatus | None) -> lis
     files = [*([lost] if lost else []), *unreadable]
     if status is None:
         return files
-    remedy = f"; remove the cause, then `lakehouse restart {status.pipeline}`"
+    remedy = f"; remove the cause, then `lakehouse stream restart {status.pipeline}`"
     failed = [
         f"table={q.table} is {q.state} since {q.since}"
         + (f" at {q.offsets}" if q.offsets else "")
         + (f"; {q.error}" if q.error else "")
-        + (remedy if q.state == "parked" else "")
+        + (remedy if q.state == "paused" else "")
         for q in status.queries
-        if q.state in ("parked", "restarting")
+        if q.state in ("paused", "restarting")
     ]
     waiting = [q.trouble for q in status.queries if q.trouble and status.state in ACTIVE]
     begun = [f"table={q.table} is in a new {q.begun}" for q in status.queries if q.begun]
-    return [*([status.error] if status.error else []), *failed, *waiting, *begun, *origins.differing(settings, status), *files]
+    return [
+        *([status.error] if status.error else []),
+        *failed,
+        *waiting,
+        *begun,
+        *origins.differing(settings, status),
+        *files,
+    ]
 
 
 def place(status: JobStatus | None) -> str:
@@ -98,18 +135,34 @@ def place(status: JobStatus | None) -> str:
 def _processes(settings: Settings, found: Iterable[tuple[str, JobStatus | None]]) -> "Table":
     from rich.text import Text
 
-    table = _table("job", ("state", "wanted"), ("pid", "up", "Python", "JVM", "restarts"), ("the last because",))
+    table = _table(
+        "job",
+        ("state", "wanted"),
+        ("pid", "up", "Python", "JVM", "restarts"),
+        ("the last because",),
+    )
     for name, status in found:
         wanted, done = desired.read(settings, name), desired.history(settings, name)
         restarts = desired.restarts(done, parse_instant(wanted.since) if wanted else EPOCH)
         asked = f"{wanted.state} by {wanted.by}" if wanted else "–"
         shown = ("never ran", asked) if status is None else (_coloured(status.state), Text(asked))
         process = (
-            (f"{status.pid}", _age(status.started_at), _mib(status.python_bytes), _mib(status.jvm_bytes))
+            (
+                f"{status.pid}",
+                _age(status.started_at),
+                _mib(status.python_bytes),
+                _mib(status.jvm_bytes),
+            )
             if status and status.alive
             else ("", "", "", "")
         )
-        table.add_row(name, *shown, *process, f"{len(restarts)}", Text(restarts[-1].why[:100] if restarts else ""))
+        table.add_row(
+            name,
+            *shown,
+            *process,
+            f"{len(restarts)}",
+            Text(restarts[-1].why[:100] if restarts else ""),
+        )
     return table
 
 
@@ -129,7 +182,7 @@ def _table(name: str, words: Iterable[str], numbers: Iterable[str], more: Iterab
 
 
 def _named(query: QueryStatus) -> str:
-    marks = [query.state] if query.state in ("parked", "restarting") else []
+    marks = [query.state] if query.state in ("paused", "restarting") else []
     marks += [f"reads {name} as of {version}" for name, version in query.reads.items()]
     marks += [f"restarted {query.restarts}x"] if query.restarts else []
     return f"  {query.table}" + (f"\n    [yellow]{', '.join(marks)}[/yellow]" if marks else "")

@@ -17,11 +17,24 @@ from lakehouse.settings import Settings, from_environment
 from lakehouse.tables import sensors
 from lakehouse.testing import Stage
 
-_LONG = ("assets", "updates", "equivalence", "batch_jobs", "bad_input", "windows", "visits", "backfill")
+_LONG = (
+    "assets",
+    "updates",
+    "equivalence",
+    "batch_jobs",
+    "bad_input",
+    "windows",
+    "visits",
+    "backfill",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--lasting", action="store_true", help="the JVM of the tests compiles in full, for half an hour and more")
+    parser.addoption(
+        "--lasting",
+        action="store_true",
+        help="the JVM of the tests compiles in full, for half an hour and more",
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,7 +52,9 @@ def quick_jvm() -> dict[str, str]:
 def spark(pytestconfig):
     """The session of all tests."""
     jvm = LASTING_JVM if pytestconfig.getoption("lasting") else QUICK_JVM
-    spark = session.create(Settings(jars=from_environment().jars, spark_conf=jvm, shuffle_partitions=1), "tests")
+    spark = session.create(
+        Settings(jars=from_environment().jars, spark_conf=jvm, shuffle_partitions=1), "tests"
+    )
     yield spark
     spark.stop()
 
@@ -49,7 +64,8 @@ def filled(spark, tmp_path_factory, worker_id) -> Path:
     """The root of a lakehouse with the tables of `sensors`: three hours, with late and bad rows. Copy it to change it."""
     base = tmp_path_factory.getbasetemp()
     root = (base if worker_id == "master" else base.parent) / "filled"
-    with portalocker.Lock(root.with_suffix(".lock"), timeout=240):  # the first worker fills it for both
+    # the first worker fills it for both
+    with portalocker.Lock(root.with_suffix(".lock"), timeout=240):
         if not root.exists():
             beside = root.with_suffix(".new")
             _fill(Stage(spark, beside, sensors))
@@ -59,9 +75,15 @@ def filled(spark, tmp_path_factory, worker_id) -> Path:
 
 def _fill(stage: Stage) -> None:
     for hour in range(3):
-        rows = [_reading(f"sensor-{i % 3}", f"{hour:02}:{i:02}:{i:02}", f"{50 + i}.{hour}0") for i in range(0, 60, 7)]
+        rows = [
+            _reading(f"sensor-{i % 3}", f"{hour:02}:{i:02}:{i:02}", f"{50 + i}.{hour}0")
+            for i in range(0, 60, 7)
+        ]
         late = (
-            [_reading("sensor-1", time, "40.00") for time in (f"{hour - 1:02}:59:59", f"{hour:02}:30:00")]
+            [
+                _reading("sensor-1", time, "40.00")
+                for time in (f"{hour - 1:02}:59:59", f"{hour:02}:30:00")
+            ]
             if hour
             else []
         )
@@ -111,8 +133,15 @@ def say(record_property) -> Callable[[str, int, Counter[str]], None]:
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    reports = [r for state in ("passed", "failed") for r in terminalreporter.stats.get(state, ()) if r.when == "call"]
-    lines = [value for report in reports for name, value in report.user_properties if name == "stories"]
+    reports = [
+        r
+        for state in ("passed", "failed")
+        for r in terminalreporter.stats.get(state, ())
+        if r.when == "call"
+    ]
+    lines = [
+        value for report in reports for name, value in report.user_properties if name == "stories"
+    ]
     if lines:
         terminalreporter.section("random stories: what occurred in how many of them")
         for line in lines:

@@ -23,7 +23,9 @@ from streaming_jobs import desired, reconciler, supervisor
 
 def main() -> None:
     settings = from_environment()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=160m", "tmpfs", str(settings.root)], check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=160m", "tmpfs", str(settings.root)], check=True
+    )
     sent = produce(settings, 0, 10)
     first = supervisor.start(settings, "sensors", wait=120, by="a test")
     ballast = settings.root / "ballast"
@@ -31,7 +33,11 @@ def main() -> None:
         awaited(lambda: arrived(settings, "sensor_readings") == sent, "the first lot recorded")
         fill(ballast)
         sent += produce(settings, 10, 20)
-        awaited(lambda: not supervisor.status(settings, "sensors").alive, "the process ends, for it cannot write", 240)
+        awaited(
+            lambda: not supervisor.status(settings, "sensors").alive,
+            "the process ends, for it cannot write",
+            240,
+        )
         full = datetime.now(UTC)
         fill(ballast)  # what the process may have given back
         decided = reconciler.reconcile(settings, "sensors")
@@ -39,7 +45,10 @@ def main() -> None:
         sent += produce(settings, 20, 30)
         ballast.unlink()
         awaited(lambda: arrived(settings, "sensor_readings") == sent, "all recorded", 240)
-        now, events = supervisor.stop(settings, "sensors", by="a test"), desired.history(settings, "sensors")
+        now, events = (
+            supervisor.stop(settings, "sensors", by="a test"),
+            desired.history(settings, "sensors"),
+        )
     assert now.state == "stopped" and now.pid != first.pid, now
     again = [e for e in events if e.what == "restarted"]
     assert len(again) == 1 and again[0].moment > full, again

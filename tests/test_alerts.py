@@ -23,28 +23,42 @@ WELL = {
     f"lakehouse_table_commit_timestamp_seconds{{{TABLE}}}": "0+60x120",
     f'lakehouse_table_lag_records{{{TABLE},topic="ad-events",partition="0"}}': "500 400 600 500x117",
     f"lakehouse_certificate_ranges_different{{{TABLE}}}": "0x120",
-    f"lakehouse_certificate_proven_until_timestamp_seconds{{{TABLE}}}": "0+60x120",
+    f"lakehouse_certificate_reconciled_until_timestamp_seconds{{{TABLE}}}": "0+60x120",
     'lakehouse_scrape_errors_total{part="jobs"}': "0x120",
 }
 # what is otherwise when something is wrong; None: it is not there
 WRONG = {
     "LakehouseMetricsMissing": {name: None for name in WELL if name.startswith("lakehouse_job")},
     "LakehouseJobDead": {f'lakehouse_job_state{{{ADS},lakehouse_job_state="dead"}}': "0x30 1x90"},
-    "LakehouseJobDegraded": {f'lakehouse_job_state{{{ADS},lakehouse_job_state="degraded"}}': "0x30 1x90"},
+    "LakehouseJobDegraded": {
+        f'lakehouse_job_state{{{ADS},lakehouse_job_state="degraded"}}': "0x30 1x90"
+    },
     "LakehouseHeartbeatOld": {f"lakehouse_job_heartbeat_age_seconds{{{ADS}}}": "1x30 10+60x90"},
-    "LakehouseJobRestartsOften": {f"lakehouse_job_start_time_seconds{{{ADS}}}": "0x100 6000+300x20"},
+    "LakehouseJobRestartsOften": {
+        f"lakehouse_job_start_time_seconds{{{ADS}}}": "0x100 6000+300x20"
+    },
     "LakehouseRunOverdue": {
         f"lakehouse_job_up{{{ADS}}}": "0x120",
         f"lakehouse_job_next_run_timestamp_seconds{{{ADS}}}": "3600x120",
     },
     "LakehouseMetricsIncomplete": {'lakehouse_scrape_errors_total{part="jobs"}': "0x110 1+1x10"},
-    "LakehouseFrontierStandsStill": {f"lakehouse_table_frontier_timestamp_seconds{{{TABLE}}}": "0+60x60 3600x60"},
-    "LakehouseNoCommits": {f"lakehouse_table_commit_timestamp_seconds{{{TABLE}}}": "0+60x60 3600x60"},
-    "LakehouseLagGrows": {f'lakehouse_table_lag_records{{{TABLE},topic="ad-events",partition="0"}}': "0x60 0+30000x60"},
-    "LakehouseQuarantineShare": {f"lakehouse_table_quarantined_rows_total{{{TABLE}}}": "0x60 0+600x60"},
+    "LakehouseFrontierStandsStill": {
+        f"lakehouse_table_frontier_timestamp_seconds{{{TABLE}}}": "0+60x60 3600x60"
+    },
+    "LakehouseNoCommits": {
+        f"lakehouse_table_commit_timestamp_seconds{{{TABLE}}}": "0+60x60 3600x60"
+    },
+    "LakehouseLagGrows": {
+        f'lakehouse_table_lag_records{{{TABLE},topic="ad-events",partition="0"}}': "0x60 0+30000x60"
+    },
+    "LakehouseQuarantineShare": {
+        f"lakehouse_table_quarantined_rows_total{{{TABLE}}}": "0x60 0+600x60"
+    },
     "LakehouseDroppedBySpark": {f"lakehouse_table_dropped_by_spark_total{{{TABLE}}}": "0x60 3x60"},
     "LakehouseDifferent": {f"lakehouse_certificate_ranges_different{{{TABLE}}}": "0x60 1x60"},
-    "LakehouseProofOld": {f"lakehouse_certificate_proven_until_timestamp_seconds{{{TABLE}}}": "-20000+60x120"},
+    "LakehouseReconciliationOld": {
+        f"lakehouse_certificate_reconciled_until_timestamp_seconds{{{TABLE}}}": "-20000+60x120"
+    },
 }
 
 
@@ -52,13 +66,23 @@ WRONG = {
 @pytest.mark.parallel
 def test_each_alert_fires_on_what_it_is_for_and_none_while_all_is_well(tmp_path):
     promtool = shutil.which("promtool")
-    assert promtool, "no promtool on the PATH: the alert rules are judged by it (Debian and Ubuntu: apt install prometheus)"
-    rules = [rule["alert"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    assert promtool, (
+        "no promtool on the PATH: the alert rules are judged by it (Debian and Ubuntu: apt install prometheus)"
+    )
+    rules = [
+        rule["alert"]
+        for group in yaml.safe_load(RULES.read_text())["groups"]
+        for rule in group["rules"]
+    ]
     assert sorted(rules) == sorted(WRONG)
     cases = [_case("", {}), *(_case(alert, changed) for alert, changed in WRONG.items())]
     file = tmp_path / "cases.yml"
-    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": cases}))
-    judged = subprocess.run([promtool, "test", "rules", file], capture_output=True, text=True, timeout=60)
+    file.write_text(
+        yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": cases})
+    )
+    judged = subprocess.run(
+        [promtool, "test", "rules", file], capture_output=True, text=True, timeout=60
+    )
     assert judged.returncode == 0, judged.stdout + judged.stderr
 
 

@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from assets import automation, definitions, proving, sensors, upkeep
+from assets import automation, definitions, maintenance, reconciling, sensors
 from assets.resources import Lakehouse
 from assets.streams import job_key
 from assets.testing import evaluate, materialize
@@ -27,7 +27,7 @@ from lakehouse.ranges import parse_range
 from lakehouse.reconcile.reconciliation import reconcile
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage import read_holds
-from lakehouse.storage.journal import Journal
+from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.lake import Lake
 from streaming_jobs import desired, progress, supervisor
 from streaming_jobs.desired import Event
@@ -76,7 +76,13 @@ def table_of(settings: Settings, name: str):
 def test_definitions_load_without_spark_session_and_great_expectations():
     code = "import sys, assets.definitions; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    dear = {"great_expectations", "delta", "lakehouse.runtime.session", "lakehouse.batch.compute", "lakehouse.transform.quality"}
+    dear = {
+        "great_expectations",
+        "delta",
+        "lakehouse.runtime.session",
+        "lakehouse.batch.compute",
+        "lakehouse.transform.quality",
+    }
     assert not set(run.stdout.split()) & dear
 
 
@@ -87,7 +93,10 @@ def test_definitions_are_loadable(built):
 def test_graph_is_as_it_was(built):
     graph = built.resolve_asset_graph()
     nodes = [graph.get(key) for key in graph.get_all_asset_keys()]
-    shape = {n.key.to_user_string(): (n.group_name, sorted(p.to_user_string() for p in n.parent_keys)) for n in nodes}
+    shape = {
+        n.key.to_user_string(): (n.group_name, sorted(p.to_user_string() for p in n.parent_keys))
+        for n in nodes
+    }
     assert shape == {
         "sensor_topic": ("sources", []),
         "ad_topic": ("sources", []),
@@ -107,7 +116,13 @@ def test_graph_is_as_it_was(built):
 def test_records_and_sources_cannot_be_materialised(built):
     graph = built.resolve_asset_graph()
     materialisable = {k.to_user_string() for k in graph.materializable_asset_keys}
-    assert materialisable == {"campaigns", "valid_readings", "sensor_averages", "sensor_trends", "campaign_views"}
+    assert materialisable == {
+        "campaigns",
+        "valid_readings",
+        "sensor_averages",
+        "sensor_trends",
+        "campaign_views",
+    }
 
 
 def test_derived_tables_have_the_partitions_of_delta(built):
@@ -117,24 +132,36 @@ def test_derived_tables_have_the_partitions_of_delta(built):
     assert node.description.startswith("Average, least and greatest temperature")
     assert node.owners == ["team:sensors"]
     assert node.kinds == {"delta", "spark"}
-    assert {"layer": "gold", "pipeline": "sensors", "late": "side_output"}.items() <= node.tags.items()
+    assert {
+        "layer": "gold",
+        "pipeline": "sensors",
+        "late": "side_output",
+    }.items() <= node.tags.items()
 
 
 def test_jobs_and_checks(built):
     jobs = {j.name for j in built.resolve_all_job_defs() if not j.name.startswith("__")}
-    streams = {f"{does}_{pipeline}" for does in ("start", "stop", "restart") for pipeline in ("sensors", "ads")}
-    assert jobs == streams | {"reconcile", "repair", "update", "seam", "reinject", "maintain"}
-    checks = {(k.asset_key.to_user_string(), k.name) for k in built.resolve_asset_graph().asset_check_keys}
-    derived = ("valid_readings", "sensor_averages", "sensor_trends", "campaign_views")
-    assert checks == {(t, c) for t in derived for c in ("stream_equals_batch", "expectations_hold")} | {
-        ("campaigns", "expectations_hold")
+    streams = {
+        f"{does}_{pipeline}"
+        for does in ("start", "stop", "restart")
+        for pipeline in ("sensors", "ads")
     }
+    assert jobs == streams | {"reconcile", "repair", "update", "handover", "replay", "maintain"}
+    checks = {
+        (k.asset_key.to_user_string(), k.name) for k in built.resolve_asset_graph().asset_check_keys
+    }
+    derived = ("valid_readings", "sensor_averages", "sensor_trends", "campaign_views")
+    assert checks == {
+        (t, c) for t in derived for c in ("stream_equals_batch", "expectations_hold")
+    } | {("campaigns", "expectations_hold")}
 
 
 def test_a_streaming_job_shows_what_its_process_is_given():
     given = Settings(resources={"ads": "driver_memory 3g"})
     graph = definitions.build(given).resolve_asset_graph()
-    shown = {name: graph.get(job_key(name)).metadata["driver_memory"] for name in ("ads", "sensors")}
+    shown = {
+        name: graph.get(job_key(name)).metadata["driver_memory"] for name in ("ads", "sensors")
+    }
     assert shown == {"ads": "3g", "sensors": given.driver_memory}
 
 
@@ -145,7 +172,7 @@ def test_column_schemas_come_from_the_tables_on_disk(settings):
     assert columns["readings"] == "bigint"
 
 
-# ---- bounded runs
+# ---- batch runs
 
 
 def damaged(settings: Settings, *hours: str) -> None:
@@ -154,25 +181,41 @@ def damaged(settings: Settings, *hours: str) -> None:
     stored.delete(f"sensor_id = 'sensor-1' AND _partition IN ({', '.join(repr(h) for h in hours)})")
 
 
-def test_a_range_of_partitions_is_one_bounded_run(own, spark, instance):
+def test_a_range_of_partitions_is_one_batch_run(own, spark, instance):
     before = Lake(spark, own, catalog.load(own)).read(table_of(own, "sensor_averages")).count()
     damaged(own, HOURS[1])
     result = materialize(own, "sensor_averages", HOURS[0], HOURS[1], instance=instance)
     assert result.success
-    events = {m.partition: m.metadata for m in result.asset_materializations_for_node("sensor_averages")}
+    events = {
+        m.partition: m.metadata for m in result.asset_materializations_for_node("sensor_averages")
+    }
     assert sorted(events) == HOURS[:2]
-    told = [(events[h]["outcome"].value, events[h]["origin"].value, events[h]["rows"].value) for h in HOURS[:2]]
-    assert told == [("unchanged", "live", 9), ("rewritten", "bounded", 9)]
+    told = [
+        (events[h]["outcome"].value, events[h]["origin"].value, events[h]["rows"].value)
+        for h in HOURS[:2]
+    ]
+    assert told == [("unchanged", "stream", 9), ("rewritten", "batch", 9)]
     assert "delta_version" in events[HOURS[1]] and "delta_version" not in events[HOURS[0]]
     shown = {name: value.value for name, value in events[HOURS[0]].items()}
     assert shown["range"] == "[2026-01-01T00:00:00Z, 2026-01-01T02:00:00Z)"
-    assert (shown["partitions_rewritten"], shown["partitions_unchanged"], shown["partitions_done_before"]) == (1, 1, 0)
-    assert shown["rows_written"] == 9 and shown["plan"]["input"] == "valid_readings" and shown["plan"]["input_rows"] > 0
+    assert (
+        shown["partitions_rewritten"],
+        shown["partitions_unchanged"],
+        shown["partitions_done_before"],
+    ) == (1, 1, 0)
+    assert (
+        shown["rows_written"] == 9
+        and shown["plan"]["input"] == "valid_readings"
+        and shown["plan"]["input_rows"] > 0
+    )
     assert {"rows_quarantined", "seconds", "frontier"} <= shown.keys()
     table = Lake(spark, own, catalog.load(own)).read(table_of(own, "sensor_averages"))
     assert table.count() == before
-    origins = {(r["_partition"], r["_origin"]) for r in table.select("_partition", "_origin").distinct().collect()}
-    assert origins == {(HOURS[0], "live"), (HOURS[1], "bounded"), (HOURS[2], "live")}
+    origins = {
+        (r["_partition"], r["_origin"])
+        for r in table.select("_partition", "_origin").distinct().collect()
+    }
+    assert origins == {(HOURS[0], "stream"), (HOURS[1], "batch"), (HOURS[2], "stream")}
 
 
 def test_a_range_across_the_frontier_is_refused_in_the_librarys_words(settings):
@@ -182,7 +225,7 @@ def test_a_range_across_the_frontier_is_refused_in_the_librarys_words(settings):
     assert "it crosses the frontier 2026-01-01T03:0" in failure.user_failure_data.description
 
 
-def test_snapshots_are_rebuilt_whole(tmp_path, spark):
+def test_reference_tables_are_rebuilt_whole(tmp_path, spark):
     ads = Settings(root=tmp_path, tables=("lakehouse.tables.ads",), jars=from_environment().jars)
     first, second = (materialize(ads, "campaigns") for _ in range(2))
     assert first.success and second.success
@@ -195,25 +238,36 @@ def test_snapshots_are_rebuilt_whole(tmp_path, spark):
 
 
 def test_checks_hold_of_an_honest_lakehouse(settings, spark):
-    proof = evaluate(settings, "sensor_averages", "stream_equals_batch")
-    assert proof.passed
-    assert proof.metadata["verdict"].value == "EQUAL"
-    assert proof.metadata["rows_in_table"].value == proof.metadata["rows_recomputed"].value > 0
+    certificate = evaluate(settings, "sensor_averages", "stream_equals_batch")
+    assert certificate.passed
+    assert certificate.metadata["verdict"].value == "EQUAL"
+    assert (
+        certificate.metadata["rows_in_table"].value
+        == certificate.metadata["rows_recomputed"].value
+        > 0
+    )
     assert evaluate(settings, "sensor_averages", "expectations_hold").passed
     assert evaluate(settings, "valid_readings", "expectations_hold").passed
 
 
 def test_checks_fail_on_planted_bad_data(own, spark):
     path = own.root / "gold" / "sensor_averages"
-    planted = spark.read.format("delta").load(str(path)).where(f"_partition = '{HOURS[1]}'").limit(1)
-    planted = planted.withColumn("sensor_id", F.lit("planted")).withColumn("readings", F.lit(0).cast("bigint"))
+    planted = (
+        spark.read.format("delta").load(str(path)).where(f"_partition = '{HOURS[1]}'").limit(1)
+    )
+    planted = planted.withColumn("sensor_id", F.lit("planted")).withColumn(
+        "readings", F.lit(0).cast("bigint")
+    )
     planted.write.format("delta").mode("append").save(str(path))
 
-    proof = evaluate(own, "sensor_averages", "stream_equals_batch")
-    assert not proof.passed
-    assert proof.severity == dg.AssetCheckSeverity.ERROR
-    assert (proof.metadata["verdict"].value, proof.metadata["extra"].value) == ("DIFFERENT", 1)
-    assert "sensor_id=planted" in proof.metadata["differences"].value
+    certificate = evaluate(own, "sensor_averages", "stream_equals_batch")
+    assert not certificate.passed
+    assert certificate.severity == dg.AssetCheckSeverity.ERROR
+    assert (certificate.metadata["verdict"].value, certificate.metadata["extra"].value) == (
+        "DIFFERENT",
+        1,
+    )
+    assert "sensor_id=planted" in certificate.metadata["differences"].value
 
     held = evaluate(own, "sensor_averages", "expectations_hold")
     assert not held.passed
@@ -231,7 +285,9 @@ def test_an_outage_is_no_verdict(own, spark):
 # ---- sensors
 
 
-def closings(settings: Settings, instance: dg.DagsterInstance, cursor: str | None = None) -> dg.SensorResult:
+def closings(
+    settings: Settings, instance: dg.DagsterInstance, cursor: str | None = None
+) -> dg.SensorResult:
     sensor = sensors.closed_partitions(settings, catalog.load(settings))
     return sensor.evaluate_tick(dg.build_sensor_context(instance, cursor=cursor))
 
@@ -239,13 +295,15 @@ def closings(settings: Settings, instance: dg.DagsterInstance, cursor: str | Non
 def test_partitions_behind_the_frontier_are_told_once(settings, spark, instance):
     tick = closings(settings, instance)
     told = {(e.asset_key.to_user_string(), e.partition): e for e in tick.asset_events}
-    assert sorted(told) == [(t, hour) for t in ("sensor_averages", "valid_readings") for hour in HOURS]
+    assert sorted(told) == [
+        (t, hour) for t in ("sensor_averages", "valid_readings") for hour in HOURS
+    ]
     metadata = told["sensor_averages", HOURS[0]].metadata
     stored = spark.read.format("delta").load(str(settings.root / "gold" / "sensor_averages"))
     assert metadata["rows"].value == stored.where(f"_partition = '{HOURS[0]}'").count() > 0
-    assert metadata["origin"].value == "live"
-    assert {"frontier", "delta_version", "fingerprint", "dagster/column_schema"} <= metadata.keys()
-    last = next(iter(Journal(settings, table_of(settings, "sensor_readings"))))
+    assert metadata["origin"].value == "stream"
+    assert {"frontier", "delta_version", "code_version", "dagster/column_schema"} <= metadata.keys()
+    last = next(iter(CommitLog(settings, table_of(settings, "sensor_readings"))))
     assert metadata["offsets"].value == last.inputs == {"sensor-readings": {"0": 45}}
     assert not closings(settings, instance, tick.cursor).asset_events
     assert json.loads(tick.cursor) == {"valid_readings": HOURS[2], "sensor_averages": HOURS[2]}
@@ -262,12 +320,16 @@ def test_a_tick_that_is_repeated_tells_the_same(settings, instance):
     assert filled == set(HOURS)
 
 
-def test_a_partition_that_a_bounded_run_replaced_says_so(own, instance):
+def test_a_partition_that_a_batch_run_replaced_says_so(own, instance):
     damaged(own, HOURS[1])
     assert materialize(own, "sensor_averages", HOURS[1]).success
-    events = [e for e in closings(own, instance).asset_events if e.asset_key == dg.AssetKey("sensor_averages")]
+    events = [
+        e
+        for e in closings(own, instance).asset_events
+        if e.asset_key == dg.AssetKey("sensor_averages")
+    ]
     told = [(e.partition, e.metadata["origin"].value) for e in events]
-    assert told == list(zip(HOURS, ("live", "bounded", "live"), strict=True))
+    assert told == list(zip(HOURS, ("stream", "batch", "stream"), strict=True))
 
 
 def test_a_tick_tells_a_bounded_number_of_partitions(settings, instance, monkeypatch):
@@ -277,7 +339,9 @@ def test_a_tick_tells_a_bounded_number_of_partitions(settings, instance, monkeyp
     assert [len(first.asset_events), len(second.asset_events)] == [4, 2]
 
 
-def writings(settings: Settings, instance: dg.DagsterInstance, cursor: str | None = None) -> dg.SensorResult:
+def writings(
+    settings: Settings, instance: dg.DagsterInstance, cursor: str | None = None
+) -> dg.SensorResult:
     sensor = sensors.report_written_tables(settings, catalog.load(settings))
     return sensor.evaluate_tick(dg.build_sensor_context(instance, cursor=cursor))
 
@@ -291,39 +355,51 @@ def test_records_tell_what_came_in(settings, instance):
     assert not writings(settings, instance, tick.cursor).asset_events
 
 
-def test_a_bounded_run_from_the_command_line_is_told(own, spark, instance):
+def test_a_batch_run_from_the_command_line_is_told(own, spark, instance):
     cursor = writings(own, instance).cursor
     lake = Lake(spark, own, catalog.load(own))
     damaged(own, *HOURS)
-    backfill(lake, lake.catalog.table("sensor_averages"), parse_range("2026-01-01T00:00", "2026-01-01T02:00"))
+    backfill(
+        lake,
+        lake.catalog.table("sensor_averages"),
+        parse_range("2026-01-01T00:00", "2026-01-01T02:00"),
+    )
     tick = writings(own, instance, cursor)
-    assert [(e.partition, e.metadata["origin"].value) for e in tick.asset_events] == [(h, "bounded") for h in HOURS[:2]]
+    assert [(e.partition, e.metadata["origin"].value) for e in tick.asset_events] == [
+        (h, "batch") for h in HOURS[:2]
+    ]
     assert not writings(own, instance, tick.cursor).asset_events
 
 
-def test_a_bounded_run_of_dagsters_own_is_not_told_again(own, spark, instance):
+def test_a_batch_run_of_dagsters_own_is_not_told_again(own, spark, instance):
     cursor = writings(own, instance).cursor
     damaged(own, HOURS[1])
     assert materialize(own, "sensor_averages", HOURS[1], instance=instance).success
     assert not writings(own, instance, cursor).asset_events
 
 
-# ---- proofs
+# ---- reconciliations
 
 
 def test_the_schedule_asks_for_what_is_not_certified(own, spark):
-    schedule = proving.reconcile_closed_partitions(own, catalog.load(own))
+    schedule = reconciling.reconcile_closed_partitions(own, catalog.load(own))
 
     def asked() -> list[tuple[str, str, str]]:
-        tick = schedule.evaluate_tick(dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC)))
-        ranges = [r.run_config["ops"]["reconcile_ranges"]["config"]["ranges"] for r in tick.run_requests]
+        tick = schedule.evaluate_tick(
+            dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC))
+        )
+        ranges = [
+            r.run_config["ops"]["reconcile_ranges"]["config"]["ranges"] for r in tick.run_requests
+        ]
         return [tuple(each.values()) for of_run in ranges for each in of_run]
 
     whole = ("2026-01-01T00:00:00Z", "2026-01-01T03:00:00Z")
     assert asked() == [("valid_readings", *whole), ("sensor_averages", *whole)]
     lake = Lake(spark, own, catalog.load(own))
     for table, end in (("valid_readings", "03:00"), ("sensor_averages", "01:30")):
-        reconcile(lake, lake.catalog.table(table), parse_range("2026-01-01T00:00", f"2026-01-01T{end}"))
+        reconcile(
+            lake, lake.catalog.table(table), parse_range("2026-01-01T00:00", f"2026-01-01T{end}")
+        )
     assert asked() == [("sensor_averages", "2026-01-01T01:00:00Z", whole[1])]
 
 
@@ -344,7 +420,9 @@ def test_the_job_records_its_verdict_on_the_check(own, spark, instance):
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_a_failed_proof_blocks_what_is_downstream_until_the_table_is_repaired(own, spark, instance):
+def test_a_failed_certificate_blocks_what_is_downstream_until_the_table_is_repaired(
+    own, spark, instance
+):
     built = definitions.build(own)
 
     @dg.asset(
@@ -361,9 +439,15 @@ def test_a_failed_proof_blocks_what_is_downstream_until_the_table_is_repaired(ow
         cursor = found.cursor
         return found.get_requested_partitions(report.key)
 
-    def proves() -> bool:
-        config = {"ops": {"reconcile_ranges": {"config": {"ranges": [{"table": "sensor_averages"}]}}}}
-        return built.resolve_job_def("reconcile").execute_in_process(config, instance=instance, raise_on_error=False).success
+    def certifies() -> bool:
+        config = {
+            "ops": {"reconcile_ranges": {"config": {"ranges": [{"table": "sensor_averages"}]}}}
+        }
+        return (
+            built.resolve_job_def("reconcile")
+            .execute_in_process(config, instance=instance, raise_on_error=False)
+            .success
+        )
 
     assert requested() == set()
     for event in closings(own, instance).asset_events:
@@ -373,7 +457,7 @@ def test_a_failed_proof_blocks_what_is_downstream_until_the_table_is_repaired(ow
     path = str(own.root / "gold" / "sensor_averages")
     planted = spark.read.format("delta").load(path).where(f"_partition = '{HOURS[1]}'").limit(1)
     planted.write.format("delta").mode("append").save(path)
-    assert not proves()
+    assert not certifies()
     assert requested() == set()
     assert materialize(own, "sensor_averages", HOURS[2], instance=instance).success
     assert requested() == set(), "another hour is replaced, and still a check fails"
@@ -382,32 +466,44 @@ def test_a_failed_proof_blocks_what_is_downstream_until_the_table_is_repaired(ow
         selection=dg.AssetSelection.assets("sensor_averages", report), raise_on_error=False,
     )  # fmt: skip
     assert together.asset_materializations_for_node("sensor_averages")
-    assert not together.asset_materializations_for_node("report"), "in one run, too, the check comes first"
+    assert not together.asset_materializations_for_node("report"), (
+        "in one run, too, the check comes first"
+    )
 
     assert materialize(own, "sensor_averages", HOURS[1], instance=instance).success
-    assert requested() == set(), "repaired, not proven"
-    assert proves()
+    assert requested() == set(), "repaired, not reconciled"
+    assert certifies()
     assert requested() == {HOURS[1], HOURS[2]}
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_what_differs_is_repaired_as_far_as_it_is_allowed_and_the_coverage_is_observed(own, spark, instance, monkeypatch):
+def test_what_differs_is_repaired_as_far_as_it_is_allowed_and_the_coverage_is_observed(
+    own, spark, instance, monkeypatch
+):
     averages, loaded = table_of(own, "sensor_averages"), catalog.load(own)
     DeltaTable(str(table_path(own, averages))).delete(f"_partition = '{HOURS[1]}'")
     config = {"ops": {"reconcile_ranges": {"config": {"ranges": [{"table": "sensor_averages"}]}}}}
     job = definitions.build(own).resolve_job_def("reconcile")
     assert not job.execute_in_process(config, instance=instance, raise_on_error=False).success
-    observed = instance.fetch_observations(dg.AssetKey(averages.name), limit=1).records[0].asset_observation.metadata
-    assert observed["proven_share"].value == pytest.approx(2 / 3, abs=1e-4) and observed["partitions_different"].value == 1
-    assert observed["proof_seconds_within_a_day"].value > 0
+    observed = (
+        instance.fetch_observations(dg.AssetKey(averages.name), limit=1)
+        .records[0]
+        .asset_observation.metadata
+    )
+    assert (
+        observed["reconciled_share"].value == pytest.approx(2 / 3, abs=1e-4)
+        and observed["partitions_different"].value == 1
+    )
+    assert observed["reconciliation_seconds_within_a_day"].value > 0
 
     def asked(settings: Settings):
         tick = dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC))
-        return proving.repair_differences(settings, loaded).evaluate_tick(tick)
+        return reconciling.repair_differences(settings, loaded).evaluate_tick(tick)
 
     assert not asked(own).run_requests and "nothing that differs" in asked(own).skip_message
-    monkeypatch.setenv("LAKEHOUSE_REPAIR", "sensor_averages=partitions 1, rows 100000")  # a run reads it where it is
+    # a run reads it where it is
+    monkeypatch.setenv("LAKEHOUSE_REPAIR", "sensor_averages=partitions 1, rows 100000")
     allowing = replace(own, repair=from_environment().repair)
     (request,) = asked(allowing).run_requests
     assert request.tags["partitions"] == HOURS[1]
@@ -422,29 +518,42 @@ def test_what_differs_is_repaired_as_far_as_it_is_allowed_and_the_coverage_is_ob
 
 
 def test_the_asset_of_the_docs_reads_a_closed_hour(settings):
-    (text, *_) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "automation.md").read_text(), re.DOTALL)
+    (text, *_) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "automation.md").read_text(), re.DOTALL
+    )
     exec(text, shown := {})
     lakehouse = {"lakehouse": Lakehouse.of(settings)}
-    run = dg.materialize([shown["hottest_sensors"]], partition_key="2026-01-01-01:00", resources=lakehouse)
+    run = dg.materialize(
+        [shown["hottest_sensors"]], partition_key="2026-01-01-01:00", resources=lakehouse
+    )
     (event,) = run.asset_materializations_for_node("hottest_sensors")
     assert sorted(event.metadata["hottest"].value) == ["sensor-0", "sensor-1", "sensor-2"]
-    assert shown["hottest_sensors"].key in shown["definitions"].resolve_asset_graph().get_all_asset_keys()
+    assert (
+        shown["hottest_sensors"].key
+        in shown["definitions"].resolve_asset_graph().get_all_asset_keys()
+    )
 
 
 # ---- streaming jobs
 
 
-def test_the_upkeep_job_looks_after_every_table(own, instance):
-    result = upkeep.maintain.execute_in_process(instance=instance, resources={"lakehouse": Lakehouse.of(own)})
-    assert result.success and result.output_for_node("maintain_tables") == 9, "four tables, their quarantines, _commits"
+def test_the_maintenance_job_looks_after_every_table(own, instance):
+    result = maintenance.maintain.execute_in_process(
+        instance=instance, resources={"lakehouse": Lakehouse.of(own)}
+    )
+    assert result.success and result.output_for_node("maintain_tables") == 9, (
+        "four tables, their quarantines, _commits"
+    )
 
 
-def test_upkeep_knows_of_a_run_until_it_has_ended(spark, own, instance):
+def test_maintenance_knows_of_a_run_until_it_has_ended(spark, own, instance):
     @dg.op
     def look(lakehouse: Lakehouse) -> bool:
         return lakehouse.lake.spark is spark and read_holds.began(own) is not None
 
-    job = dg.GraphDefinition("looking", node_defs=[look]).to_job(resource_defs={"lakehouse": Lakehouse.of(own)})
+    job = dg.GraphDefinition("looking", node_defs=[look]).to_job(
+        resource_defs={"lakehouse": Lakehouse.of(own)}
+    )
     assert job.execute_in_process(instance=instance).output_for_node("look") is True
     assert read_holds.began(own) is None and not spark._jsc.sc().isStopped()
 
@@ -452,33 +561,55 @@ def test_upkeep_knows_of_a_run_until_it_has_ended(spark, own, instance):
 def test_old_runs_and_events_without_a_run_are_forgotten_and_partitions_stay():
     @dg.op
     def nothing(context: dg.OpExecutionContext) -> None:
-        context.log_event(dg.AssetCheckEvaluation(asset_key=dg.AssetKey("table"), check_name=context.job_name, passed=False))
+        context.log_event(
+            dg.AssetCheckEvaluation(
+                asset_key=dg.AssetKey("table"), check_name=context.job_name, passed=False
+            )
+        )
 
     with dg.DagsterInstance.local_temp() as instance:
         for name in ("reconcile", "mine"):
-            assert dg.GraphDefinition(name, node_defs=[nothing]).to_job().execute_in_process(instance=instance).success
+            assert (
+                dg.GraphDefinition(name, node_defs=[nothing])
+                .to_job()
+                .execute_in_process(instance=instance)
+                .success
+            )
         for _ in range(3):
             for event in (dg.AssetObservation("job"), dg.AssetMaterialization("record")):
                 instance.report_runless_asset_event(event)
         for partition in "ab":
-            instance.report_runless_asset_event(dg.AssetMaterialization("table", partition=partition))
+            instance.report_runless_asset_event(
+                dg.AssetMaterialization("table", partition=partition)
+            )
         before = datetime.now(UTC)
         instance.report_runless_asset_event(dg.AssetObservation("job"))
-        upkeep.forget(instance, before)
+        maintenance.forget(instance, before)
         (run,) = instance.get_runs()
         assert run.job_name == "mine"
         verdict = dg.AssetCheckKey(dg.AssetKey("table"), "reconcile")  # of a run that was forgotten
-        (found,) = instance.event_log_storage.get_latest_asset_check_execution_by_key([verdict]).values()
+        (found,) = instance.event_log_storage.get_latest_asset_check_execution_by_key(
+            [verdict]
+        ).values()
         assert found.status.value == "FAILED"
         assert len(instance.fetch_observations(dg.AssetKey("job"), limit=5).records) == 1
-        assert len(instance.fetch_materializations(dg.AssetKey("record"), limit=5).records) == 1, "the last"
+        assert len(instance.fetch_materializations(dg.AssetKey("record"), limit=5).records) == 1, (
+            "the last"
+        )
         assert instance.get_materialized_partitions(dg.AssetKey("table")) == {"a", "b"}
-        shards = {path.stem for path in Path(instance.event_log_storage.path_for_shard("x")).parent.glob("*-*.db")}
+        shards = {
+            path.stem
+            for path in Path(instance.event_log_storage.path_for_shard("x")).parent.glob("*-*.db")
+        }
         assert shards == {run.run_id}
 
 
 def test_stopping_a_job_that_never_ran_is_nothing(settings, instance):
-    result = definitions.build(settings).resolve_job_def("stop_sensors").execute_in_process(instance=instance)
+    result = (
+        definitions.build(settings)
+        .resolve_job_def("stop_sensors")
+        .execute_in_process(instance=instance)
+    )
     assert result.success
 
 
@@ -492,8 +623,14 @@ def test_a_job_that_cannot_start_fails_in_its_own_words(own, instance):
     sensor = sensors.streaming_job_states(own, catalog.load(own))
     (told,) = sensor.evaluate_tick(dg.build_sensor_context(instance)).asset_events
     assert (told.asset_key, told.metadata["state"].value) == (job_key("sensors"), "failed")
-    assert "none is running" in told.metadata["error"].value and "none is running" in told.metadata["log"].value
-    assert told.metadata["desired"].value.startswith("running since ") and "start_sensors" in told.metadata["desired"].value
+    assert (
+        "none is running" in told.metadata["error"].value
+        and "none is running" in told.metadata["log"].value
+    )
+    assert (
+        told.metadata["desired"].value.startswith("running since ")
+        and "start_sensors" in told.metadata["desired"].value
+    )
 
 
 def test_the_sensor_that_supervises_takes_less_than_a_second_and_starts_what_is_to_run(own):
@@ -519,9 +656,19 @@ def test_the_sensor_that_supervises_takes_less_than_a_second_and_starts_what_is_
 
 def test_a_job_that_has_read_nothing_yet_is_shown_all_the_same(own):
     at, process = progress.now(), psutil.Process()
-    idle = (QueryStatus("sensor_readings", True, since=at), QueryStatus("valid_readings", True, since=at))
-    progress.write(own, JobStatus("sensors", process.pid, process.create_time(), 0, 0.0, "running", at, at, idle))
-    (told,) = sensors.streaming_job_states(own, catalog.load(own)).evaluate_tick(dg.build_sensor_context()).asset_events
+    idle = (
+        QueryStatus("sensor_readings", True, since=at),
+        QueryStatus("valid_readings", True, since=at),
+    )
+    progress.write(
+        own,
+        JobStatus("sensors", process.pid, process.create_time(), 0, 0.0, "running", at, at, idle),
+    )
+    (told,) = (
+        sensors.streaming_job_states(own, catalog.load(own))
+        .evaluate_tick(dg.build_sensor_context())
+        .asset_events
+    )
     assert (told.metadata["queries"].value, told.metadata["rows_per_second"].value) == (2, 0.0)
 
 
@@ -529,9 +676,9 @@ def test_the_node_of_a_streaming_job_shows_how_each_query_does(own):
     at, process = progress.now(), psutil.Process()
     record = QueryStatus("sensor_readings", True, rows_per_second=50.0, lag=7, lags={"t-0": 3, "t-1": 4}, since=at,
                          frontier=at, late=2, batch_seconds=0.5, phases={"addBatch": 400}, state="running")  # fmt: skip
-    parked = QueryStatus("valid_readings", False, state="parked", since=at, restarts=3, error="x", offsets="batch 7",
+    paused = QueryStatus("valid_readings", False, state="paused", since=at, restarts=3, error="x", offsets="batch 7",
                          state_rows=5, state_bytes=2**20)  # fmt: skip
-    status = JobStatus("sensors", process.pid, process.create_time(), 0, 0.0, "degraded", at, at, (record, parked),
+    status = JobStatus("sensors", process.pid, process.create_time(), 0, 0.0, "degraded", at, at, (record, paused),
                        python_bytes=2**28, jvm_bytes=2**30, ui="http://127.0.0.1:4040")  # fmt: skip
     progress.write(own, status)
     desired.note(own, "sensors", Event(at, "restarted", "its process died", 1, 1.0, True))
@@ -540,7 +687,7 @@ def test_the_node_of_a_streaming_job_shows_how_each_query_does(own):
     (told,) = tick.asset_events
     shown = {name: value.value for name, value in told.metadata.items()}
     assert shown | {
-        "state": "degraded", "queries": 1, "queries_parked": 1, "lag_records": 7, "state_rows": 5, "late": 2, "restarts": 1,
+        "state": "degraded", "queries": 1, "queries_paused": 1, "lag_records": 7, "state_rows": 5, "late": 2, "restarts": 1,
         "rows_per_second": 50.0, "batch_seconds": 0.5, "state_mib": 1.0, "python_mib": 256.0, "jvm_mib": 1024.0,
         "lag_by_partition": {"t-0": 3, "t-1": 4}, "batch_milliseconds": {"sensor_readings": {"addBatch": 400}},
         "spark_ui": "http://127.0.0.1:4040",
@@ -548,6 +695,8 @@ def test_the_node_of_a_streaming_job_shows_how_each_query_does(own):
     assert 0 <= shown["frontier_delay_seconds"] < 60 and "its process died" in shown["last_restart"]
     assert [r.data["trouble"] for r in told.metadata["each_query"].records] == ["", "batch 7 x"]
     assert len(dg.serialize_value(told)) < 8_000, "a day has 1,440 of them for each job"
-    assert not sensor.evaluate_tick(dg.build_sensor_context(cursor=tick.cursor)).asset_events, "once a minute"
+    assert not sensor.evaluate_tick(dg.build_sensor_context(cursor=tick.cursor)).asset_events, (
+        "once a minute"
+    )
     hour = {"what": json.loads(tick.cursor)["what"], "when": {"sensors": "2026-01-01T00:00:00Z"}}
     assert sensor.evaluate_tick(dg.build_sensor_context(cursor=json.dumps(hour))).asset_events

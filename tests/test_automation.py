@@ -14,16 +14,20 @@ from lakehouse.declare import catalog
 from lakehouse.declare.catalog import table_path
 from lakehouse.ranges import EPOCH, partition_format
 from lakehouse.settings import Settings
+from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.journal import Journal
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
-HOURS = dg.HourlyPartitionsDefinition("2026-01-01-00:00", timezone="UTC")  # written otherwise than the tables' own
+# written otherwise than the tables' own
+HOURS = dg.HourlyPartitionsDefinition("2026-01-01-00:00", timezone="UTC")
 TABLE = "sensor_averages"
 
 
 @dg.asset(
-    deps=[TABLE, "sensor_readings"], partitions_def=HOURS, automation_condition=automation.on_closed(), name="report"
+    deps=[TABLE, "sensor_readings"],
+    partitions_def=HOURS,
+    automation_condition=automation.on_closed(),
+    name="report",
 )
 def hourly_report() -> None: ...
 
@@ -31,7 +35,7 @@ def hourly_report() -> None: ...
 @dg.asset(
     deps=[TABLE],
     partitions_def=HOURS,
-    automation_condition=automation.on_closed() & automation.proven(TABLE),
+    automation_condition=automation.on_closed() & automation.reconciled(TABLE),
     name="invoice",
 )
 def hourly_invoice() -> None: ...
@@ -67,28 +71,53 @@ class Lakehouse:
     def stream(self, *hours: int, frontier: float) -> None:
         """Micro-batches with rows of these hours, after which the tables are complete up to hour `frontier`."""
         self.version += 1
-        ahead, at = FIRST + timedelta(hours=frontier), EPOCH + timedelta(days=20_000, seconds=self.version)
-        record, derived = (self.catalog.table(name) for name in ("sensor_readings", "valid_readings"))
+        ahead, at = (
+            FIRST + timedelta(hours=frontier),
+            EPOCH + timedelta(days=20_000, seconds=self.version),
+        )
+        record, derived = (
+            self.catalog.table(name) for name in ("sensor_readings", "valid_readings")
+        )
         read = {"sensor-readings": {"0": 10 * (self.version + 1)}}
         self._commit(record, hours, at, None, read)
         end = {"reservoirVersion": self.version + 1, "index": -1}
-        self._commit(derived, hours, at, ahead, {"tables": {record.name: end}, "snapshots": {}})
+        self._commit(derived, hours, at, ahead, {"tables": {record.name: end}, "references": {}})
         end = {"reservoirVersion": self.version, "index": 0}
-        self._commit(self.catalog.table(TABLE), hours, at, ahead, {"tables": {derived.name: end}, "snapshots": {}})
+        self._commit(
+            self.catalog.table(TABLE),
+            hours,
+            at,
+            ahead,
+            {"tables": {derived.name: end}, "references": {}},
+        )
 
     def _commit(self, table, hours, at, ahead, inputs) -> None:
         keys = [(FIRST + timedelta(hours=h)).strftime(partition_format("hour")) for h in hours]
-        rows = pa.table({"v": list(hours), "_origin": ["live"] * len(keys), "_partition": keys})
-        write_deltalake(str(table_path(self.settings, table)), rows, mode="append", partition_by=["_partition"])
-        commit = Commit(table.name, "live", 0, self.version, self.version, at, "", frontier=ahead, inputs=inputs)
-        Journal(self.settings, table).append(commit)
+        rows = pa.table({"v": list(hours), "_origin": ["stream"] * len(keys), "_partition": keys})
+        write_deltalake(
+            str(table_path(self.settings, table)), rows, mode="append", partition_by=["_partition"]
+        )
+        commit = Commit(
+            table.name,
+            "stream",
+            0,
+            self.version,
+            self.version,
+            at,
+            "",
+            frontier=ahead,
+            inputs=inputs,
+        )
+        CommitLog(self.settings, table).append(commit)
 
     def tell(self, *, crash: bool = False) -> list[dg.AssetMaterialization]:
         """A tick of the sensors; after a crash their cursors are not stored."""
         told = []
         for make in (sensors.closed_partitions, sensors.report_written_tables):
             sensor = make(self.settings, self.catalog)
-            tick = sensor.evaluate_tick(dg.build_sensor_context(self.instance, cursor=self.cursors.get(sensor.name)))
+            tick = sensor.evaluate_tick(
+                dg.build_sensor_context(self.instance, cursor=self.cursors.get(sensor.name))
+            )
             told += tick.asset_events
             if not crash:
                 self.cursors[sensor.name] = tick.cursor
@@ -98,7 +127,9 @@ class Lakehouse:
 
     def requested(self, asset: str) -> list[str]:
         """A tick of the automation conditions: the partitions of `asset` that are requested."""
-        found = dg.evaluate_automation_conditions(self.definitions, self.instance, cursor=self.conditions)
+        found = dg.evaluate_automation_conditions(
+            self.definitions, self.instance, cursor=self.conditions
+        )
         self.conditions = found.cursor
         return sorted(found.get_requested_partitions(dg.AssetKey(asset)))
 
@@ -110,14 +141,18 @@ class Lakehouse:
             return dg.AssetCheckResult(passed=passed)
 
         assert dg.materialize(
-            [dg.AssetSpec(TABLE), check], selection=dg.AssetSelection.checks(check), instance=self.instance
+            [dg.AssetSpec(TABLE), check],
+            selection=dg.AssetSelection.checks(check),
+            instance=self.instance,
         ).success
 
 
 @pytest.fixture
 def lakehouse(tmp_path):
     with dg.DagsterInstance.ephemeral() as instance:
-        lakehouse = Lakehouse(Settings(root=tmp_path, tables=("lakehouse.tables.sensors",)), instance)
+        lakehouse = Lakehouse(
+            Settings(root=tmp_path, tables=("lakehouse.tables.sensors",)), instance
+        )
         assert lakehouse.requested("report") == []  # the first look finds nothing to follow
         yield lakehouse
 
@@ -145,7 +180,9 @@ def test_hours_that_close_late_and_at_once_are_told_and_requested_empty_ones_too
     assert [(e.partition, e.metadata["rows"].value) for e in events] == [
         ("2026-01-01-01", 3), ("2026-01-01-02", 3), ("2026-01-01-03", 0), ("2026-01-01-04", 0),
     ]  # fmt: skip
-    assert {e.metadata["frontier"].value for e in events} == {(FIRST + timedelta(hours=5.5)).timestamp()}
+    assert {e.metadata["frontier"].value for e in events} == {
+        (FIRST + timedelta(hours=5.5)).timestamp()
+    }
     assert {e.metadata["delta_version"].value for e in events} == {4}
     assert events[0].metadata["offsets"].value == {"sensor-readings": {"0": 50}}
     assert lakehouse.requested("report") == [f"2026-01-01-0{hour}:00" for hour in (1, 2, 3, 4)]
@@ -157,7 +194,9 @@ def test_a_tick_that_is_repeated_after_a_crash_tells_the_same_and_no_third_time(
     first = lakehouse.tell(crash=True)
     assert lakehouse.requested("report") == ["2026-01-01-00:00"]
     assert lakehouse.tell() == first
-    assert lakehouse.requested("report") == ["2026-01-01-00:00"], "at least once: a run over the same rows"
+    assert lakehouse.requested("report") == ["2026-01-01-00:00"], (
+        "at least once: a run over the same rows"
+    )
     assert lakehouse.tell() == [] and lakehouse.requested("report") == []
 
 
@@ -165,8 +204,12 @@ def test_what_is_replaced_after_the_request_is_requested_again(lakehouse):
     lakehouse.stream(0, frontier=1.1)
     lakehouse.tell()
     assert lakehouse.requested("report") == ["2026-01-01-00:00"]
-    assert dg.materialize([hourly_report], partition_key="2026-01-01-00:00", instance=lakehouse.instance).success
-    lakehouse.instance.report_runless_asset_event(dg.AssetMaterialization(TABLE, partition="2026-01-01-00"))
+    assert dg.materialize(
+        [hourly_report], partition_key="2026-01-01-00:00", instance=lakehouse.instance
+    ).success
+    lakehouse.instance.report_runless_asset_event(
+        dg.AssetMaterialization(TABLE, partition="2026-01-01-00")
+    )
     assert lakehouse.requested("report") == ["2026-01-01-00:00"]
     assert lakehouse.requested("report") == []
 
@@ -175,7 +218,9 @@ def test_what_follows_a_batch_asset_is_requested_when_that_has_run(lakehouse):
     lakehouse.stream(0, frontier=1.1)
     lakehouse.tell()
     assert lakehouse.requested("summary") == []
-    assert dg.materialize([hourly_report], partition_key="2026-01-01-00:00", instance=lakehouse.instance).success
+    assert dg.materialize(
+        [hourly_report], partition_key="2026-01-01-00:00", instance=lakehouse.instance
+    ).success
     assert lakehouse.requested("summary") == ["2026-01-01-00:00"]
 
 
@@ -203,7 +248,7 @@ def test_a_failed_check_holds_back_whatever_closes_until_it_passes(lakehouse):
     assert lakehouse.requested("report") == []
 
 
-def test_proven_waits_for_the_proof(lakehouse):
+def test_reconciled_waits_for_the_certificate(lakehouse):
     lakehouse.stream(0, frontier=1.1)
     lakehouse.tell()
     assert lakehouse.requested("invoice") == []
@@ -211,7 +256,7 @@ def test_proven_waits_for_the_proof(lakehouse):
     assert lakehouse.requested("invoice") == ["2026-01-01-00:00"]
     lakehouse.stream(1, frontier=2.1)
     lakehouse.tell()
-    assert lakehouse.requested("invoice") == [], "the proof does not know of it yet"
+    assert lakehouse.requested("invoice") == [], "the reconciliation does not know of it yet"
     lakehouse.judged(True)
     assert lakehouse.requested("invoice") == ["2026-01-01-01:00"]
 

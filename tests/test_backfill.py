@@ -36,7 +36,7 @@ from lakehouse.storage.lake import Lake
 from lakehouse.stream import queries
 from lakehouse.stream.lag import lag
 from lakehouse.tables import sensors
-from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.testing import Stage, assert_stream_equals_batch
 
 SENSORS = (sensors.__name__,)
 VALID, AVERAGES, TRENDS = "valid_readings", "sensor_averages", "sensor_trends"
@@ -83,7 +83,9 @@ def remove(lake: Lake, name: str, predicate: str | None = None) -> None:
 
 
 def outdated(lake: Lake, name: str) -> list[str]:
-    return [p[-2:] for p in late_merge.outdated(lake.settings, lake.catalog, lake.catalog.table(name))]
+    return [
+        p[-2:] for p in late_merge.outdated(lake.settings, lake.catalog, lake.catalog.table(name))
+    ]
 
 
 @pytest.fixture
@@ -101,12 +103,16 @@ def test_a_run_that_is_cut_short_goes_on_where_it_was(lake):
     commits = backfill.run(lake, AVERAGES, at(0), at(3))
     assert hours([next(commits)]) == ["00"]
     commits.close()
-    assert digest(rows_of(lake, AVERAGES).where("_partition > '2026-01-01-00'")).rows == 12, "not touched"
+    assert digest(rows_of(lake, AVERAGES).where("_partition > '2026-01-01-00'")).rows == 12, (
+        "not touched"
+    )
     assert backfill.plan(lake, AVERAGES, at(0), at(3)).done == ("2026-01-01-00",)
     assert backfill.plan(lake, AVERAGES, at(0), at(2)).done == (), "another range is another run"
     other = replace(lake.catalog.table(AVERAGES), keys=())
     tables = replace(lake.catalog, tables=lake.catalog.tables | {AVERAGES: other})
-    assert backfill.plan(replace(lake, catalog=tables), AVERAGES, at(0), at(3)).done == (), "so is another declaration"
+    assert backfill.plan(replace(lake, catalog=tables), AVERAGES, at(0), at(3)).done == (), (
+        "so is another declaration"
+    )
     assert hours(list(backfill.run(lake, AVERAGES, at(0), at(3)))) == ["01", "02"]
     assert digest(rows_of(lake, AVERAGES)) == whole
     assert backfill.plan(lake, AVERAGES, at(0), at(3)).done == (), "it ended: this would be another"
@@ -128,18 +134,22 @@ def test_what_was_done_is_done_again_if_its_input_was_rewritten_meanwhile(lake):
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_a_commit_that_a_crash_kept_from_the_journal_is_told_by_the_next_run(lake):
+def test_a_commit_that_a_crash_kept_from_the_commit_log_is_told_by_the_next_run(lake):
     remove(lake, VALID, "_partition = '2026-01-01-01'")
-    lock = lake.settings.root / "_ledger" / f"{VALID}.lock"
+    lock = lake.settings.root / "_commit_log" / f"{VALID}.lock"
     lock.unlink()
     lock.mkdir()  # no line can be written
     with pytest.raises(OSError):
         list(backfill.run(lake, VALID, at(1), at(2)))
     lock.rmdir()
     assert outdated(lake, AVERAGES) == [], "nobody knows"
-    assert {c.version for c in backfill.run(lake, VALID, at(1), at(2))} == {NOTHING}, "the rows are there"
+    assert {c.version for c in backfill.run(lake, VALID, at(1), at(2))} == {NOTHING}, (
+        "the rows are there"
+    )
     assert outdated(lake, AVERAGES) == ["01"]
-    told = next(c for c in lake.journal(lake.catalog.table(VALID)).rewriting() if c.version != NOTHING)
+    told = next(
+        c for c in lake.commit_log(lake.catalog.table(VALID)).rewriting() if c.version != NOTHING
+    )
     assert told.version == delta_writer.version(lake.path(lake.catalog.table(VALID)))
 
 
@@ -147,7 +157,8 @@ def test_a_commit_that_a_crash_kept_from_the_journal_is_told_by_the_next_run(lak
 @pytest.mark.parallel
 def test_what_reads_a_rewritten_partition_is_pending_until_it_follows(lake):
     remove(lake, VALID, "_partition = '2026-01-01-01' AND sensor_id = 'sensor-2'")
-    remove(lake, AVERAGES, "_partition = '2026-01-01-01' AND sensor_id = 'sensor-2'")  # as if it had never been there
+    # as if it had never been there
+    remove(lake, AVERAGES, "_partition = '2026-01-01-01' AND sensor_id = 'sensor-2'")
     assert rewritten(list(backfill.run(lake, VALID, at(0), at(3)))) == [(VALID, "01")]
     assert outdated(lake, AVERAGES) == ["01"], "what did not change has nothing to be followed"
     assert reconciliation.reconcile(lake, lake.catalog.table(AVERAGES)).verdict == "PENDING"
@@ -159,7 +170,9 @@ def test_what_reads_a_rewritten_partition_is_pending_until_it_follows(lake):
     assert shown.exit_code == 0, shown.stderr
     told = [json.loads(line) for line in shown.stdout.splitlines()]
     outcomes = [(t["table"], t["outcome"], t["start"][11:13]) for t in told]
-    assert outcomes == [(VALID, "unchanged", h) for h in ("00", "01", "02")] + [(AVERAGES, "rewritten", "01")]
+    assert outcomes == [(VALID, "unchanged", h) for h in ("00", "01", "02")] + [
+        (AVERAGES, "rewritten", "01")
+    ]
     assert outdated(lake, AVERAGES) == []
     assert reconciliation.reconcile(lake, lake.catalog.table(AVERAGES)).verdict == "EQUAL"
 
@@ -174,8 +187,15 @@ def test_a_cascade_follows_through_windows_that_straddle(lake, spark):
     remove(lake, VALID, last)
     remove(lake, TRENDS, "sensor_id = 'sensor-2' AND window.end < '2026-01-01T01:00:30'")
     commits = list(backfill.run(lake, VALID, at(0), at(1), cascade=True))
-    assert [(c.table, f"{c.start:%H}") for c in commits] == [(VALID, "00"), (AVERAGES, "00"), (TRENDS, "00"), (TRENDS, "01")]
-    assert rewritten(commits)[:2] == [(VALID, "00"), (TRENDS, "00")], "averages hold these rows still"
+    assert [(c.table, f"{c.start:%H}") for c in commits] == [
+        (VALID, "00"),
+        (AVERAGES, "00"),
+        (TRENDS, "00"),
+        (TRENDS, "01"),
+    ]
+    assert rewritten(commits)[:2] == [(VALID, "00"), (TRENDS, "00")], (
+        "averages hold these rows still"
+    )
     assert digest(rows_of(lake, TRENDS)) == whole
 
 
@@ -187,7 +207,8 @@ def test_a_session_that_straddles_follows_as_a_whole(spark, tmp_path):
     stage.advance("clicks", click(4 * 3_600, "b"))
     stage.run("named_clicks", "sessions")
     whole = digest(stage.rows("sessions"))
-    remove(stage.lake, "named_clicks", "at = '2026-01-01T00:59:50Z'")  # it holds two sessions together
+    # it holds two sessions together
+    remove(stage.lake, "named_clicks", "at = '2026-01-01T00:59:50Z'")
     remove(stage.lake, "sessions")
     commits = list(backfill.run(stage.lake, "named_clicks", at(0), at(1), cascade=True))
     assert digest(stage.rows("sessions")) == whole
@@ -203,7 +224,10 @@ def test_what_the_input_does_not_hold_any_more_is_not_replaced_by_nothing(lake):
     remove(lake, "sensor_readings", "event_time < '2026-01-01T01:00:00Z'")
     before = delta_writer.version(lake.path(lake.catalog.table(VALID)))
     for refuse in (backfill.plan, backfill.run):
-        with pytest.raises(RangeError, match=r"partitions=2026-01-01-00 to 2026-01-01-00 \(1\).*begins at 2026-01-01T01"):
+        with pytest.raises(
+            RangeError,
+            match=r"partitions=2026-01-01-00 to 2026-01-01-00 \(1\).*begins at 2026-01-01T01",
+        ):
             refuse(lake, VALID, at(0), at(3))
     assert delta_writer.version(lake.path(lake.catalog.table(VALID))) == before
     assert len(list(backfill.run(lake, VALID, at(1), at(3)))) == 2
@@ -224,7 +248,7 @@ def test_a_table_of_other_columns_on_disk_is_refused_before_anything_is_computed
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_a_live_query_goes_on_across_a_rewrite_of_its_input_and_takes_nothing_for_new(spark, tmp_path):
+def test_a_stream_goes_on_across_a_rewrite_of_its_input_and_takes_nothing_for_new(spark, tmp_path):
     stage = Stage(spark, tmp_path, sensors)
     stage.feed("sensor_readings", [reading(h, m, f"sensor-{m}") for h in range(3) for m in (0, 20)])
     stage.advance("sensor_readings", reading(3, 0))
@@ -234,8 +258,12 @@ def test_a_live_query_goes_on_across_a_rewrite_of_its_input_and_takes_nothing_fo
     query = queries.start(lake, table)
     try:
         remove(lake, VALID, "sensor_id = 'sensor-0' AND _partition = '2026-01-01-00'")
-        remove(lake, VALID, "_partition = '2026-01-01-01'")  # to fill an empty partition looks like an append
-        assert rewritten(list(backfill.run(lake, VALID, at(0), at(2)))) == [(VALID, "00"), (VALID, "01")]
+        # to fill an empty partition looks like an append
+        remove(lake, VALID, "_partition = '2026-01-01-01'")
+        assert rewritten(list(backfill.run(lake, VALID, at(0), at(2)))) == [
+            (VALID, "00"),
+            (VALID, "01"),
+        ]
         stage.advance("sensor_readings", reading(4, 0))
         stage.run(VALID)
         query.processAllAvailable()
@@ -244,51 +272,73 @@ def test_a_live_query_goes_on_across_a_rewrite_of_its_input_and_takes_nothing_fo
         query.stop()
     assert digest(rows_of(lake, AVERAGES).where("_partition < '2026-01-01-03'")) == before
     assert stage.frontier(AVERAGES) > at(3)
-    assert_live_equals_bounded(stage, AVERAGES)
+    assert_stream_equals_batch(stage, AVERAGES)
 
 
 def reading(hour: int, minute: int, sensor: str = "sensor-1") -> dict[str, str]:
-    return {"sensor_id": sensor, "event_time": at(hour, minute).isoformat(), "temperature_f": "50.00"}
+    return {
+        "sensor_id": sensor,
+        "event_time": at(hour, minute).isoformat(),
+        "temperature_f": "50.00",
+    }
 
 
 def test_a_thousand_partitions_are_planned_within_seconds(lake, tmp_path):
     record, valid = (lake.catalog.table(name) for name in ("sensor_readings", VALID))
     arrival = rows_of(lake, VALID).select(ARRIVAL).head()[0].asDict()
-    row = {"sensor_id": "sensor-1", "_arrival": arrival, "_origin": "live"}
-    rows = [row | {"event_time": at(n, 30), "_partition": f"{at(n):%Y-%m-%d-%H}"} for n in range(1_000)]
+    row = {"sensor_id": "sensor-1", "_arrival": arrival, "_origin": "stream"}
+    rows = [
+        row | {"event_time": at(n, 30), "_partition": f"{at(n):%Y-%m-%d-%H}"} for n in range(1_000)
+    ]
     for each in (record, valid):
         path = str(lake.path(each))
         schema = pa.schema(DeltaTable(path).schema().to_arrow())
         write_deltalake(path, pa.Table.from_pylist(rows, schema), mode="append")
-    last = next(lake.journal(valid).live())
-    lake.journal(valid).append(replace(last, batch=last.batch + 1, frontier=at(1_000)))
+    last = next(lake.commit_log(valid).by_stream())
+    lake.commit_log(valid).append(replace(last, batch=last.batch + 1, frontier=at(1_000)))
     began = time.monotonic()
     planned = backfill.plan(replace(lake, spark=None), VALID, at(0), at(1_000))
     assert time.monotonic() - began < 10
-    assert len(planned.partitions) == 1_000 and planned.input_files >= 1_000 and planned.rows_replaced >= 1_000
+    assert (
+        len(planned.partitions) == 1_000
+        and planned.input_files >= 1_000
+        and planned.rows_replaced >= 1_000
+    )
     assert [d.partitions for d in planned.downstream] == [1_000, 1_001]
 
 
 @pytest.fixture
 def told(tmp_path) -> Callable[..., Lake]:
-    """Tells that the record or its reader wrote a version so many seconds ago, in journals alone."""
+    """Tells that the record or its reader wrote a version so many seconds ago, in commit logs alone."""
     settings = Settings(root=tmp_path, tables=SENSORS)
     lake = Lake(None, settings, load(settings))
 
-    def wrote(name: str = "", version: int = 0, ago: float = 0, written: int = 1, read: int = 0) -> Lake:
+    def wrote(
+        name: str = "", version: int = 0, ago: float = 0, written: int = 1, read: int = 0
+    ) -> Lake:
         if name:
-            inputs = {"tables": {"sensor_readings": {"reservoirVersion": read + 1, "index": -1}}} if name == VALID else {}
+            inputs = (
+                {"tables": {"sensor_readings": {"reservoirVersion": read + 1, "index": -1}}}
+                if name == VALID
+                else {}
+            )
             at = datetime.now(UTC) - timedelta(seconds=ago)
-            commit = Commit(name, "live", 1, version, version, at, "", written=written, inputs=inputs)
-            lake.journal(lake.catalog.table(name)).append(commit)
+            commit = Commit(
+                name, "stream", 1, version, version, at, "", written=written, inputs=inputs
+            )
+            lake.commit_log(lake.catalog.table(name)).append(commit)
         return lake
 
     return wrote
 
 
-def test_how_far_a_live_query_is_behind_is_read_from_journals(told):
+def test_how_far_a_stream_is_behind_is_read_from_commit_logs(told):
     def seconds(**settings: object) -> int:
-        return round(lag(replace(told().settings, **settings), told().catalog, datetime.now(UTC)) / timedelta(seconds=1), -1)
+        return round(
+            lag(replace(told().settings, **settings), told().catalog, datetime.now(UTC))
+            / timedelta(seconds=1),
+            -1,
+        )
 
     told("sensor_readings", 1, 90)
     assert seconds() == 0, "its reader never ran"
@@ -304,7 +354,7 @@ def test_how_far_a_live_query_is_behind_is_read_from_journals(told):
     assert seconds(freshness={"sensors": "every 5 minutes"}) == 0, "it waits on purpose"
 
 
-def test_a_backfill_waits_while_a_live_query_is_behind(told):
+def test_a_backfill_waits_while_a_stream_is_behind(told):
     told(VALID, 1, 80, read=1)
     told("sensor_readings", 2, 60)
     with ThreadPoolExecutor() as pool:
@@ -320,31 +370,51 @@ def test_a_backfill_waits_while_a_live_query_is_behind(told):
 @pytest.mark.timeout(600)
 def test_a_backfill_that_is_killed_goes_on_where_it_was(spark, tmp_path, quick_jvm):
     stage = Stage(spark, tmp_path / "root", sensors)
-    stage.feed("sensor_readings", [reading(h, m, f"sensor-{m}") for h in range(26) for m in (0, 20, 40)])
+    stage.feed(
+        "sensor_readings", [reading(h, m, f"sensor-{m}") for h in range(26) for m in (0, 20, 40)]
+    )
     stage.advance("sensor_readings", reading(27, 0))
     stage.run(VALID)
     lake = stage.lake
     whole, table = digest(rows_of(lake, VALID)), lake.catalog.table(VALID)
     remove(lake, VALID, "sensor_id = 'sensor-20'")
     settings = replace(lake.settings, jars=from_environment().jars, spark_conf=quick_jvm)
-    command = [sys.executable, "-m", "batch_jobs.backfill", VALID, "--start", "2026-01-01", "--end", "2026-01-02T02", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "batch_jobs",
+        "backfill",
+        VALID,
+        "--start",
+        "2026-01-01",
+        "--end",
+        "2026-01-02T02",
+        "--json",
+    ]
 
     def done() -> int:
-        return sum(c.role == "bounded" for c in lake.journal(table).rewriting())
+        return sum(c.role == "batch" for c in lake.commit_log(table).rewriting())
 
-    first = subprocess.Popen(command, env=os.environ | to_environment(settings), start_new_session=True)
+    first = subprocess.Popen(
+        command, env=os.environ | to_environment(settings), start_new_session=True
+    )
     awaited(lambda: done() >= 3, "some partitions are published")
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
     before = done()
     assert before < 26, "killed too late to say anything"
 
-    again = subprocess.run(command, env=os.environ | to_environment(settings), capture_output=True, text=True)
+    again = subprocess.run(
+        command, env=os.environ | to_environment(settings), capture_output=True, text=True
+    )
     assert again.returncode == 0, again.stderr
     told = [json.loads(line) for line in again.stdout.splitlines()]
-    outcomes = {kind: [t for t in told if t["outcome"] == kind] for kind in ("rewritten", "unchanged", "done before")}
+    outcomes = {
+        kind: [t for t in told if t["outcome"] == kind]
+        for kind in ("rewritten", "unchanged", "done before")
+    }
     assert len(outcomes["done before"]) == before
     assert len(outcomes["rewritten"]) + len(outcomes["unchanged"]) == 26 - before
     assert len(outcomes["unchanged"]) <= 1, "at most the one that was published and not told"
     assert digest(rows_of(lake, VALID)) == whole
-    assert_live_equals_bounded(stage, VALID, Range(at(0), at(26)))
+    assert_stream_equals_batch(stage, VALID, Range(at(0), at(26)))

@@ -43,7 +43,8 @@ def test_a_producer_ten_times_as_fast_as_the_job_is_caught_up_with(settings, spa
     awaited(lambda: arrived(settings, "sensor_readings") == sent, "the first minute", 240)
     before = supervisor.status(settings, "sensors")
 
-    sent += produced(settings, 1, 81)  # more than twice what is alarmed: some of it is read while it is sent
+    # more than twice what is alarmed: some of it is read while it is sent
+    sent += produced(settings, 1, 81)
     most = 0
     alarming = float(re.search(r"lakehouse_table_lag_records\) > (\d+)", ALERTS.read_text())[1])
     awaited(lambda: lag(settings) > alarming, "the lag is as high as is alarmed", 60)
@@ -57,9 +58,12 @@ def test_a_producer_ten_times_as_fast_as_the_job_is_caught_up_with(settings, spa
     after = supervisor.stop(settings, "sensors")
     assert after.pid == before.pid and not any(q.restarts for q in after.queries), "by itself"
     lake = Lake(spark, settings, catalog.load(settings))
-    rows = [c.arrived for c in lake.journal(lake.catalog.table("sensor_readings")).live()]
-    full = [n for n in rows if n > STEP - WORKLOAD.partitions]  # what is allowed is shared out to partitions, and rounded
-    assert max(rows) <= STEP and len(full) >= sent // STEP - 2, "as many records each time, however many wait"
+    rows = [c.arrived for c in lake.commit_log(lake.catalog.table("sensor_readings")).by_stream()]
+    # what is allowed is shared out to partitions, and rounded
+    full = [n for n in rows if n > STEP - WORKLOAD.partitions]
+    assert max(rows) <= STEP and len(full) >= sent // STEP - 2, (
+        "as many records each time, however many wait"
+    )
     assert most < (600 << 20) * 2, "the heap, and what a JVM has beside it"
     every_offset_once(lake, sent)
     assert reconciliation.reconcile(lake, lake.catalog.table("sensor_averages")).verdict == "EQUAL"
@@ -73,5 +77,7 @@ def produced(settings: Settings, start_minute: int, end_minute: int) -> int:
 def lag(settings: Settings) -> float:
     """Of the record, as Prometheus is told."""
     found = metrics.registry(settings, catalog.load(settings)).collect()
-    samples = [s for family in found for s in family.samples if s.name == "lakehouse_table_lag_records"]
+    samples = [
+        s for family in found for s in family.samples if s.name == "lakehouse_table_lag_records"
+    ]
     return sum(s.value for s in samples if s.labels["table"] == "sensor_readings")

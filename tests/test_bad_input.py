@@ -48,18 +48,24 @@ def test_each_kind_of_bad_input_ends_in_quarantine_with_its_reason_and_offset(
 
     aside = {
         row.offset: row
-        for row in stage.rows(record, "quarantine").select("reason", "value", "_arrival.offset").collect()
+        for row in stage.rows(record, "quarantine")
+        .select("reason", "value", "_arrival.offset")
+        .collect()
     }
     assert sorted(aside) == list(range(1, len(bad) + 1))
     for offset, (kind, reason) in enumerate(REASONS.items(), 1):
         wanted = (reason,) if isinstance(reason, str) else reason
         assert any(w in aside[offset].reason for w in wanted), (kind, aside[offset].reason)
-        assert (aside[offset].value or b"") == (sent[offset].value or b""), f"{kind}: the value is kept as it came"
+        assert (aside[offset].value or b"") == (sent[offset].value or b""), (
+            f"{kind}: the value is kept as it came"
+        )
 
     table = stage.lake.catalog.table(record)
-    first, second = sorted(stage.lake.journal(table).live(), key=lambda c: c.batch)
+    first, second = sorted(stage.lake.commit_log(table).by_stream(), key=lambda c: c.batch)
     assert (first.arrived, first.quarantined, first.written) == (len(sent), len(bad), 2)
-    moment = stage.rows(record).agg(F.max("event_time")).head()[0].astimezone(second.watermark.tzinfo)
+    moment = (
+        stage.rows(record).agg(F.max("event_time")).head()[0].astimezone(second.watermark.tzinfo)
+    )
     assert second.watermark == moment - table.delay, "the watermark follows good rows only"
 
 
@@ -73,16 +79,22 @@ def test_an_event_time_that_overflows_costs_one_row(spark, tmp_path):
     stage = Stage(spark, tmp_path, ads)
     event = {"ad_id": "a", "event_type": "view", "event_time": str(2**63 - 1)}
     stage.feed("ad_events", [event, event | {"event_time": str(NOW)}], sent=instant(NOW))
-    assert [r.reason for r in stage.rows("ad_events", "quarantine").collect()] == ["event time missing: event_time"]
+    assert [r.reason for r in stage.rows("ad_events", "quarantine").collect()] == [
+        "event time missing: event_time"
+    ]
     assert stage.rows("ad_events").count() == 1
 
 
-def test_a_row_that_breaks_an_expectation_is_put_aside_with_its_name_and_a_null_is_not_between(spark, tmp_path):
+def test_a_row_that_breaks_an_expectation_is_put_aside_with_its_name_and_a_null_is_not_between(
+    spark, tmp_path
+):
     stage = Stage(spark, tmp_path, sensors)
     values = [reading(), reading(sensor_id="toaster"), reading(temperature_f=900)]
     stage.feed("sensor_readings", values, sent=instant(NOW))
     stage.run("valid_readings")
-    aside = sorted(r.reason.partition("(")[0] for r in stage.rows("valid_readings", "quarantine").collect())
+    aside = sorted(
+        r.reason.partition("(")[0] for r in stage.rows("valid_readings", "quarantine").collect()
+    )
     assert aside == [
         "expectation: expect_column_values_to_be_between",
         "expectation: expect_column_values_to_match_regex",
@@ -106,7 +118,9 @@ def test_a_contract_tells_what_a_producer_adds_or_renames(spark, tmp_path):
     at = "2026-01-01T00:00:00Z"
     sent = [{"at": at, "note": "a"}, {"at": at}, {"at": at, "Note ": "b", "by": "c"}, b"[1]"]
     stage.feed("notes", sent, sent=instant(NOW))
-    aside = [r.reason for r in stage.rows("notes", "quarantine").orderBy("_arrival.offset").collect()]
+    aside = [
+        r.reason for r in stage.rows("notes", "quarantine").orderBy("_arrival.offset").collect()
+    ]
     assert aside == ["fields not declared: Note , by", "not a JSON object of the declared types"]
     with pytest.raises(DeclarationError, match="text has no fields; leave unknown_fields out"):
         kafka("agreed", schema="line STRING", format="text", unknown_fields="quarantine")
@@ -138,7 +152,11 @@ def test_a_record_whose_function_drops_or_multiplies_rows_is_refused_before_it_r
 
 
 def reading(**changes):
-    return {"sensor_id": "sensor-1", "event_time": "2026-01-01T00:00:00Z", "temperature_f": 70.5} | changes
+    return {
+        "sensor_id": "sensor-1",
+        "event_time": "2026-01-01T00:00:00Z",
+        "temperature_f": 70.5,
+    } | changes
 
 
 def instant(milliseconds: int):
@@ -152,4 +170,6 @@ def producer_workload(module):
 
     from lakehouse.producers import producer
 
-    return replace(producer(module.__name__.rpartition(".")[2]).workload, malformed_share=0, late_share=0)
+    return replace(
+        producer(module.__name__.rpartition(".")[2]).workload, malformed_share=0, late_share=0
+    )

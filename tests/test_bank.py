@@ -29,13 +29,25 @@ from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.lake import Lake
 from lakehouse.tables import bank
-from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.testing import Stage, assert_stream_equals_batch
 from streaming_jobs import supervisor
 
-START = datetime(2026, 1, 1, 9, 57, tzinfo=UTC)  # a customer leaves at ten, and is back a minute later
+# a customer leaves at ten, and is back a minute later
+START = datetime(2026, 1, 1, 9, 57, tzinfo=UTC)
 SPAN = 5 * 60_000
-SOURCES = {CUSTOMERS: "customer_topic", ACCOUNTS: "account_topic", TRANSACTIONS: "transaction_topic"}
-DERIVED = ("transfers", "enriched_transfers", "account_sessions", "small_then_large", "fraud_features", "customer_days")
+SOURCES = {
+    CUSTOMERS: "customer_topic",
+    ACCOUNTS: "account_topic",
+    TRANSACTIONS: "transaction_topic",
+}
+DERIVED = (
+    "transfers",
+    "enriched_transfers",
+    "account_sessions",
+    "small_then_large",
+    "fraud_features",
+    "customer_days",
+)
 
 
 def sent(rate: int) -> list[Record]:
@@ -60,7 +72,15 @@ def close(stage: Stage) -> list[dict]:
     rows = []
     for n, hours in enumerate((1, 24, 24, 24, 24, 24, 24, 25, 26)):
         at = (START + timedelta(hours=hours)).isoformat()
-        rows.append({"transaction_id": f"x{n}", "from_account": "x", "to_account": "x", "amount": "1.00", "event_time": at})
+        rows.append(
+            {
+                "transaction_id": f"x{n}",
+                "from_account": "x",
+                "to_account": "x",
+                "amount": "1.00",
+                "event_time": at,
+            }
+        )
         stage.feed("bank_events", rows[-1:], source="transaction_topic")
     return rows[:-1]
 
@@ -71,7 +91,11 @@ def moment(row: dict) -> datetime:
 
 def valid(changes: list[Record], key: str, at: datetime) -> dict:
     """What the last change of the key says, up to that instant; nothing of one that was deleted."""
-    known = [r for r in changes if r.key == key.encode() and datetime.fromtimestamp(r.event_ms / 1000, UTC) <= at]
+    known = [
+        r
+        for r in changes
+        if r.key == key.encode() and datetime.fromtimestamp(r.event_ms / 1000, UTC) <= at
+    ]
     last = max(known, key=lambda r: r.event_ms, default=None)
     return json.loads(last.value) if last and last.value else {}
 
@@ -84,15 +108,25 @@ def test_the_bank_is_what_an_oracle_says_and_sums_to_zero(stage_of):
     feed(stage, given[:20])  # a topic that has said nothing yet holds no watermark back
     for some in (given[20 : len(given) // 2], given[len(given) // 2 :]):
         feed(stage, some)
-        stage.run("account_totals", "customer_history", "account_history", "transfers", "enriched_transfers")
+        stage.run(
+            "account_totals",
+            "customer_history",
+            "account_history",
+            "transfers",
+            "enriched_transfers",
+        )
     closed = close(stage)
     stage.run("account_totals", "customer_history", "account_history", *DERIVED)
     paid = [json.loads(r.value) for r in given if r.topic == TRANSACTIONS]
 
-    totals = {r.account_id: r for r in stage.rows("account_totals").where("account_id != 'x'").collect()}
-    assert {name: (r.debits, r.credits, r.balance) for name, r in totals.items()} == expected_totals(paid)
+    totals = {
+        r.account_id: r for r in stage.rows("account_totals").where("account_id != 'x'").collect()
+    }
+    assert {
+        name: (r.debits, r.credits, r.balance) for name, r in totals.items()
+    } == expected_totals(paid)
     table = stage.lake.catalog.table("account_totals")
-    versions = [c.version for c in stage.lake.journal(table).live() if c.written]
+    versions = [c.version for c in stage.lake.commit_log(table).by_stream() if c.written]
     sums = [stage.lake.read(table, version).agg(F.sum("balance")).head()[0] for version in versions]
     assert sums == [0] * len(versions) and len(versions) >= 3
 
@@ -100,16 +134,20 @@ def test_the_bank_is_what_an_oracle_says_and_sums_to_zero(stage_of):
     enriched = stage.rows("enriched_transfers").where("from_account != 'x'").collect()
     found = {r.transaction_id: (r.customer_id, r.country, r.segment) for r in enriched}
     assert found == {row["transaction_id"]: expected_owner(of, row) for row in paid}
-    assert any(country is None for _, country, _ in found.values()), "one of a customer who had left"
+    assert any(country is None for _, country, _ in found.values()), (
+        "one of a customer who had left"
+    )
 
     features = stage.rows("fraud_features").collect()
-    told = {r.transaction_id: (r.payments_1h, r.paid_1h, r.payments_1d, r.paid_1d) for r in features}
+    told = {
+        r.transaction_id: (r.payments_1h, r.paid_1h, r.payments_1d, r.paid_1d) for r in features
+    }
     assert told == expected_features(paid + closed)
     large = stage.rows("small_then_large").where("from_account != 'x'").collect()
     assert {r.transaction_id for r in large} == expected_large(paid)
     for name in ("account_totals", "customer_history", "account_history", *DERIVED):
         if stage.rows(name).count():
-            assert_live_equals_bounded(stage, name)
+            assert_stream_equals_batch(stage, name)
 
 
 def expected_totals(paid: list[dict]) -> dict[str, tuple[Decimal, Decimal, Decimal]]:
@@ -117,7 +155,10 @@ def expected_totals(paid: list[dict]) -> dict[str, tuple[Decimal, Decimal, Decim
     for row in paid:
         debits[row["from_account"]] += Decimal(row["amount"])
         credits[row["to_account"]] += Decimal(row["amount"])
-    return {name: (debits[name], credits[name], credits[name] - debits[name]) for name in debits.keys() | credits.keys()}
+    return {
+        name: (debits[name], credits[name], credits[name] - debits[name])
+        for name in debits.keys() | credits.keys()
+    }
 
 
 def expected_owner(of: dict[str, list[Record]], row: dict) -> tuple:
@@ -129,7 +170,9 @@ def expected_owner(of: dict[str, list[Record]], row: dict) -> tuple:
 def expected_features(paid: list[dict]) -> dict[str, tuple]:
     found = {}
     for row in paid:
-        of_account = [r for r in paid if r["from_account"] == row["from_account"] and moment(r) < moment(row)]
+        of_account = [
+            r for r in paid if r["from_account"] == row["from_account"] and moment(r) < moment(row)
+        ]
         known: list = []
         for span in (timedelta(hours=1), timedelta(days=1)):
             amounts = [Decimal(r["amount"]) for r in of_account if moment(r) >= moment(row) - span]
@@ -141,7 +184,11 @@ def expected_features(paid: list[dict]) -> dict[str, tuple]:
 def expected_large(paid: list[dict]) -> set[str]:
     def follows(large: dict, small: dict) -> bool:
         near = timedelta(0) < moment(large) - moment(small) <= timedelta(minutes=1)
-        return near and small["from_account"] == large["from_account"] and Decimal(small["amount"]) <= 1
+        return (
+            near
+            and small["from_account"] == large["from_account"]
+            and Decimal(small["amount"]) <= 1
+        )
 
     large = [row for row in paid if Decimal(row["amount"]) >= 500]
     return {row["transaction_id"] for row in large if any(follows(row, small) for small in paid)}
@@ -151,7 +198,11 @@ def expected_large(paid: list[dict]) -> set[str]:
 def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
     """The bank with a broker of its own; what runs at the end is killed."""
     settings = Settings(
-        root=tmp_path, jars=from_environment().jars, tables=(bank.__name__,), spark_conf=quick_jvm, max_offsets_per_trigger=500
+        root=tmp_path,
+        jars=from_environment().jars,
+        tables=(bank.__name__,),
+        spark_conf=quick_jvm,
+        max_offsets_per_trigger=500,
     )
     kafka_broker.start(settings, jars.resolve(settings.jars))
     yield settings
@@ -162,7 +213,9 @@ def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(900)
-def test_killed_again_and_again_the_sum_is_zero_at_every_version_for_a_reader_beside(settings, spark):
+def test_killed_again_and_again_the_sum_is_zero_at_every_version_for_a_reader_beside(
+    settings, spark
+):
     given = sent(rate=40)
     commands.ensure_topics(settings, producer("bank"), 5)
     send(given, TRANSACTIONS, client_config(settings))
@@ -176,9 +229,15 @@ def test_killed_again_and_again_the_sum_is_zero_at_every_version_for_a_reader_be
                 before, job = version(totals), supervisor.start(settings, "bank", wait=120)
                 awaited(lambda before=before: version(totals) >= before + 2, "two more versions")
                 os.kill(job.pid, signal.SIGKILL)
-                awaited(lambda: supervisor.status(settings, "bank").state == "dead", "seen to be dead")
+                awaited(
+                    lambda: supervisor.status(settings, "bank").state == "dead", "seen to be dead"
+                )
             supervisor.start(settings, "bank", wait=120)
-            awaited(lambda: sum(column(totals, "transfers")) == 2 * transfers, "all of them in the totals", seconds=300)
+            awaited(
+                lambda: sum(column(totals, "transfers")) == 2 * transfers,
+                "all of them in the totals",
+                seconds=300,
+            )
         finally:
             done.set()
     supervisor.stop(settings, "bank")
@@ -187,9 +246,15 @@ def test_killed_again_and_again_the_sum_is_zero_at_every_version_for_a_reader_be
     assert {sum(column(totals, "balance", each)) for each in range(1, version(totals) + 1)} == {0}
 
     lake = Lake(spark, settings, catalog.load(settings))
-    there = {row.account_id: (row.debits, row.credits, row.balance) for row in lake.read(table).collect()}
-    assert there == expected_totals([json.loads(record.value) for record in given if record.topic == TRANSACTIONS])
-    assert lake.read(lake.catalog.table("bank_events")).where("kind = 'transfer'").count() == transfers
+    there = {
+        row.account_id: (row.debits, row.credits, row.balance) for row in lake.read(table).collect()
+    }
+    assert there == expected_totals(
+        [json.loads(record.value) for record in given if record.topic == TRANSACTIONS]
+    )
+    assert (
+        lake.read(lake.catalog.table("bank_events")).where("kind = 'transfer'").count() == transfers
+    )
     assert reconciliation.reconcile(lake, table).verdict == "EQUAL"
 
 
@@ -215,6 +280,13 @@ def test_the_same_settings_and_start_give_the_same_bank():
     first = sent(rate=50)
     assert first == sent(rate=50)
     kinds = {(r.topic, r.value is None) for r in first}
-    assert kinds == {(TRANSACTIONS, False), (CUSTOMERS, False), (CUSTOMERS, True), (ACCOUNTS, False)}
+    assert kinds == {
+        (TRANSACTIONS, False),
+        (CUSTOMERS, False),
+        (CUSTOMERS, True),
+        (ACCOUNTS, False),
+    }
     assert [r.time_ms for r in first] == sorted(r.time_ms for r in first), "in the order of sending"
-    assert expected_large([json.loads(r.value) for r in first if r.topic == TRANSACTIONS]), "the pattern is there to be found"
+    assert expected_large([json.loads(r.value) for r in first if r.topic == TRANSACTIONS]), (
+        "the pattern is there to be found"
+    )

@@ -1,4 +1,4 @@
-"""The bounded jobs on a real, small lakehouse: backfill, its preview, its refusals; the proof and what it finds."""
+"""The batch jobs on a real, small lakehouse: backfill, its preview, its refusals; the reconciliation and what it finds."""
 
 import json
 import os
@@ -69,17 +69,23 @@ def test_a_backfill_rewrites_the_partitions_that_differ_and_leaves_the_others_to
     before = digest(stored(lake))
     remove(lake, AVERAGES, "_partition = '2026-01-01-01' AND sensor_id = 'sensor-1'")
     first, second = backfill.run(lake, AVERAGES, at(0), at(2))
-    assert (first.role, first.start, first.end, first.version) == ("bounded", at(0), at(1), NOTHING)
+    assert (first.role, first.start, first.end, first.version) == ("batch", at(0), at(1), NOTHING)
     version = delta_writer.version(lake.path(lake.catalog.table(AVERAGES)))
     assert (second.start, second.end, second.version) == (at(1), at(2), version)
     assert [c.written for c in (first, second)] == [9, 9], "a late one stays out"
     assert digest(stored(lake)) == before
-    assert origins(lake) == {("live", "00"), ("bounded", "01"), ("live", "02")}
+    assert origins(lake) == {("stream", "00"), ("batch", "01"), ("stream", "02")}
     certificate = reconcile.run(lake, AVERAGES, at(0), at(3))
-    assert (certificate.verdict, certificate.rows_in_table, certificate.rows_by_batch_runs) == ("EQUAL", 27, 9)
+    assert (certificate.verdict, certificate.rows_in_table, certificate.rows_by_batch_runs) == (
+        "EQUAL",
+        27,
+        9,
+    )
     assert reconcile.exit_code(certificate) == 0
     now = versions(lake)
-    assert {c.version for c in backfill.run(lake, AVERAGES, at(0), at(2))} == {NOTHING} and versions(lake) == now
+    assert {c.version for c in backfill.run(lake, AVERAGES, at(0), at(2))} == {
+        NOTHING
+    } and versions(lake) == now
 
 
 def test_all_or_nothing_is_one_commit(lake):
@@ -88,7 +94,7 @@ def test_all_or_nothing_is_one_commit(lake):
     [commit] = backfill.run(lake, AVERAGES, at(0), at(2), whole=True)
     assert (commit.start, commit.end, commit.written) == (at(0), at(2), 18)
     assert sum(versions(lake)) == sum(before) + 1
-    assert origins(lake) == {("bounded", "00"), ("bounded", "01"), ("live", "02")}
+    assert origins(lake) == {("batch", "00"), ("batch", "01"), ("stream", "02")}
 
 
 def test_what_the_quarantine_lost_is_put_back_and_the_rows_stay(lake):
@@ -96,7 +102,9 @@ def test_what_the_quarantine_lost_is_put_back_and_the_rows_stay(lake):
     whole = digest(lake.read(lake.catalog.table("valid_readings"), side="quarantine"))
     DeltaTable(str(aside)).delete()
     commits = list(backfill.run(lake, "valid_readings", at(0), at(3)))
-    assert {c.version for c in commits} == {NOTHING} and sum(c.quarantined for c in commits) == whole.rows > 0
+    assert {c.version for c in commits} == {NOTHING} and sum(
+        c.quarantined for c in commits
+    ) == whole.rows > 0
     assert digest(lake.read(lake.catalog.table("valid_readings"), side="quarantine")) == whole
 
 
@@ -108,11 +116,13 @@ def test_a_preview_counts_and_changes_nothing(lake):
     assert result.exit_code == 0
     assert found["partitions"] == ["2026-01-01-01", "2026-01-01-02"]
     assert (found["rows_replaced"], found["input"], found["done"]) == (20, "sensor_readings", [])
-    assert found["estimated_seconds"] is None, "there was no bounded run before"
+    assert found["estimated_seconds"] is None, "there was no batch run before"
     assert 22 <= found["input_rows"] <= 36 and found["input_bytes"] > 0
     reached = {d["table"]: (d["start"], d["end"]) for d in found["downstream"]}
     hours = [f"2026-01-01T0{hour}:00:00Z" for hour in (1, 3, 4)]
-    assert reached == {AVERAGES: (hours[0], hours[1]), "sensor_trends": (hours[0], hours[2])}, "a sliding window straddles"
+    assert reached == {AVERAGES: (hours[0], hours[1]), "sensor_trends": (hours[0], hours[2])}, (
+        "a sliding window straddles"
+    )
     assert sorted(path for path in lake.settings.root.rglob("*")) == before
 
 
@@ -141,62 +151,97 @@ def test_one_publisher_at_a_time(lake):
     with publishing(lake.settings, table), pytest.raises(JobError, match=f"pid={os.getpid()}"):
         list(backfill.run(lake, AVERAGES, at(0), at(1)))
     with publishing(lake.settings, table):
-        assert f"pid {os.getpid()} is rewriting" in backfill.plan(lake, AVERAGES, at(0), at(1)).conflicts[0]
+        assert (
+            f"pid {os.getpid()} is rewriting"
+            in backfill.plan(lake, AVERAGES, at(0), at(1)).conflicts[0]
+        )
     with publishing(lake.settings, table):
         pass  # free again
 
 
-def test_the_proof_finds_what_was_planted_deleted_and_altered(lake):
+def test_the_certificate_finds_what_was_planted_deleted_and_altered(lake):
     path = str(lake.path(lake.catalog.table(AVERAGES)))
-    like = DeltaTable(path).to_pyarrow_table(filters=[("average_c", "=", Decimal("33.390000"))]).to_pylist()
+    like = (
+        DeltaTable(path)
+        .to_pyarrow_table(filters=[("average_c", "=", Decimal("33.390000"))])
+        .to_pylist()
+    )
     DeltaTable(path).delete("average_c = 13.89")
     DeltaTable(path).update({"readings": "7"}, predicate="average_c = 10.11")
-    planted = pa.Table.from_pylist([like[0] | {"sensor_id": "sensor-99"}], pa.schema(DeltaTable(path).schema().to_arrow()))
+    planted = pa.Table.from_pylist(
+        [like[0] | {"sensor_id": "sensor-99"}], pa.schema(DeltaTable(path).schema().to_arrow())
+    )
     write_deltalake(path, planted, mode="append")
 
-    shown = command(lake, "reconcile", AVERAGES)
+    shown = command(lake, "reconcile", "run", AVERAGES)
     assert shown.exit_code == 1 and "1 missing, 1 extra, 1 changed" in shown.stdout
     recorded = certificates(lake.settings, lake.catalog.table(AVERAGES))
     recorded = reconciliation.summed([c for c in recorded if c.verdict != "EQUAL"])
-    assert (recorded.verdict, recorded.missing, recorded.extra, recorded.changed) == ("DIFFERENT", 1, 1, 1)
+    assert (recorded.verdict, recorded.missing, recorded.extra, recorded.changed) == (
+        "DIFFERENT",
+        1,
+        1,
+        1,
+    )
     examples = {example.partition(":")[0]: example for example in recorded.examples}
-    assert "window=[2026-01-01T00:07:05Z, 2026-01-01T00:07:10Z), sensor_id=sensor-1" in examples["missing"]
+    assert (
+        "window=[2026-01-01T00:07:05Z, 2026-01-01T00:07:10Z), sensor_id=sensor-1"
+        in examples["missing"]
+    )
     assert "sensor_id=sensor-99" in examples["extra"]
     assert "readings=7" in examples["changed"] and "readings=1" in examples["changed"]
 
-    repaired = command(lake, "backfill", AVERAGES, "--start", "2026-01-01", "--end", "2026-01-01T03:00:00Z")
-    assert repaired.exit_code == 0 and "[2026-01-01T00:00:00Z, 2026-01-01T03:00:00Z)" in repaired.stdout
-    assert command(lake, "reconcile", AVERAGES).exit_code == 0
+    repaired = command(
+        lake, "backfill", AVERAGES, "--start", "2026-01-01", "--end", "2026-01-01T03:00:00Z"
+    )
+    assert (
+        repaired.exit_code == 0
+        and "[2026-01-01T00:00:00Z, 2026-01-01T03:00:00Z)" in repaired.stdout
+    )
+    assert command(lake, "reconcile", "run", AVERAGES).exit_code == 0
 
 
-def test_exit_codes_of_the_proof(lake):
-    nothing = command(lake, "reconcile", AVERAGES, "--start", "2025-01-01", "--end", "2025-01-02")
+def test_exit_codes_of_the_certificate(lake):
+    nothing = command(
+        lake, "reconcile", "run", AVERAGES, "--start", "2025-01-01", "--end", "2025-01-02"
+    )
     assert nothing.exit_code == 1 and "no row was compared" in nothing.stdout
-    ahead = command(lake, "reconcile", AVERAGES, "--start", "2026-01-01", "--end", "2026-01-02")
-    assert ahead.exit_code == 3 and "OPEN" in ahead.stdout and "ahead of the frontier 2026-01-01T03:09:55Z" in ahead.stdout
+    ahead = command(
+        lake, "reconcile", "run", AVERAGES, "--start", "2026-01-01", "--end", "2026-01-02"
+    )
+    assert (
+        ahead.exit_code == 3
+        and "OPEN" in ahead.stdout
+        and "ahead of the frontier 2026-01-01T03:09:55Z" in ahead.stdout
+    )
     equal = reconciliation.reconcile(lake, lake.catalog.table(AVERAGES))
-    codes = {v: reconcile.exit_code(replace(equal, verdict=v)) for v in ("DIFFERENT", "PENDING", "OPEN", "UNPROVABLE")}
-    assert codes == {"DIFFERENT": 1, "PENDING": 3, "OPEN": 3, "UNPROVABLE": 3}
+    codes = {
+        v: reconcile.exit_code(replace(equal, verdict=v))
+        for v in ("DIFFERENT", "PENDING", "OPEN", "UNVERIFIABLE")
+    }
+    assert codes == {"DIFFERENT": 1, "PENDING": 3, "OPEN": 3, "UNVERIFIABLE": 3}
 
 
-def process(module: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", module, *arguments]
+def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "batch_jobs", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
 
 
 def test_a_job_is_a_process_that_refuses_before_it_starts_spark(lake):
     run = process(
-        "batch_jobs.backfill", AVERAGES, "--start", "2026-01-01T02:00:00Z", "--end", "2026-01-01T09:00:00Z",
+        "backfill", AVERAGES, "--start", "2026-01-01T02:00:00Z", "--end", "2026-01-01T09:00:00Z",
         LAKEHOUSE_ROOT=str(lake.settings.root), LAKEHOUSE_TABLES=TABLES[0], JAVA_HOME="/none",
     )  # fmt: skip
     assert run.returncode == 2 and run.stdout == ""
-    assert run.stderr.startswith("error: table=sensor_averages, range end=2026-01-01T09:00:00Z: it crosses the frontier")
+    assert run.stderr.startswith(
+        "error: table=sensor_averages, range end=2026-01-01T09:00:00Z: it crosses the frontier"
+    )
 
 
 def test_a_crash_is_never_taken_for_a_verdict(tmp_path):
     (tmp_path / "broken_tables.py").write_text("1 / 0")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    run = process("batch_jobs.reconcile", AVERAGES, LAKEHOUSE_TABLES="broken_tables", PYTHONPATH=path)
+    run = process("reconcile", "run", AVERAGES, LAKEHOUSE_TABLES="broken_tables", PYTHONPATH=path)
     assert run.returncode == 2 and "ZeroDivisionError" in run.stderr
 
 
@@ -212,7 +257,9 @@ def prices(price_list):
 """
 
 
-def test_a_snapshot_is_computed_again_when_something_changed_and_only_then(spark, tmp_path, monkeypatch):
+def test_a_reference_table_is_computed_again_when_something_changed_and_only_then(
+    spark, tmp_path, monkeypatch
+):
     (tmp_path / "price_tables.py").write_text(PRICES)
     file = tmp_path / "prices.csv"
     file.write_text("item,price\na,1\n")

@@ -26,7 +26,9 @@ def test_a_wrong_count_makes_the_run_void(found: dict) -> None:
 
 
 def test_no_closed_window_makes_the_run_void() -> None:
-    assert check.upto(VIEWS, 10_000) == {("a", 0): 3, ("b", 0): 1}, "a window that ends at the frontier is closed"
+    assert check.upto(VIEWS, 10_000) == {("a", 0): 3, ("b", 0): 1}, (
+        "a window that ends at the frontier is closed"
+    )
     with pytest.raises(BenchmarkError, match="no closed window"):
         check.compare("case", {}, check.upto(VIEWS, 9_999))
 
@@ -42,11 +44,14 @@ def test_a_soak_finds_what_grows_after_its_warm_up():
     minutes = range(121)
     samples = {name: [5.0 * bound.scale] * 121 for name, bound in soak.BOUNDS.items()}
     samples |= {"seconds": [30.0 * n for n in minutes], "batches": [100.0 * n for n in minutes]}
-    samples["JVM memory"] = [min(n, 20) * 40.0 * soak.MIB for n in minutes]  # warm after ten minutes
+    # warm after ten minutes
+    samples["JVM memory"] = [min(n, 20) * 40.0 * soak.MIB for n in minutes]
     samples["Delta logs"] = [100 * n * 9.0 * soak.KIB for n in minutes]
     found = {t.name: t for t in soak.trends(samples, 600)}
     assert all(t.within for t in found.values())
-    assert found["Delta logs"].slope == pytest.approx(9) and found["JVM memory"].slope == pytest.approx(0)
+    assert found["Delta logs"].slope == pytest.approx(9) and found[
+        "JVM memory"
+    ].slope == pytest.approx(0)
     samples["driver memory"] = [n * 2.0 * soak.MIB for n in minutes]
     found = soak.trends(samples, 600)
     assert [(t.name, round(t.slope)) for t in found if not t.within] == [("driver memory", 240)]

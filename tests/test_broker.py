@@ -37,7 +37,9 @@ def send(settings: Settings, topic: str, values: list[bytes]) -> None:
     producer = Producer(client(settings) | {"acks": "all", "linger.ms": 5})
     failures = []
     for value in values:
-        producer.produce(topic, value, on_delivery=lambda err, _: failures.append(err) if err else None)
+        producer.produce(
+            topic, value, on_delivery=lambda err, _: failures.append(err) if err else None
+        )
     assert producer.flush(30) == 0
     assert failures == []
 
@@ -61,7 +63,9 @@ def test_two_that_start_it_at_once_get_the_same_broker(embedded, jars):
 
 def test_it_answers_on_this_machine_only_in_a_session_of_its_own(embedded):
     found = kafka_broker.running(embedded)
-    listening = {c.laddr.ip for c in psutil.Process(found.pid).net_connections() if c.status == "LISTEN"}
+    listening = {
+        c.laddr.ip for c in psutil.Process(found.pid).net_connections() if c.status == "LISTEN"
+    }
     assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
     assert os.getsid(found.pid) != os.getsid(0)
     assert found.bootstrap_servers == kafka_broker.bootstrap_servers(embedded)
@@ -70,7 +74,9 @@ def test_it_answers_on_this_machine_only_in_a_session_of_its_own(embedded):
 
 def test_missing_topics_are_created_and_others_left_alone(embedded):
     assert kafka_broker.ensure_topics(embedded, {}) == ()
-    assert kafka_broker.ensure_topics(embedded, {"created": 3}, {"retention.ms": "1000"}) == ("created",)
+    assert kafka_broker.ensure_topics(embedded, {"created": 3}, {"retention.ms": "1000"}) == (
+        "created",
+    )
     assert kafka_broker.ensure_topics(embedded, {"created": 9, "other": 1}) == ("other",)
     admin = AdminClient(client(embedded))
     assert len(admin.list_topics("created", timeout=10).topics["created"].partitions) == 3
@@ -131,7 +137,9 @@ def test_a_broker_that_cannot_start_says_why(tmp_path, jars):
     settings = Settings(root=tmp_path)
     data = kafka_address.home(settings) / "data"
     data.mkdir(parents=True)
-    (data / "meta.properties").write_text("version=1\nnode.id=7\ncluster.id=4L6g3nShT-eMCtK--X86sw\n")
+    (data / "meta.properties").write_text(
+        "version=1\nnode.id=7\ncluster.id=4L6g3nShT-eMCtK--X86sw\n"
+    )
     with pytest.raises(BrokerError, match=r"(?s)ended while starting.*node.id.*7"):
         kafka_broker.start(settings, jars)
     assert kafka_broker.running(settings) is None

@@ -51,7 +51,11 @@ def test_the_shipped_tables_have_kinds_and_come_in_order():
         "top_pages": "window",
     }
     order = list(kinds)
-    assert order.index("sensor_readings") < order.index("valid_readings") < order.index("sensor_averages")
+    assert (
+        order.index("sensor_readings")
+        < order.index("valid_readings")
+        < order.index("sensor_averages")
+    )
     assert order.index("campaigns") < order.index("campaign_views")
     assert set(catalog.pipelines()) == {"sensors", "ads", "visits"}
     assert catalog.topics() == ["access-log", "ad-events", "sensor-readings"]
@@ -68,7 +72,9 @@ def test_an_unknown_input_is_refused():
     def totals(thing):
         return thing
 
-    with pytest.raises(DeclarationError, match=r"input='thing': no source or table .* did you mean things"):
+    with pytest.raises(
+        DeclarationError, match=r"input='thing': no source or table .* did you mean things"
+    ):
         declared(totals=totals)
 
 
@@ -112,7 +118,10 @@ def test_two_inputs_with_event_time_are_refused_with_the_ways_to_join():
     def both(things, others):
         return things
 
-    with pytest.raises(DeclarationError, match=r"one input with event time; unite topics in an ingest table .* context=around"):
+    with pytest.raises(
+        DeclarationError,
+        match=r"one input with event time; unite topics in an ingest table .* context=around",
+    ):
         declared(others=others, both=both)
 
 
@@ -146,20 +155,24 @@ def test_a_module_that_cannot_be_imported_is_named():
         load(Settings(tables=("no.such.module",)))
 
 
-def test_the_fingerprint_follows_code_and_policy_but_not_comments():
+def test_the_code_version_follows_code_and_policy_but_not_comments():
     def first(things):
         """Words."""
         return things.where("id = 'a'")
 
-    same = compile_again("def first(things):\n    # other words\n    return things.where(\"id = 'a'\")\n")
+    same = compile_again(
+        "def first(things):\n    # other words\n    return things.where(\"id = 'a'\")\n"
+    )
     other = compile_again("def first(things):\n    return things.where(\"id = 'b'\")\n")
-    fingerprint = table(layer="gold")(first).fingerprint
-    assert table(layer="gold")(same).fingerprint == fingerprint
-    assert table(layer="gold")(other).fingerprint != fingerprint
-    assert table(layer="gold", late="drop")(first).fingerprint != fingerprint
+    code_version = table(layer="gold")(first).code_version
+    assert table(layer="gold")(same).code_version == code_version
+    assert table(layer="gold")(other).code_version != code_version
+    assert table(layer="gold", late="drop")(first).code_version != code_version
 
 
-def test_a_fingerprint_names_the_code_that_was_imported_whatever_becomes_of_the_file(tmp_path, monkeypatch):
+def test_a_code_version_names_the_code_that_was_imported_whatever_becomes_of_the_file(
+    tmp_path, monkeypatch
+):
     declared_in = """
 from lakehouse import kafka, table
 
@@ -173,10 +186,10 @@ def rows(topic):
     file.write_text(declared_in)
     monkeypatch.syspath_prepend(tmp_path)
     found = load(Settings(tables=("edited_tables",))).table("rows")
-    before = found.fingerprint
+    before = found.code_version
     file.write_text(declared_in.replace("'a'", "'b', and more"))
     assert "and more" in found.code, "the file that is shown is the new one"
-    assert found.fingerprint == before
+    assert found.code_version == before
 
 
 def test_a_function_without_a_file_is_refused():
@@ -201,7 +214,10 @@ def test_an_expectation_is_a_value_with_the_arguments_of_its_namesake():
     rule = expect.column_pair_values_a_to_be_greater_than_b("high", "low", or_equal=True)
     assert rule.type == "expect_column_pair_values_a_to_be_greater_than_b"
     assert rule.kwargs == {"column_A": "high", "column_B": "low", "or_equal": True}
-    assert expect.column_values_to_be_in_set("a", value_set=["x"]).kwargs == {"column": "a", "value_set": ["x"]}
+    assert expect.column_values_to_be_in_set("a", value_set=["x"]).kwargs == {
+        "column": "a",
+        "value_set": ["x"],
+    }
     assert rule == expect.column_pair_values_a_to_be_greater_than_b("high", "low", or_equal=True)
 
 
@@ -210,7 +226,9 @@ def test_early_results_need_a_window():
     def copied(things):
         return things
 
-    with pytest.raises(DeclarationError, match="early_results=0:00:01: rows of no window are final at once"):
+    with pytest.raises(
+        DeclarationError, match="early_results=0:00:01: rows of no window are final at once"
+    ):
         declared(copied=copied)
 
 
@@ -230,4 +248,6 @@ def test_stale_are_tables_that_are_added_to_and_not_too_soon():
     with pytest.raises(DeclarationError, match="stale_after=0:01:00: at least 0:05:00"):
         declared(watched=watched)
     with pytest.raises(DeclarationError, match="not of a reference table, which may stay as it is"):
-        declared(changing=changing, still=still, addresses=files("addresses.csv", schema="id STRING"))
+        declared(
+            changing=changing, still=still, addresses=files("addresses.csv", schema="id STRING")
+        )

@@ -14,15 +14,17 @@ from pyspark.sql import functions as F
 from lakehouse.declare.table import around, expect, kafka, session, table, tumbling
 from lakehouse.errors import CommitError
 from lakehouse.storage import checkpoints
-from lakehouse.storage.journal import Journal
+from lakehouse.storage.commit_log import CommitLog
 from lakehouse.stream import generations, queries
 from lakehouse.stream.advance import StepFailed
-from lakehouse.testing import Aborted, Stage, assert_live_equals_bounded
+from lakehouse.testing import Aborted, Stage, assert_stream_equals_batch
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
-visit_topic = kafka("visits", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
+visit_topic = kafka(
+    "visits", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL"
+)
 
 
 @table(layer="bronze", event_time="at", delay="5 seconds")
@@ -49,13 +51,19 @@ def long(seen: DataFrame) -> DataFrame:
 
 @table(layer="gold", window=session("2 minutes"), keys=["user"])
 def sessions(seen: DataFrame) -> DataFrame:
-    return seen.groupBy("window", "user").agg(F.count("*").alias("n"), F.sum("value").alias("value"))
+    return seen.groupBy("window", "user").agg(
+        F.count("*").alias("n"), F.sum("value").alias("value")
+    )
 
 
 @table(layer="silver", context=around(after="30 seconds"))
 def near(seen: DataFrame) -> DataFrame:
-    others = seen.where("user = 'b'").select(F.col("at").alias("then"), F.col("value").alias("other"))
-    return seen.where("user = 'a'").join(others, F.expr("then BETWEEN at AND at + interval 30 seconds"))
+    others = seen.where("user = 'b'").select(
+        F.col("at").alias("then"), F.col("value").alias("other")
+    )
+    return seen.where("user = 'a'").join(
+        others, F.expr("then BETWEEN at AND at + interval 30 seconds")
+    )
 
 
 @table(layer="gold", keeps="latest", keys=["user"])
@@ -70,7 +78,12 @@ def latest(seen: DataFrame) -> DataFrame:
 
 ALL = ("plain", "short", "long", "sessions", "near", "totals", "latest")
 OF_SPARK = ("long", "sessions", "totals")  # the others keep their position in their own commits
-GONE = (("", "", ""), ("state", "offsets", "commits"), ("commits", "state", "state"), ("offsets", "metadata", "offsets"))
+GONE = (
+    ("", "", ""),
+    ("state", "offsets", "commits"),
+    ("commits", "state", "state"),
+    ("offsets", "metadata", "offsets"),
+)
 
 
 def at(second: float, user: str = "a", value: int = 1) -> dict:
@@ -82,7 +95,10 @@ def feed(stage: Stage, minute: int) -> None:
     for third in range(3):
         seconds = range(60 * minute + 40 * third, 60 * minute + 40 * (third + 1), 9)
         rows = [at(s, "a", s % 7) for s in seconds] + [at(s + 1, "b", s % 5 + 1) for s in seconds]
-        stage.feed("seen", [*rows, at(60 * minute - 700, "late", 5), at(60 * minute + 40 * third, "large", 99)])
+        stage.feed(
+            "seen",
+            [*rows, at(60 * minute - 700, "late", 5), at(60 * minute + 40 * third, "large", 99)],
+        )
 
 
 def checkpoint(stage: Stage, name: str) -> Path:
@@ -95,24 +111,28 @@ def gone(path: Path) -> None:
     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def proven(stage: Stage, *names: str) -> None:
+def reconciled(stage: Stage, *names: str) -> None:
     """All rows once, in table and quarantine."""
     stage.advance("seen", at(36_000, "end", 0))
     stage.run(*names)
     for name in names:
-        found = assert_live_equals_bounded(stage, name)
+        found = assert_stream_equals_batch(stage, name)
         assert found.rows_in_table and not found.rows_by_batch_runs, (name, found)
     if "plain" in names:
-        large = stage.rows("plain", "quarantine").where("_arrival.offset IS NOT NULL").select("_arrival.offset")
+        large = (
+            stage.rows("plain", "quarantine")
+            .where("_arrival.offset IS NOT NULL")
+            .select("_arrival.offset")
+        )
         fed = stage.rows("seen").where("value = 99").count()
         assert large.count() == large.distinct().count() == fed
 
 
 def counted_once(stage: Stage, *names: str) -> None:
-    """The journal counts each row of the input once, however often it was read."""
+    """The commit log counts each row of the input once, however often it was read."""
     arrived = stage.rows("seen").count()
     for name in names:
-        lines = list(Journal(stage.lake.settings, stage.lake.catalog.table(name)).live())
+        lines = list(CommitLog(stage.lake.settings, stage.lake.catalog.table(name)).by_stream())
         assert sum(c.arrived for c in lines) == arrived, name
 
 
@@ -133,9 +153,14 @@ def test_a_checkpoint_that_is_gone_or_lacks_a_part_loses_and_doubles_nothing(sta
         stage.run(*ALL)
         told = capsys.readouterr().err
         for name in OF_SPARK:
-            assert f"table={name}, generation={round + 1}: the checkpoint did not fit the table" in told, (round, name, told)
-    assert {folder.name for folder in (stage.lake.settings.root / "_checkpoints").iterdir()} == set(OF_SPARK)
-    proven(stage, *ALL)
+            assert (
+                f"table={name}, generation={round + 1}: the checkpoint did not fit the table"
+                in told
+            ), (round, name, told)
+    assert {folder.name for folder in (stage.lake.settings.root / "_checkpoints").iterdir()} == set(
+        OF_SPARK
+    )
+    reconciled(stage, *ALL)
     counted_once(stage, "plain", "short", "long", "sessions", "near")
 
 
@@ -162,11 +187,14 @@ def test_an_older_copy_of_a_checkpoint_and_a_crash_before_it_was_removed(stage_o
     feed(stage, 16)
     for name in ALL:
         with pytest.raises((StreamingQueryException, StepFailed), match="Aborted"):
-            queries.start(stage.lake, stage.lake.catalog.table(name), available_now=True, reached=crash).awaitTermination()
-    shutil.rmtree(everything)  # what the last micro-batch put aside is not written, and no journal knows of its rows
+            queries.start(
+                stage.lake, stage.lake.catalog.table(name), available_now=True, reached=crash
+            ).awaitTermination()
+    # what the last micro-batch quarantined is not written, and no commit log knows of its rows
+    shutil.rmtree(everything)
     feed(stage, 18)
     stage.run(*ALL)
-    proven(stage, *ALL)
+    reconciled(stage, *ALL)
 
 
 @pytest.mark.parallel
@@ -181,9 +209,12 @@ def test_a_table_whose_query_was_sparks_goes_on_by_steps(stage_of, capsys):
         (offsets / "0").write_text("v1")
     feed(stage, 4)
     stage.run("plain", "short")
-    assert "table=plain: it keeps its position in its own commits now; its checkpoint was removed" in capsys.readouterr().err
+    assert (
+        "table=plain: it keeps its position in its own commits now; its checkpoint was removed"
+        in capsys.readouterr().err
+    )
     assert not list((stage.lake.settings.root / "_checkpoints").iterdir())
-    proven(stage, "plain", "short")
+    reconciled(stage, "plain", "short")
     counted_once(stage, "plain", "short")
 
 
@@ -215,22 +246,28 @@ def test_a_table_that_was_put_back_is_filled_from_there_on(stage_of, tmp_path):
     for name in ("plain", "long"):
         gone(paths[name])
     queries.prepare(stage.lake, list(stage.lake.catalog))
-    stage.run(*ALL)  # removed, and made anew
-    proven(stage, *ALL)
+    stage.run(*ALL)  # removed, and made again
+    reconciled(stage, *ALL)
 
     seen = stage.lake.catalog.table("seen")
     last = DeltaTable(str(paths["seen"])).version()
     DeltaTable(str(paths["seen"])).restore(last - 1)
-    with pytest.raises(CommitError, match=f"table=seen, version={last - 1}: .*long, .*twice. Put back its version {last}"):
+    with pytest.raises(
+        CommitError,
+        match=f"table=seen, version={last - 1}: .*long, .*twice. Put back its version {last}",
+    ):
         generations.fit(stage.lake, seen)
     gone(paths["seen"])
     shutil.copytree(copied["seen"], paths["seen"])
-    with pytest.raises(CommitError, match=r"table=plain, input=seen, version=\d+: .*the input is older than what was read"):
+    with pytest.raises(
+        CommitError,
+        match=r"table=plain, input=seen, version=\d+: .*the input is older than what was read",
+    ):
         stage.run("plain")
 
 
 @pytest.mark.parallel
-def test_keyed_tables_begin_anew_when_their_record_was_put_back(stage_of, capsys):
+def test_keyed_tables_begin_recreated_when_their_record_was_put_back(stage_of, capsys):
     """Else they would read the rows that come again beside those that they have."""
     stage, names = stage_of(HERE), ("totals", "latest")
     seen = stage.lake.catalog.table("seen")
@@ -247,8 +284,10 @@ def test_keyed_tables_begin_anew_when_their_record_was_put_back(stage_of, capsys
     stage.run(*names)
     told = capsys.readouterr().err
     for name in names:
-        assert f"table={name}, generation=2" in told and "its input seen was put back since" in told, told
-    proven(stage, *names)
+        assert (
+            f"table={name}, generation=2" in told and "its input seen was put back since" in told
+        ), told
+    reconciled(stage, *names)
     for name in names:  # as often as one likes, and not again
         assert checkpoints.generation(stage.lake.settings, stage.lake.catalog.table(name)) == 2
 
@@ -267,16 +306,20 @@ def test_without_the_file_of_generations_nothing_is_written_twice(stage_of, caps
                 raise Aborted(point)
 
         with pytest.raises((StreamingQueryException, StepFailed), match="Aborted"):
-            queries.start(stage.lake, catalog.table(name), available_now=True, reached=crash).awaitTermination()
+            queries.start(
+                stage.lake, catalog.table(name), available_now=True, reached=crash
+            ).awaitTermination()
 
     feed(stage, 0)
     stage.run(*names)
     feed(stage, 4)
     stage.run(*names)
     feed(stage, 8)
-    crash_at("rows", "plain")  # they are in the table; the journal does not know of it
+    crash_at("rows", "plain")  # they are in the table; the commit log does not know of it
     plain = catalog.table("plain")
-    checkpoints.begin(settings, plain, checkpoints.standing(settings, plain).number, "a test", continues=True)
+    checkpoints.begin(
+        settings, plain, checkpoints.standing(settings, plain).number, "a test", continues=True
+    )
     for name in ("long", "totals"):
         gone(checkpoint(stage, name).parent)
         crash_at("begin", name)  # the new generation has begun, and written nothing
@@ -287,5 +330,8 @@ def test_without_the_file_of_generations_nothing_is_written_twice(stage_of, caps
     stage.run(*names)
     told = capsys.readouterr().err
     for name in names:
-        assert f"table={name}, generation=3: " in told and f"{name}.generations.jsonl lost that" in told, told
-    proven(stage, *names)
+        assert (
+            f"table={name}, generation=3: " in told
+            and f"{name}.generations.jsonl lost that" in told
+        ), told
+    reconciled(stage, *names)

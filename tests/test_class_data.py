@@ -9,10 +9,14 @@ from lakehouse.settings import java
 
 
 def started(options: str) -> subprocess.CompletedProcess:
-    return subprocess.run([java(), *options.split(), "-version"], capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [java(), *options.split(), "-version"], capture_output=True, text=True, timeout=60
+    )
 
 
-def test_a_java_that_the_archive_does_not_fit_goes_on_without_and_says_nothing(tmp_path, monkeypatch):
+def test_a_java_that_the_archive_does_not_fit_goes_on_without_and_says_nothing(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(cds_archive, "archive", lambda: tmp_path / "spark.jsa")
     assert cds_archive.options() == ""
     (tmp_path / "spark.jsa").write_text("made by another java")

@@ -28,8 +28,12 @@ def run(filled):
     app = main.app()
 
     def invoke(*arguments: str):
-        result = CliRunner().invoke(app, list(arguments), env=ENVIRONMENT | {"LAKEHOUSE_ROOT": str(filled)})
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        result = CliRunner().invoke(
+            app, list(arguments), env=ENVIRONMENT | {"LAKEHOUSE_ROOT": str(filled)}
+        )
+        assert result.exception is None or isinstance(result.exception, SystemExit), (
+            result.exception
+        )
         return result
 
     return invoke
@@ -46,7 +50,9 @@ def _commands(group, path: tuple[str, ...] = ()):
         yield from _commands(command, (*path, name)) if hasattr(command, "commands") else ()
 
 
-@pytest.mark.parametrize("path", [" ".join(path) for path, _ in _commands(typer.main.get_command(main.app()))])
+@pytest.mark.parametrize(
+    "path", [" ".join(path) for path, _ in _commands(typer.main.get_command(main.app()))]
+)
 def test_every_command_explains_itself(path):
     result = CliRunner().invoke(main.app(), [*path.split(), "--help"], env={"COLUMNS": "200"})
     assert result.exit_code == 0
@@ -62,23 +68,35 @@ def test_help_needs_none_of_the_heavy_packages():
 
 
 def test_tables_shows_each_table_as_it_stands(run):
-    record, row, window, trends = lines(run("tables", "--json"))
+    record, row, window, trends = lines(run("table", "list", "--json"))
     assert record | {"version": 0} == {
         "layer": "bronze", "table": "sensor_readings", "kind": "ingest", "pipeline": "sensors", "rows": 36, "version": 0,
         "frontier": "2026-01-01T03:09:55Z", "late": None, "quarantined": 9, "verdict": None, "why": "",
     }  # fmt: skip
-    assert (row["table"], row["rows"], row["late"], row["quarantined"]) == ("valid_readings", 31, 2, 3)
-    assert (window["table"], window["rows"], window["late"], window["quarantined"]) == ("sensor_averages", 27, 2, 0)
-    assert (trends["table"], trends["rows"], trends["frontier"]) == ("sensor_trends", 0, None), "its query has not run"
-    assert "sensor_averages" in run("tables").stdout
+    assert (row["table"], row["rows"], row["late"], row["quarantined"]) == (
+        "valid_readings",
+        31,
+        2,
+        3,
+    )
+    assert (window["table"], window["rows"], window["late"], window["quarantined"]) == (
+        "sensor_averages",
+        27,
+        2,
+        0,
+    )
+    assert (trends["table"], trends["rows"], trends["frontier"]) == ("sensor_trends", 0, None), (
+        "its query has not run"
+    )
+    assert "sensor_averages" in run("table", "list").stdout
 
 
 def test_tables_with_a_name_shows_its_declaration(run):
-    (found,) = lines(run("tables", "sensor_averages", "--json"))
+    (found,) = lines(run("table", "show", "sensor_averages", "--json"))
     assert found["declaration"]["inputs"] == ["valid_readings"]
     assert found["columns"]["window"] == "struct<start: timestamp, end: timestamp>"
     assert found["columns"]["average_c"] == "decimal(10,6)"
-    shown = run("tables", "valid_readings").stdout
+    shown = run("table", "show", "valid_readings").stdout
     assert "Readings in degrees Celsius" in shown and "expect_column_values_to_match_regex" in shown
 
 
@@ -90,10 +108,13 @@ def test_query_answers_without_spark(run):
         {"sensor_id": "sensor-2", "windows": 9, "warmest": "41.22"},
     ]
     first = run("query", "SELECT * FROM sensor_averages ORDER BY window.start", "--limit", "1")
-    assert "[2026-01-01T00:00:00Z, 2026-01-01T00:00:05Z)" in first.stdout and "00:07:05" not in first.stdout
+    assert (
+        "[2026-01-01T00:00:00Z, 2026-01-01T00:00:05Z)" in first.stdout
+        and "00:07:05" not in first.stdout
+    )
     assert "the first 1 rows" in first.stderr
-    ledger = "SELECT \"table\", sum(written) AS written FROM _commits WHERE role = 'live' GROUP BY 1 ORDER BY 1"
-    assert [row["written"] for row in lines(run("query", ledger, "--json"))] == [27, 36, 31]
+    log_table = "SELECT \"table\", sum(written) AS written FROM _commits WHERE role = 'stream' GROUP BY 1 ORDER BY 1"
+    assert [row["written"] for row in lines(run("query", log_table, "--json"))] == [27, 36, 31]
 
 
 @pytest.mark.parametrize("engine", [[], ["--spark"]], ids=["without Spark", "in Spark"])
@@ -110,87 +131,147 @@ def test_query_reads_only_and_names_what_it_does_not_know(run, engine, spark, tm
         assert (refused.exit_code, refused.stdout) == (2, ""), sql
         assert refused.stderr.startswith("error: sql=") and refused.stderr.count("\n") == 1
     assert not stolen.exists()
-    assert lines(run("query", "SELECT count(*) AS n FROM sensor_averages", "--json", *engine)) == [{"n": 27}]
+    assert lines(run("query", "SELECT count(*) AS n FROM sensor_averages", "--json", *engine)) == [
+        {"n": 27}
+    ]
     unknown = run("query", "SELECT * FROM sensor_average", *engine)
     assert unknown.exit_code == 2 and "did you mean sensor_averages" in unknown.stderr
 
 
 def test_quarantine_shows_why_and_what(run):
-    shown = run("quarantine", "sensor_readings").stdout
+    shown = run("table", "quarantine", "sensor_readings").stdout
     assert "empty value (tombstone)" in shown and "[31mjunk" in shown
     assert "\x1b" not in shown, "bad rows must not steer the terminal"
-    (row,) = lines(run("quarantine", "sensor_readings", "--reason", "not UTF-8", "--limit", "1", "--json"))
+    (row,) = lines(
+        run(
+            "table",
+            "quarantine",
+            "sensor_readings",
+            "--reason",
+            "not UTF-8",
+            "--limit",
+            "1",
+            "--json",
+        )
+    )
     assert row == {
         "reason": "not UTF-8", "partition": 0, "offset": 37, "arrived": "2030-01-01T00:00:05Z", "value": "� not text",
     }  # fmt: skip
 
 
 def test_late_rows_are_shown_with_the_window_they_missed(run, spark):
-    for rows in (run("late", "sensor_averages", "--json"), run("query", "SELECT * FROM sensor_averages__late", "--json")):
+    for rows in (
+        run("table", "late", "sensor_averages", "--json"),
+        run("query", "SELECT * FROM sensor_averages__late", "--json"),
+    ):
         windows = {row["window"]["start"] for row in lines(rows)}
         assert windows == {"2026-01-01T01:30:00Z", "2026-01-01T02:30:00Z"}
-    assert [row["event_time"][11:19] for row in lines(run("late", "valid_readings", "--json"))] == ["01:59:59", "00:59:59"]
+    assert [
+        row["event_time"][11:19] for row in lines(run("table", "late", "valid_readings", "--json"))
+    ] == ["01:59:59", "00:59:59"]
 
 
 def test_the_histogram_of_lateness_counts_every_row_of_the_record_once(run, filled):
     record = DeltaTable(str(filled / "bronze" / "sensor_readings")).to_pyarrow_table().to_pylist()
     heads = [row["_arrival"]["watermark"] + timedelta(seconds=5) for row in record]
-    behind = [max((head - row["event_time"]).total_seconds(), 0) for head, row in zip(heads, record, strict=True)]
-    found = lines(run("lateness", "sensor_averages", "--json"))
+    behind = [
+        max((head - row["event_time"]).total_seconds(), 0)
+        for head, row in zip(heads, record, strict=True)
+    ]
+    found = lines(run("table", "lateness", "sensor_averages", "--json"))
     assert sum(bucket["rows"] for bucket in found) == len(record)
-    assert [bucket["late"] for bucket in found[1:]] == [sum(b >= bucket["behind"] for b in behind) for bucket in found[1:]]
+    assert [bucket["late"] for bucket in found[1:]] == [
+        sum(b >= bucket["behind"] for b in behind) for bucket in found[1:]
+    ]
     assert [bucket["behind"] for bucket in found if bucket["declared"]] == [5.0]
-    assert [b["rows"] for b in found if b["behind"] in (600.0, 1800.0)] != [0, 0], "some came half an hour behind"
+    assert [b["rows"] for b in found if b["behind"] in (600.0, 1800.0)] != [0, 0], (
+        "some came half an hour behind"
+    )
 
 
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("tables sensor_averagez", "did you mean sensor_averages"),
-        ("quarantine nothing", "no module declares it"),
-        ("late sensor_readings", "an ingest table keeps every row"),
-        ("lateness sensor_averagez", "did you mean sensor_averages"),
+        ("table show sensor_averagez", "did you mean sensor_averages"),
+        ("table quarantine nothing", "no module declares it"),
+        ("table late sensor_readings", "an ingest table keeps every row"),
+        ("table lateness sensor_averagez", "did you mean sensor_averages"),
         ("query SELECT", "sql='SELECT'"),
     ],
 )
 def test_an_error_is_one_line_and_exit_code_2(run, command, said):
     result = run(*command.split())
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("error: ") and said in result.stderr and result.stderr.count("\n") == 1
+    assert (
+        result.stderr.startswith("error: ")
+        and said in result.stderr
+        and result.stderr.count("\n") == 1
+    )
 
 
 def test_an_empty_lakehouse_has_tables_and_no_rows(run, tmp_path):
-    shown = CliRunner().invoke(main.app(), ["tables", "--json"], env=ENVIRONMENT | {"LAKEHOUSE_ROOT": str(tmp_path / "new")})
+    shown = CliRunner().invoke(
+        main.app(),
+        ["table", "list", "--json"],
+        env=ENVIRONMENT | {"LAKEHOUSE_ROOT": str(tmp_path / "new")},
+    )
     assert [row["rows"] for row in lines(shown)] == [None] * 4
     assert not (tmp_path / "new").exists(), "looking makes nothing"
 
 
 def test_broker_status_without_a_broker(tmp_path):
     def status(**environment: str):
-        return CliRunner().invoke(main.app(), ["broker", "status", "--json"], env={"LAKEHOUSE_ROOT": str(tmp_path)} | environment)
+        return CliRunner().invoke(
+            main.app(),
+            ["broker", "status", "--json"],
+            env={"LAKEHOUSE_ROOT": str(tmp_path)} | environment,
+        )
 
     assert status().exit_code == 1
     elsewhere = status(LAKEHOUSE_BOOTSTRAP_SERVERS="kafka.example:9092")
     assert lines(elsewhere)[0]["bootstrap_servers"] == "kafka.example:9092"
 
 
-def test_names_and_counts_of_a_job_are_whole_in_a_terminal_of_80_columns_and_lines_in_a_pipe(tmp_path):
+def test_names_and_counts_of_a_job_are_whole_in_a_terminal_of_80_columns_and_lines_in_a_pipe(
+    tmp_path,
+):
     settings, said = from_environment({"LAKEHOUSE_ROOT": str(tmp_path)}), "told in one line; " * 20
     query = QueryStatus("sensor_readings", True, rows=123_456_789, lag=1_000_000, late=1_234, quarantined=56_789,
-                        frontier="2026-11-24T16:56:32.516000+00:00", state="parked", error=said)  # fmt: skip
+                        frontier="2026-11-24T16:56:32.516000+00:00", state="paused", error=said)  # fmt: skip
     process = psutil.Process()
-    progress.write(settings, JobStatus("sensors", process.pid, process.create_time(), 0, 0, "degraded", NOW, NOW, (query,)))
+    progress.write(
+        settings,
+        JobStatus(
+            "sensors", process.pid, process.create_time(), 0, 0, "degraded", NOW, NOW, (query,)
+        ),
+    )
     found = [("sensors", progress.read(settings, "sensors")), ("ads", None)]
     narrow = Console(width=80, file=io.StringIO())
     narrow.print(views.queries_table(found))
     lines = narrow.file.getvalue()
-    for whole in ("sensors degraded", "  sensor_readings ", "    parked ", "123,456,789", "1,000,000", "1,234", "ads never ran"):
+    for whole in (
+        "sensors degraded",
+        "  sensor_readings ",
+        "    paused ",
+        "123,456,789",
+        "1,000,000",
+        "1,234",
+        "ads never ran",
+    ):
         assert whole in lines, lines
     assert "…" not in lines
-    piped = CliRunner().invoke(main.app(), ["status", "sensors"], env={"LAKEHOUSE_ROOT": str(settings.root)}).stdout
-    assert "    parked " in piped and "2026-11-24 16:56:32" in piped and said.strip() in piped
+    piped = (
+        CliRunner()
+        .invoke(
+            main.app(), ["stream", "status", "sensors"], env={"LAKEHOUSE_ROOT": str(settings.root)}
+        )
+        .stdout
+    )
+    assert "    paused " in piped and "2026-11-24 16:56:32" in piped and said.strip() in piped
 
 
 def test_python_m_lakehouse_is_the_same_program():
-    run = subprocess.run([sys.executable, "-m", "lakehouse", "--help"], capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-m", "lakehouse", "--help"], capture_output=True, text=True
+    )
     assert run.returncode == 0 and "quarantine" in run.stdout

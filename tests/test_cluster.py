@@ -43,11 +43,24 @@ def cluster(tmp_path) -> Iterator[Cluster]:
     with ExitStack() as running:
         log = running.enter_context((tmp_path / "cluster.log").open("wb"))
         for kind, given in (("master.Master", ["--port", str(port)]), ("worker.Worker", worker)):
-            command = [SPARK_CLASS, f"org.apache.spark.deploy.{kind}", "--webui-port", "0", "--host", "127.0.0.1"]
+            command = [
+                SPARK_CLASS,
+                f"org.apache.spark.deploy.{kind}",
+                "--webui-port",
+                "0",
+                "--host",
+                "127.0.0.1",
+            ]
             here = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"}
-            process = running.enter_context(subprocess.Popen([*command, *given], env=here, stdout=log, stderr=log))
+            process = running.enter_context(
+                subprocess.Popen([*command, *given], env=here, stdout=log, stderr=log)
+            )
             running.callback(end, process)
-        awaited(lambda: "Registering worker" in (tmp_path / "cluster.log").read_text(), "the worker is there", LIMIT)
+        awaited(
+            lambda: "Registering worker" in (tmp_path / "cluster.log").read_text(),
+            "the worker is there",
+            LIMIT,
+        )
         yield Cluster(address, process.pid)
 
 
@@ -68,8 +81,14 @@ def settings(tmp_path, cluster, quick_jvm) -> Iterator[Settings]:
     given = dict(re.findall(r'^export (LAKEHOUSE_SPARK_\w+)="(.*)"$', docs, re.MULTILINE))
     assert given["LAKEHOUSE_SPARK_MASTER"].startswith("spark://")
     shown = from_environment(given)
-    quick = quick_jvm | {"spark.executor.defaultJavaOptions": quick_jvm["spark.driver.defaultJavaOptions"]}
-    here = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.cores.max": "2"}
+    quick = quick_jvm | {
+        "spark.executor.defaultJavaOptions": quick_jvm["spark.driver.defaultJavaOptions"]
+    }
+    here = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.cores.max": "2",
+    }
     settings = Settings(
         root=tmp_path / "root", jars=from_environment().jars, tables=("lakehouse.tables.sensors",), spark_master=cluster.address,
         spark_conf=dict(shown.spark_conf) | here | quick, max_offsets_per_trigger=10_000,
@@ -80,7 +99,9 @@ def settings(tmp_path, cluster, quick_jvm) -> Iterator[Settings]:
     kafka_broker.stop(settings)
 
 
-def test_an_executor_is_killed_every_row_is_there_once_and_the_proof_runs_there_too(settings, cluster, spark):
+def test_an_executor_is_killed_every_row_is_there_once_and_the_reconcile_runs_there_too(
+    settings, cluster, spark
+):
     sent = produce(settings, 0, 10)
     first = supervisor.start(settings, "sensors", wait=LIMIT)
     awaited(lambda: arrived(settings, "sensor_readings") == sent, "the first lot", LIMIT)
@@ -88,18 +109,24 @@ def test_an_executor_is_killed_every_row_is_there_once_and_the_proof_runs_there_
     (executor,) = executors(cluster)
     executor.kill()
     sent += produce(settings, 20, 30)
-    awaited(lambda: arrived(settings, "sensor_readings") == sent, "all recorded, by another executor", LIMIT)
+    awaited(
+        lambda: arrived(settings, "sensor_readings") == sent,
+        "all recorded, by another executor",
+        LIMIT,
+    )
     assert [p.pid for p in executors(cluster)] != [executor.pid]
     stopped = supervisor.stop(settings, "sensors")
     assert stopped.pid == first.pid and {q.dropped_by_spark for q in stopped.queries} == {0}
     lake = Lake(spark, settings, catalog.load(settings))
     every_offset_once(lake, sent)
     the_oracle_agrees(lake)
-    proof = subprocess.run(
-        [sys.executable, "-m", "lakehouse", "reconcile", "sensor_averages"], env=os.environ | to_environment(settings),
+    certificate = subprocess.run(
+        [sys.executable, "-m", "lakehouse", "reconcile", "run", "sensor_averages"], env=os.environ | to_environment(settings),
         capture_output=True, text=True, timeout=LIMIT,
     )  # fmt: skip
-    assert proof.returncode == 0 and "EQUAL" in proof.stdout, proof.stdout + proof.stderr
+    assert certificate.returncode == 0 and "EQUAL" in certificate.stdout, (
+        certificate.stdout + certificate.stderr
+    )
 
 
 def executors(cluster: Cluster) -> list[psutil.Process]:

@@ -15,20 +15,23 @@ from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
 from lakehouse.storage.digest import differences
-from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform.versions import as_of_join
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 # what the library has called columns, aliases and fields of its own, and its functions' parameters
 OWN = (
-    "a", "actual", "a0", "arrived", "b", "before", "bounded", "complete", "count", "expected", "first", "good", "bad", "hour",
+    "a", "actual", "a0", "arrived", "b", "before", "batch", "complete", "count", "expected", "first", "good", "bad", "hour",
     "key", "late", "late_from", "late_to", "n", "offset", "origin", "ours", "partition", "position", "problem", "reason", "row",
     "rows", "sum", "theirs", "time", "timestamp", "topic", "value", "watermark",
 )  # fmt: skip
 UNDERSCORED = tuple(f"_{name}" for name in (*OWN, "arrival", "corrupt", "group", "order", "then"))
 
-row_topic = kafka("rows", schema=", ".join(f"{name} STRING" for name in (*OWN, *UNDERSCORED)) + ", at TIMESTAMP NOT NULL")
+row_topic = kafka(
+    "rows",
+    schema=", ".join(f"{name} STRING" for name in (*OWN, *UNDERSCORED)) + ", at TIMESTAMP NOT NULL",
+)
 
 
 @table(layer="bronze", event_time="at", delay="5 seconds")
@@ -36,19 +39,27 @@ def kept(row_topic: DataFrame) -> DataFrame:
     return row_topic.withColumnsRenamed({name: f"x{name}" for name in UNDERSCORED})
 
 
-@table(layer="silver", keys=["ours", "expected"], deduplicate=duplicates("row", "key", within="1 minute"))
+@table(
+    layer="silver",
+    keys=["ours", "expected"],
+    deduplicate=duplicates("row", "key", within="1 minute"),
+)
 def passed(kept: DataFrame) -> DataFrame:
     return kept
 
 
 @table(layer="gold", window=tumbling("1 minute"), keys=["row", "actual"], late="update")
 def counted(kept: DataFrame) -> DataFrame:
-    return kept.groupBy("window", "row", "actual").agg(F.count("*").alias("ours"), F.max("key").alias("expected"))
+    return kept.groupBy("window", "row", "actual").agg(
+        F.count("*").alias("ours"), F.max("key").alias("expected")
+    )
 
 
 @table(layer="gold", keeps="latest", keys=["row", "ours"])
 def state(kept: DataFrame) -> DataFrame:
-    return kept.groupBy("row", "ours").agg(F.count("*").alias("expected"), F.max("value").alias("actual"))
+    return kept.groupBy("row", "ours").agg(
+        F.count("*").alias("expected"), F.max("value").alias("actual")
+    )
 
 
 @table(layer="gold", keeps="versions", keys=["row"])
@@ -59,7 +70,9 @@ def history(kept: DataFrame) -> DataFrame:
 @table(layer="gold")
 def then(kept: DataFrame, history: DataFrame) -> DataFrame:
     known = kept.withColumns({"_of_row": F.lit(1), "_of_valid_from": F.lit(2)})
-    return as_of_join(known, history, on="row", at="at", take={"known": "ours"}).drop("_of_row", "_of_valid_from")
+    return as_of_join(known, history, on="row", at="at", take={"known": "ours"}).drop(
+        "_of_row", "_of_valid_from"
+    )
 
 
 TABLES = ["passed", "counted", "state", "history", "then"]
@@ -81,24 +94,33 @@ def test_a_table_may_have_a_column_of_each_of_the_names(spark, tmp_path):
     stage.run(*TABLES)
     stage.update("counted")
     for name in TABLES:
-        assert_live_equals_bounded(stage, name)
+        assert_stream_equals_batch(stage, name)
     [first] = stage.rows("kept").where("time = 'time of 1'").collect()
-    assert (first["x_corrupt"], first["x_key"], first["key"]) == ("_corrupt of 1", "_key of 1", "key of 1")
+    assert (first["x_corrupt"], first["x_key"], first["key"]) == (
+        "_corrupt of 1",
+        "_key of 1",
+        "key of 1",
+    )
     changes = {"passed": ("row = 'changed'", "row = 's'"), "counted": ("expected = 'changed'", "row = 's'"),
                "state": ("actual = 'changed'", "row = 's'"), "history": ("ours = 'changed'", "row = 's'")}  # fmt: skip
     for name, (change, which) in changes.items():
         column, value = change.split(" = ")
-        DeltaTable(str(stage.lake.path(stage.lake.catalog.table(name)))).update({column: value}, predicate=which)
+        DeltaTable(str(stage.lake.path(stage.lake.catalog.table(name)))).update(
+            {column: value}, predicate=which
+        )
     stage.feed("kept", [sent(7201, row="t")])
-    stage.run("state", "history")  # these are compared as of their last commit
+    stage.run("stream", "state", "history")  # these are compared as of their last commit
     for name in changes:
         found = reconciliation.reconcile(stage.lake, stage.lake.catalog.table(name))
-        assert (found.verdict, found.missing + found.extra + 2 * found.changed) == ("DIFFERENT", 2), name
+        assert (found.verdict, found.missing + found.extra + 2 * found.changed) == (
+            "DIFFERENT",
+            2,
+        ), name
         assert "changed" in found.examples[0]
     hour = Range(START, START + timedelta(hours=1))
     for name in ("passed", "counted"):
         stage.backfill(name, hour)
-        assert_live_equals_bounded(stage, name)
+        assert_stream_equals_batch(stage, name)
 
 
 def test_rows_are_compared_whatever_their_columns_are_called(spark):
@@ -124,7 +146,10 @@ def declared(spark, tmp_path, topic, function, **given) -> Stage:
 
 
 def test_names_that_the_library_needs_are_refused_with_a_remedy(spark, tmp_path):
-    with pytest.raises(DeclarationError, match=f"column={helper('row')}: names that begin so are those of columns that the"):
+    with pytest.raises(
+        DeclarationError,
+        match=f"column={helper('row')}: names that begin so are those of columns that the",
+    ):
         kafka("rows", schema=f"{helper('row')} STRING, at TIMESTAMP")
     with pytest.raises(DeclarationError, match="names that begin so"):
         files("x.csv", schema=f"`{helper('row').upper()}` STRING")
@@ -132,7 +157,10 @@ def test_names_that_the_library_needs_are_refused_with_a_remedy(spark, tmp_path)
     def made(record):
         return record.groupBy("window").count()
 
-    with pytest.raises(DeclarationError, match="column=window: the library gives the input of a window table a column"):
+    with pytest.raises(
+        DeclarationError,
+        match="column=window: the library gives the input of a window table a column",
+    ):
         windowed = kafka("t", schema="`window` STRING, at TIMESTAMP")
         declared(spark, tmp_path / "window", windowed, made, window=tumbling("1 minute"))
 
@@ -140,11 +168,23 @@ def test_names_that_the_library_needs_are_refused_with_a_remedy(spark, tmp_path)
         return record
 
     valid = kafka("t", schema="valid_from STRING, at TIMESTAMP")
-    with pytest.raises(DeclarationError, match="valid_from is added by the library; leave it to it, or rename yours"):
+    with pytest.raises(
+        DeclarationError,
+        match="valid_from is added by the library; leave it to it, or rename yours",
+    ):
         declared(spark, tmp_path / "valid", valid, made, keeps="versions", keys=["valid_from"])
-    with pytest.raises(DeclarationError, match="columns=sent: the library adds columns of these names to its rows"):
-        declared(spark, tmp_path / "sent", kafka("t", schema="k STRING, sent STRING, at TIMESTAMP", key="k"), made)
+    with pytest.raises(
+        DeclarationError, match="columns=sent: the library adds columns of these names to its rows"
+    ):
+        declared(
+            spark,
+            tmp_path / "sent",
+            kafka("t", schema="k STRING, sent STRING, at TIMESTAMP", key="k"),
+            made,
+        )
     with pytest.raises(DeclarationError, match="columns=_record: the library adds"):
-        declared(spark, tmp_path / "record", kafka("t", schema="_record STRING, at TIMESTAMP"), made)
+        declared(
+            spark, tmp_path / "record", kafka("t", schema="_record STRING, at TIMESTAMP"), made
+        )
     with pytest.raises(DeclarationError, match="a leading '_' marks technical columns; rename _id"):
         declared(spark, tmp_path / "id", kafka("t", schema="_id STRING, at TIMESTAMP"), made)

@@ -1,4 +1,4 @@
-"""Bounded runs that Dagster starts go where the streaming jobs of their tables go: on a cluster to the cluster."""
+"""Batch runs that Dagster starts go where the streaming jobs of their tables go: on a cluster to the cluster."""
 
 import os
 import re
@@ -40,23 +40,38 @@ def test_they_go_where_the_streaming_jobs_go_and_here_they_take_one_core():
     assert master({"SPARK_MASTER": "local[8]"}) == "local[1]", "this machine is the streams' too"
     assert master({"SPARK_MASTER": one}) == one
     resources = {"RESOURCES": f"ads=spark_master {other}"}
-    assert [master(resources, name) for name in ("sensors", "ads", "")] == ["local[1]", other, "local[1]"]
+    assert [master(resources, name) for name in ("sensors", "ads", "")] == [
+        "local[1]",
+        other,
+        "local[1]",
+    ]
     assert master({"SPARK_MASTER": one, "BATCH_MASTER": "local[4]"}) == "local[4]", "told otherwise"
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
-def test_a_backfill_and_a_reconciliation_of_dagster_run_on_the_cluster(cluster, filled, tmp_path, quick_jvm):  # noqa: F811
+def test_a_backfill_and_a_reconciliation_of_dagster_run_on_the_cluster(
+    cluster,  # noqa: F811
+    filled,
+    tmp_path,
+    quick_jvm,
+):
     root = shutil.copytree(filled, tmp_path / "root")
-    quick = quick_jvm | {"spark.executor.defaultJavaOptions": quick_jvm["spark.driver.defaultJavaOptions"]}
+    quick = quick_jvm | {
+        "spark.executor.defaultJavaOptions": quick_jvm["spark.driver.defaultJavaOptions"]
+    }
     settings = Settings(
         root=root, jars=from_environment().jars, tables=("lakehouse.tables.sensors",), spark_master=cluster.address,
         spark_conf=quick | {"spark.cores.max": "2"},
     )  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-c", RUN], env=os.environ | to_environment(settings), capture_output=True, text=True, timeout=500
+        [sys.executable, "-c", RUN],
+        env=os.environ | to_environment(settings),
+        capture_output=True,
+        text=True,
+        timeout=500,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     log = (tmp_path / "cluster.log").read_text()
-    assert len(re.findall(r"Registered app bounded with ID", log)) == 2, log[-2000:]
+    assert len(re.findall(r"Registered app batch with ID", log)) == 2, log[-2000:]

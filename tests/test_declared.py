@@ -14,26 +14,38 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from batch_jobs import backfill, seam
+from batch_jobs import backfill, bootstrap
 from lakehouse.declare import catalog
-from lakehouse.declare.table import Table, around, duplicates, expect, kafka, session, sql_table, table, tumbling
+from lakehouse.declare.table import (
+    Table,
+    around,
+    duplicates,
+    expect,
+    kafka,
+    session,
+    sql_table,
+    table,
+    tumbling,
+)
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.reconcile import diagnosis, reconciliation
 from lakehouse.settings import Settings, to_environment
 from lakehouse.storage import begun_with, delta_log
+from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.journal import Journal
-from lakehouse.stream import handover as seams
+from lakehouse.stream import handover as handovers
 from lakehouse.stream import queries
-from lakehouse.testing import assert_live_equals_bounded
+from lakehouse.testing import assert_stream_equals_batch
 from lakehouse.transform import creation
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 _LEAST = 0
 
-click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
+click_topic = kafka(
+    "clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL"
+)
 
 
 @table(layer="bronze", event_time="at", delay="5 seconds")
@@ -147,29 +159,48 @@ def test_what_decides_no_row_of_the_stream_goes_on(begun, changes):
 
 
 def test_remedies_are_those_that_each_kind_has(begun):
-    assert "declare it under another name, or take the change back; `lakehouse seam NAME` fills" in refused(
-        begun, "sums", window=tumbling("2 hours")
+    assert (
+        "declare it under another name, or take the change back; `lakehouse bootstrap NAME` fills"
+        in refused(begun, "sums", window=tumbling("2 hours"))
     )
-    assert "`lakehouse accept clicks` has it go on from here" in refused(begun, "clicks", delay=timedelta(minutes=1))
-    assert "`lakehouse accept counted` has it go on from here" in refused(begun, "counted", transformation=more)
-    assert "`lakehouse accept ticks` has it go on from here" in refused(begun, "ticks", transformation=larger)
+    assert "`lakehouse table accept clicks` has it go on from here" in refused(
+        begun, "clicks", delay=timedelta(minutes=1)
+    )
+    assert "`lakehouse table accept counted` has it go on from here" in refused(
+        begun, "counted", transformation=more
+    )
+    assert "`lakehouse table accept ticks` has it go on from here" in refused(
+        begun, "ticks", transformation=larger
+    )
     for changes in ({"window": tumbling("20 seconds")}, {"keys": ()}):
-        assert "lakehouse accept" not in refused(begun, "ticks", transformation=larger, **changes)
-    assert "lakehouse accept" not in refused(begun, "sums", transformation=larger), "its open windows are state"
-    assert "`lakehouse backfill totals` has its job compute it whole" in refused(begun, "totals", transformation=doubled)
-    assert "lakehouse accept" not in refused(begun, "counted", context=around(after="1 minute"), transformation=more)
+        assert "lakehouse table accept" not in refused(
+            begun, "ticks", transformation=larger, **changes
+        )
+    assert "lakehouse table accept" not in refused(begun, "sums", transformation=larger), (
+        "its open windows are state"
+    )
+    assert "`lakehouse backfill totals` has its job compute it whole" in refused(
+        begun, "totals", transformation=doubled
+    )
+    assert "lakehouse table accept" not in refused(
+        begun, "counted", context=around(after="1 minute"), transformation=more
+    )
 
 
 def test_code_is_the_function_what_it_calls_and_the_constants_in_it(begun, monkeypatch):
     kept = begun_with.declaration(begun[1], begun[1].table("counted"))
     assert kept["function _above"].startswith("def _above(") and kept["constant _LEAST"] == "0"
     settings, known = begun
-    path = settings.root / "_ledger" / "counted.declared.json"
-    for name, text in (("constant _LEAST", "7"), ("function _above", kept["function _above"].replace(">", ">="))):
+    path = settings.root / "_commit_log" / "counted.declared.json"
+    for name, text in (
+        ("constant _LEAST", "7"),
+        ("function _above", kept["function _above"].replace(">", ">=")),
+    ):
         path.write_text(json.dumps({"at": "", "declaration": kept | {name: text}}))
         (change,) = begun_with.changes(settings, known, known.table("counted"))
         assert (change.field, change.then, change.now) == (name, text, kept[name])
-    spaced = kept["function _above"].replace("where(F", "where( F")  # as another Python would write the same code
+    # as another Python would write the same code
+    spaced = kept["function _above"].replace("where(F", "where( F")
     path.write_text(json.dumps({"at": "", "declaration": kept | {"function _above": spaced}}))
     assert begun_with.changes(settings, known, known.table("counted")) == []
 
@@ -200,9 +231,11 @@ def test_of_a_table_that_was_removed_nothing_needs_to_fit(begun):
 
 def test_a_declaration_that_cannot_be_read_is_named_and_the_way_out_works(begun):
     settings, known = begun
-    path = settings.root / "_ledger" / "sums.declared.json"
+    path = settings.root / "_commit_log" / "sums.declared.json"
     path.write_text('{"at": "2026')
-    with pytest.raises(DeclarationError, match=r"file=.*sums\.declared\.json: .* restore it, or remove it"):
+    with pytest.raises(
+        DeclarationError, match=r"file=.*sums\.declared\.json: .* restore it, or remove it"
+    ):
         begun_with.begin(settings, known, known.table("sums"))
     path.unlink()
     begun_with.begin(settings, known, known.table("sums"))
@@ -212,11 +245,14 @@ def test_a_declaration_that_cannot_be_read_is_named_and_the_way_out_works(begun)
 def test_of_a_lakehouse_that_kept_no_declaration_it_is_said_what_is_not_known(begun, capsys):
     settings, known = begun
     sums = known.table("sums")
-    path = settings.root / "_ledger" / "sums.declared.json"
-    for fingerprint, said in ((sums.fingerprint, ""), ("0123", "its last rows were written under 0123, and what")):
+    path = settings.root / "_commit_log" / "sums.declared.json"
+    for code_version, said in (
+        (sums.code_version, ""),
+        ("0123", "its last rows were written under 0123, and what"),
+    ):
         path.unlink()
-        written = Commit("sums", "live", 1, 0, 1, datetime.now(UTC), fingerprint)
-        Journal(settings, sums).append(written)
+        written = Commit("sums", "stream", 1, 0, 1, datetime.now(UTC), code_version)
+        CommitLog(settings, sums).append(written)
         begun_with.begin(settings, known, sums)
         told = capsys.readouterr().err
         assert said in told and bool(said) == bool(told)
@@ -247,7 +283,10 @@ def things_per_hour(things):
 @pytest.fixture
 def shop(tmp_path) -> tuple[Settings, Path]:
     """A lakehouse whose queries have begun, and the module of its tables."""
-    settings, file = Settings(root=tmp_path / "root", tables=("declared_shop",)), tmp_path / "declared_shop.py"
+    settings, file = (
+        Settings(root=tmp_path / "root", tables=("declared_shop",)),
+        tmp_path / "declared_shop.py",
+    )
     file.write_text(MODULE)
     python = """
 from lakehouse.declare import catalog
@@ -268,7 +307,12 @@ def run(settings: Settings, file: Path, *arguments: str) -> subprocess.Completed
     path = os.pathsep.join([str(file.parent), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | to_environment(settings) | {"PYTHONPATH": path}
     return subprocess.run(
-        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=60, cwd=file.parent
+        [sys.executable, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=file.parent,
     )
 
 
@@ -276,13 +320,21 @@ def test_a_changed_window_is_refused_before_a_jvm_starts_and_shown_by_tables(sho
     settings, file = shop
     file.write_text(MODULE.replace("1 hour", "2 hours"))
     told = "table=things_per_hour, window=tumbling, 2:00:00: its checkpoint was made with tumbling, 1:00:00"
-    for command in ("lakehouse start", "lakehouse restart", "streaming_jobs.driver declared_shop"):
+    for command in (
+        "lakehouse stream start",
+        "lakehouse stream restart",
+        "streaming_jobs.driver declared_shop",
+    ):
         done = run(settings, file, "-m", *command.split())
-        assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr, done.stderr
-    assert not (settings.root / "_jobs" / "declared_shop" / "driver.log").exists(), "no process was started"
-    shown = run(settings, file, "-m", "lakehouse", "tables", "--json")
+        assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr, (
+            done.stderr
+        )
+    assert not (settings.root / "_jobs" / "declared_shop" / "driver.log").exists(), (
+        "no process was started"
+    )
+    shown = run(settings, file, "-m", "lakehouse", "table", "list", "--json")
     assert shown.returncode == 0 and len(shown.stdout.splitlines()) == 2 and told in shown.stderr
-    done = run(settings, file, "-m", "lakehouse", "accept", "things_per_hour")
+    done = run(settings, file, "-m", "lakehouse", "table", "accept", "things_per_hour")
     assert done.returncode == 2 and "declare it under another name" in done.stderr
 
 
@@ -290,11 +342,19 @@ def test_shuffle_partitions_that_change_are_said_by_start_and_in_the_log_of_the_
     settings, file = shop
     checkpoint = settings.root / "_checkpoints" / "things_per_hour" / "1"
     (checkpoint / "state").mkdir()
-    noted = {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {"spark.sql.shuffle.partitions": "2"}}
+    noted = {
+        "batchWatermarkMs": 0,
+        "batchTimestampMs": 0,
+        "conf": {"spark.sql.shuffle.partitions": "2"},
+    }
     (checkpoint / "offsets" / "7").write_text(f"v1\n{json.dumps(noted)}\n{{}}")
     other = replace(settings, resources={"declared_shop": "shuffle_partitions 6"})
     told = "warning: table=things_per_hour, shuffle_partitions=6: its state is in 2 partitions"
-    for command in ("lakehouse start --wait 60", "streaming_jobs.driver declared_shop"):  # both end, for there is no broker
+    # both end, for there is no broker
+    for command in (
+        "lakehouse stream start --wait 60",
+        "streaming_jobs.driver declared_shop",
+    ):
         done = run(other, file, "-m", *command.split())
         assert told in done.stderr and "lakehouse broker start" in done.stderr, done.stderr
     assert told not in run(settings, file, "-m", "streaming_jobs.driver", "declared_shop").stderr
@@ -302,12 +362,18 @@ def test_shuffle_partitions_that_change_are_said_by_start_and_in_the_log_of_the_
 
 def test_a_changed_delay_is_accepted_by_a_command(shop):
     settings, file = shop
-    assert "nothing to accept" in run(settings, file, "-m", "lakehouse", "accept", "things").stderr
+    assert (
+        "nothing to accept"
+        in run(settings, file, "-m", "lakehouse", "table", "accept", "things").stderr
+    )
     file.write_text(MODULE.replace("5 seconds", "9 seconds"))
-    assert "`lakehouse accept things`" in run(settings, file, "-m", "lakehouse", "tables").stderr
-    done = run(settings, file, "-m", "lakehouse", "accept", "things")
+    assert (
+        "`lakehouse table accept things`"
+        in run(settings, file, "-m", "lakehouse", "table", "list").stderr
+    )
+    done = run(settings, file, "-m", "lakehouse", "table", "accept", "things")
     assert done.returncode == 0 and "delay" in done.stdout, done.stderr
-    assert "things" not in run(settings, file, "-m", "lakehouse", "tables").stderr
+    assert "things" not in run(settings, file, "-m", "lakehouse", "table", "list").stderr
 
 
 # ---- real queries
@@ -327,7 +393,9 @@ def test_a_window_of_two_hours_does_not_go_on_where_one_of_one_hour_was(stage_of
     for name, changes in (("sums", {"window": tumbling("2 hours")}), ("visits", {"window": session("1 minute")}),
                           ("sums", {"transformation": larger}), ("totals", {"transformation": doubled})):  # fmt: skip
         other = replace(lake, catalog=changed(lake.catalog, name, **changes))
-        with pytest.raises(DeclarationError, match=f"table={name}, .* its checkpoint was made with"):
+        with pytest.raises(
+            DeclarationError, match=f"table={name}, .* its checkpoint was made with"
+        ):
             queries.start(other, other.catalog.table(name), available_now=True)
     assert before and stage.rows("sums").count() == before
     stage.lake = replace(lake, catalog=changed(lake.catalog, "sums", late="drop", owner="me"))
@@ -339,12 +407,16 @@ def test_a_window_of_two_hours_does_not_go_on_where_one_of_one_hour_was(stage_of
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_a_state_is_computed_whole_after_its_backfill_and_a_row_table_goes_on_once_accepted(stage_of):
+def test_a_state_is_computed_whole_after_its_backfill_and_a_row_table_goes_on_once_accepted(
+    stage_of,
+):
     stage = stage_of(HERE)
     stage.feed("clicks", [at(1, value=2), at(2, value=9)])
     stage.run("counted", "totals")
     lake = stage.lake
-    other = changed(changed(lake.catalog, "totals", transformation=doubled), "counted", transformation=more)
+    other = changed(
+        changed(lake.catalog, "totals", transformation=doubled), "counted", transformation=more
+    )
     stage.lake = lake = replace(lake, catalog=other)
     for name in ("counted", "totals"):
         with pytest.raises(DeclarationError, match=f"table={name}, function="):
@@ -354,32 +426,46 @@ def test_a_state_is_computed_whole_after_its_backfill_and_a_row_table_goes_on_on
     stage.feed("clicks", [at(3, value=3), at(4, value=8)])
     stage.run("counted", "totals")
     assert {r.user: r.value for r in stage.rows("totals").collect()} == {"a": 44}
-    assert sorted(r.value for r in stage.rows("counted").collect()) == [2, 8, 9], "the rows before stay as they were"
-    assert_live_equals_bounded(stage, "totals")
+    assert sorted(r.value for r in stage.rows("counted").collect()) == [2, 8, 9], (
+        "the rows before stay as they were"
+    )
+    assert_stream_equals_batch(stage, "totals")
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_short_windows_go_on_under_an_accepted_function_and_a_backfill_brings_the_past_under_it(stage_of):
+def test_short_windows_go_on_under_an_accepted_function_and_a_backfill_brings_the_past_under_it(
+    stage_of,
+):
     stage = stage_of(HERE)
     stage.feed("clicks", [at(1), at(2)])
     stage.advance("clicks", at(61))
     stage.run("ticks")
-    stage.lake = replace(stage.lake, catalog=changed(stage.lake.catalog, "ticks", transformation=larger))
-    with pytest.raises(DeclarationError, match="`lakehouse accept ticks`"):
+    stage.lake = replace(
+        stage.lake, catalog=changed(stage.lake.catalog, "ticks", transformation=larger)
+    )
+    with pytest.raises(DeclarationError, match="`lakehouse table accept ticks`"):
         stage.run("ticks")
     begun_with.accept(stage.lake.settings, stage.lake.catalog, stage.lake.catalog.table("ticks"))
     stage.feed("clicks", [at(62)])
     stage.advance("clicks", at(130))
     stage.run("ticks")
     hours = [Range(START + timedelta(hours=n), START + timedelta(hours=n + 1)) for n in range(2)]
-    found = [reconciliation.prove(stage.lake, stage.lake.catalog.table("ticks"), hour)[0] for hour in hours]
-    assert [each.verdict for each in found] == ["DIFFERENT", "EQUAL"], "windows that closed before, and after"
+    found = [
+        reconciliation.reconcile_parts(stage.lake, stage.lake.catalog.table("ticks"), hour)[0]
+        for hour in hours
+    ]
+    assert [each.verdict for each in found] == ["DIFFERENT", "EQUAL"], (
+        "windows that closed before, and after"
+    )
     assert found[0].cause.startswith(diagnosis.CODE)
-    values = {(r.window.start.astimezone(UTC) - START) // timedelta(minutes=1): r.value for r in stage.rows("ticks").collect()}
+    values = {
+        (r.window.start.astimezone(UTC) - START) // timedelta(minutes=1): r.value
+        for r in stage.rows("ticks").collect()
+    }
     assert values == {1: 1, 2: 1, 61: 4, 62: 2}, "each window is of one function"
     stage.backfill("ticks", Range(START, START + timedelta(hours=2)))
-    assert_live_equals_bounded(stage, "ticks")
+    assert_stream_equals_batch(stage, "ticks")
 
 
 @pytest.mark.slow
@@ -392,10 +478,14 @@ def test_shuffle_partitions_that_spark_keeps_to_are_said_with_the_remedy(stage_o
     as_begun = replace(settings, shuffle_partitions=1)  # what the session of the tests has
     assert begun_with.remarks(as_begun, known, list(known)) == []
     told = begun_with.remarks(replace(settings, shuffle_partitions=8), known, list(known))
-    assert [each.partition(",")[0] for each in told] == ["table=sums", "table=totals"], "the others have no state"
+    assert [each.partition(",")[0] for each in told] == ["table=sums", "table=totals"], (
+        "the others have no state"
+    )
     assert all("shuffle_partitions=8: its state is in 1 partitions" in each for each in told)
     assert "declare it under another name" in told[0] and "`lakehouse backfill totals`" in told[1]
-    overridden = replace(settings, shuffle_partitions=8, spark_conf={"spark.sql.shuffle.partitions": "1"})
+    overridden = replace(
+        settings, shuffle_partitions=8, spark_conf={"spark.sql.shuffle.partitions": "1"}
+    )
     assert begun_with.remarks(overridden, known, list(known)) == []
     assert list(backfill.run(stage.lake, "totals")) == []
     assert len(begun_with.remarks(replace(settings, shuffle_partitions=8), known, list(known))) == 1
@@ -411,13 +501,15 @@ def test_a_table_under_another_name_is_filled_as_the_refusal_says(stage_of):
     stage.run("sums")
     lake = stage.lake
     other = replace(lake.catalog.table("sums"), name="longer_sums", window=tumbling("2 hours"))
-    stage.lake = lake = replace(lake, catalog=replace(lake.catalog, tables=lake.catalog.tables | {other.name: other}))
-    assert list(seam.run(lake, seam.plan(lake, other.name)))
+    stage.lake = lake = replace(
+        lake, catalog=replace(lake.catalog, tables=lake.catalog.tables | {other.name: other})
+    )
+    assert list(bootstrap.run(lake, bootstrap.plan(lake, other.name)))
     stage.advance("clicks", at(700))
     stage.run(other.name)
     found = {r.window.start.astimezone(UTC): r.value for r in stage.rows(other.name).collect()}
     assert found[START] == 2 and found[START + timedelta(hours=2)] == 1
-    assert_live_equals_bounded(stage, other.name)
+    assert_stream_equals_batch(stage, other.name)
 
 
 def test_a_window_that_is_changed_before_a_first_one_has_closed_is_refused(stage_of):
@@ -425,7 +517,8 @@ def test_a_window_that_is_changed_before_a_first_one_has_closed_is_refused(stage
     stage = stage_of(HERE)
     settings, known = stage.lake.settings, stage.lake.catalog
     stage.feed("clicks", [at(0.2)])
-    seams.begin(stage.lake, known.table("ticks"))  # at the full hour, 7 seconds before the frontier
+    # at the full hour, 7 seconds before the frontier
+    handovers.begin(stage.lake, known.table("ticks"))
     stage.run("ticks")
     assert delta_log.latest(stage.lake.path(known.table("ticks"))) == 0
     other = changed(known, "ticks", window=tumbling("20 seconds"))

@@ -22,7 +22,9 @@ http.server.test(http.server.SimpleHTTPRequestHandler, port=int(sys.argv[1]), bi
 def demo(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # what the process serves
     (tmp_path / "server_info").write_text("{}")
-    stage = _Demo(Settings(root=tmp_path / "root"), Console(record=True, width=200), threading.Event())
+    stage = _Demo(
+        Settings(root=tmp_path / "root"), Console(record=True, width=200), threading.Event()
+    )
     yield stage
     stage.end("ui")
 
@@ -33,7 +35,9 @@ def start(demo: _Demo, script: str) -> str:
         port = free.getsockname()[1]
     address = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-c", script, str(port)]
-    demo._process("ui", "the UI", command, "dagster.log", lambda process: demo._await(address, process))
+    demo._process(
+        "ui", "the UI", command, "dagster.log", lambda process: demo._await(address, process)
+    )
     return f"{address}/server_info"
 
 

@@ -15,7 +15,7 @@ from lakehouse.errors import JobError
 from lakehouse.ranges import parse_range
 from lakehouse.testing import Stage
 
-SHOP = '''
+SHOP = """
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -38,8 +38,8 @@ def paid_orders(orders: DataFrame) -> DataFrame:
 @table(layer="gold", window=tumbling("1 minute"), keys=["shop"])
 def turnover(paid_orders: DataFrame) -> DataFrame:
     return paid_orders.groupBy("window", "shop").agg(F.sum("cents").alias("cents"))
-'''
-PRICES = '''
+"""
+PRICES = """
 from pyspark.sql import functions as F
 
 
@@ -53,13 +53,15 @@ def vat(net):
 
 def _vat(net):
     return net * 19 // 100
-'''
+"""
 SPAN = ("--start", "2026-01-01", "--end", "2026-01-01T02")
 
 
 def git(repository: Path, *arguments: str) -> None:
     who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run(["git", "-C", str(repository), *who, *arguments], check=True, capture_output=True)
+    subprocess.run(
+        ["git", "-C", str(repository), *who, *arguments], check=True, capture_output=True
+    )
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +76,16 @@ def shop(spark, tmp_path_factory) -> Stage:
     git(repository, "add", ".")
     git(repository, "commit", "-m", "deployed")
     git(repository, "checkout", "-b", "next")
-    dearer = PRICES.replace("* 119 / 100", "* 119 / 100 + F.when(F.col(net) > 150, 1).otherwise(0)").replace("19 //", "20 //")
+    dearer = PRICES.replace(
+        "* 119 / 100", "* 119 / 100 + F.when(F.col(net) > 150, 1).otherwise(0)"
+    ).replace("19 //", "20 //")
     (package / "shop_prices.py").write_text(dearer)
-    changed = SHOP.replace("max_value=1000", "max_value=250").replace('keys=["shop"])', 'keys=["shop"], late="update")')
-    changed = changed.replace('.alias("cents"))', '.cast("string").alias("cents"), F.count("*").alias("orders"))')
+    changed = SHOP.replace("max_value=1000", "max_value=250").replace(
+        'keys=["shop"])', 'keys=["shop"], late="update")'
+    )
+    changed = changed.replace(
+        '.alias("cents"))', '.cast("string").alias("cents"), F.count("*").alias("orders"))'
+    )
     (package / "shop_tables.py").write_text(changed)
     git(repository, "commit", "-am", "to be")
     git(repository, "checkout", "-b", "renamed")
@@ -88,7 +96,8 @@ def shop(spark, tmp_path_factory) -> Stage:
     git(repository, "commit", "-m", "another place")
     git(repository, "checkout", "main")
     sys.path.insert(0, str(package))
-    spark.sparkContext.addPyFile(str(package / "shop_prices.py"))  # for workers of a session that is older than the folder
+    # for workers of a session that is older than the folder
+    spark.sparkContext.addPyFile(str(package / "shop_prices.py"))
     yield _filled(spark, tmp_path_factory.mktemp("shop"))
     sys.path.remove(str(package))
 
@@ -104,8 +113,11 @@ def _filled(spark, root: Path) -> Stage:
 
 
 def diff(stage: Stage, *arguments: str):
-    environment = {"LAKEHOUSE_ROOT": str(stage.lake.settings.root), "LAKEHOUSE_TABLES": "shop_tables"}
-    result = CliRunner().invoke(commands.app, ["diff", *arguments], env=environment)
+    environment = {
+        "LAKEHOUSE_ROOT": str(stage.lake.settings.root),
+        "LAKEHOUSE_TABLES": "shop_tables",
+    }
+    result = CliRunner().invoke(commands.app, ["reconcile", "diff", *arguments], env=environment)
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
@@ -123,7 +135,9 @@ def test_rows_columns_and_declaration_of_another_version(shop):
     assert result.exit_code == 1, result.stderr
     found = json.loads(result.stdout)
     assert found["columns"] == {"cents": ["bigint", "string"], "orders": [None, "bigint"]}
-    assert set(found["declaration"]) == {"late", "fingerprint"} and found["declaration"]["late"] == ["side_output", "update"]
+    assert set(found["declaration"]) == {"late", "code_version"} and found["declaration"][
+        "late"
+    ] == ["side_output", "update"]
     assert found["upstream"] == ["paid_orders"], "what is stored of it was read, by both"
     assert [(p["partition"], p["rows_before"], p["rows_after"], p["missing"]) for p in found["partitions"]] == [
         ("2026-01-01-00", 3, 3, 0), ("2026-01-01-01", 1, 1, 0),
@@ -136,12 +150,21 @@ def test_rows_columns_and_declaration_of_another_version(shop):
 def test_a_helper_and_a_udf_come_from_the_other_version_in_workers_too(shop, capsys):
     lake = shop.lake
     found = job.run(lake.settings, lake.catalog, "paid_orders", parse_range(*SPAN[1::2]), "next")
-    assert (found.differs, found.columns, found.quarantined, found.pending) == (True, {}, (0, 1), ("turnover",))
+    assert (found.differs, found.columns, found.quarantined, found.pending) == (
+        True,
+        {},
+        (0, 1),
+        ("turnover",),
+    )
     first, second = found.partitions
-    assert (first.rows_before, first.missing, first.extra, first.changed) == (3, 0, 0, 3), "paired by offset"
+    assert (first.rows_before, first.missing, first.extra, first.changed) == (3, 0, 0, 3), (
+        "paired by offset"
+    )
     assert (second.rows_before, second.rows_after, second.missing) == (1, 0, 1)
     (example,) = (e for e in found.examples if "arrived as=orders:0:1:" in e)
-    assert "gross=238, shop=a, vat=38, after at=" in example and "gross=239, shop=a, vat=40" in example
+    assert (
+        "gross=238, shop=a, vat=38, after at=" in example and "gross=239, shop=a, vat=40" in example
+    )
     views.show_diff(found, as_json=False)
     shown = capsys.readouterr().out
     assert "rows quarantined" in shown and example in shown and shown.endswith("rows differ\n")
@@ -162,8 +185,18 @@ def test_the_same_code_in_a_folder_differs_in_nothing(shop, tmp_path):
     [
         ("turnover", "main", "2026-01-01T03", "crosses the frontier"),
         ("turnover", "nowhere", "2026-01-01T02", "code='nowhere': the repository"),
-        ("turnover", "renamed", "2026-01-01T02", "code='renamed': table='turnover': no module declares it"),
-        ("turnover", "elsewhere", "2026-01-01T02", "code='elsewhere': module=shop_tables: it is not there"),
+        (
+            "turnover",
+            "renamed",
+            "2026-01-01T02",
+            "code='renamed': table='turnover': no module declares it",
+        ),
+        (
+            "turnover",
+            "elsewhere",
+            "2026-01-01T02",
+            "code='elsewhere': module=shop_tables: it is not there",
+        ),
         ("orders", "main", "2026-01-01T02", "an ingest table is written by the stream alone"),
         ("turnovers", "main", "2026-01-01T02", "did you mean turnover"),
     ],

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.declare.table import duplicates, kafka, table, tumbling
-from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.testing import Stage, assert_stream_equals_batch
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -40,19 +40,43 @@ def at(seconds: float, id: str | None, amount: int) -> dict:
 def test_the_first_to_arrive_is_kept_however_the_input_is_cut(spark, tmp_path):
     stage = Stage(spark, tmp_path, HERE)
     # the second partition's offsets are smaller; within a batch partition 0 comes first
-    stage.feed("orders", [(0, at(10, "a", 1)), (1, at(10, "a", 2)), (0, at(9, "a", 3)), (0, at(0, None, 4)), (0, at(0, None, 5))])
+    stage.feed(
+        "orders",
+        [
+            (0, at(10, "a", 1)),
+            (1, at(10, "a", 2)),
+            (0, at(9, "a", 3)),
+            (0, at(0, None, 4)),
+            (0, at(0, None, 5)),
+        ],
+    )
     stage.run("distinct_orders", files_per_batch=1)
-    stage.feed("orders", [(1, at(70, "a", 6)), (1, at(71, "a", 7)), (1, at(200, "b", 8)), (0, at(3_590, "c", 9))])
-    stage.feed("orders", [(0, at(3_610, "c", 10)), (0, at(190, "b", 11)), (0, at(140, "b", 12)), (1, at(139, "b", 13))])
+    stage.feed(
+        "orders",
+        [(1, at(70, "a", 6)), (1, at(71, "a", 7)), (1, at(200, "b", 8)), (0, at(3_590, "c", 9))],
+    )
+    stage.feed(
+        "orders",
+        [
+            (0, at(3_610, "c", 10)),
+            (0, at(190, "b", 11)),
+            (0, at(140, "b", 12)),
+            (1, at(139, "b", 13)),
+        ],
+    )
     for n in (7_300, 14_500):
         stage.advance("orders", at(n, f"last {n}", 0))
     stage.run("distinct_orders", "turnover", files_per_batch=4, abort_at="rows")
-    kept = {(r["id"], r.amount) for r in stage.rows("distinct_orders").where("amount > 0").collect()}
+    kept = {
+        (r["id"], r.amount) for r in stage.rows("distinct_orders").where("amount > 0").collect()
+    }
     # 7 is a minute and more from every row of "a" but 6, which came before it and is itself a duplicate;
     # 13 is more than a minute from 8, but not from 11 and 12, which came before it
     assert kept == {("a", 1), (None, 4), (None, 5), ("b", 8), ("c", 9)}
-    assert_live_equals_bounded(stage, "distinct_orders")
-    assert_live_equals_bounded(stage, "turnover")
+    assert_stream_equals_batch(stage, "distinct_orders")
+    assert_stream_equals_batch(stage, "turnover")
     assert stage.rows("turnover").agg(F.sum("amount")).head()[0] == 27
-    commits = stage.lake.journal(stage.lake.catalog.table("distinct_orders")).live()
-    assert sum(c.filtered for c in commits) == 8 + 6, "the duplicates, and those of the rows that moved time on"
+    commits = stage.lake.commit_log(stage.lake.catalog.table("distinct_orders")).by_stream()
+    assert sum(c.filtered for c in commits) == 8 + 6, (
+        "the duplicates, and those of the rows that moved time on"
+    )

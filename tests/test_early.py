@@ -50,7 +50,10 @@ def seen(stage: Stage, name: str, side: str = "") -> dict[float, int]:
 @pytest.mark.parallel
 def test_open_windows_are_shown_as_they_grow_and_no_more_once_they_are_final(spark, tmp_path):
     stage = Stage(spark, tmp_path, HERE)
-    previews = [early_results.start(stage.lake, stage.lake.catalog.table(name)) for name in ("minutes", "sessions")]
+    previews = [
+        early_results.start(stage.lake, stage.lake.catalog.table(name))
+        for name in ("minutes", "sessions")
+    ]
 
     def fed(*rows: dict) -> None:
         stage.feed("clicks", rows)
@@ -63,7 +66,8 @@ def test_open_windows_are_shown_as_they_grow_and_no_more_once_they_are_final(spa
         assert seen(stage, "sessions", "early") == {1: 2, 61: 1}
         fed(at(3), at(130))
         assert seen(stage, "minutes", "early") == {0: 3, 60: 1, 120: 1}
-        fed(at(131), at(4))  # the watermark is 125: the second is late, as it will be for the live run
+        # the watermark is 125: the second is late, as it will be for the stream
+        fed(at(131), at(4))
         stage.run("minutes", "sessions")
         assert seen(stage, "minutes") == {0: 3, 60: 1}
         fed(at(132))
@@ -76,7 +80,9 @@ def test_open_windows_are_shown_as_they_grow_and_no_more_once_they_are_final(spa
     stage.run("minutes")
     early_results.settle(stage.lake, stage.lake.catalog.table("minutes"))
     assert seen(stage, "minutes", "early") == {180: 2}, "as the job leaves it when it has drained"
-    answer = query.run(stage.lake.settings, stage.lake.catalog, "SELECT clicks, _origin FROM minutes__early")
+    answer = query.run(
+        stage.lake.settings, stage.lake.catalog, "SELECT clicks, _origin FROM minutes__early"
+    )
     assert answer.rows == [(2, "early")]
 
 
@@ -92,4 +98,6 @@ def test_early_results_that_fail_are_told_of_and_the_job_goes_on(spark, tmp_path
     job.previews["minutes__early"] = preview
     job._check_previews()
     assert job.previews == {} and job.status.state == "starting"
-    assert job.status.error.endswith("until the job is started again; OSError: no space left on device")
+    assert job.status.error.endswith(
+        "until the job is started again; OSError: no space left on device"
+    )

@@ -7,7 +7,17 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import around, duplicates, expect, files, kafka, session, sql_table, table, tumbling
+from lakehouse.declare.table import (
+    around,
+    duplicates,
+    expect,
+    files,
+    kafka,
+    session,
+    sql_table,
+    table,
+    tumbling,
+)
 from lakehouse.reconcile import reconciliation
 from lakehouse.stream import early_results
 from lakehouse.testing import Stage
@@ -17,8 +27,12 @@ HERE = sys.modules[__name__]
 pytestmark = [pytest.mark.slow, pytest.mark.parallel]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
-click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, id BIGINT NOT NULL")
-ad_campaigns = files("../lakehouse/tables/ad_campaigns.csv", schema="ad_id STRING, campaign_id STRING")
+click_topic = kafka(
+    "clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, id BIGINT NOT NULL"
+)
+ad_campaigns = files(
+    "../lakehouse/tables/ad_campaigns.csv", schema="ad_id STRING, campaign_id STRING"
+)
 constant_topic = kafka("constants", schema="at TIMESTAMP NOT NULL")
 
 
@@ -27,9 +41,13 @@ def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
 
-@table(layer="bronze", event_time="at", expectations=[expect.column_values_to_be_between("one", min_value=2)])
+@table(
+    layer="bronze",
+    event_time="at",
+    expectations=[expect.column_values_to_be_between("one", min_value=2)],
+)
 def constants(constant_topic: DataFrame) -> DataFrame:
-    """Each row is put aside."""
+    """Each row is quarantined."""
     return constant_topic.withColumn("one", F.lit(1))
 
 
@@ -91,7 +109,7 @@ def never_joined(clicks: DataFrame) -> DataFrame:
 
 
 @table(layer="silver", expectations=[expect.column_values_to_be_between("one", min_value=2)])
-def all_put_aside(clicks: DataFrame) -> DataFrame:
+def all_quarantined(clicks: DataFrame) -> DataFrame:
     return clicks.withColumn("one", F.lit(1))
 
 
@@ -102,7 +120,9 @@ def never_kept(clicks: DataFrame) -> DataFrame:
 
 @table(layer="silver")
 def never_then(clicks: DataFrame, never_kept: DataFrame) -> DataFrame:
-    return as_of_join(clicks, never_kept, on="user", at="at", take={"known": "id"}).where("known IS NOT NULL")
+    return as_of_join(clicks, never_kept, on="user", at="at", take={"known": "id"}).where(
+        "known IS NOT NULL"
+    )
 
 
 @table(layer="gold", keeps="latest", keys=["user"])
@@ -136,8 +156,21 @@ def never_seen_counted(never: DataFrame) -> DataFrame:
     return never.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
 
-in_sql = sql_table("in_sql", "SELECT clicks.* FROM {nobody} nobody JOIN {clicks} clicks USING (user)", layer="silver")
-ROWS = ["known", "known_from_left", "known_in_full", "with_totals", "never", "never_updated", "never_twice", "in_sql"]
+in_sql = sql_table(
+    "in_sql",
+    "SELECT clicks.* FROM {nobody} nobody JOIN {clicks} clicks USING (user)",
+    layer="silver",
+)
+ROWS = [
+    "known",
+    "known_from_left",
+    "known_in_full",
+    "with_totals",
+    "never",
+    "never_updated",
+    "never_twice",
+    "in_sql",
+]
 
 
 def at(seconds: float, id: int, user: str = "u") -> dict:
@@ -156,9 +189,12 @@ def fed(spark, tmp_path_factory) -> Stage:
 
 
 def counts(stage: Stage, name: str) -> dict[str, int]:
-    """What the journal of a table adds up to."""
-    commits = list(stage.lake.journal(stage.lake.catalog.table(name)).live())
-    return {what: sum(getattr(c, what) for c in commits) for what in ("arrived", "late", "written", "quarantined")}
+    """What the commit log of a table adds up to."""
+    commits = list(stage.lake.commit_log(stage.lake.catalog.table(name)).by_stream())
+    return {
+        what: sum(getattr(c, what) for c in commits)
+        for what in ("arrived", "late", "written", "quarantined")
+    }
 
 
 def check(stage: Stage, name: str, frontier: float, **wanted: int) -> None:
@@ -197,9 +233,9 @@ def test_joins_within_an_interval_and_as_of_an_instant_count_what_arrived(fed):
 
 
 def test_rows_that_all_break_an_expectation_are_put_aside(fed):
-    fed.run("all_put_aside", abort_at="rows")
-    check(fed, "all_put_aside", 3997, quarantined=6)
-    assert fed.rows("all_put_aside", side="quarantine").count() == 6
+    fed.run("all_quarantined", abort_at="rows")
+    check(fed, "all_quarantined", 3997, quarantined=6)
+    assert fed.rows("all_quarantined", side="quarantine").count() == 6
     fed.feed("constants", [{"at": START.isoformat()}])
     assert counts(fed, "constants") == {"arrived": 1, "late": 0, "written": 0, "quarantined": 1}
 

@@ -13,16 +13,23 @@ from stories.story import EXAMPLES
 from stories.suites import START, SUITES, Event, reading
 
 from lakehouse.tables import sensors
-from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.testing import Stage, assert_stream_equals_batch
 
-ALL_AT_ONCE = tuple(EXAMPLES.values())[:2]  # these two have every disturbance, and a crash at each commit point
+# these two have every disturbance, and a crash at each commit point
+ALL_AT_ONCE = tuple(EXAMPLES.values())[:2]
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("suite", ["sensors", "ads"])
 def test_stream_and_batch_agree_in_five_stories(player, suite, say):
     told = SUITES[suite]
-    occurred = tell(lambda story: player.play(told, story), told.stories, count=3, by_seed=1, examples=ALL_AT_ONCE)
+    occurred = tell(
+        lambda story: player.play(told, story),
+        told.stories,
+        count=3,
+        by_seed=1,
+        examples=ALL_AT_ONCE,
+    )
     say(suite, 1, occurred)
     assert occurred["stories"] == 5
     tally.assert_nothing_is_vacuous(occurred)
@@ -35,7 +42,13 @@ def test_stream_and_batch_agree_in_five_stories(player, suite, say):
 def test_stream_and_batch_agree_in_fifteen_stories(player, suite, say, fresh_seed):
     print(f"seed {fresh_seed}")
     told = SUITES[suite]
-    occurred = tell(lambda story: player.play(told, story), told.stories, count=13, by_seed=fresh_seed, examples=ALL_AT_ONCE)
+    occurred = tell(
+        lambda story: player.play(told, story),
+        told.stories,
+        count=13,
+        by_seed=fresh_seed,
+        examples=ALL_AT_ONCE,
+    )
     say(suite, fresh_seed, occurred)
     assert occurred["stories"] >= 15
     tally.assert_nothing_is_vacuous(occurred)
@@ -64,10 +77,16 @@ def test_whatever_happens_in_whatever_order_all_is_equal_in_the_end(spark, say, 
     print(f"seed {fresh_seed}")
     runs = machine.runs(25)
     occurred = tell(
-        lambda steps: machine.play(spark, steps), runs, count=5, by_seed=fresh_seed, examples=machine.EXAMPLES
+        lambda steps: machine.play(spark, steps),
+        runs,
+        count=5,
+        by_seed=fresh_seed,
+        examples=machine.EXAMPLES,
     )
     say("state machine", fresh_seed, occurred)
-    assert occurred["stories"] >= 5 and not [rule for rule in machine.RULES if not occurred[rule]], occurred
+    assert occurred["stories"] >= 5 and not [
+        rule for rule in machine.RULES if not occurred[rule]
+    ], occurred
 
 
 def test_a_late_row_is_out_of_the_window_in_both_runs_and_in_the_late_view(spark, tmp_path):
@@ -75,25 +94,34 @@ def test_a_late_row_is_out_of_the_window_in_both_runs_and_in_the_late_view(spark
 
     stage = Stage(spark, tmp_path, sensors)
     stage.feed("sensor_readings", [reading(Event(0, 1, 0, 70)), reading(Event(100, 1, 0, 70))])
-    stage.feed("sensor_readings", [reading(Event(2, 1, 0, 50)), reading(Event(96, 1, 0, 60))])  # watermark 95: one late
+    # watermark 95: one late
+    stage.feed("sensor_readings", [reading(Event(2, 1, 0, 50)), reading(Event(96, 1, 0, 60))])
     stage.advance("sensor_readings", reading(Event(200, 1, 0, 70)))
     stage.run("valid_readings", "sensor_averages")
-    certificate = assert_live_equals_bounded(stage, "sensor_averages")
-    averages = {r.window.start.astimezone(UTC): r.readings for r in stage.rows("sensor_averages").collect()}
+    certificate = assert_stream_equals_batch(stage, "sensor_averages")
+    averages = {
+        r.window.start.astimezone(UTC): r.readings for r in stage.rows("sensor_averages").collect()
+    }
     assert averages[START] == 1 and certificate.rows_in_table == len(averages)
     late = late_view.late_rows(stage.lake, stage.lake.catalog.table("sensor_averages")).collect()
     assert [(r.event_time.astimezone(UTC) - START).total_seconds() for r in late] == [2.0]
     assert late[0].window.end.astimezone(UTC) == START + timedelta(seconds=5)
-    assert stage.rows("valid_readings").count() == 6, "mere disorder is not late in a row table whose hour is open"
+    assert stage.rows("valid_readings").count() == 6, (
+        "mere disorder is not late in a row table whose hour is open"
+    )
 
 
 def test_a_partition_read_more_slowly_does_not_make_its_rows_late(spark, tmp_path):
     stage = Stage(spark, tmp_path, sensors)
-    stage.feed("sensor_readings", [(0, reading(Event(600, 1, 0, 70))), (1, reading(Event(10, 2, 1, 70)))])
-    stage.feed("sensor_readings", [(0, reading(Event(700, 1, 0, 70))), (1, reading(Event(20, 2, 1, 70)))])
+    stage.feed(
+        "sensor_readings", [(0, reading(Event(600, 1, 0, 70))), (1, reading(Event(10, 2, 1, 70)))]
+    )
+    stage.feed(
+        "sensor_readings", [(0, reading(Event(700, 1, 0, 70))), (1, reading(Event(20, 2, 1, 70)))]
+    )
     stage.advance("sensor_readings", reading(Event(900, 1, 0, 70)))
     stage.run("valid_readings", "sensor_averages")
-    assert_live_equals_bounded(stage, "sensor_averages")
+    assert_stream_equals_batch(stage, "sensor_averages")
     table = stage.lake.catalog.table("sensor_averages")
-    assert sum(c.late for c in stage.lake.journal(table).live()) == 0
+    assert sum(c.late for c in stage.lake.commit_log(table).by_stream()) == 0
     assert stage.rows("sensor_averages").where("sensor_id = 'sensor-2'").count() == 2

@@ -1,4 +1,4 @@
-"""Rows erased from a record: gone from it, from what was computed, and from the disk; the streams go on and the proof holds."""
+"""Rows erased from a record: gone from it, from what was computed, and from the disk; the streams go on and the reconciliation holds."""
 
 import copy
 import json
@@ -17,14 +17,16 @@ from batch_jobs import commands
 from lakehouse.declare.table import expect, kafka, session, table, tumbling
 from lakehouse.maintenance import erasure
 from lakehouse.stream import early_results
-from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.testing import Stage, assert_stream_equals_batch
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 WHO = "someone-to-forget"
 WHERE = f"user = '{WHO}'"
 
-click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
+click_topic = kafka(
+    "clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL"
+)
 
 
 @table(layer="bronze", event_time="at", delay="5 seconds")
@@ -37,7 +39,13 @@ def valid_clicks(clicks: DataFrame) -> DataFrame:
     return clicks.withColumn("twice", F.col("value") * 2)
 
 
-@table(layer="gold", window=tumbling("1 minute"), keys=["user"], late="update", early_results="1 second")
+@table(
+    layer="gold",
+    window=tumbling("1 minute"),
+    keys=["user"],
+    late="update",
+    early_results="1 second",
+)
 def minutes(valid_clicks: DataFrame) -> DataFrame:
     return valid_clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
@@ -65,9 +73,13 @@ def whole(spark, tmp_path_factory) -> Stage:
     stage = Stage(spark, tmp_path_factory.mktemp("erase"), HERE)
     stage._now = datetime(2026, 1, 2, tzinfo=UTC)
     bad = [json.dumps(at(20, WHO) | {"value": "many"}), b"\xff" + WHO.encode()[:3], "no JSON"]
-    stage.feed("clicks", [at(10), at(20, WHO), at(3_500), at(3_790, WHO), at(3_800, "b"), at(30, WHO, 5_000), *bad])
+    stage.feed(
+        "clicks",
+        [at(10), at(20, WHO), at(3_500), at(3_790, WHO), at(3_800, "b"), at(30, WHO, 5_000), *bad],
+    )
     stage.run(*RUNNING)
-    early_results.settle(stage.lake, stage.lake.catalog.table("minutes"))  # the last early results of a job that is killed then
+    # the last early results of a job that is killed then
+    early_results.settle(stage.lake, stage.lake.catalog.table("minutes"))
     for hour in range(4, 7):
         stage.advance("clicks", at(hour * 3_600, "probe", hour))
         stage.run(*RUNNING)
@@ -88,7 +100,9 @@ def erase(stage: Stage, *arguments: str, answer: str | None = None):
     """With an `answer` a person is asked; without one nobody is."""
     environment = {"LAKEHOUSE_ROOT": str(stage.lake.settings.root), "LAKEHOUSE_TABLES": __name__}
     asked = [] if answer is not None or "--dry-run" in arguments else ["--yes"]
-    result = CliRunner().invoke(commands.app, ["erase", *arguments, *asked], env=environment, input=answer)
+    result = CliRunner().invoke(
+        commands.app, ["erase", *arguments, *asked], env=environment, input=answer
+    )
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
@@ -101,7 +115,9 @@ def traces(stage: Stage) -> dict[str, int]:
         folder = path.relative_to(stage.lake.settings.root).parts[:2]
         if not path.is_file() or folder[0] == "_checkpoints" or path.suffix == ".crc":
             continue
-        told = str(pq.read_table(path).to_pylist()) if path.suffix == ".parquet" else path.read_text()
+        told = (
+            str(pq.read_table(path).to_pylist()) if path.suffix == ".parquet" else path.read_text()
+        )
         if WHO in told:
             found[folder[-1]] = found.get(folder[-1], 0) + 1
     return found
@@ -123,19 +139,21 @@ def test_rows_are_gone_for_good_and_everything_follows(stage):
 
     done = erase(stage, "clicks", "--where", WHERE)
     assert done.exit_code == 0, done.stderr
-    assert traces(stage) == {}, "neither rows nor old versions, journals or logs"
+    assert traces(stage) == {}, "neither rows nor old versions, commit logs or logs"
     assert stage.rows("clicks").where("user IN ('a', 'b')").count() == 3
     assert stage.rows("clicks", "quarantine").count() == 2, "what no one can read stays"
     for name in RUNNING:
-        assert assert_live_equals_bounded(stage, name).rows_in_table
-    assert json.loads(erase(stage, "clicks", "--where", WHERE, "--json").stdout)["follow"] == {}, "nothing is left to do"
+        assert assert_stream_equals_batch(stage, name).rows_in_table
+    assert json.loads(erase(stage, "clicks", "--where", WHERE, "--json").stdout)["follow"] == {}, (
+        "nothing is left to do"
+    )
 
     stage.feed("clicks", [at(7 * 3_600 + 60, "c")])
     stage.advance("clicks", at(9 * 3_600, "probe"))
     stage.run(*RUNNING, "hourly")  # one that has never run begins with what is left
     assert stage.rows("valid_clicks").where("user = 'c'").count() == 1
     for name in RUNNING:
-        assert_live_equals_bounded(stage, name)
+        assert_stream_equals_batch(stage, name)
 
 
 @pytest.mark.slow
@@ -145,13 +163,18 @@ def test_what_is_open_or_not_read_yet_is_refused(stage):
     unread = erase(stage, "clicks", "--where", WHERE)
     assert unread.exit_code == 2 and "minutes" not in unread.stderr, unread.stderr
     assert "sessions, valid_clicks may still read these rows" in unread.stderr
-    chain = [at(second, WHO if second == 24_600 else "a", 77) for second in range(24_600, 32_400, 540)]
+    chain = [
+        at(second, WHO if second == 24_600 else "a", 77) for second in range(24_600, 32_400, 540)
+    ]
     stage.feed("clicks", chain)
     stage.feed("clicks", [at(32_220, "a", 77)])
     stage.run(*RUNNING)
     going_on = erase(stage, "clicks", "--where", f"{WHERE} AND value = 77")
     assert going_on.exit_code == 2, going_on.stdout
-    assert "sessions has something of these rows in what closes at 2026-01-01T10:00:00Z" in going_on.stderr
+    assert (
+        "sessions has something of these rows in what closes at 2026-01-01T10:00:00Z"
+        in going_on.stderr
+    )
     assert traces(stage)["clicks"], "nothing was erased"
 
 
@@ -163,7 +186,7 @@ def test_an_erasure_that_was_killed_is_taken_up_again(stage):
     assert "minutes" in traces(stage)
     erasure.erase(lake, record, WHERE)
     assert stage.rows("minutes").where(WHERE).count() == 0
-    assert_live_equals_bounded(stage, "minutes")
+    assert_stream_equals_batch(stage, "minutes")
 
 
 @pytest.mark.slow
@@ -171,13 +194,17 @@ def test_an_erasure_that_was_killed_is_taken_up_again(stage):
 def test_what_is_refused(stage):
     before = {path: path.stat().st_mtime_ns for path in stage.lake.settings.root.rglob("*.json*")}
     last = erase(stage, "clicks", "--where", "user = 'probe'")
-    assert last.exit_code == 2 and "its frontier is 2026-01-01T05:59:55Z" in last.stderr, last.stderr
+    assert last.exit_code == 2 and "its frontier is 2026-01-01T05:59:55Z" in last.stderr, (
+        last.stderr
+    )
     derived = erase(stage, "minutes", "--where", WHERE)
     assert derived.exit_code == 2 and "erase them in its ingest table" in derived.stderr
     wrong = erase(stage, "clicks", "--where", "person = 'x'")
     assert wrong.exit_code == 2 and "a condition on the columns of clicks" in wrong.stderr
     assert erase(stage, "clicks", "--where", "user = 'nobody'").exit_code == 0
-    assert {path: path.stat().st_mtime_ns for path in stage.lake.settings.root.rglob("*.json*")} == before
+    assert {
+        path: path.stat().st_mtime_ns for path in stage.lake.settings.root.rglob("*.json*")
+    } == before
 
 
 @pytest.mark.slow
@@ -192,4 +219,6 @@ def test_a_person_is_asked_before_anything_is_erased(stage):
     assert for_scripts.exit_code == 2 and "then add --yes" in for_scripts.stderr
     done = erase(stage, "clicks", "--where", WHERE, answer="y\n")
     assert done.exit_code == 0 and "erased" in done.stdout and traces(stage) == {}, done.stderr
-    assert "Erase this" not in erase(stage, "clicks", "--where", WHERE, answer="").stdout, "nothing is left to ask about"
+    assert "Erase this" not in erase(stage, "clicks", "--where", WHERE, answer="").stdout, (
+        "nothing is left to ask about"
+    )

@@ -23,7 +23,9 @@ def declared(window: Window | None) -> Table:
     return table(layer="gold", window=window)(computed)
 
 
-@pytest.mark.parametrize("start, end", [("2026-01-01T01:00Z", "2026-01-01T01:00Z"), ("2026-01-02", "2026-01-01")])
+@pytest.mark.parametrize(
+    "start, end", [("2026-01-01T01:00Z", "2026-01-01T01:00Z"), ("2026-01-02", "2026-01-01")]
+)
 def test_empty_and_inverted_ranges_are_refused(start, end):
     with pytest.raises(RangeError, match="the end lies after the start"):
         parse_range(start, end)
@@ -41,32 +43,48 @@ def test_a_range_knows_the_partitions_that_it_touches():
     assert list(span.partitions("hour")) == ["2026-01-01-12", "2026-01-01-13"]
     assert list(span.partitions("day")) == ["2026-01-01"]
     assert not span.aligned("hour")
-    assert partition_range("2026-01-01-13", "hour") == Range(NOON + timedelta(hours=1), NOON + timedelta(hours=2))
+    assert partition_range("2026-01-01-13", "hour") == Range(
+        NOON + timedelta(hours=1), NOON + timedelta(hours=2)
+    )
 
 
 def test_the_context_of_a_range_is_that_of_the_windows_which_end_in_it():
     span = Range(NOON, NOON + timedelta(hours=1))
     assert context(span, declared(None)) == span
     assert context(span, declared(tumbling("10 seconds"))) == span
-    assert context(span, declared(tumbling("10 seconds", offset="3 seconds"))) == Range(NOON - 7 * SECOND, span.end - 7 * SECOND)
-    assert context(span, declared(sliding("10 seconds", "5 seconds"))) == Range(NOON - 5 * SECOND, span.end)
+    assert context(span, declared(tumbling("10 seconds", offset="3 seconds"))) == Range(
+        NOON - 7 * SECOND, span.end - 7 * SECOND
+    )
+    assert context(span, declared(sliding("10 seconds", "5 seconds"))) == Range(
+        NOON - 5 * SECOND, span.end
+    )
     short = Range(NOON + 3 * SECOND, NOON + 12 * SECOND)
     assert context(short, declared(tumbling("10 seconds"))) == Range(NOON, NOON + 10 * SECOND)
     assert closes(declared(tumbling("10 seconds")), short)
-    assert not closes(declared(tumbling("10 seconds")), Range(NOON, NOON + 9 * SECOND)), "one ends at its start, none within"
-    assert closes(declared(tumbling("10 seconds")), Range(NOON, NOON + 10 * SECOND)), "a window ends with its last instant"
+    assert not closes(declared(tumbling("10 seconds")), Range(NOON, NOON + 9 * SECOND)), (
+        "one ends at its start, none within"
+    )
+    assert closes(declared(tumbling("10 seconds")), Range(NOON, NOON + 10 * SECOND)), (
+        "a window ends with its last instant"
+    )
     within = Range(NOON + 60 * SECOND, span.end)
-    assert context(within, declared(count(3))) == span, "count windows are counted from the start of the partition"
+    assert context(within, declared(count(3))) == span, (
+        "count windows are counted from the start of the partition"
+    )
 
 
 def test_the_watermark_is_the_least_head_less_the_delay():
     heads = {"0": Head(NOON, NOON), "1": Head(NOON - 60 * SECOND, NOON)}
-    assert watermark(EPOCH, heads, 5 * SECOND, dict.fromkeys(heads, 30 * SECOND)) == NOON - 65 * SECOND
+    assert (
+        watermark(EPOCH, heads, 5 * SECOND, dict.fromkeys(heads, 30 * SECOND)) == NOON - 65 * SECOND
+    )
 
 
 def test_a_partition_silent_while_another_is_not_no_longer_holds_the_watermark_back():
     heads = {"0": Head(NOON, NOON), "1": Head(NOON - 60 * SECOND, NOON - 31 * SECOND)}
-    assert watermark(EPOCH, heads, 5 * SECOND, dict.fromkeys(heads, 30 * SECOND)) == NOON - 5 * SECOND
+    assert (
+        watermark(EPOCH, heads, 5 * SECOND, dict.fromkeys(heads, 30 * SECOND)) == NOON - 5 * SECOND
+    )
 
 
 def test_a_stopped_job_makes_no_partition_idle():
@@ -81,8 +99,16 @@ def test_the_watermark_never_moves_back_and_is_the_epoch_before_any_row():
 
 
 def test_heads_never_move_back_and_remember_when_they_were_active():
-    heads = advanced({"0": Head(NOON, NOON), "1": Head(NOON, NOON)}, {"0": NOON - SECOND, "2": NOON}, NOON + SECOND)
-    assert heads == {"0": Head(NOON, NOON + SECOND), "1": Head(NOON, NOON), "2": Head(NOON, NOON + SECOND)}
+    heads = advanced(
+        {"0": Head(NOON, NOON), "1": Head(NOON, NOON)},
+        {"0": NOON - SECOND, "2": NOON},
+        NOON + SECOND,
+    )
+    assert heads == {
+        "0": Head(NOON, NOON + SECOND),
+        "1": Head(NOON, NOON),
+        "2": Head(NOON, NOON + SECOND),
+    }
 
 
 @pytest.mark.parametrize("text", ["", "5", "five seconds", "-1 second", "1 fortnight"])

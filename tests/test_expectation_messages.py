@@ -32,11 +32,19 @@ def test_a_rule_is_compiled_without_a_job_unless_it_depends_on_other_rows(spark)
     rows = spark.createDataFrame([(1, 0), (0, -1), (2, 2)], schema)
     found = rows.select(*(r.broken for r in compiled)).collect()
     assert [tuple(row) for row in found] == [(False, False), (True, False), (False, True)]
-    quality.row_rules(spark, schema, [expect.column_value_z_scores_to_be_less_than("id", threshold=3, double_sided=True)])
-    assert set(tracker.getJobIdsForGroup()) > before, "else this looks for jobs where there are none"
+    quality.row_rules(
+        spark,
+        schema,
+        [expect.column_value_z_scores_to_be_less_than("id", threshold=3, double_sided=True)],
+    )
+    assert set(tracker.getJobIdsForGroup()) > before, (
+        "else this looks for jobs where there are none"
+    )
 
 
 def test_a_network_of_which_only_the_continent_is_known_is_of_no_country():
-    assert visits._geoip().lookup("168.168.205.185").country_code == "ASIA", "else this tests nothing"
+    assert visits._geoip().lookup("168.168.205.185").country_code == "ASIA", (
+        "else this tests nothing"
+    )
     addresses = pa.array(["168.168.205.185", "10.0.0.1", "no address", "8.8.8.8", None])
     assert visits._countries(addresses).to_pylist() == ["ZZ", "ZZ", "ZZ", "US", None]

@@ -27,9 +27,9 @@ from lakehouse.freshness import freshness
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.digest import digest
 from lakehouse.storage.files import replace_file
-from lakehouse.storage.journal import Journal, frontier
 from lakehouse.storage.lake import Lake
 from streaming_jobs import desired, metrics, progress, reconciler, scheduled, supervisor
 from streaming_jobs.healing import WANTED, Observed, decide
@@ -86,7 +86,10 @@ def test_a_knob_that_cannot_be_kept_stops_at_the_start(text, said):
 
 
 def test_a_pipeline_that_is_not_declared_is_refused_with_the_names_of_those_that_are():
-    with pytest.raises(SettingsError, match=r"freshness of sensor='continuous': no such pipeline.*one of sensors, ads"):
+    with pytest.raises(
+        SettingsError,
+        match=r"freshness of sensor='continuous': no such pipeline.*one of sensors, ads",
+    ):
         catalog.load(Settings(freshness={"sensor": "continuous"}))
 
 
@@ -94,14 +97,20 @@ def test_dagster_ticks_at_the_minutes_that_are_told():
     expressions = ("*/10 * * * *", "5,35 9-17 * * 1-5", "0 0 29 2 *", "15 */6 1-7 * *", "0 12 1 * 1", "0 0 * * 7", "0 0 * * 5-7",
                    "0 0 1-31 * 2", "0 0 30 1,3 *", "59 23 31 12 *", "0 0 * * MON")  # fmt: skip
     for text in expressions:
-        for moment in (datetime(2026, 1, 1, tzinfo=UTC), datetime(2027, 2, 28, 23, 59, 30, tzinfo=UTC)):
+        for moment in (
+            datetime(2026, 1, 1, tzinfo=UTC),
+            datetime(2027, 2, 28, 23, 59, 30, tzinfo=UTC),
+        ):
             later = (moment + timedelta(microseconds=1)).timestamp()
             ticks = list(islice(schedule_execution_time_iterator(later, text, "UTC"), 5))
             assert [cron(text).after(m) for m in (moment, *ticks)][:5] == ticks, text
 
 
 def test_the_longest_time_between_two_runs_is_known():
-    longest = {"*/10 9-17 * * 1-5": timedelta(hours=63, minutes=10), "0 3 1 * *": timedelta(days=31)}
+    longest = {
+        "*/10 9-17 * * 1-5": timedelta(hours=63, minutes=10),
+        "0 3 1 * *": timedelta(days=31),
+    }
     assert {text: cron(text).longest for text in longest} == longest
 
 
@@ -120,7 +129,12 @@ def test_only_the_head_of_a_pipeline_waits_for_the_interval():
     ("wanted", "seen", "action", "why"),
     [
         (None, Observed("sensors"), "nothing", "nobody has asked"),
-        (RUN, Observed("sensors"), "nothing", "the next run of its schedule is due at 2026-01-02T03:00:00Z"),
+        (
+            RUN,
+            Observed("sensors"),
+            "nothing",
+            "the next run of its schedule is due at 2026-01-02T03:00:00Z",
+        ),
         (RUN, replace(DEAD, state="stopped"), "nothing", "is due at 2026-01-02T03:00:00Z"),
         (RUN, DEAD, "nothing", "the last one ended as dead, without a word"),
         (RUN, FAILED, "nothing", "the last one ended as failed, OSError: x"),
@@ -133,7 +147,9 @@ def test_only_the_head_of_a_pipeline_waits_for_the_interval():
 )
 def test_what_is_done_about_a_job_that_is_scheduled(wanted, seen, action, why):
     for history in ((), restarted(3, 2, 1)):
-        decision = decide(wanted, seen, history, NOW, BOUNDS, freshness(NIGHTLY["sensors"], "sensors"))
+        decision = decide(
+            wanted, seen, history, NOW, BOUNDS, freshness(NIGHTLY["sensors"], "sensors")
+        )
         assert decision.action == action and why in decision.why, decision
 
 
@@ -148,12 +164,18 @@ def test_a_run_that_hangs_is_ended_by_whoever_waits_for_it(settings):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as hanging:
         long_ago = (datetime.now(UTC) - timedelta(minutes=2)).isoformat()
         spoken(settings, "running", hanging.pid, started_at=long_ago, heartbeat=long_ago)
-        with pytest.raises(JobError, match="its run failed, and the next one tries again from where it was; no sign of life"):
+        with pytest.raises(
+            JobError,
+            match="its run failed, and the next one tries again from where it was; no sign of life",
+        ):
             scheduled.await_end(settings, "sensors", hanging.pid)
 
 
 def test_a_run_that_nobody_wants_is_refused_and_one_that_fails_says_why(settings):
-    with pytest.raises(JobError, match="off its schedule, nobody has asked for it; `lakehouse start sensors`"):
+    with pytest.raises(
+        JobError,
+        match="off its schedule, nobody has asked for it; `lakehouse stream start sensors`",
+    ):
         scheduled.run(settings, "sensors", by="a test")
     desired.wish(settings, "sensors", "stopped", "ann")
     with pytest.raises(JobError, match="stopped by ann at"):
@@ -172,14 +194,24 @@ def test_status_and_metrics_tell_of_the_last_run_and_of_the_next(settings):
     environment, app = to_environment(settings), main.app()
 
     def told() -> str:
-        return CliRunner().invoke(app, ["status"], env=environment).stdout
+        return CliRunner().invoke(app, ["stream", "status"], env=environment).stdout
 
-    assert "sensors: scheduled 0 3 * * *; no run yet; " in told() and "nobody has asked for it" in told()
+    assert (
+        "sensors: scheduled 0 3 * * *; no run yet; " in told()
+        and "nobody has asked for it" in told()
+    )
     desired.wish(settings, "sensors", "running", "a test")
     due = scheduled.next_run(settings, "sensors")
-    assert timedelta(0) < due - datetime.now(UTC) <= timedelta(days=1) and (due.hour, due.minute) == (3, 0)
+    assert timedelta(0) < due - datetime.now(UTC) <= timedelta(days=1) and (
+        due.hour,
+        due.minute,
+    ) == (3, 0)
     assert f"next run {due:%Y-%m-%d}T03:00:00Z" in told() and "Dagster" not in told()
-    samples = {s.name: s.value for f in metrics.registry(settings, catalog.load(settings)).collect() for s in f.samples}
+    samples = {
+        s.name: s.value
+        for f in metrics.registry(settings, catalog.load(settings)).collect()
+        for s in f.samples
+    }
     assert samples["lakehouse_job_next_run_timestamp_seconds"] == due.timestamp()
     assert "lakehouse_job_interval_seconds" not in samples, "no commit is expected of it"
     at = "2026-01-01T02:00:00+00:00"
@@ -196,7 +228,11 @@ def test_a_scheduled_pipeline_has_a_schedule_that_is_on_and_the_others_have_none
     dg.Definitions.validate_loadable(built)
     schedule = built.resolve_schedule_def("run_sensors")
     assert schedule.default_status == dg.DefaultScheduleStatus.RUNNING
-    assert (schedule.cron_schedule, schedule.execution_timezone, schedule.job_name) == ("0 3 * * *", "UTC", "run_sensors")
+    assert (schedule.cron_schedule, schedule.execution_timezone, schedule.job_name) == (
+        "0 3 * * *",
+        "UTC",
+        "run_sensors",
+    )
     (op,) = built.resolve_job_def("run_sensors").nodes
     assert op.definition.pool == "run_sensors", "one run at a time"
     assert not [s for s in built.schedules if s.name == "run_ads"]
@@ -223,7 +259,11 @@ def test_a_run_that_fails_fails_in_dagster_with_its_error(settings, monkeypatch)
     for name, value in to_environment(settings).items():
         monkeypatch.setenv(name, value)
     desired.wish(settings, "sensors", "running", "a test")
-    result = definitions.build(settings).resolve_job_def("run_sensors").execute_in_process(raise_on_error=False)
+    result = (
+        definitions.build(settings)
+        .resolve_job_def("run_sensors")
+        .execute_in_process(raise_on_error=False)
+    )
     assert not result.success
     failure = next(e for e in result.all_events if e.is_step_failure).step_failure_data
     told = failure.user_failure_data.description
@@ -238,10 +278,14 @@ def test_a_run_that_fails_fails_in_dagster_with_its_error(settings, monkeypatch)
 @pytest.mark.timeout(900)
 def test_the_tables_are_the_same_whatever_the_knob_says(tmp_path, spark, quick_jvm, monkeypatch):
     """One topic, two lakehouses: one takes it by one knob after the other, on the same checkpoints, the other continuously."""
-    home = Settings(root=tmp_path / "broker", jars=from_environment().jars, tables=SENSORS, spark_conf=quick_jvm)
+    home = Settings(
+        root=tmp_path / "broker", jars=from_environment().jars, tables=SENSORS, spark_conf=quick_jvm
+    )
     address = kafka_broker.start(home, jars.resolve(home.jars)).bootstrap_servers
     # several micro-batches, for in one alone no window would close
-    plain = replace(home, root=tmp_path / "plain", bootstrap_servers=address, max_offsets_per_trigger=6_000)
+    plain = replace(
+        home, root=tmp_path / "plain", bootstrap_servers=address, max_offsets_per_trigger=6_000
+    )
     turned = replace(home, root=tmp_path / "turned", bootstrap_servers=address)
     # so long, for Spark counts intervals from the epoch: the end of a short one would come within the story, now and then
     every = replace(turned, freshness={"sensors": "every 7 days"})
@@ -254,12 +298,16 @@ def test_the_tables_are_the_same_whatever_the_knob_says(tmp_path, spark, quick_j
             trickle = beside.submit(trickled, home, turned, 1, done)
             try:
                 # in several steps, so that there is a next one that closes what was read first
-                run_in_dagster(replace(turned, freshness=NIGHTLY, max_offsets_per_trigger=sent[0] // 4), monkeypatch)
+                run_in_dagster(
+                    replace(turned, freshness=NIGHTLY, max_offsets_per_trigger=sent[0] // 4),
+                    monkeypatch,
+                )
             finally:
                 done.set()
             sent += trickle.result()
 
-        supervisor.start(every, "sensors", wait=180)  # its first micro-batch comes at once, the next on a Thursday
+        # its first micro-batch comes at once, the next on a Thursday
+        supervisor.start(every, "sensors", wait=180)
         awaited(lambda: caught_up(every, sum(sent)), "what the scheduled run left")
         supervisor.start(plain, "sensors", wait=180)
         awaited(lambda: caught_up(plain, sum(sent)), "all, continuously", 300)
@@ -268,8 +316,12 @@ def test_the_tables_are_the_same_whatever_the_knob_says(tmp_path, spark, quick_j
         not_hung(every)
         stopped = supervisor.stop(every, "sensors")
         assert stopped.state == "stopped" and {q.dropped_by_spark for q in stopped.queries} == {0}
-        assert arrived(every, "sensor_readings") == sum(sent), "the time of what came last had not come"
-        the_same_tables(Lake(spark, plain, catalog.load(plain)), Lake(spark, every, catalog.load(every)))
+        assert arrived(every, "sensor_readings") == sum(sent), (
+            "the time of what came last had not come"
+        )
+        the_same_tables(
+            Lake(spark, plain, catalog.load(plain)), Lake(spark, every, catalog.load(every))
+        )
     finally:
         for each in (plain, turned):
             supervisor.stop(each, "sensors", now=True)
@@ -279,7 +331,10 @@ def test_the_tables_are_the_same_whatever_the_knob_says(tmp_path, spark, quick_j
 def trickled(home: Settings, settings: Settings, first: int, done: threading.Event) -> list[int]:
     """Sends a minute of event time every four seconds, from the scheduled run's begin until `done`; how many records each."""
     of_run = NIGHTLY["sensors"]
-    awaited(lambda: done.is_set() or supervisor.status(settings, "sensors").freshness == of_run, "the scheduled run")
+    awaited(
+        lambda: done.is_set() or supervisor.status(settings, "sensors").freshness == of_run,
+        "the scheduled run",
+    )
     sent = [produce(home, first, first + 1)]
     while not done.wait(4):
         sent.append(produce(home, first + len(sent), first + len(sent) + 1))
@@ -299,9 +354,11 @@ def run_in_dagster(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked[-1].endswith(f"to be {NIGHTLY['sensors']}")
     assert "the next run of its schedule is due" in reconciler.reconcile(settings, "sensors").why
 
-    record, averages = (catalog.load(settings).table(name) for name in ("sensor_readings", "sensor_averages"))
+    record, averages = (
+        catalog.load(settings).table(name) for name in ("sensor_readings", "sensor_averages")
+    )
     began = datetime.fromisoformat(status.started_at)
-    commits = [c for c in Journal(settings, record).live() if c.at > began]
+    commits = [c for c in CommitLog(settings, record).by_stream() if c.at > began]
     assert output.metadata["rows"].value == sum(c.arrived for c in commits) > 0
     ahead = frontier(settings, averages)
     assert output.metadata["frontier"].value <= ahead.timestamp()
@@ -311,8 +368,10 @@ def run_in_dagster(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def caught_up(settings: Settings, sent: int) -> bool:
     record = catalog.load(settings).table("sensor_readings")
-    good = sum(c.written for c in Journal(settings, record).live())
-    return arrived(settings, "sensor_readings") == sent and arrived(settings, "valid_readings") == good
+    good = sum(c.written for c in CommitLog(settings, record).by_stream())
+    return (
+        arrived(settings, "sensor_readings") == sent and arrived(settings, "valid_readings") == good
+    )
 
 
 def the_same_tables(one: Lake, other: Lake) -> None:
@@ -324,7 +383,9 @@ def the_same_tables(one: Lake, other: Lake) -> None:
             rows = [each.where(F.col("window.end") <= F.lit(until)) for each in rows]
         first, second = (digest(each) for each in rows)
         assert first == second and first.rows > 100, name
-    assert reconciliation.reconcile(other, other.catalog.table("sensor_averages")).verdict == "EQUAL"
+    assert (
+        reconciliation.reconcile(other, other.catalog.table("sensor_averages")).verdict == "EQUAL"
+    )
 
 
 def not_hung(settings: Settings) -> None:

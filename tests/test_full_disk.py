@@ -37,7 +37,9 @@ def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
 def test_a_full_disk_is_waited_for_and_every_row_is_there_once(settings, tmp_path, spark):
     apart = ["unshare", "--mount", *(["--map-root-user"] if os.getuid() else [])]
     if subprocess.run([*apart, "true"], capture_output=True).returncode:
-        pytest.skip("this system lets its users mount nothing, not even in a namespace of their own")
+        pytest.skip(
+            "this system lets its users mount nothing, not even in a namespace of their own"
+        )
     inside = Path(__file__).with_name("full_disk.py")
     ended = subprocess.run(
         [*apart, sys.executable, str(inside), str(tmp_path / "kept")], env=os.environ | to_environment(settings),

@@ -27,13 +27,17 @@ def ago(**span: float) -> datetime:
 
 RUN = Desired("running", ago(hours=9).isoformat(), "ann")
 STOP = Desired("stopped", ago(seconds=5).isoformat(), "ann")
-WELL = Observed("sensors", "running", True, ago(hours=8), ago(seconds=1), ("valid_readings", ago(seconds=3)))
+WELL = Observed(
+    "sensors", "running", True, ago(hours=8), ago(seconds=1), ("valid_readings", ago(seconds=3))
+)
 DEAD = Observed("sensors", "dead", False, ago(hours=8), ago(seconds=1))
 FAILED = Observed("sensors", "failed", False, ago(hours=8), ago(seconds=1), error="OSError: x")
 
 
 def restarted(*minutes: float, counted: bool = True) -> tuple[Event, ...]:
-    return tuple(Event(ago(minutes=m).isoformat(), "restarted", "it died", counted=counted) for m in minutes)
+    return tuple(
+        Event(ago(minutes=m).isoformat(), "restarted", "it died", counted=counted) for m in minutes
+    )
 
 
 def broken(minutes: float) -> Event:
@@ -100,7 +104,7 @@ def test_a_restart_counts_unless_its_cause_passes_by_itself():
 
 def test_what_is_given_up_says_what_to_do():
     told = decide(RUN, FAILED, restarted(3, 2, 1), NOW, BOUNDS).why
-    assert "lakehouse logs sensors" in told and "lakehouse start sensors" in told
+    assert "lakehouse stream logs sensors" in told and "lakehouse stream start sensors" in told
 
 
 @pytest.mark.parametrize(
@@ -113,7 +117,9 @@ def test_what_is_given_up_says_what_to_do():
 )
 def test_what_passes_by_itself(error):
     assert healing.is_transient(error)
-    assert not healing.is_transient("py4j.protocol.Py4JNetworkError: [Errno 111] Connection refused")
+    assert not healing.is_transient(
+        "py4j.protocol.Py4JNetworkError: [Errno 111] Connection refused"
+    )
 
 
 def test_waits_grow_to_a_bound_and_differ_by_job_and_attempt():
@@ -129,7 +135,10 @@ def test_waits_grow_to_a_bound_and_differ_by_job_and_attempt():
     [
         ([(0, 7, "x")], "restart"),
         ([(20, 7, "x"), (10, 7, "x"), (0, 7, "x")], "park"),
-        ([(20, 7, "x"), (10, 8, "x"), (0, 8, "x")], "end"),  # not one batch: the process may be at fault
+        (
+            [(20, 7, "x"), (10, 8, "x"), (0, 8, "x")],
+            "end",
+        ),  # not one batch: the process may be at fault
         ([(20, None, "x"), (10, None, "x"), (0, None, "x")], "end"),
         ([(20, 7, AWAY), (10, 7, AWAY), (0, 7, AWAY)], "end"),  # the batch is not to blame
         ([(0, 7, "java.lang.OutOfMemoryError: Java heap space")], "end"),
@@ -137,7 +146,12 @@ def test_waits_grow_to_a_bound_and_differ_by_job_and_attempt():
     ],
 )
 def test_what_becomes_of_a_query_that_failed(failures, then):
-    assert after_failure([Failure(ago(seconds=s), batch, error) for s, batch, error in failures], most=2) == then
+    assert (
+        after_failure(
+            [Failure(ago(seconds=s), batch, error) for s, batch, error in failures], most=2
+        )
+        == then
+    )
 
 
 # ---- what is read from the files
@@ -150,7 +164,14 @@ def settings(tmp_path) -> Settings:
 
 def status_of(pid: int, born: float, **given: object) -> JobStatus:
     at = progress.now()
-    return JobStatus("sensors", pid, born, 0, 0.0, **({"state": "running", "started_at": at, "heartbeat": at} | given))
+    return JobStatus(
+        "sensors",
+        pid,
+        born,
+        0,
+        0.0,
+        **({"state": "running", "started_at": at, "heartbeat": at} | given),
+    )
 
 
 def me() -> tuple[int, float]:
@@ -164,21 +185,27 @@ def test_a_pid_that_another_process_has_now_is_not_the_job(settings):
     progress.write(settings, status_of(pid, born - 100))
     seen = reconciler.observe(settings, "sensors")
     assert (seen.state, seen.alive) == ("dead", False)
-    supervisor.kill(settings, "sensors", "a test")  # and it is not killed for it: else this test would not end
+    # and it is not killed for it: else this test would not end
+    supervisor.kill(settings, "sensors", "a test")
 
 
 def test_the_micro_batch_that_runs_longest_is_seen(settings):
     queries = (QueryStatus("a", True, busy_since="2026-01-01T00:00:02+00:00"), QueryStatus("b", True),
                QueryStatus("c", True, busy_since="2026-01-01T00:00:01+00:00"))  # fmt: skip
     progress.write(settings, status_of(*me(), queries=queries))
-    assert reconciler.observe(settings, "sensors").busy == ("c", datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC))
+    assert reconciler.observe(settings, "sensors").busy == (
+        "c",
+        datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC),
+    )
 
 
 def test_a_process_that_has_not_spoken_is_known_from_its_launch(settings):
     progress.write(settings, status_of(1, 1.0, state="stopped"))
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as quiet:
         born = psutil.Process(quiet.pid).create_time()
-        desired.note(settings, "sensors", Event(progress.now(), "started", "a test", quiet.pid, born))
+        desired.note(
+            settings, "sensors", Event(progress.now(), "started", "a test", quiet.pid, born)
+        )
         assert supervisor.identity(settings, "sensors") == (quiet.pid, born)
         seen = reconciler.observe(settings, "sensors")
         assert (seen.state, seen.alive) == ("starting", True)
@@ -204,7 +231,9 @@ def test_the_history_keeps_the_last_hundred(settings):
 # ---- the lease
 
 
-def test_each_holder_has_an_epoch_of_its_own_and_the_one_before_ends_with_the_winners_name(settings):
+def test_each_holder_has_an_epoch_of_its_own_and_the_one_before_ends_with_the_winners_name(
+    settings,
+):
     with lease.held(settings, "sensors") as first:
         first.check()
         with (
@@ -212,9 +241,12 @@ def test_each_holder_has_an_epoch_of_its_own_and_the_one_before_ends_with_the_wi
             lease.held(settings, "sensors"),
         ):
             pass
-        lease.path_of(settings, "sensors").with_name("lease").unlink()  # as on a file system that does not lock
+        # as on a file system that does not lock
+        lease.path_of(settings, "sensors").with_name("lease").unlink()
         with lease.held(settings, "sensors") as second:
             assert (first.epoch, second.epoch) == (1, 2)
             second.check()
-            with pytest.raises(JobError, match=r"epoch=1: pid=\d+ since .* \(epoch 2\) runs it now"):
+            with pytest.raises(
+                JobError, match=r"epoch=1: pid=\d+ since .* \(epoch 2\) runs it now"
+            ):
                 first.check()

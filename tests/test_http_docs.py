@@ -11,13 +11,23 @@ from assets import definitions
 from lakehouse.settings import Settings
 
 TEXT = (Path(__file__).parents[1] / "docs" / "http.md").read_text()
-CONFIGS = {job: json.loads(config) for job, config in re.findall(r"^\| `(\w+)` \| `(\{.*\})` \|$", TEXT, re.MULTILINE)}
-NAMED = set(re.findall(r"`(\w+)`", TEXT.split("**Start, stop or restart a streaming job**")[1].split("```graphql")[0]))
+CONFIGS = {
+    job: json.loads(config)
+    for job, config in re.findall(r"^\| `(\w+)` \| `(\{.*\})` \|$", TEXT, re.MULTILINE)
+}
+NAMED = set(
+    re.findall(
+        r"`(\w+)`",
+        TEXT.split("**Start, stop or restart a streaming job**")[1].split("```graphql")[0],
+    )
+)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> dg.Definitions:
-    return definitions.build(Settings(root=tmp_path_factory.mktemp("http"), tables=("lakehouse.tables.sensors",)))
+    return definitions.build(
+        Settings(root=tmp_path_factory.mktemp("http"), tables=("lakehouse.tables.sensors",))
+    )
 
 
 def test_the_configurations_of_the_docs_are_those_that_the_jobs_take(built):

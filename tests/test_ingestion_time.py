@@ -1,4 +1,4 @@
-"""Ingestion time: the recorded time of arrival as event time; nothing can be late, and a bounded run agrees all the same."""
+"""Ingestion time: the recorded time of arrival as event time; nothing can be late, and a batch run agrees all the same."""
 
 import sys
 from datetime import UTC, datetime
@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.declare.table import kafka, table, tumbling
-from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.testing import Stage, assert_stream_equals_batch
 
 HERE = sys.modules[__name__]
 
@@ -31,8 +31,12 @@ def test_rows_are_in_the_window_of_their_arrival(spark, tmp_path):
     stage.run("message_counts", files_per_batch=3)
     rows = stage.rows("messages").collect()
     assert len(rows) == 14 and all(r.ingestion_time == r._arrival.time for r in rows)
-    counted = {r.window.start.astimezone(UTC): r.messages for r in stage.rows("message_counts").collect()}
+    counted = {
+        r.window.start.astimezone(UTC): r.messages for r in stage.rows("message_counts").collect()
+    }
     first = datetime(2030, 1, 1, tzinfo=UTC)
-    assert counted == {first: 2, first.replace(second=2): 4, first.replace(second=4): 4}, "the last one is open"
+    assert counted == {first: 2, first.replace(second=2): 4, first.replace(second=4): 4}, (
+        "the last one is open"
+    )
     assert stage.rows("messages", "quarantine").count() == 7
-    assert_live_equals_bounded(stage, "message_counts")
+    assert_stream_equals_batch(stage, "message_counts")

@@ -1,4 +1,4 @@
-"""An input that is removed, made anew, or put back under those that read it: no row is lost or doubled without a word."""
+"""An input that is removed, made again, or put back under those that read it: no row is lost or doubled without a word."""
 
 import shutil
 import sys
@@ -19,13 +19,15 @@ from lakehouse.storage import checkpoints
 from lakehouse.stream import generations, positions, queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.positions import Position
-from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import creation
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
-drop_topic = kafka("drops", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
+drop_topic = kafka(
+    "drops", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL"
+)
 
 
 @table(layer="bronze", event_time="at", delay="5 seconds")
@@ -54,7 +56,11 @@ def latest(drops: DataFrame) -> DataFrame:
 
 
 def drop(second: float, value: int = 2) -> dict:
-    return {"user": f"user-{second % 3}", "at": (START + timedelta(seconds=second)).isoformat(), "value": value}
+    return {
+        "user": f"user-{second % 3}",
+        "at": (START + timedelta(seconds=second)).isoformat(),
+        "value": value,
+    }
 
 
 def feed(stage: Stage, first: int, commits: int) -> None:
@@ -66,7 +72,7 @@ def remove(stage: Stage, name: str) -> None:
     shutil.rmtree(stage.lake.path(stage.lake.catalog.table(name)))
 
 
-def make_anew(stage: Stage, name: str) -> None:
+def make_recreated(stage: Stage, name: str) -> None:
     remove(stage, name)
     creation.create(stage.lake, stage.lake.catalog.table(name))
 
@@ -90,7 +96,9 @@ def test_what_lies_behind_the_end_of_a_log_is_not_waited_for(tmp_path, commits):
     assert positions.following(path, Position(4), 10).files == ()
     shutil.rmtree(path)
     told = f"log ends with {commits - 1}" if commits else "it is not there any more"
-    with pytest.raises(CommitError, match=f"input=input, version=3: it was read up to there, and .*{told}"):
+    with pytest.raises(
+        CommitError, match=f"input=input, version=3: it was read up to there, and .*{told}"
+    ):
         positions.following(written(path, commits), Position(4), 10)
 
 
@@ -119,19 +127,24 @@ def test_an_input_that_is_gone_or_another_one_is_named_at_the_start(stage_of):
     stage.run("positive", "latest")
     shutil.copytree(stage.lake.settings.root / "bronze", stage.lake.settings.root / "copy")
     remove(stage, "drops")
-    with pytest.raises(CommitError, match=r"table=positive, input=drops: it is not there, and the table has read it; put"):
+    with pytest.raises(
+        CommitError,
+        match=r"table=positive, input=drops: it is not there, and the table has read it; put",
+    ):
         stage.run("positive")
     creation.create(stage.lake, stage.lake.catalog.table("drops"))
     for rows in (1, 5):  # fewer versions than were read, and more
         feed(stage, 100, rows)
-        with pytest.raises(CommitError, match=r"table=positive, input=drops, id=.*and this is another of that name"):
+        with pytest.raises(
+            CommitError, match=r"table=positive, input=drops, id=.*and this is another of that name"
+        ):
             stage.run("positive")
     assert stage.rows("positive").count() == 3
     stage.run("latest")  # reads all of its record in any case
     assert checkpoints.generation(stage.lake.settings, stage.lake.catalog.table("latest")) == 2
     stage.advance("drops", drop(7200))
     stage.run("latest")
-    assert_live_equals_bounded(stage, "latest")
+    assert_stream_equals_batch(stage, "latest")
     shutil.rmtree(stage.lake.settings.root / "bronze")
     shutil.move(stage.lake.settings.root / "copy", stage.lake.settings.root / "bronze")
     stage.run("positive")
@@ -145,7 +158,8 @@ def test_an_input_that_is_gone_or_another_one_ends_the_query_that_reads_it(stage
     try:
         query.processAllAvailable()
         beside = stage.lake.settings.root / "beside"
-        stage.lake.path(stage.lake.catalog.table("drops")).rename(beside)  # at once, as somebody would
+        # at once, as somebody would
+        stage.lake.path(stage.lake.catalog.table("drops")).rename(beside)
         if commits:
             creation.create(stage.lake, stage.lake.catalog.table("drops"))
             feed(stage, 100, commits)
@@ -164,22 +178,26 @@ def test_a_table_that_is_removed_with_its_readers_is_filled_again_with_them(stag
     feed(stage, 0, 3)
     stage.run(*names)
     made = stage.rows("large").count()
-    make_anew(stage, "positive")
-    with pytest.raises(CommitError, match=r"version=0: its log ends with .*remove those of large, briefly as well"):
+    make_recreated(stage, "positive")
+    with pytest.raises(
+        CommitError, match=r"version=0: its log ends with .*remove those of large, briefly as well"
+    ):
         stage.run("positive")
-    make_anew(stage, "large")
-    make_anew(stage, "briefly")
+    make_recreated(stage, "large")
+    make_recreated(stage, "briefly")
     stage.run("positive", "large", "briefly")
     assert stage.rows("large").count() == made
 
-    for name in names:  # of `briefly` no window had closed: nothing but the journal knows of it
-        make_anew(stage, name)
-    make_anew(stage, "drops")
+    for name in names:  # of `briefly` no window had closed: nothing but the commit log knows of it
+        make_recreated(stage, name)
+    make_recreated(stage, "drops")
     drops = stage.lake.catalog.table("drops")
     generations.fit(stage.lake, drops)
-    assert next(stage.lake.journal(drops).live(), None) is None, "its topic is read from the beginning"
+    assert next(stage.lake.commit_log(drops).by_stream(), None) is None, (
+        "its topic is read from the beginning"
+    )
     feed(stage, 0, 3)
     stage.advance("drops", drop(7200))
     stage.run(*names)
     for name in names:
-        assert_live_equals_bounded(stage, name)
+        assert_stream_equals_batch(stage, name)

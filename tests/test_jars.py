@@ -15,7 +15,9 @@ def small(tmp_path):
     for name, content in texts.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
-    return tmp_path, "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in texts.items())
+    return tmp_path, "".join(
+        f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in texts.items()
+    )
 
 
 def test_jars_as_checked_in_pass(small):
@@ -29,7 +31,11 @@ def test_a_tampered_a_missing_and_a_strange_jar_are_each_named(small):
     (home / "kafka/strange.jar").touch()
     with pytest.raises(JarsError) as failure:
         verify(home, sums)
-    for told in ("spark/a.jar has another SHA-256 sum", "kafka/a.jar is missing", "kafka/strange.jar is not among"):
+    for told in (
+        "spark/a.jar has another SHA-256 sum",
+        "kafka/a.jar is missing",
+        "kafka/strange.jar is not among",
+    ):
         assert told in str(failure.value)
     assert "spark/b.jar" not in str(failure.value)
     assert str(home) in str(failure.value)
@@ -38,7 +44,9 @@ def test_a_tampered_a_missing_and_a_strange_jar_are_each_named(small):
 def test_every_jar_of_the_checked_in_sums_is_resolved_by_role():
     names = [line.split()[1] for line in SUMS.read_text().splitlines()]
     jars = resolve(from_environment().jars)
-    assert sorted(f"{jar.parent.name}/{jar.name}" for jar in jars.spark + jars.kafka) == sorted(names)
+    assert sorted(f"{jar.parent.name}/{jar.name}" for jar in jars.spark + jars.kafka) == sorted(
+        names
+    )
     assert all(jar.parent.name == "spark" for jar in jars.spark)
     assert any(jar.name.startswith("delta-spark") for jar in jars.spark)
     assert any(jar.name.startswith("kafka_2.13") for jar in jars.kafka)

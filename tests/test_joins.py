@@ -1,4 +1,4 @@
-"""Joins of streams: within an interval of event time, and within a window; the same live and bounded."""
+"""Joins of streams: within an interval of event time, and within a window; the same as a stream and in batch."""
 
 import json
 import sys
@@ -20,14 +20,18 @@ from lakehouse.producers import producer
 from lakehouse.producers.ads import ad_campaigns
 from lakehouse.ranges import Range
 from lakehouse.tables import ads, clicks
-from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import lateness
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
-view_topic = kafka("views", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, id BIGINT NOT NULL")
-click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, id BIGINT NOT NULL")
+view_topic = kafka(
+    "views", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, id BIGINT NOT NULL"
+)
+click_topic = kafka(
+    "clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, id BIGINT NOT NULL"
+)
 WITHIN = "clicked_at >= at AND clicked_at <= at + interval 10 seconds"
 
 
@@ -40,7 +44,10 @@ def events(view_topic: DataFrame, click_topic: DataFrame) -> DataFrame:
 
 def sides(events: DataFrame) -> tuple[DataFrame, DataFrame]:
     clicks = events.where("kind = 'click'").select(
-        "user", F.col("at").alias("clicked_at"), F.col("id").alias("click"), F.col("_arrival").alias("_clicked")
+        "user",
+        F.col("at").alias("clicked_at"),
+        F.col("id").alias("click"),
+        F.col("_arrival").alias("_clicked"),
     )
     return events.where("kind = 'view'").drop("kind"), clicks
 
@@ -83,15 +90,24 @@ def either(events: DataFrame) -> DataFrame:
 
 @table(layer="gold", window=tumbling("1 minute"))
 def click_rate(views_with_clicks: DataFrame) -> DataFrame:
-    return views_with_clicks.groupBy("window").agg(F.count("*").alias("views"), F.count_if(F.col("clicks") > 0).alias("clicked"))
+    return views_with_clicks.groupBy("window").agg(
+        F.count("*").alias("views"), F.count_if(F.col("clicks") > 0).alias("clicked")
+    )
 
 
 @table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
 def in_one_window(events: DataFrame) -> DataFrame:
     """Pairs of a view and a click of one user in one window; users with a view alone have none."""
-    views, clicks = (events.where(f"kind = '{kind}'").select("window", "user", "id") for kind in ("view", "click"))
+    views, clicks = (
+        events.where(f"kind = '{kind}'").select("window", "user", "id")
+        for kind in ("view", "click")
+    )
     clicks = clicks.withColumnRenamed("id", "click")
-    return views.join(clicks, ["window", "user"], "left").groupBy("window", "user").agg(F.count("click").alias("pairs"))
+    return (
+        views.join(clicks, ["window", "user"], "left")
+        .groupBy("window", "user")
+        .agg(F.count("click").alias("pairs"))
+    )
 
 
 TABLES = ["clicked", "views_with_clicks", "updated_views", "either", "click_rate", "in_one_window"]
@@ -120,32 +136,66 @@ def seen(stage: Stage, name: str, *columns: str) -> list[tuple]:
 @pytest.mark.parallel
 def test_streams_are_joined_within_an_interval_and_within_a_window(spark, tmp_path):
     stage = Stage(spark, tmp_path, HERE)
-    feed(stage, [at(-60, 0, "end")], [at(-60, 0, "end")])  # a topic that has said nothing yet holds nothing back
+    # a topic that has said nothing yet holds nothing back
+    feed(stage, [at(-60, 0, "end")], [at(-60, 0, "end")])
     feed(stage, [at(0, 1), at(20, 2), at(3, 3, "v")], [at(10, 11), at(8, 12), at(14, 13, "v")])
     # 10 s after 0 is within, 11 s after 3 is not; the view that a click waits for may come after it
     feed(stage, [at(39, 4), at(21, 5, "w")], [at(25, 14), at(41, 15)])
     stage.run(*TABLES, files_per_batch=3, abort_at="rows")
     feed(stage, [at(60, 6)], [at(70, 17), at(60, 18)])
-    feed(stage, [at(45, 7, "x")], [at(45, 16, "w"), at(22, 19, "w")])  # 55 is the watermark: all three are late
+    # 55 is the watermark: all three are late
+    feed(stage, [at(45, 7, "x")], [at(45, 16, "w"), at(22, 19, "w")])
     for hours in (1, 2):
         closed(stage, hours)
     stage.run(*TABLES, files_per_batch=6)
-    assert seen(stage, "clicked", "id", "click") == [(1, 11), (1, 12), (2, 14), (4, 15), (6, 17), (6, 18)]
+    assert seen(stage, "clicked", "id", "click") == [
+        (1, 11),
+        (1, 12),
+        (2, 14),
+        (4, 15),
+        (6, 17),
+        (6, 18),
+    ]
     assert seen(stage, "either", "id", "click") == [
         (1, 11), (1, 12), (2, 14), (3, None), (4, 15), (5, None), (6, 17), (6, 18), (None, 13),
     ]  # fmt: skip
-    assert seen(stage, "views_with_clicks", "id", "clicks") == [(1, 2), (2, 1), (3, 0), (4, 1), (5, 0), (6, 2)]
-    assert seen(stage, "in_one_window", "user", "pairs") == [("u", 0), ("u", 1), ("u", 1), ("u", 1), ("v", 0), ("w", 0)]
+    assert seen(stage, "views_with_clicks", "id", "clicks") == [
+        (1, 2),
+        (2, 1),
+        (3, 0),
+        (4, 1),
+        (5, 0),
+        (6, 2),
+    ]
+    assert seen(stage, "in_one_window", "user", "pairs") == [
+        ("u", 0),
+        ("u", 1),
+        ("u", 1),
+        ("u", 1),
+        ("v", 0),
+        ("w", 0),
+    ]
     rates = sorted((r.window.start.minute, r.views, r.clicked) for r in stage.rows("click_rate").where("views > 1").collect()
                    if r.window.start.astimezone(UTC) < START + timedelta(minutes=2))  # fmt: skip
     assert rates == [(0, 5, 3)], "of the first minute; in the second there is one"
-    late = [sum(c.late for c in stage.lake.journal(stage.lake.catalog.table(name)).live()) for name in ("clicked", "click_rate")]
+    late = [
+        sum(c.late for c in stage.lake.commit_log(stage.lake.catalog.table(name)).by_stream())
+        for name in ("clicked", "click_rate")
+    ]
     assert late == [3, 0], "what is late for a join does not come to what reads it"
 
     assert [c.start for c in stage.update("updated_views")] == [START]
-    assert seen(stage, "updated_views", "id", "clicks") == [(1, 2), (2, 1), (3, 0), (4, 1), (5, 1), (6, 2), (7, 0)]
+    assert seen(stage, "updated_views", "id", "clicks") == [
+        (1, 2),
+        (2, 1),
+        (3, 0),
+        (4, 1),
+        (5, 1),
+        (6, 2),
+        (7, 0),
+    ]
     for name in TABLES:
-        assert_live_equals_bounded(stage, name)
+        assert_stream_equals_batch(stage, name)
 
 
 @pytest.mark.parametrize(
@@ -172,12 +222,16 @@ def test_streams_are_joined_within_an_interval_and_within_a_window(spark, tmp_pa
     ],
     ids=["without an interval", "across windows", "of all rows", "duplicates", "window and interval"],
 )  # fmt: skip
-def test_a_join_that_depends_on_how_much_is_read_at_once_is_refused(spark, tmp_path, declared, function, told):
+def test_a_join_that_depends_on_how_much_is_read_at_once_is_refused(
+    spark, tmp_path, declared, function, told
+):
     module = ModuleType("joined_module")
     module.view_topic, module.click_topic, module.events = view_topic, click_topic, events
 
     def joined(events):
-        return function(events, events.where("kind = 'click'").select("user", F.col("id").alias("click")))
+        return function(
+            events, events.where("kind = 'click'").select("user", F.col("id").alias("click"))
+        )
 
     joined.__module__ = "joined_module"
     module.joined = table(layer="silver", **declared)(joined)
@@ -197,7 +251,9 @@ def test_click_rates_are_those_of_the_oracle(spark, tmp_path):
     stage.run("views_with_clicks", "click_rates")
     last = json.loads(sent[0])
     for hours in (1, 2):
-        stage.advance("ad_events", last | {"event_type": "view", "event_time": str(begin + hours * 3_600_000)})
+        stage.advance(
+            "ad_events", last | {"event_type": "view", "event_time": str(begin + hours * 3_600_000)}
+        )
     stage.run("views_with_clicks", "click_rates")
     rows = stage.rows("click_rates").where(F.col("window.start") == F.lit(START)).collect()
     found = {r.campaign_id: (r.views, r.clicked) for r in rows}
@@ -205,7 +261,7 @@ def test_click_rates_are_those_of_the_oracle(spark, tmp_path):
     assert sum(clicked for _, clicked in found.values()) > 100
     assert [r.rate for r in rows] == [r.clicked / r.views for r in rows]
     for name in ("views_with_clicks", "click_rates"):
-        assert_live_equals_bounded(stage, name)
+        assert_stream_equals_batch(stage, name)
 
 
 def expected_rates(events: list[dict]) -> dict[str, tuple[int, int]]:
@@ -217,9 +273,12 @@ def expected_rates(events: list[dict]) -> dict[str, tuple[int, int]]:
     views, clicked = Counter(), Counter()
     for event in events:
         campaign, at = campaign_of[event["ad_id"]], int(event["event_time"])
-        if event["event_type"] == "view" and at >= START.timestamp() * 1000:  # a few are of the minute before
+        # a few are of the minute before
+        if event["event_type"] == "view" and at >= START.timestamp() * 1000:
             views[campaign] += 1
-            clicked[campaign] += any(at <= then <= at + 10_000 for then in clicked_at[event["user_id"], event["ad_id"]])
+            clicked[campaign] += any(
+                at <= then <= at + 10_000 for then in clicked_at[event["user_id"], event["ad_id"]]
+            )
     return {campaign: (views[campaign], clicked[campaign]) for campaign in views}
 
 
@@ -231,11 +290,16 @@ def test_a_range_reads_and_reaches_as_far_as_the_interval():
     assert lateness.context(span, wide) == Range(START - 90 * minute, START + hour + minute)
     assert lateness.reached(wide, span) == Range(START - minute, START + hour + 90 * minute)
     mapped = partitions.mapping(wide)
-    assert (mapped.start_offset, mapped.end_offset) == (-2, 1), "the hours of its input that Dagster shows an hour to read"
+    assert (mapped.start_offset, mapped.end_offset) == (-2, 1), (
+        "the hours of its input that Dagster shows an hour to read"
+    )
 
 
 def test_an_interval_reaches_somewhere():
     with pytest.raises(DeclarationError, match="it reaches nowhere"):
         around()
     declared = catalog_of([HERE]).table("either")
-    assert table_status.declaration(catalog_of([HERE]), declared)["context"] == "0:00:10 before to 0:00:10 after"
+    assert (
+        table_status.declaration(catalog_of([HERE]), declared)["context"]
+        == "0:00:10 before to 0:00:10 after"
+    )

@@ -8,11 +8,16 @@ KEY = "-----BEGIN PRIVATE KEY-----\nabc\n-----END PRIVATE KEY-----\n"
 
 
 def settings(**kafka: str) -> Settings:
-    return Settings(bootstrap_servers="kafka:9093", kafka={k.replace("_", "."): v for k, v in kafka.items()})
+    return Settings(
+        bootstrap_servers="kafka:9093", kafka={k.replace("_", "."): v for k, v in kafka.items()}
+    )
 
 
 def java(**kafka: str) -> dict[str, str]:
-    return {name.removeprefix("kafka."): value for name, value in spark_options(settings(**kafka)).items()}
+    return {
+        name.removeprefix("kafka."): value
+        for name, value in spark_options(settings(**kafka)).items()
+    }
 
 
 def test_every_option_of_spark_has_the_prefix_and_the_address():
@@ -41,17 +46,26 @@ def test_without_an_address_and_a_running_broker_the_error_says_how_to_get_one(t
 
 @pytest.mark.parametrize(
     ("mechanism", "module"),
-    [("PLAIN", "PlainLoginModule"), ("SCRAM-SHA-256", "ScramLoginModule"), ("SCRAM-SHA-512", "ScramLoginModule")],
+    [
+        ("PLAIN", "PlainLoginModule"),
+        ("SCRAM-SHA-256", "ScramLoginModule"),
+        ("SCRAM-SHA-512", "ScramLoginModule"),
+    ],
 )
 def test_user_name_and_password_become_a_login_module(mechanism, module):
     given = java(sasl_mechanism=mechanism, sasl_username="ann", sasl_password='p"w\\d')
-    assert given["sasl.jaas.config"].endswith(f'.{module} required username="ann" password="p\\"w\\\\d";')
+    assert given["sasl.jaas.config"].endswith(
+        f'.{module} required username="ann" password="p\\"w\\\\d";'
+    )
     assert given["sasl.mechanism"] == mechanism
     assert not {"sasl.username", "sasl.password"} & given.keys()
 
 
 def test_librdkafkas_other_spelling_of_the_mechanism_is_understood():
-    assert java(sasl_mechanisms="PLAIN", sasl_username="a", sasl_password="b")["sasl.mechanism"] == "PLAIN"
+    assert (
+        java(sasl_mechanisms="PLAIN", sasl_username="a", sasl_password="b")["sasl.mechanism"]
+        == "PLAIN"
+    )
 
 
 def test_a_password_for_another_mechanism_is_refused_without_telling_it():
@@ -76,7 +90,10 @@ def test_a_certificate_authority_becomes_a_pem_trust_store():
 def test_certificate_and_key_become_a_pem_key_store(tmp_path):
     (tmp_path / "cert.pem").write_text("-----BEGIN CERTIFICATE-----")
     (tmp_path / "key.pem").write_text(KEY)
-    files = {"ssl_certificate_location": str(tmp_path / "cert.pem"), "ssl_key_location": str(tmp_path / "key.pem")}
+    files = {
+        "ssl_certificate_location": str(tmp_path / "cert.pem"),
+        "ssl_key_location": str(tmp_path / "key.pem"),
+    }
     given = java(**files, ssl_key_password="s3cret")
     assert given["ssl.keystore.type"] == "PEM"
     assert given["ssl.keystore.key"] == KEY

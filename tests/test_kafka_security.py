@@ -50,11 +50,25 @@ def secured(tmp_path_factory, jars):
 def certificate(home) -> str:
     """A self-signed certificate of 127.0.0.1 for the broker, and its PEM for clients."""
     keytool = shutil.which("keytool")
-    store = ["-alias", "broker", "-keystore", "broker.p12", "-storetype", "PKCS12", "-storepass", "changeit"]
+    store = [
+        "-alias",
+        "broker",
+        "-keystore",
+        "broker.p12",
+        "-storetype",
+        "PKCS12",
+        "-storepass",
+        "changeit",
+    ]
     name = ["-keyalg", "EC", "-dname", "CN=broker", "-ext", "san=ip:127.0.0.1"]
-    subprocess.run([keytool, "-genkeypair", *store, *name], cwd=home, check=True, capture_output=True)
     subprocess.run(
-        [keytool, "-exportcert", "-rfc", *store, "-file", "ca.pem"], cwd=home, check=True, capture_output=True
+        [keytool, "-genkeypair", *store, *name], cwd=home, check=True, capture_output=True
+    )
+    subprocess.run(
+        [keytool, "-exportcert", "-rfc", *store, "-file", "ca.pem"],
+        cwd=home,
+        check=True,
+        capture_output=True,
     )
     return str(home / "ca.pem")
 
@@ -72,10 +86,24 @@ def test_a_wrong_password_is_not(secured):
 def test_javas_client_is_let_in(secured, jars, tmp_path):
     options = {name.removeprefix("kafka."): value for name, value in spark_options(secured).items()}
     escaped = {name: value.replace("\\", "\\\\") for name, value in options.items()}
-    (tmp_path / "client.properties").write_text("".join(f"{name}={value}\n" for name, value in escaped.items()))
+    (tmp_path / "client.properties").write_text(
+        "".join(f"{name}={value}\n" for name, value in escaped.items())
+    )
     describe = ["--describe", "--entity-type", "brokers", "--entity-name", "1", "--all"]
-    to = ["--bootstrap-server", secured.bootstrap_servers, "--command-config", str(tmp_path / "client.properties")]
-    command = [java(), "-cp", ":".join(map(str, jars.kafka)), "kafka.admin.ConfigCommand", *to, *describe]
+    to = [
+        "--bootstrap-server",
+        secured.bootstrap_servers,
+        "--command-config",
+        str(tmp_path / "client.properties"),
+    ]
+    command = [
+        java(),
+        "-cp",
+        ":".join(map(str, jars.kafka)),
+        "kafka.admin.ConfigCommand",
+        *to,
+        *describe,
+    ]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
     assert "message.max.bytes=16777216" in run.stdout

@@ -1,4 +1,4 @@
-"""States and histories of a record: one row for each key, or for each version of it; and joins with what was valid then."""
+"""Keyed and versioned tables of a record: one row for each key, or for each version of it; and joins with what was valid then."""
 
 import sys
 from datetime import UTC, datetime, timedelta
@@ -18,7 +18,7 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.state_reader import state
-from lakehouse.testing import COMMIT_POINTS, Aborted, Stage, assert_live_equals_bounded
+from lakehouse.testing import COMMIT_POINTS, Aborted, Stage, assert_stream_equals_batch
 from lakehouse.transform.versions import as_of_join
 
 HERE = sys.modules[__name__]
@@ -27,13 +27,23 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 payment_topic = kafka(
     "payments", schema="payer STRING NOT NULL, payee STRING NOT NULL, amount DECIMAL(9,2) NOT NULL, at TIMESTAMP NOT NULL"
 )  # fmt: skip
-person_topic = kafka("people", schema="person STRING NOT NULL, city STRING NOT NULL, at TIMESTAMP NOT NULL", key="person")
+person_topic = kafka(
+    "people",
+    schema="person STRING NOT NULL, city STRING NOT NULL, at TIMESTAMP NOT NULL",
+    key="person",
+)
 
 
 @table(layer="bronze", event_time="at", delay="5 seconds")
 def happened(payment_topic: DataFrame, person_topic: DataFrame) -> DataFrame:
-    people = person_topic.withColumn("at", F.coalesce("at", "sent")).drop("sent").withColumn("kind", F.lit("person"))
-    return payment_topic.withColumn("kind", F.lit("payment")).unionByName(people, allowMissingColumns=True)
+    people = (
+        person_topic.withColumn("at", F.coalesce("at", "sent"))
+        .drop("sent")
+        .withColumn("kind", F.lit("person"))
+    )
+    return payment_topic.withColumn("kind", F.lit("payment")).unionByName(
+        people, allowMissingColumns=True
+    )
 
 
 @table(layer="gold", keeps="latest", keys=["person"])
@@ -43,7 +53,9 @@ def balances(happened: DataFrame) -> DataFrame:
         F.struct(F.col("payee").alias("person"), F.col("amount")),
     ))  # fmt: skip
     paid = happened.where("kind = 'payment'").select(legs.alias("leg")).select("leg.*")
-    return paid.groupBy("person").agg(F.sum("amount").alias("balance"), F.count("*").alias("payments"))
+    return paid.groupBy("person").agg(
+        F.sum("amount").alias("balance"), F.count("*").alias("payments")
+    )
 
 
 @table(layer="silver", keeps="versions", keys=["person"])
@@ -61,7 +73,9 @@ def payments_with_city(happened: DataFrame, cities: DataFrame) -> DataFrame:
 def payments_by_all(happened: DataFrame, cities: DataFrame) -> DataFrame:
     """As rules are joined that hold for every row: each payment with all that was valid then."""
     payments = happened.where("kind = 'payment'").select("payer", "at", "_arrival")
-    return as_of_join(payments, cities, on={}, at="at", take={"rule": "city"}).where("rule IS NOT NULL")
+    return as_of_join(payments, cities, on={}, at="at", take={"rule": "city"}).where(
+        "rule IS NOT NULL"
+    )
 
 
 def at(second: float) -> datetime:
@@ -92,13 +106,20 @@ def advance(stage: Stage, second: float) -> None:
 
 
 def balances_of(stage: Stage) -> dict[str, tuple[Decimal, int]]:
-    return {r.person: (r.balance, r.payments) for r in stage.rows("balances").collect() if r.person in "abc"}
+    return {
+        r.person: (r.balance, r.payments)
+        for r in stage.rows("balances").collect()
+        if r.person in "abc"
+    }
 
 
 def versions_of(stage: Stage, person: str = "a") -> list[tuple]:
     rows = stage.rows("cities").where(F.col("person") == person).orderBy("valid_from").collect()
     found = ((r.city, r.valid_from, r.valid_to) for r in rows)
-    return [(city, *((t.astimezone(UTC) - START).total_seconds() if t else None for t in span)) for city, *span in found]
+    return [
+        (city, *((t.astimezone(UTC) - START).total_seconds() if t else None for t in span))
+        for city, *span in found
+    ]
 
 
 def test_a_state_has_a_row_for_each_key_and_sums_to_zero_at_each_version(stage_of):
@@ -106,17 +127,27 @@ def test_a_state_has_a_row_for_each_key_and_sums_to_zero_at_each_version(stage_o
     for n in range(3):
         pay(stage, paid(n, "a", "b", "2.50"), paid(n, "b", "c", "1.00"))
         stage.run("balances")
-    assert balances_of(stage) == {"a": (Decimal("-7.50"), 3), "b": (Decimal("4.50"), 6), "c": (Decimal("3.00"), 3)}
+    assert balances_of(stage) == {
+        "a": (Decimal("-7.50"), 3),
+        "b": (Decimal("4.50"), 6),
+        "c": (Decimal("3.00"), 3),
+    }
     table = stage.lake.catalog.table("balances")
-    sums = [stage.lake.read(table, version).agg(F.sum("balance")).head()[0] for version in range(1, 4)]
+    sums = [
+        stage.lake.read(table, version).agg(F.sum("balance")).head()[0] for version in range(1, 4)
+    ]
     assert sums == [0, 0, 0]
     [remembered] = state(stage.lake, table, {"person": "b"}).collect()
-    assert (remembered["person"], remembered["sum"], remembered["count"]) == ("b", Decimal("4.50"), 6)
+    assert (remembered["person"], remembered["sum"], remembered["count"]) == (
+        "b",
+        Decimal("4.50"),
+        6,
+    )
     with pytest.raises(RangeError, match="key=name: the columns of its key are person"):
         state(stage.lake, table, {"name": "b"})
-    with pytest.raises(RangeError, match="its live query keeps no state, or has not run yet"):
+    with pytest.raises(RangeError, match="its streaming query keeps no state, or has not run yet"):
         state(stage.lake, stage.lake.catalog.table("payments_with_city"))
-    found = assert_live_equals_bounded(stage, "balances")
+    found = assert_stream_equals_batch(stage, "balances")
     assert (found.rows_in_table, found.rows_by_batch_runs) == (3, 0)
 
 
@@ -137,7 +168,7 @@ def test_a_history_has_versions_and_a_row_finds_the_one_valid_then(stage_of):
     rules = stage.rows("payments_by_all").where("payer = 'a'").orderBy("at", "rule").collect()
     assert [r.rule for r in rules] == ["Oslo", "Oslo", "Bergen", "Bergen", "Bergen", "Rome", "Rome"]
     for name in ("cities", "payments_with_city", "payments_by_all"):
-        assert_live_equals_bounded(stage, name)
+        assert_stream_equals_batch(stage, name)
 
 
 @pytest.mark.slow
@@ -151,21 +182,26 @@ def test_a_change_that_comes_late_changes_nothing_behind_the_border(stage_of):
     advance(stage, 30)
     stage.run("cities", "payments_with_city")
     move(stage, moved(5, "a", "Paris"))  # late: it counts from the border on
-    move(stage, moved(2, "a", "Rome"))  # and this one never, for Paris, which is later, is known by then
+    # and this one never, for Paris, which is later, is known by then
+    move(stage, moved(2, "a", "Rome"))
     pay(stage, paid(36))
     advance(stage, 100)
     stage.run("cities", "payments_with_city")
-    assert versions_of(stage) == [("Oslo", 0, 35.000001), ("Paris", 35.000001, 60), ("Bergen", 60, None)]
+    assert versions_of(stage) == [
+        ("Oslo", 0, 35.000001),
+        ("Paris", 35.000001, 60),
+        ("Bergen", 60, None),
+    ]
     rows = stage.rows("payments_with_city").where("payer = 'a'").orderBy("at").collect()
     assert [r.city for r in rows] == ["Oslo", "Paris", "Paris"]
     for name in ("cities", "payments_with_city"):
-        assert_live_equals_bounded(stage, name)
+        assert_stream_equals_batch(stage, name)
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
-def test_what_was_changed_by_hand_is_found_and_computed_anew(stage_of):
+def test_what_was_changed_by_hand_is_found_and_computed_recreated(stage_of):
     stage = stage_of(HERE)
     pay(stage, paid(0, "a", "b", "2.50"))
     move(stage, moved(0, "a", "Oslo"), moved(20, "a", "Bergen"))
@@ -177,12 +213,18 @@ def test_what_was_changed_by_hand_is_found_and_computed_anew(stage_of):
     move(stage, moved(1, "c", "Rome"), key="c")
     stage.run("balances", "cities")
     found = [reconciliation.reconcile(stage.lake, each) for each in both]
-    assert [(c.verdict, c.missing, c.extra, c.changed) for c in found] == [("DIFFERENT", 0, 0, 1), ("DIFFERENT", 1, 0, 0)]
-    assert "person=a: bounded balance=-2.50, payments=1, table balance=9.99, payments=1" in found[0].examples[0]
+    assert [(c.verdict, c.missing, c.extra, c.changed) for c in found] == [
+        ("DIFFERENT", 0, 0, 1),
+        ("DIFFERENT", 1, 0, 0),
+    ]
+    assert (
+        "person=a: batch balance=-2.50, payments=1, table balance=9.99, payments=1"
+        in found[0].examples[0]
+    )
     for each in both:
         assert list(backfill.run(stage.lake, each.name)) == []
         stage.run(each.name)
-        assert_live_equals_bounded(stage, each.name)
+        assert_stream_equals_batch(stage, each.name)
     pay(stage, paid(2, "a", "b", "2.50"))
     stage.run("balances")
     assert balances_of(stage)["a"] == (Decimal("-5.00"), 2), "it goes on from there"
@@ -203,11 +245,13 @@ def test_killed_at_each_commit_point_every_row_counts_once(stage_of):
     assert balances_of(stage) == {"a": (Decimal("-10.00"), 4), "b": (Decimal("10.00"), 4)}
     assert versions_of(stage) == [(f"city {n}", n, n + 1 if n < 3 else None) for n in range(4)]
     for name in ("balances", "cities", "payments_with_city"):
-        assert_live_equals_bounded(stage, name)
+        assert_stream_equals_batch(stage, name)
 
 
 @pytest.mark.parallel
-def test_a_batch_that_is_replayed_closes_what_it_had_closed_however_far_the_stream_is_by_then(stage_of):
+def test_a_batch_that_is_replayed_closes_what_it_had_closed_however_far_the_stream_is_by_then(
+    stage_of,
+):
     stage = stage_of(HERE)
     # two in one file, of which the replay finds one marked as replaced: Spark's V2 writes cannot read such a file
     move(stage, moved(0, "a", "Rome"), moved(0, "b", "Bari"))
@@ -225,13 +269,18 @@ def test_a_batch_that_is_replayed_closes_what_it_had_closed_however_far_the_stre
 
     with pytest.raises(StepFailed, match="Aborted"):
         queries.start(lake, table, available_now=True, reached=crash).awaitTermination()
-    assert stage.frontier("payments_with_city") is None, "its rows are written, its journal does not know"
+    assert stage.frontier("payments_with_city") is None, (
+        "its rows are written, its commit log does not know"
+    )
     stage.run("cities", "payments_with_city")
     advance(stage, 40)
     stage.run("cities", "payments_with_city")
-    found = {(r["at"].astimezone(UTC), r.city) for r in stage.rows("payments_with_city").where("payer = 'a'").collect()}
+    found = {
+        (r["at"].astimezone(UTC), r.city)
+        for r in stage.rows("payments_with_city").where("payer = 'a'").collect()
+    }
     assert found == {(at(1), "Rome"), (at(21), "Oslo")}
-    assert_live_equals_bounded(stage, "payments_with_city")
+    assert_stream_equals_batch(stage, "payments_with_city")
 
 
 def test_what_a_state_or_history_cannot_be_is_refused(spark, tmp_path):
@@ -255,7 +304,9 @@ def test_what_a_state_or_history_cannot_be_is_refused(spark, tmp_path):
     def kept(happened):
         return happened.groupBy("kind", "person").count().groupBy("kind").count()
 
-    with pytest.raises(DeclarationError, match="operators=Aggregate, Aggregate: a keyed table is one aggregation"):
+    with pytest.raises(
+        DeclarationError, match="operators=Aggregate, Aggregate: a keyed table is one aggregation"
+    ):
         Stage(spark, tmp_path, declared(kept, keeps="latest", keys=["kind"]))
 
     def kept(cities):

@@ -15,17 +15,21 @@ from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
 from lakehouse.storage.lake import Lake
 from lakehouse.stream.advance import StepFailed
-from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import plan
 from streaming_jobs import progress, views
 from streaming_jobs.progress import JobStatus
-from streaming_jobs.queries import LiveQuery
+from streaming_jobs.queries import SupervisedQuery
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
-click_topic = kafka("clicks", schema="ad_id STRING NOT NULL, at TIMESTAMP NOT NULL, price BIGINT NOT NULL")
-ad_campaigns = files("../lakehouse/tables/ad_campaigns.csv", schema="ad_id STRING, campaign_id STRING")
+click_topic = kafka(
+    "clicks", schema="ad_id STRING NOT NULL, at TIMESTAMP NOT NULL, price BIGINT NOT NULL"
+)
+ad_campaigns = files(
+    "../lakehouse/tables/ad_campaigns.csv", schema="ad_id STRING, campaign_id STRING"
+)
 
 
 @table(layer="bronze", event_time="at", delay="5 seconds")
@@ -43,7 +47,11 @@ def from_the_left(clicks: DataFrame, campaigns: DataFrame) -> DataFrame:
     return campaigns.join(clicks, "ad_id")
 
 
-in_sql = sql_table("in_sql", "SELECT clicks.*, campaign_id FROM {clicks} clicks JOIN {campaigns} USING (ad_id)", layer="silver")
+in_sql = sql_table(
+    "in_sql",
+    "SELECT clicks.*, campaign_id FROM {clicks} clicks JOIN {campaigns} USING (ad_id)",
+    layer="silver",
+)
 snapshot_first = sql_table(
     "snapshot_first", "SELECT clicks.*, campaign_id FROM {campaigns} JOIN {clicks} clicks USING (ad_id)", layer="silver"
 )  # fmt: skip
@@ -70,7 +78,7 @@ def with_totals(clicks: DataFrame, totals: DataFrame) -> DataFrame:
 
 @table(layer="gold")
 def well_paid(totals: DataFrame) -> DataFrame:
-    """A snapshot of a state."""
+    """A reference table of a state."""
     return totals.where("paid > 10")
 
 
@@ -93,7 +101,10 @@ def at(seconds: float, ad: str, price: int = 1) -> dict:
 def fed(spark, tmp_path_factory) -> Stage:
     stage = Stage(spark, tmp_path_factory.mktemp("fed"), HERE)
     one, two = (r.ad_id for r in stage.rows("campaigns").orderBy("ad_id").limit(2).collect())
-    stage.feed("clicks", [at(0, one, 20), at(8, two), at(30, one, 2), at(9, "of no campaign"), at(18, two, 3)])
+    stage.feed(
+        "clicks",
+        [at(0, one, 20), at(8, two), at(30, one, 2), at(9, "of no campaign"), at(18, two, 3)],
+    )
     stage.feed("clicks", [at(29, one)])
     for hours in (1, 2):
         stage.advance("clicks", at(3600 * hours, one))
@@ -106,18 +117,27 @@ def fed(spark, tmp_path_factory) -> Stage:
 def test_a_snapshot_may_stand_first_and_in_sql(fed, name):
     fed.run(name, files_per_batch=2, abort_at="rows")
     found = fed.rows(name).where("campaign_id IS NOT NULL").select("ad_id", "at").distinct()
-    assert found.count() == fed.rows("clicks").where("ad_id <> 'of no campaign'").select("ad_id", "at").distinct().count()
-    assert_live_equals_bounded(fed, name)
+    assert (
+        found.count()
+        == fed.rows("clicks")
+        .where("ad_id <> 'of no campaign'")
+        .select("ad_id", "at")
+        .distinct()
+        .count()
+    )
+    assert_stream_equals_batch(fed, name)
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_sessions_over_all_rows(fed):
     fed.run("sessions_of_all", files_per_batch=2, abort_at="rows")
-    found = {(r.window.start.astimezone(UTC), r.clicks) for r in fed.rows("sessions_of_all").collect()}
+    found = {
+        (r.window.start.astimezone(UTC), r.clicks) for r in fed.rows("sessions_of_all").collect()
+    }
     second = (START + timedelta(seconds=29), 2)
     assert {(START, 4), second} <= found, "18 is within ten seconds of 9, 29 is not of 18"
-    assert_live_equals_bounded(fed, "sessions_of_all")
+    assert_stream_equals_batch(fed, "sessions_of_all")
 
 
 def test_a_snapshot_of_a_state_is_empty_before_the_state_exists_and_follows_it_then(fed):
@@ -130,7 +150,12 @@ def test_a_snapshot_of_a_state_is_empty_before_the_state_exists_and_follows_it_t
 
 def declared(spark, tmp_path, function, **given) -> None:
     module = ModuleType("declared_here")
-    module.click_topic, module.clicks, module.ad_campaigns, module.campaigns = click_topic, clicks, ad_campaigns, campaigns
+    module.click_topic, module.clicks, module.ad_campaigns, module.campaigns = (
+        click_topic,
+        clicks,
+        ad_campaigns,
+        campaigns,
+    )
     function.__module__ = module.__name__
     setattr(module, function.__name__, table(layer="silver", **given)(function))
     lake = Lake(spark, Settings(root=tmp_path), catalog_of([module]))
@@ -156,14 +181,21 @@ def test_a_frame_that_counts_rows_is_refused_in_an_interval(spark, tmp_path, mea
     def made(clicks):
         return clicks.withColumn("measure", measure())
 
-    with pytest.raises(DeclarationError, match=r"table=made, expression=.*: its frame counts rows, .*; take a frame of"):
+    with pytest.raises(
+        DeclarationError,
+        match=r"table=made, expression=.*: its frame counts rows, .*; take a frame of",
+    ):
         declared(spark, tmp_path, made, context=around(before="10 seconds"))
     declared(spark, tmp_path, made, context=around(before="10 seconds"), deterministic=False)
 
 
 def itself(clicks):
     others = clicks.select(F.col("ad_id").alias("other"), F.col("price").alias("other_price"))
-    return clicks.join(others, F.expr("other = ad_id")).groupBy("ad_id").agg(F.sum("other_price").alias("paid"))
+    return (
+        clicks.join(others, F.expr("other = ad_id"))
+        .groupBy("ad_id")
+        .agg(F.sum("other_price").alias("paid"))
+    )
 
 
 def ranked(clicks):
@@ -181,14 +213,41 @@ def chosen(clicks):
 @pytest.mark.parametrize(
     "function, given, told",
     [
-        (itself, {"keeps": "latest", "keys": ["ad_id"]}, "operators=Aggregate, Join: a keyed table is one aggregation of the"),
-        (ranked, {"keeps": "latest", "keys": ["ad_id"]}, "_arrival belongs to a single row, and a keyed table has .* each ad_id"),
-        (ranked, {"window": tumbling("1 minute")}, "_arrival belongs to a single row, and a window table has .* each window"),
-        (grouped, {}, "operators=Aggregate: a row table has a row for each .*; .* declare a window and .*, or keeps='latest'"),
-        (grouped, {"keeps": "versions", "keys": ["ad_id"]}, "operators=Aggregate: a versioned table has a row for each row"),
+        (
+            itself,
+            {"keeps": "latest", "keys": ["ad_id"]},
+            "operators=Aggregate, Join: a keyed table is one aggregation of the",
+        ),
+        (
+            ranked,
+            {"keeps": "latest", "keys": ["ad_id"]},
+            "_arrival belongs to a single row, and a keyed table has .* each ad_id",
+        ),
+        (
+            ranked,
+            {"window": tumbling("1 minute")},
+            "_arrival belongs to a single row, and a window table has .* each window",
+        ),
+        (
+            grouped,
+            {},
+            "operators=Aggregate: a row table has a row for each .*; .* declare a window and .*, or keeps='latest'",
+        ),
+        (
+            grouped,
+            {"keeps": "versions", "keys": ["ad_id"]},
+            "operators=Aggregate: a versioned table has a row for each row",
+        ),
         (chosen, {}, "a row-preserving table keeps _arrival, .* or add the column to select"),
     ],
-    ids=["a join in a state", "a rank in a state", "a rank in a window", "groups of rows", "groups in a history", "a select"],
+    ids=[
+        "a join in a state",
+        "a rank in a state",
+        "a rank in a window",
+        "groups of rows",
+        "groups in a versioned table",
+        "a select",
+    ],
 )
 def test_a_refusal_names_the_remedy(spark, tmp_path, function, given, told):
     with pytest.raises(DeclarationError, match=told):
@@ -199,7 +258,11 @@ def test_a_rank_of_reference_rows_is_no_rank_across_windows(spark, tmp_path):
     def best(clicks, campaigns):
         first = F.row_number().over(Window.partitionBy("campaign_id").orderBy("ad_id"))
         one_each = campaigns.withColumn("rank", first).where("rank = 1")
-        return clicks.join(one_each, "ad_id").groupBy("window", "campaign_id").agg(F.count("*").alias("clicks"))
+        return (
+            clicks.join(one_each, "ad_id")
+            .groupBy("window", "campaign_id")
+            .agg(F.count("*").alias("clicks"))
+        )
 
     declared(spark, tmp_path, best, window=tumbling("1 minute"), keys=["campaign_id"])
 
@@ -209,15 +272,20 @@ def test_a_rank_of_reference_rows_is_no_rank_across_windows(spark, tmp_path):
 def test_a_state_that_is_read_is_told_with_its_version_at_each_start(fed, capfd):
     table = fed.lake.catalog.table("with_totals")
     fed.run("totals")
-    query = LiveQuery(fed.lake, table)
+    query = SupervisedQuery(fed.lake, table)
     query.start(available_now=True)
     query.query.awaitTermination()
     said = capfd.readouterr().err
     assert "table=with_totals, input=totals: read as of version 1 of 20" in said
-    assert "until the job is started again; a table that is to follow changes reads a versioned table" in said
+    assert (
+        "until the job is started again; a table that is to follow changes reads a versioned table"
+        in said
+    )
     shown = query.observe()
     assert shown.reads["totals"].startswith("version 1 of 20")
-    table = views.queries_table([("p", JobStatus("p", 1, 0.0, 1, 0.0, "running", "", "", queries=(shown,)))])
+    table = views.queries_table(
+        [("p", JobStatus("p", 1, 0.0, 1, 0.0, "running", "", "", queries=(shown,)))]
+    )
     assert "reads totals as of version 1 of 20" in "".join(table.columns[0].cells)
 
 
@@ -237,12 +305,14 @@ def test_a_query_that_fails_says_its_cause_and_keeps_the_rest_in_a_file(fed):
     def fails(point: str) -> None:
         raise RuntimeError(f"not at {point}")
 
-    query = LiveQuery(fed.lake, fed.lake.catalog.table("framed_by_time"), fails)
+    query = SupervisedQuery(fed.lake, fed.lake.catalog.table("framed_by_time"), fails)
     query.start(available_now=True)
     with pytest.raises(StepFailed):
         query.query.awaitTermination()
     assert query.failure() == "RuntimeError: not at begin"
-    kept = progress.job_folder(fed.lake.settings, query.table.pipeline) / "framed_by_time.failure.txt"
+    kept = (
+        progress.job_folder(fed.lake.settings, query.table.pipeline) / "framed_by_time.failure.txt"
+    )
     assert "in fails" in kept.read_text() and "RuntimeError: not at begin" in kept.read_text()
     fed.run("framed_by_time")
-    assert_live_equals_bounded(fed, "framed_by_time")
+    assert_stream_equals_batch(fed, "framed_by_time")

@@ -1,4 +1,4 @@
-"""OpenLineage events of real journals, sent to a real server and to a file."""
+"""OpenLineage events of real commit logs, sent to a real server and to a file."""
 
 import json
 import os
@@ -57,10 +57,12 @@ def collector() -> Iterator[tuple[str, list[dict]]]:
 def say(stage: Stage, state: str, error: str = "") -> JobStatus:
     """The status of a job that this process is, as its driver would write it."""
     me, now = psutil.Process(os.getpid()), progress.now()
-    last = next(stage.lake.journal(stage.lake.catalog.table("valid_readings")).live())
+    last = next(stage.lake.commit_log(stage.lake.catalog.table("valid_readings")).by_stream())
     began = (last.at - timedelta(minutes=1)).isoformat()
     queries = (QueryStatus("valid_readings", True, rows=31),)
-    status = JobStatus("sensors", me.pid, me.create_time(), 0, 0.0, state, began, now, queries, error)
+    status = JobStatus(
+        "sensors", me.pid, me.create_time(), 0, 0.0, state, began, now, queries, error
+    )
     progress.write(stage.lake.settings, status)
     return status
 
@@ -69,40 +71,46 @@ def told(events: list[dict], job: str) -> list[dict]:
     return [e for e in events if e["job"]["name"] == job]
 
 
-def test_a_live_run_is_told_from_its_start_to_its_end(stage, collector):
+def test_a_stream_is_told_from_its_start_to_its_end(stage, collector):
     address, events = collector
     say(stage, "running")
     lineage = Lineage(stage.lake.settings, stage.lake.catalog, client(address))
     lineage.tell()
-    started, running = told(events, "valid_readings.live")
+    started, running = told(events, "valid_readings.stream")
     assert (started["eventType"], running["eventType"]) == ("START", "RUNNING")
     assert started["run"]["runId"] == running["run"]["runId"]
     (source,), (output,) = running["inputs"], running["outputs"]
     path = stage.lake.settings.root / "bronze" / "sensor_readings"
-    assert source["namespace"] == "file" and Path(source["name"]) == path and source["facets"]["version"]
+    assert (
+        source["namespace"] == "file"
+        and Path(source["name"]) == path
+        and source["facets"]["version"]
+    )
     assert output["outputFacets"]["outputStatistics"]["rowCount"] == 31
     columns = {f["name"]: f["type"] for f in output["facets"]["schema"]["fields"]}
     assert columns["sensor_id"] == "string" and columns["event_time"] == "timestamp"
     assert running["job"]["facets"]["jobType"]["processingType"] == "STREAMING"
-    (topic,) = told(events, "sensor_readings.live")[1]["inputs"]
+    (topic,) = told(events, "sensor_readings.stream")[1]["inputs"]
     assert topic["namespace"].startswith("kafka://") and topic["name"] == "sensor-readings"
     assert json.loads(topic["facets"]["version"]["datasetVersion"]) == {"0": 32}
     assert lineage.tell() == 0, "nothing new"
     say(stage, "failed", error="no more")
     again = Lineage(stage.lake.settings, stage.lake.catalog, client(address))
     again.tell()
-    ended = told(events, "valid_readings.live")[2:]
-    assert [e["eventType"] for e in ended] == ["FAIL"] and ended[0]["run"]["runId"] == started["run"]["runId"]
+    ended = told(events, "valid_readings.stream")[2:]
+    assert [e["eventType"] for e in ended] == ["FAIL"] and ended[0]["run"]["runId"] == started[
+        "run"
+    ]["runId"]
     assert ended[0]["run"]["facets"]["errorMessage"]["message"] == "no more"
 
 
 def replaced(stage: Stage) -> None:
-    """The first hour of a table by a bounded run, after it was lost."""
+    """The first hour of a table by a batch run, after it was lost."""
     DeltaTable(str(stage.lake.path(stage.lake.catalog.table("valid_readings")))).delete()
     stage.backfill("valid_readings", Range(START, START + timedelta(hours=1)))
 
 
-def test_a_bounded_run_is_told_with_its_range_and_what_it_read(stage, tmp_path):
+def test_a_batch_run_is_told_with_its_range_and_what_it_read(stage, tmp_path):
     file = tmp_path / "events.jsonl"
     lineage = Lineage(stage.lake.settings, stage.lake.catalog, client(str(file)))
     lineage.tell()
@@ -111,12 +119,15 @@ def test_a_bounded_run_is_told_with_its_range_and_what_it_read(stage, tmp_path):
     assert lineage.tell() == 2
     start, complete = [json.loads(line) for line in file.read_text().splitlines()[known:]]
     assert [start["eventType"], complete["eventType"]] == ["START", "COMPLETE"]
-    assert start["run"]["runId"] == complete["run"]["runId"] and start["eventTime"] < complete["eventTime"]
+    assert (
+        start["run"]["runId"] == complete["run"]["runId"]
+        and start["eventTime"] < complete["eventTime"]
+    )
     times = complete["run"]["facets"]["nominalTime"]
     assert [datetime.fromisoformat(times[f"nominal{end}Time"]) for end in ("Start", "End")] == [
         START.astimezone(UTC), START + timedelta(hours=1),
     ]  # fmt: skip
-    assert complete["job"]["name"] == "valid_readings.bounded"
+    assert complete["job"]["name"] == "valid_readings.batch"
     assert complete["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] == 30
     assert complete["inputs"][0]["facets"]["version"]["datasetVersion"].isdigit()
 
@@ -129,7 +140,7 @@ def test_what_cannot_be_sent_is_due_again(stage, collector):
     with pytest.raises(OSError):
         Lineage(stage.lake.settings, stage.lake.catalog, nowhere).tell()
     assert Lineage(stage.lake.settings, stage.lake.catalog, client(address)).tell() == 2
-    assert [e["eventType"] for e in told(events, "valid_readings.bounded")] == ["START", "COMPLETE"]
+    assert [e["eventType"] for e in told(events, "valid_readings.batch")] == ["START", "COMPLETE"]
 
 
 def test_without_anywhere_to_send_it_is_refused(monkeypatch, tmp_path):

@@ -21,13 +21,15 @@ from lakehouse.errors import CommitError
 from lakehouse.reconcile import coverage, reconciliation
 from lakehouse.storage import delta_writer
 from lakehouse.stream.advance import StepFailed
-from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.testing import Stage, assert_stream_equals_batch
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 HOURS = [f"2026-01-01-0{hour}" for hour in range(4)]
 
-click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
+click_topic = kafka(
+    "clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL"
+)
 
 
 @table(layer="bronze", event_time="at", delay="5 seconds")
@@ -61,10 +63,12 @@ def at(minutes: float, user: str = "a", value: int = 1) -> dict:
 
 @pytest.fixture(scope="module")
 def whole(spark, tmp_path_factory) -> Stage:
-    """Four closed hours, and a fifth, open; a row of which is put aside."""
+    """Four closed hours, and a fifth, open; a row of which is quarantined."""
     stage = Stage(spark, tmp_path_factory.mktemp("lost") / "root", HERE)
     for hour in range(5):
-        stage.feed("clicks", [at(60 * hour + minute, user) for minute in range(0, 60, 7) for user in "ab"])
+        stage.feed(
+            "clicks", [at(60 * hour + minute, user) for minute in range(0, 60, 7) for user in "ab"]
+        )
     stage.feed("clicks", [at(4 * 60 + 57, value=1_000)])
     stage.advance("clicks", at(4 * 60 + 58))
     stage.run("sums", "valid_clicks")
@@ -84,7 +88,9 @@ def stage(whole, tmp_path) -> Stage:
 def lose(stage: Stage, name: str, hour: str) -> str:
     """Removes one file of that partition."""
     path = stage.lake.path(stage.lake.catalog.table(name))
-    files = [Path(file) for file in DeltaTable(str(path)).file_uris() if f"{PARTITION}={hour}" in file]
+    files = [
+        Path(file) for file in DeltaTable(str(path)).file_uris() if f"{PARTITION}={hour}" in file
+    ]
     files[0].unlink()
     return files[0].name
 
@@ -96,34 +102,55 @@ def command(stage: Stage, *arguments: str):
 
 
 def hour(number: int) -> tuple[str, ...]:
-    return ("--start", (START + timedelta(hours=number)).isoformat(), "--end", (START + timedelta(hours=number + 1)).isoformat())
+    return (
+        "--start",
+        (START + timedelta(hours=number)).isoformat(),
+        "--end",
+        (START + timedelta(hours=number + 1)).isoformat(),
+    )
 
 
 def test_a_reconciliation_calls_it_different_and_names_the_file(stage):
     name = lose(stage, "sums", HOURS[1])
-    found = command(stage, "reconcile", "sums")
+    found = command(stage, "reconcile", "run", "sums")
     assert found.exit_code == 1, found.output
-    assert "DIFFERENT" in found.stdout and f"a data file is missing: {PARTITION}={HOURS[1]}/{name}" in found.stdout
+    assert (
+        "DIFFERENT" in found.stdout
+        and f"a data file is missing: {PARTITION}={HOURS[1]}/{name}" in found.stdout
+    )
     known = coverage.latest(stage.lake.settings, stage.lake.catalog.table("sums"))
-    assert {key: known[key].verdict for key in HOURS} == dict.fromkeys(HOURS, "EQUAL") | {HOURS[1]: "DIFFERENT"}
+    assert {key: known[key].verdict for key in HOURS} == dict.fromkeys(HOURS, "EQUAL") | {
+        HOURS[1]: "DIFFERENT"
+    }
     assert known[HOURS[1]].missing > 0 and not known[HOURS[1]].extra
 
 
 def test_a_repair_rebuilds_it_though_nothing_was_reconciled(stage):
     before = stage.rows("sums").count()
     name = lose(stage, "sums", HOURS[1])
-    shown = command(stage, "proof", "sums")
-    assert shown.exit_code == 1 and name in shown.stdout and "is missing" in shown.stdout, shown.output
-    planned = [json.loads(line) for line in command(stage, "repair", "sums", "--dry-run", "--json").stdout.splitlines()]
-    assert [(each["partition"], name in each["cause"], each["rows"] > 0) for each in planned] == [(HOURS[1], True, True)]
-    repaired = command(stage, "repair", "sums", "--json")
+    shown = command(stage, "reconcile", "status", "sums")
+    assert shown.exit_code == 1 and name in shown.stdout and "is missing" in shown.stdout, (
+        shown.output
+    )
+    planned = [
+        json.loads(line)
+        for line in command(
+            stage, "reconcile", "repair", "sums", "--dry-run", "--json"
+        ).stdout.splitlines()
+    ]
+    assert [(each["partition"], name in each["cause"], each["rows"] > 0) for each in planned] == [
+        (HOURS[1], True, True)
+    ]
+    repaired = command(stage, "reconcile", "repair", "sums", "--json")
     assert repaired.exit_code == 0, repaired.output
     assert [json.loads(line)["verdict"] for line in repaired.stdout.splitlines()] == ["EQUAL"]
     rows = stage.rows("sums")
     assert rows.count() == before
-    assert {r[0] for r in rows.where(f"{ORIGIN} = 'bounded'").select(PARTITION).distinct().collect()} == {HOURS[1]}
-    assert_live_equals_bounded(stage, "sums")
-    assert command(stage, "proof", "sums").exit_code == 0
+    assert {
+        r[0] for r in rows.where(f"{ORIGIN} = 'batch'").select(PARTITION).distinct().collect()
+    } == {HOURS[1]}
+    assert_stream_equals_batch(stage, "sums")
+    assert command(stage, "reconcile", "status", "sums").exit_code == 0
 
 
 @pytest.mark.slow
@@ -132,7 +159,7 @@ def test_a_backfill_of_that_hour_rebuilds_it(stage):
     lose(stage, "sums", HOURS[1])
     done = command(stage, "backfill", "sums", *hour(1), "--json")
     assert done.exit_code == 0 and json.loads(done.stdout)["outcome"] == "rewritten", done.output
-    assert_live_equals_bounded(stage, "sums")
+    assert_stream_equals_batch(stage, "sums")
 
 
 @pytest.mark.slow
@@ -140,11 +167,18 @@ def test_a_backfill_of_that_hour_rebuilds_it(stage):
 def test_where_the_input_is_gone_too_nothing_is_replaced_by_less(stage):
     path = stage.lake.path(stage.lake.catalog.table("clicks"))
     stage.lake.spark.sql(f"DELETE FROM delta.`{path}` WHERE at < TIMESTAMP '2026-01-01 03:00:00'")
-    name, before = lose(stage, "sums", HOURS[1]), delta_writer.version(stage.lake.path(stage.lake.catalog.table("sums")))
-    found = command(stage, "reconcile", "sums", *hour(1))
-    assert found.exit_code == 3 and "UNPROVABLE" in found.stdout and name in found.stdout, found.output
-    repaired = command(stage, "repair", "sums", *hour(1))
-    assert repaired.exit_code == 2 and "of which the input is gone" in repaired.stderr, repaired.output
+    name, before = (
+        lose(stage, "sums", HOURS[1]),
+        delta_writer.version(stage.lake.path(stage.lake.catalog.table("sums"))),
+    )
+    found = command(stage, "reconcile", "run", "sums", *hour(1))
+    assert found.exit_code == 3 and "UNVERIFIABLE" in found.stdout and name in found.stdout, (
+        found.output
+    )
+    repaired = command(stage, "reconcile", "repair", "sums", *hour(1))
+    assert repaired.exit_code == 2 and "of which the input is gone" in repaired.stderr, (
+        repaired.output
+    )
     assert delta_writer.version(stage.lake.path(stage.lake.catalog.table("sums"))) == before
 
 
@@ -156,7 +190,7 @@ def test_an_update_of_an_hour_with_a_lost_file_rebuilds_the_whole_hour(stage):
     stage.run("sums")
     lose(stage, "sums", HOURS[1])
     assert [c.start.hour for c in stage.update("sums")] == [1]
-    assert_live_equals_bounded(stage, "sums")
+    assert_stream_equals_batch(stage, "sums")
 
 
 @pytest.mark.slow
@@ -174,7 +208,7 @@ def test_a_lost_file_of_the_quarantine_is_written_again(stage):
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_a_proven_hour_whose_file_is_lost_is_due_again(stage):
+def test_a_reconciled_hour_whose_file_is_lost_is_due_again(stage):
     table = stage.lake.catalog.table("sums")
     reconciliation.reconcile(stage.lake, table)
     assert coverage.due(stage.lake.settings, stage.lake.catalog, table) == []
@@ -182,14 +216,22 @@ def test_a_proven_hour_whose_file_is_lost_is_due_again(stage):
     (due,) = coverage.due(stage.lake.settings, stage.lake.catalog, table)
     assert due.partition == HOURS[2] and name in due.why
     reconciliation.reconcile(stage.lake, table)
-    assert coverage.due(stage.lake.settings, stage.lake.catalog, table) == [], "it is known to be different"
+    assert coverage.due(stage.lake.settings, stage.lake.catalog, table) == [], (
+        "it is known to be different"
+    )
 
 
-def test_a_lost_file_of_an_input_is_named_with_what_to_do_and_a_repair_does_not_say_that_all_is_well(stage):
+def test_a_lost_file_of_an_input_is_named_with_what_to_do_and_a_repair_does_not_say_that_all_is_well(
+    stage,
+):
     name = lose(stage, "clicks", "2030-01-01-00")
-    crashed = command(stage, "reconcile", "sums")
-    assert crashed.exit_code == 2 and name in crashed.stderr and "restore it from a backup" in crashed.stderr, crashed.stderr
-    asked = command(stage, "repair", "sums")
+    crashed = command(stage, "reconcile", "run", "sums")
+    assert (
+        crashed.exit_code == 2
+        and name in crashed.stderr
+        and "restore it from a backup" in crashed.stderr
+    ), crashed.stderr
+    asked = command(stage, "reconcile", "repair", "sums")
     assert asked.exit_code == 3, asked.output
     assert "no partition is known to differ" not in asked.stdout
     for said in (name, "gave no verdict", "4 of 4 closed partitions have no verdict yet"):
@@ -200,24 +242,31 @@ def test_a_lost_file_of_an_input_is_named_with_what_to_do_and_a_repair_does_not_
 @pytest.mark.parallel
 def test_a_file_that_was_replaced_before_a_reader_came_to_it_is_passed_over(stage, capsys):
     name = lose(stage, "valid_clicks", HOURS[1])
-    with pytest.raises(StepFailed, match="`lakehouse repair valid_clicks` computes its partition again"):
+    with pytest.raises(
+        StepFailed, match="`lakehouse reconcile repair valid_clicks` computes its partition again"
+    ):
         stage.run("large_clicks")
-    assert command(stage, "repair", "valid_clicks").exit_code == 0
+    assert command(stage, "reconcile", "repair", "valid_clicks").exit_code == 0
     capsys.readouterr()
     stage.run("large_clicks")
-    assert f"table=large_clicks, input=valid_clicks: 1 files that it had not read are gone ({name})" in capsys.readouterr().err
+    assert (
+        f"table=large_clicks, input=valid_clicks: 1 files that it had not read are gone ({name})"
+        in capsys.readouterr().err
+    )
     table = stage.lake.catalog.table("large_clicks")
     assert late_merge.outdated(stage.lake.settings, stage.lake.catalog, table) == [HOURS[1]]
     stage.update("large_clicks")
-    assert_live_equals_bounded(stage, "large_clicks")
+    assert_stream_equals_batch(stage, "large_clicks")
     assert stage.rows("large_clicks").count() == stage.rows("valid_clicks").count()
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_of_a_keyed_table_that_lost_a_file_the_proof_names_the_remedy(stage):
+def test_of_a_keyed_table_that_lost_a_file_the_certificate_names_the_remedy(stage):
     stage.run("last_clicks")
     path = stage.lake.path(stage.lake.catalog.table("last_clicks"))
     Path(DeltaTable(str(path)).file_uris()[0]).unlink()
-    with pytest.raises(CommitError, match=r"table=last_clicks, file=.*`lakehouse backfill last_clicks` has its job"):
+    with pytest.raises(
+        CommitError, match=r"table=last_clicks, file=.*`lakehouse backfill last_clicks` has its job"
+    ):
         reconciliation.reconcile(stage.lake, stage.lake.catalog.table("last_clicks"))

@@ -33,12 +33,12 @@ from lakehouse.producers import commands, sensors
 from lakehouse.producers.sender import send
 from lakehouse.producers.workload import Workload
 from lakehouse.reconcile import reconciliation
-from lakehouse.reconcile.verdicts import Found, Proofs, Verdicts
+from lakehouse.reconcile.verdicts import Found, Outcomes, Verdicts
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.certificates import Certificate, certificates, certify
-from lakehouse.storage.journal import Journal
+from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.lake import Lake
 from lakehouse.tables import ads, visits
 from lakehouse.tables import sensors as tables_of_sensors
@@ -49,7 +49,9 @@ from streaming_jobs.results import LastWindows
 
 ROOT = Path(__file__).parents[1]
 BEGIN = 1_767_225_600_000  # 2026-01-01T00:00:00Z
-WORKLOAD = Workload(seed=7, rate=20, disorder_ms=2_000, late_share=0, malformed_share=0.05, partitions=2)
+WORKLOAD = Workload(
+    seed=7, rate=20, disorder_ms=2_000, late_share=0, malformed_share=0.05, partitions=2
+)
 PATHS = 120  # more than the keys that are shown
 IN_TENTHS = """
 
@@ -82,7 +84,13 @@ def running(spark, tmp_path_factory, quick_jvm) -> Iterator[Running]:
     (modules / "sensors.py").write_text(inspect.getsource(tables_of_sensors) + IN_TENTHS)
     tables = ("sensors", "lakehouse.tables.ads", "lakehouse.tables.visits")
     nightly = {"visits": "scheduled 0 3 * * *"}
-    settings = Settings(root=root, jars=from_environment().jars, tables=tables, spark_conf=quick_jvm, freshness=nightly)
+    settings = Settings(
+        root=root,
+        jars=from_environment().jars,
+        tables=tables,
+        spark_conf=quick_jvm,
+        freshness=nightly,
+    )
     desired.wish(settings, "visits", "running", "a test")
     kafka_broker.start(settings, jars.resolve(settings.jars))
     path = pytest.MonkeyPatch()
@@ -90,20 +98,30 @@ def running(spark, tmp_path_factory, quick_jvm) -> Iterator[Running]:
     path.setenv("PYTHONPATH", str(modules), prepend=os.pathsep)
     try:
         sent = produce(settings, 0, 3)
-        with ThreadPoolExecutor() as beside:  # the job's process takes as long to start as the other tables to be filled
+        # the job's process takes as long to start as the other tables to be filled
+        with ThreadPoolExecutor() as beside:
             job = beside.submit(supervisor.start, settings, "sensors", wait=180)
             views_and_visits(Stage(spark, root, ads, visits))
             job.result()
         lake = Lake(spark, settings, catalog.load(settings))
-        derived = [lake.catalog.table(n) for n in ("valid_readings", "sensor_averages", "sensor_trends")]
+        derived = [
+            lake.catalog.table(n) for n in ("valid_readings", "sensor_averages", "sensor_trends")
+        ]
         for minute in range(3, 60):  # windows close by what arrives after them
-            if all(any(c.written for c in lake.journal(t).live()) for t in derived):
+            if all(any(c.written for c in lake.commit_log(t).by_stream()) for t in derived):
                 break
             sent += produce(settings, minute, minute + 1)
-            awaited(lambda expected=sent: arrived(settings, "sensor_readings") >= expected, "recorded")
+            awaited(
+                lambda expected=sent: arrived(settings, "sensor_readings") >= expected, "recorded"
+            )
         reconciliation.reconcile(lake, derived[1])
-        awaited(lambda: of_query(settings, "sensor_readings").rows >= sent, "told by the status file")
-        awaited(lambda: of_query(settings, "sensor_tenths").state_rows, "state of Spark's in the status file")
+        awaited(
+            lambda: of_query(settings, "sensor_readings").rows >= sent, "told by the status file"
+        )
+        awaited(
+            lambda: of_query(settings, "sensor_tenths").state_rows,
+            "state of Spark's in the status file",
+        )
         yield Running(settings, exposition(settings), sent)
     finally:
         now = supervisor.status(settings, "sensors")
@@ -137,7 +155,9 @@ def produce(settings: Settings, start_minute: int, end_minute: int) -> int:
 
 
 def arrived(settings: Settings, name: str) -> int:
-    return sum(c.arrived for c in Journal(settings, catalog.load(settings).table(name)).live())
+    return sum(
+        c.arrived for c in CommitLog(settings, catalog.load(settings).table(name)).by_stream()
+    )
 
 
 def of_query(settings: Settings, table: str) -> progress.QueryStatus:
@@ -192,8 +212,12 @@ def test_a_running_job_as_it_stands(running, exposed):
     status, job = supervisor.status(running.settings, "sensors"), {"pipeline": "sensors"}
     assert value(exposed, "lakehouse_job_up", **job) == 1
     assert value(exposed, "lakehouse_job_state", lakehouse_job_state="running", **job) == 1
-    assert value(exposed, "lakehouse_job_state", lakehouse_job_state="never_ran", pipeline="ads") == 1
-    assert value(exposed, "lakehouse_job_start_time_seconds", **job) == pytest.approx(status.process_started)
+    assert (
+        value(exposed, "lakehouse_job_state", lakehouse_job_state="never_ran", pipeline="ads") == 1
+    )
+    assert value(exposed, "lakehouse_job_start_time_seconds", **job) == pytest.approx(
+        status.process_started
+    )
     assert 0 <= value(exposed, "lakehouse_job_heartbeat_age_seconds", **job) < 60
     assert value(exposed, "lakehouse_job_resident_memory_bytes", process="jvm", **job) > 50e6
     assert value(exposed, "lakehouse_table_rows_total", table="sensor_readings") == running.sent
@@ -201,23 +225,38 @@ def test_a_running_job_as_it_stands(running, exposed):
     assert value(exposed, "lakehouse_table_dropped_by_spark_total", table="sensor_averages") == 0
     assert value(exposed, "lakehouse_table_state_bytes", table="sensor_tenths") > 0
     lags = [known for known, _ in exposed["lakehouse_table_lag_records"]]
-    assert sorted((lag["topic"], lag["partition"]) for lag in lags) == [("sensor-readings", "0"), ("sensor-readings", "1")]
+    assert sorted((lag["topic"], lag["partition"]) for lag in lags) == [
+        ("sensor-readings", "0"),
+        ("sensor-readings", "1"),
+    ]
 
 
 @beside_a_job
-def test_the_frontier_and_the_verdict_are_those_of_journal_and_ledger(running, exposed):
+def test_the_frontier_and_the_verdict_are_those_of_commit_log_and_log_table(running, exposed):
     averages = {"pipeline": "sensors", "table": "sensor_averages"}
     at = value(exposed, "lakehouse_table_frontier_timestamp_seconds", **averages)
-    journal = Journal(running.settings, catalog.load(running.settings).table("sensor_averages"))
-    assert at in {c.frontier.timestamp() for c in journal.live()}
-    assert value(exposed, "lakehouse_table_frontier_delay_seconds", **averages) == pytest.approx(time.time() - at, abs=300)
+    commit_log = CommitLog(
+        running.settings, catalog.load(running.settings).table("sensor_averages")
+    )
+    assert at in {c.frontier.timestamp() for c in commit_log.by_stream()}
+    assert value(exposed, "lakehouse_table_frontier_delay_seconds", **averages) == pytest.approx(
+        time.time() - at, abs=300
+    )
     verdict = "lakehouse_certificate_verdict"
     assert {s[verdict]: v for s, v in exposed[verdict] if s["table"] == "sensor_averages"} == {
-        "EQUAL": 1, "DIFFERENT": 0, "PENDING": 0, "OPEN": 0, "UNPROVABLE": 0,
+        "EQUAL": 1, "DIFFERENT": 0, "PENDING": 0, "OPEN": 0, "UNVERIFIABLE": 0,
     }  # fmt: skip
-    recorded = len(certificates(running.settings, catalog.load(running.settings).table("sensor_averages")))
-    assert value(exposed, "lakehouse_certificates_total", verdict="EQUAL", **averages) == recorded > 0
-    assert BEGIN / 1000 < value(exposed, "lakehouse_certificate_proven_until_timestamp_seconds", **averages) <= at
+    recorded = len(
+        certificates(running.settings, catalog.load(running.settings).table("sensor_averages"))
+    )
+    assert (
+        value(exposed, "lakehouse_certificates_total", verdict="EQUAL", **averages) == recorded > 0
+    )
+    assert (
+        BEGIN / 1000
+        < value(exposed, "lakehouse_certificate_reconciled_until_timestamp_seconds", **averages)
+        <= at
+    )
 
 
 @beside_a_job
@@ -234,7 +273,10 @@ def test_results_are_the_rows_of_the_window_that_closed_last(spark, running, exp
         end = value(exposed, "lakehouse_results_window_end_timestamp_seconds", table=name)
         assert end == last[0].end.timestamp()
     temperatures = exposed["lakehouse_result_sensor_averages_average_c"]
-    assert all(re.fullmatch(r"sensor-\d+", known["sensor_id"]) and -60 <= v <= 60 for known, v in temperatures)
+    assert all(
+        re.fullmatch(r"sensor-\d+", known["sensor_id"]) and -60 <= v <= 60
+        for known, v in temperatures
+    )
 
 
 @beside_a_job
@@ -248,13 +290,17 @@ def test_of_many_keys_the_greatest_values_are_shown_and_the_others_counted(expos
 def test_a_killed_job_is_dead_and_its_counts_stay(running, exposed):
     status = supervisor.status(running.settings, "sensors")
     os.kill(status.pid, signal.SIGKILL)
-    psutil.wait_procs([psutil.Process(status.pid)] if psutil.pid_exists(status.pid) else [], timeout=10)
+    psutil.wait_procs(
+        [psutil.Process(status.pid)] if psutil.pid_exists(status.pid) else [], timeout=10
+    )
     awaited(lambda: not progress.is_alive(status.jvm, status.jvm_started), "end of its JVM")
     dead = parsed(exposition(running.settings))
     assert value(dead, "lakehouse_job_up", pipeline="sensors") == 0
     assert value(dead, "lakehouse_job_state", pipeline="sensors", lakehouse_job_state="dead") == 1
     assert value(dead, "lakehouse_table_rows_total", table="sensor_readings") == running.sent
-    assert {v for known, v in dead["lakehouse_table_query_active"] if known["pipeline"] == "sensors"} == {0}
+    assert {
+        v for known, v in dead["lakehouse_table_query_active"] if known["pipeline"] == "sensors"
+    } == {0}
     assert "lakehouse_table_rows_per_second" not in dead, "how fast it was says nothing about now"
     assert "lakehouse_job_resident_memory_bytes" not in dead
 
@@ -278,15 +324,23 @@ def test_what_cannot_be_read_is_counted_and_costs_only_itself(settings, capfd):
         shown = parsed(generate_latest(known).decode())
         assert value(shown, "lakehouse_scrape_errors_total", part="job") == scrapes
         assert value(shown, "lakehouse_scrape_errors_total", part="table") == 0
-        assert value(shown, "lakehouse_table_frontier_timestamp_seconds", table="sensor_averages") > 0
+        assert (
+            value(shown, "lakehouse_table_frontier_timestamp_seconds", table="sensor_averages") > 0
+        )
         assert len(shown["lakehouse_result_sensor_averages_readings"]) > 0
     said = capfd.readouterr().err
-    assert said.count("JSONDecodeError") == 1 and said.count(f"metrics of job: JobError: file={folder / 'status.json'}") == 2
+    assert (
+        said.count("JSONDecodeError") == 1
+        and said.count(f"metrics of job: JobError: file={folder / 'status.json'}") == 2
+    )
 
 
 def test_an_empty_lakehouse_has_metrics_and_stays_empty(tmp_path):
     shown = parsed(exposition(Settings(root=tmp_path / "new")))
-    assert {known["pipeline"]: v for known, v in shown["lakehouse_job_up"]} == {"sensors": 0, "ads": 0}
+    assert {known["pipeline"]: v for known, v in shown["lakehouse_job_up"]} == {
+        "sensors": 0,
+        "ads": 0,
+    }
     assert {v for _, v in shown["lakehouse_scrape_errors_total"]} == {0}
     assert not (tmp_path / "new").exists(), "looking makes nothing"
 
@@ -296,18 +350,24 @@ def test_once_prints_what_the_endpoint_serves_on_loopback(settings):
     once = CliRunner().invoke(main.app(), ["metrics", "--once"], env=environment)
     assert once.exit_code == 0, once.stderr
     command = [sys.executable, "-m", "lakehouse", "metrics"]
-    with subprocess.Popen(command, env=os.environ | environment, stdout=subprocess.PIPE, text=True) as exporter:
+    with subprocess.Popen(
+        command, env=os.environ | environment, stdout=subprocess.PIPE, text=True
+    ) as exporter:
         url = exporter.stdout.readline().strip()
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/metrics", url)
         (listening,) = psutil.Process(exporter.pid).net_connections()
         assert listening.laddr.ip == "127.0.0.1"
-        asked = urllib.request.Request(url, headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+        asked = urllib.request.Request(
+            url, headers={"Accept": "application/openmetrics-text; version=1.0.0"}
+        )
         with urllib.request.urlopen(asked, timeout=20) as answer:
             assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
             served = answer.read().decode()
         exporter.send_signal(signal.SIGINT)
         assert exporter.wait(10) == 0
-    series = [{name: len(found) for name, found in parsed(text).items()} for text in (once.stdout, served)]
+    series = [
+        {name: len(found) for name, found in parsed(text).items()} for text in (once.stdout, served)
+    ]
     assert series[0] == series[1] and len(series[0]) > 10
 
 
@@ -315,14 +375,18 @@ def test_a_port_that_is_taken_is_refused_with_the_address(settings):
     loaded = catalog.load(settings)
     server, _ = metrics.serve(settings, loaded)
     try:
-        with pytest.raises(SettingsError, match=r"metrics_host=127\.0\.0\.1, metrics_port=\d+: cannot listen there"):
+        with pytest.raises(
+            SettingsError, match=r"metrics_host=127\.0\.0\.1, metrics_port=\d+: cannot listen there"
+        ):
             metrics.serve(replace(settings, metrics_port=server.server_port), loaded)
     finally:
         server.shutdown()
         server.server_close()
 
 
-def test_the_verdicts_of_ranges_are_summed_as_they_come_and_after_the_ledger_was_compacted(tmp_path):
+def test_the_verdicts_of_ranges_are_summed_as_they_come_and_after_the_log_table_was_compacted(
+    tmp_path,
+):
     settings, begin = Settings(root=tmp_path), datetime(2026, 1, 1, tzinfo=UTC)
     kept = Verdicts(settings)
     assert kept.now() == {}
@@ -330,37 +394,49 @@ def test_the_verdicts_of_ranges_are_summed_as_they_come_and_after_the_ledger_was
     def given(verdict: str, first: int, last: int, minutes: int) -> None:
         start, end = begin + timedelta(hours=first), begin + timedelta(hours=last)
         at = begin + timedelta(minutes=minutes)
-        certify(settings, [Certificate("t", start, end, verdict, 1, 1, 0, "", "", None, 1, {}, "", at, 0.1)])
+        certify(
+            settings,
+            [Certificate("t", start, end, verdict, 1, 1, 0, "", "", None, 1, {}, "", at, 0.1)],
+        )
 
     given("EQUAL", 0, 4, 0)
     given("DIFFERENT", 1, 2, 1)
     given("EQUAL", 2, 3, 2)
     found = kept.now()["t"]
-    assert (found.verdict, found.counts, len(found.different)) == ("EQUAL", {"EQUAL": 2, "DIFFERENT": 1}, 1)
-    assert found.proven_until == begin + timedelta(hours=4)
+    assert (found.verdict, found.counts, len(found.different)) == (
+        "EQUAL",
+        {"EQUAL": 2, "DIFFERENT": 1},
+        1,
+    )
+    assert found.reconciled_until == begin + timedelta(hours=4)
     given("EQUAL", 0, 3, 3)
     assert not kept.now()["t"].different and kept.now()["t"].counts["EQUAL"] == 3
-    ledger = DeltaTable(str(tmp_path / "_ledger" / "_certificates"))
-    ledger.optimize.compact()
-    ledger.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
-    assert kept.now() == Verdicts(settings).now() and kept.now()["t"].counts == {"EQUAL": 3, "DIFFERENT": 1}
+    log_table = DeltaTable(str(tmp_path / "_commit_log" / "_certificates"))
+    log_table.optimize.compact()
+    log_table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    assert kept.now() == Verdicts(settings).now() and kept.now()["t"].counts == {
+        "EQUAL": 3,
+        "DIFFERENT": 1,
+    }
 
 
-def test_of_a_range_that_differs_what_is_proven_piece_by_piece_is_taken_out():
+def test_of_a_range_that_differs_what_is_reconciled_piece_by_piece_is_taken_out():
     begin = datetime(2026, 1, 1, tzinfo=UTC)
 
     def at(hour: int) -> datetime:
         return begin + timedelta(hours=hour)
 
-    proofs = Proofs()
-    proofs.add("DIFFERENT", (at(0), at(3)), at(10), "rows missing 1")
-    proofs.add("DIFFERENT", (at(0), at(4)), at(11), "rows missing 1")
-    assert proofs.different == {(at(0), at(4)): Found(at(10), "rows missing 1")}, "found again, with an hour that is well"
-    proofs.add("EQUAL", (at(1), at(2)), at(12))
-    assert set(proofs.different) == {(at(0), at(1)), (at(2), at(4))}
-    proofs.add("EQUAL", (at(2), at(5)), at(13))
-    proofs.add("EQUAL", (at(0), at(1)), at(14))
-    assert not proofs.different
+    outcomes = Outcomes()
+    outcomes.add("DIFFERENT", (at(0), at(3)), at(10), "rows missing 1")
+    outcomes.add("DIFFERENT", (at(0), at(4)), at(11), "rows missing 1")
+    assert outcomes.different == {(at(0), at(4)): Found(at(10), "rows missing 1")}, (
+        "found again, with an hour that is well"
+    )
+    outcomes.add("EQUAL", (at(1), at(2)), at(12))
+    assert set(outcomes.different) == {(at(0), at(1)), (at(2), at(4))}
+    outcomes.add("EQUAL", (at(2), at(5)), at(13))
+    outcomes.add("EQUAL", (at(0), at(1)), at(14))
+    assert not outcomes.different
 
 
 # ---- what is declared
@@ -384,12 +460,18 @@ def test_metrics_that_cannot_be_shown_are_refused(declared, said):
 
 def test_metrics_decide_no_row():
     window = {"layer": "gold", "window": tumbling("1 minute"), "keys": ["shop"]}
-    assert table(**window, metrics=["cents"])(totals).fingerprint == table(**window)(totals).fingerprint
+    assert (
+        table(**window, metrics=["cents"])(totals).code_version
+        == table(**window)(totals).code_version
+    )
 
 
 def test_a_metric_that_is_no_column_of_numbers_is_named(settings):
     loaded = catalog.load(settings)
-    for column, said in (("median_c", "it has no such column; one of"), ("sensor_id", "a metric is a number")):
+    for column, said in (
+        ("median_c", "it has no such column; one of"),
+        ("sensor_id", "a metric is a number"),
+    ):
         averages = replace(loaded.table("sensor_averages"), metrics=(column,))
         with pytest.raises(DeclarationError, match=said):
             LastWindows(settings).of(averages)
@@ -397,14 +479,28 @@ def test_a_metric_that_is_no_column_of_numbers_is_named(settings):
 
 def test_a_name_that_two_columns_would_have_is_refused(settings):
     averages = catalog.load(settings).table("sensor_averages")
-    named = {"a": replace(averages, name="a", metrics=("b_c",)), "a_b": replace(averages, name="a_b", metrics=("c",))}
+    named = {
+        "a": replace(averages, name="a", metrics=("b_c",)),
+        "a_b": replace(averages, name="a_b", metrics=("c",)),
+    }
     with pytest.raises(DeclarationError, match="lakehouse_result_a_b_c"):
         metrics.registry(settings, catalog.Catalog({}, named))
 
 
 # ---- dashboards, alerts, docs
 
-FUNCTIONS = {"absent", "changes", "delta", "deriv", "increase", "max", "rate", "sum", "time", "topk"}
+FUNCTIONS = {
+    "absent",
+    "changes",
+    "delta",
+    "deriv",
+    "increase",
+    "max",
+    "rate",
+    "sum",
+    "time",
+    "topk",
+}
 WORDS = {"and", "or", "unless", "bool", "offset"}
 GROUPED = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")
 SELECTOR = re.compile(r"([a-zA-Z_:][\w:]*)\s*\{([^}]*)\}")
@@ -420,7 +516,9 @@ def checked(expression: str, exposed: Exposed, shown: str = "") -> None:
             values = {known.get(label) for known, _ in exposed[name]} - {None}
             assert values, f"{name} has no label {label}: {expression}"
             if operator in ("=", "=~") and "$" not in wanted:
-                assert all(part in values for part in wanted.split("|")), f"{label}={wanted}: one of {values}"
+                assert all(part in values for part in wanted.split("|")), (
+                    f"{label}={wanted}: one of {values}"
+                )
     grouped = [label.strip() for labels in GROUPED.findall(bare) for label in labels.split(",")]
     rest = re.sub(r'"[^"]*"', "", re.sub(r"\{[^}]*\}", "", GROUPED.sub("", bare)))
     for name, called in re.findall(r"(?<![\w.])([a-zA-Z_:][\w:]*)\s*(\()?", rest):
@@ -430,9 +528,13 @@ def checked(expression: str, exposed: Exposed, shown: str = "") -> None:
             assert name in exposed, f"{name}: no such metric in {expression}"
             metrics_named.add(name)
     assert metrics_named, f"{expression}: it names no metric"
-    labels = {name: {label for known, _ in exposed[name] for label in known} for name in metrics_named}
+    labels = {
+        name: {label for known, _ in exposed[name] for label in known} for name in metrics_named
+    }
     for label in grouped:
-        assert all(label in known for known in labels.values()), f"{label}: a label of {labels} in {expression}"
+        assert all(label in known for known in labels.values()), (
+            f"{label}: a label of {labels} in {expression}"
+        )
     left = set(grouped) if re.match(r"(sum|max)\b", expression) else set.union(*labels.values())
     for label in re.findall(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}", shown):
         assert label in left, f"{label}: not among the labels {left} of {expression}"
@@ -463,14 +565,18 @@ def test_the_check_finds_what_is_wrong(exposed, expression, shown):
 def test_every_panel_of_a_dashboard_shows_what_is_exposed(exposed, name):
     dashboard = json.loads((ROOT / "ops" / "grafana" / f"{name}.json").read_text())
     panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
-    assert len(panels) > 8 and len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    assert len(panels) > 8 and len({panel["id"] for panel in dashboard["panels"]}) == len(
+        dashboard["panels"]
+    )
     for panel in panels:
         assert panel["title"] and panel["description"] and panel["targets"]
         for target in panel["targets"]:
             checked(target["expr"], exposed, target["legendFormat"])
     for variable in dashboard["templating"]["list"]:
         if variable["type"] == "query":
-            selector, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"]).groups()
+            selector, label = re.fullmatch(
+                r"label_values\((.*), (\w+)\)", variable["query"]["query"]
+            ).groups()
             checked(selector, exposed, f"{{{{{label}}}}}")
 
 
@@ -483,7 +589,9 @@ def test_every_alert_asks_for_what_is_exposed_and_the_docs_list_it(exposed):
     for rule in rules:
         assert rule["labels"]["severity"] in ("warning", "critical")
         checked(rule["expr"], exposed, " ".join(rule["annotations"].values()))
-    documented = re.findall(r"^\| (Lakehouse\w+) \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
+    documented = re.findall(
+        r"^\| (Lakehouse\w+) \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE
+    )
     assert documented == [rule["alert"] for rule in rules]
     config = yaml.safe_load((ROOT / "ops" / "prometheus" / "prometheus.yml").read_text())
     assert config["rule_files"] == ["alerts.yml"]
@@ -497,7 +605,17 @@ def test_the_docs_list_every_metric_as_it_is():
                       (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)  # fmt: skip
     assert [(name, help) for name, _, _, help in rows] == [(d.name, d.help) for d in DECLARED]
     for (_, kind, labels, _), declared in zip(rows, DECLARED, strict=True):
-        more = [declared.name] if declared.states else [n for n in declared.labels if n not in ("pipeline", "table")]
+        more = (
+            [declared.name]
+            if declared.states
+            else [n for n in declared.labels if n not in ("pipeline", "table")]
+        )
         assert re.findall(r"`(\w+)`", labels) == more
         assert all(state in labels for state in declared.states)
-        assert kind == ("state set" if declared.states else "counter" if declared.name.endswith("_total") else "gauge")
+        assert kind == (
+            "state set"
+            if declared.states
+            else "counter"
+            if declared.name.endswith("_total")
+            else "gauge"
+        )

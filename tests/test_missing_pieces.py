@@ -1,4 +1,4 @@
-"""What is gone, torn, or older than the rest is noticed: side tables, ledgers, a table made again under its name, a seam."""
+"""What is gone, torn, or older than the rest is noticed: side tables, log tables, a table made again under its name, a handover."""
 
 import json
 import shutil
@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from pyspark.sql import functions as F
+from test_maintenance import Log
 from test_trimming import TABLE, live
-from test_upkeep import Log
 from typer.testing import CliRunner
 
-from assets import proving
+from assets import reconciling
 from assets import sensors as dagster_sensors
-from batch_jobs import seam as seam_job
+from batch_jobs import bootstrap as handover_job
 from lakehouse.batch import compute
 from lakehouse.cli import main, table_status
 from lakehouse.declare.catalog import load, table_path
@@ -26,18 +26,23 @@ from lakehouse.ranges import Range
 from lakehouse.reconcile import coverage, invalidation, reconciliation
 from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
-from lakehouse.storage import commits, delta_log, handovers, journal_trimming
+from lakehouse.storage import commit_log_trimming, commits, delta_log, handovers
 from lakehouse.storage.certificates import Certificate, certify
-from lakehouse.storage.handovers import seam_path
-from lakehouse.storage.journal import Journal
+from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.handovers import handover_path
 from lakehouse.storage.lake import Lake
-from lakehouse.storage.ledger import flush
-from lakehouse.stream import queries as live_run
+from lakehouse.storage.log_tables import flush
+from lakehouse.stream import queries as stream_run
 from lakehouse.transform import creation
 
 SENSORS = ("lakehouse.tables.sensors",)
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
-RECORD, VALID, AVERAGES, TRENDS = "sensor_readings", "valid_readings", "sensor_averages", "sensor_trends"
+RECORD, VALID, AVERAGES, TRENDS = (
+    "sensor_readings",
+    "valid_readings",
+    "sensor_averages",
+    "sensor_trends",
+)
 
 
 @pytest.fixture
@@ -58,11 +63,14 @@ def make_again(lake: Lake, name: str) -> None:
 
 
 def due(lake: Lake) -> dict[str, str]:
-    return {each.partition: each.why for each in coverage.due(lake.settings, lake.catalog, lake.catalog.table(AVERAGES))}
+    return {
+        each.partition: each.why
+        for each in coverage.due(lake.settings, lake.catalog, lake.catalog.table(AVERAGES))
+    }
 
 
 def test_a_note_of_a_reconciliation_that_became_garbage_is_named_and_moved_aside(tmp_path, capfd):
-    note = tmp_path / "_ledger" / f"{TABLE.name}.proof.json"
+    note = tmp_path / "_commit_log" / f"{TABLE.name}.reconciliation.json"
     note.parent.mkdir()
     note.write_text('{"versions": ')
     assert invalidation.looked_at(Settings(root=tmp_path), TABLE) == {}
@@ -70,25 +78,31 @@ def test_a_note_of_a_reconciliation_that_became_garbage_is_named_and_moved_aside
     assert [path.read_text() for path in note.parent.glob(f"{note.name}.*")] == ['{"versions": ']
 
 
-def test_a_seam_that_became_garbage_stops_who_needs_it_and_stays_where_it_is(tmp_path):
-    seam = seam_path(Settings(root=tmp_path), TABLE)
-    seam.parent.mkdir()
-    seam.write_text('{"frontier": ')
-    with pytest.raises(JobError, match="holds the seam at which the live run begins, and cannot be read"):
-        handovers.seam_of(Settings(root=tmp_path), TABLE)
-    assert seam.exists()
+def test_a_handover_that_became_garbage_stops_who_needs_it_and_stays_where_it_is(tmp_path):
+    handover = handover_path(Settings(root=tmp_path), TABLE)
+    handover.parent.mkdir()
+    handover.write_text('{"frontier": ')
+    with pytest.raises(
+        JobError, match="holds the handover at which the stream begins, and cannot be read"
+    ):
+        handovers.handover_of(Settings(root=tmp_path), TABLE)
+    assert handover.exists()
 
 
 @pytest.mark.parametrize("name", [AVERAGES, VALID])
-def test_certificates_tell_nothing_of_a_table_or_an_input_that_was_made_again_under_its_name(lake, name):
+def test_certificates_tell_nothing_of_a_table_or_an_input_that_was_made_again_under_its_name(
+    lake, name
+):
     table = lake.catalog.table(AVERAGES)
-    reconciliation.prove(lake, table, Range(DAY, DAY + timedelta(hours=3)))
+    reconciliation.reconcile_parts(lake, table, Range(DAY, DAY + timedelta(hours=3)))
     assert due(lake) == {}
     make_again(lake, name)
     again = due(lake)
-    assert len(again) == 3 and all(why.startswith(f"{name} was made again, or put back") for why in again.values())
+    assert len(again) == 3 and all(
+        why.startswith(f"{name} was made again, or put back") for why in again.values()
+    )
     found = coverage.coverage(lake.settings, lake.catalog, table)
-    assert (found.proven, len(found.changed)) == (0, 3)
+    assert (found.reconciled, len(found.changed)) == (0, 3)
 
 
 def test_certificates_of_a_table_count_no_more_when_an_older_copy_of_it_was_put_back(lake):
@@ -96,49 +110,61 @@ def test_certificates_of_a_table_count_no_more_when_an_older_copy_of_it_was_put_
     copy = shutil.copytree(lake.path(table), lake.settings.root / "copy")
     DeltaTable(str(lake.path(table))).delete("_partition = '2026-01-01-01'")
     compute.backfill(lake, table, Range(DAY + timedelta(hours=1), DAY + timedelta(hours=2)))
-    reconciliation.prove(lake, table, hours)
+    reconciliation.reconcile_parts(lake, table, hours)
     assert due(lake) == {}
     shutil.rmtree(lake.path(table))
     copy.rename(lake.path(table))
     assert len(due(lake)) == len(due(lake)) == 3, "and they are remembered"
-    assert {c.verdict for c in reconciliation.prove(lake, table, hours)} == {"EQUAL"} and due(lake) == {}
+    assert {c.verdict for c in reconciliation.reconcile_parts(lake, table, hours)} == {
+        "EQUAL"
+    } and due(lake) == {}
 
 
 def test_tables_does_not_say_equal_of_what_was_changed_since(lake):
     table = lake.catalog.table(AVERAGES)
 
     def shown() -> tuple[str | None, str]:
-        state = next(each for each in table_status.overview(lake.settings, lake.catalog) if each.table == AVERAGES)
+        state = next(
+            each
+            for each in table_status.overview(lake.settings, lake.catalog)
+            if each.table == AVERAGES
+        )
         return state.verdict, state.why
 
-    reconciliation.prove(lake, table, Range(DAY, DAY + timedelta(hours=3)))
+    reconciliation.reconcile_parts(lake, table, Range(DAY, DAY + timedelta(hours=3)))
     assert shown() == ("EQUAL", "")
     DeltaTable(str(lake.path(table))).delete("_partition = '2026-01-01-01'")
     verdict, why = shown()
-    assert verdict == "PENDING" and why.startswith("1 partition changed since it was proven EQUAL: ")
+    assert verdict == "PENDING" and why.startswith(
+        "1 partition changed since it was reconciled EQUAL: "
+    )
     compute.backfill(lake, table, Range(DAY + timedelta(hours=1), DAY + timedelta(hours=2)))
-    reconciliation.prove(lake, table, Range(DAY, DAY + timedelta(hours=3)))
+    reconciliation.reconcile_parts(lake, table, Range(DAY, DAY + timedelta(hours=3)))
     assert shown() == ("EQUAL", "")
     next((lake.path(table) / "_partition=2026-01-01-02").glob("*.parquet")).unlink()
     assert shown()[0] == "DIFFERENT" and "a data file is missing" in shown()[1]
     environment = {"LAKEHOUSE_ROOT": str(lake.settings.root), "LAKEHOUSE_TABLES": SENSORS[0]}
-    told = CliRunner().invoke(main.app(), ["tables"], env=environment)
-    assert told.exit_code == 0 and f"table={AVERAGES}, verdict=DIFFERENT: 1 partition" in told.stderr
+    told = CliRunner().invoke(main.app(), ["table", "list"], env=environment)
+    assert (
+        told.exit_code == 0 and f"table={AVERAGES}, verdict=DIFFERENT: 1 partition" in told.stderr
+    )
 
 
 def test_certificates_of_a_table_that_is_not_there_any_more_are_not_believed(lake):
     table = lake.catalog.table(AVERAGES)
-    reconciliation.prove(lake, table, Range(DAY, DAY + timedelta(hours=3)))
+    reconciliation.reconcile_parts(lake, table, Range(DAY, DAY + timedelta(hours=3)))
     shutil.rmtree(lake.path(table))
     assert set(due(lake).values()) == {f"{AVERAGES} is not there any more"}
 
 
 @pytest.mark.parametrize("hours", [["00"], ["00", "01", "02"]], ids=["the first", "all"])
-def test_partitions_that_somebody_emptied_before_they_were_proven_are_due(lake, hours):
+def test_partitions_that_somebody_emptied_before_they_were_reconciled_are_due(lake, hours):
     path = str(lake.path(lake.catalog.table(AVERAGES)))
     DeltaTable(path).delete(" OR ".join(f"_partition = '2026-01-01-{hour}'" for hour in hours))
     assert due(lake) == {f"2026-01-01-{hour}": "new" for hour in ("00", "01", "02")}
-    assert coverage.coverage(lake.settings, lake.catalog, lake.catalog.table(AVERAGES)).partitions == 3
+    assert (
+        coverage.coverage(lake.settings, lake.catalog, lake.catalog.table(AVERAGES)).partitions == 3
+    )
 
 
 def test_a_hole_in_a_log_is_a_log_that_was_cut(tmp_path):
@@ -150,55 +176,77 @@ def test_a_hole_in_a_log_is_a_log_that_was_cut(tmp_path):
     assert len(delta_log.changes(log.path, last - 2)) == 2, "behind the hole nothing is missing"
 
 
-def test_a_ledger_that_was_removed_is_filled_again_from_journals_that_were_trimmed_meanwhile(tmp_path):
+def test_a_log_table_that_was_removed_is_filled_again_from_commit_logs_that_were_trimmed_meanwhile(
+    tmp_path,
+):
     settings = Settings(root=tmp_path, tables=SENSORS)
-    journal = Journal(settings, TABLE)
+    commit_log = CommitLog(settings, TABLE)
     for batch in range(40):
-        journal.append(live(batch, (batch, 0) if batch % 4 == 0 else None))
+        commit_log.append(live(batch, (batch, 0) if batch % 4 == 0 else None))
     flush(settings, [TABLE])
-    journal_trimming.trim(journal, longest=4_000, recent=1_500)
-    shutil.rmtree(tmp_path / commits.LEDGER / "_commits")
-    kept = len(list(journal))
+    commit_log_trimming.trim(commit_log, longest=4_000, recent=1_500)
+    shutil.rmtree(tmp_path / commits.COMMIT_LOGS / "_commits")
+    kept = len(list(commit_log))
     assert flush(settings, [TABLE]) == kept < 40
-    journal.append(live(40))
+    commit_log.append(live(40))
     assert flush(settings, [TABLE]) == 1
 
 
-def test_verdicts_of_a_ledger_that_was_made_again_replace_those_of_the_one_before(tmp_path):
+def test_verdicts_of_a_log_table_that_was_made_again_replace_those_of_the_one_before(tmp_path):
     settings = Settings(root=tmp_path, tables=SENSORS)
 
     def found(hour: int, verdict: str) -> Certificate:
         start = DAY + timedelta(hours=hour)
         at = start + timedelta(days=1)
         return Certificate(
-            AVERAGES, start, start + timedelta(hours=1), verdict, 1, 1, 0, "", "", at, 1, {}, "", at, 0.0
+            AVERAGES,
+            start,
+            start + timedelta(hours=1),
+            verdict,
+            1,
+            1,
+            0,
+            "",
+            "",
+            at,
+            1,
+            {},
+            "",
+            at,
+            0.0,
         )
 
     for hour in range(3):
         certify(settings, [found(hour, "EQUAL")])
     verdicts = Verdicts(settings)
     assert verdicts.now()[AVERAGES].counts == {"EQUAL": 3}
-    shutil.rmtree(tmp_path / commits.LEDGER / "_certificates")
+    shutil.rmtree(tmp_path / commits.COMMIT_LOGS / "_certificates")
     assert verdicts.now() == {}
     certify(settings, [found(5, "DIFFERENT")])
     assert verdicts.now()[AVERAGES].counts == {"DIFFERENT": 1}
 
 
-def test_upkeep_keeps_what_a_query_whose_checkpoint_is_gone_has_not_read(tmp_path):
+def test_maintenance_keeps_what_a_query_whose_checkpoint_is_gone_has_not_read(tmp_path):
     log = Log(tmp_path)
     before = log.append(4)
-    reader = Journal(log.settings, log.catalog.table(AVERAGES))
-    reader.append(replace(live(0), inputs={"tables": {VALID: {"reservoirVersion": before, "index": -1}}}))
+    reader = CommitLog(log.settings, log.catalog.table(AVERAGES))
+    reader.append(
+        replace(live(0), inputs={"tables": {VALID: {"reservoirVersion": before, "index": -1}}})
+    )
     log.append(6)
     assert log.maintained() == (before, AVERAGES)
 
 
-def test_upkeep_keeps_what_a_reader_has_not_read_though_its_journal_is_gone(tmp_path):
+def test_maintenance_keeps_what_a_reader_has_not_read_though_its_commit_log_is_gone(tmp_path):
     """What is stepped says in each commit of its own what it has read."""
     log = Log(tmp_path)
     before = log.append(4)
     reader = log.catalog.table(AVERAGES)
-    mark = {"app": f"{AVERAGES}:live:1", "batch": 0, "inputs": {"tables": {VALID: {"reservoirVersion": before, "index": -1}}}}
+    mark = {
+        "app": f"{AVERAGES}:stream:1",
+        "batch": 0,
+        "inputs": {"tables": {VALID: {"reservoirVersion": before, "index": -1}}},
+    }
     write_deltalake(
         str(table_path(log.settings, reader)), pa.table({"x": [1]}), mode="append",
         commit_properties=CommitProperties(custom_metadata={"userMetadata": json.dumps(mark)}),
@@ -220,7 +268,7 @@ def test_a_quarantine_that_was_removed_is_said_and_its_rows_are_counted(lake, ca
     creation.create(lake, record)
     assert f"quarantine={path}: it is not there any more" in capsys.readouterr().err
     environment = {"LAKEHOUSE_ROOT": str(lake.settings.root), "LAKEHOUSE_TABLES": SENSORS[0]}
-    for command in (["tables"], ["quarantine", RECORD]):
+    for command in (["table", "list"], ["table", "quarantine", RECORD]):
         shown = CliRunner().invoke(main.app(), command, env=environment)
         assert shown.exit_code == 0 and f"{rows} quarantined rows are gone" in shown.stderr, command
 
@@ -229,45 +277,54 @@ def test_rows_put_aside_of_a_topic_that_is_no_input_any_more_are_told_of(lake):
     record = lake.catalog.table(RECORD)
     rows = DeltaTable(str(lake.path(record, "quarantine"))).count()
     name, source = next(iter(lake.catalog.topics_of(record).items()))
-    renamed = replace(lake.catalog, sources=lake.catalog.sources | {name: replace(source, topic="another")})
+    renamed = replace(
+        lake.catalog, sources=lake.catalog.sources | {name: replace(source, topic="another")}
+    )
     found = replay_quarantine.planned(replace(lake, catalog=renamed), record)
     assert found.bad == {f"topic {source.topic} is no input of the table any more": rows}
 
 
 @pytest.mark.parametrize("name", [VALID, AVERAGES])
-def test_what_holds_rows_follows_an_erasure_though_its_journal_is_gone(lake, name):
-    Journal(lake.settings, lake.catalog.table(name)).path.unlink()
+def test_what_holds_rows_follows_an_erasure_though_its_commit_log_is_gone(lake, name):
+    CommitLog(lake.settings, lake.catalog.table(name)).path.unlink()
     with pytest.raises(RangeError, match=f"{name} has something of these rows"):
         erasure.planned(lake, lake.catalog.table(RECORD), "sensor_id = 'sensor-1'")
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_a_stream_does_not_begin_behind_a_seam_that_is_gone(lake):
+def test_a_stream_does_not_begin_behind_a_handover_that_is_gone(lake):
     table = lake.catalog.table(TRENDS)
-    assert sum(commit.written for commit in seam_job.run(lake, seam_job.plan(lake, TRENDS))) > 0
-    seam_path(lake.settings, table).unlink()
-    with pytest.raises(JobError, match="it held the seam up to which batch runs have filled the table"):
-        live_run.start(lake, table, available_now=True)
-    list(seam_job.run(lake, seam_job.plan(lake, TRENDS)))
-    live_run.start(lake, table, available_now=True).awaitTermination()
+    assert (
+        sum(commit.written for commit in handover_job.run(lake, handover_job.plan(lake, TRENDS)))
+        > 0
+    )
+    handover_path(lake.settings, table).unlink()
+    with pytest.raises(
+        JobError, match="it held the handover up to which batch runs have filled the table"
+    ):
+        stream_run.start(lake, table, available_now=True)
+    list(handover_job.run(lake, handover_job.plan(lake, TRENDS)))
+    stream_run.start(lake, table, available_now=True).awaitTermination()
     rows = lake.read(table).groupBy("sensor_id", "window").count().where(F.col("count") > 1)
     assert rows.isEmpty() and reconciliation.reconcile(lake, table).verdict == "EQUAL"
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_a_seam_that_is_gone_is_put_back_once_the_live_run_has_begun(lake, capsys):
+def test_a_handover_that_is_gone_is_put_back_once_the_stream_has_begun(lake, capsys):
     """Else the next life of the query would write what lies before it once more."""
     table = lake.catalog.table(TRENDS)
-    list(seam_job.run(lake, seam_job.plan(lake, TRENDS)))
-    live_run.start(lake, table, available_now=True).awaitTermination()
-    before = handovers.seam_of(lake.settings, table)
-    seam_path(lake.settings, table).unlink()
-    live_run.start(lake, table, available_now=True).awaitTermination()
-    assert handovers.seam_of(lake.settings, table) == before is not None
-    assert f"file={seam_path(lake.settings, table)}: it was gone" in capsys.readouterr().err
-    assert lake.read(table).groupBy("sensor_id", "window").count().where(F.col("count") > 1).isEmpty()
+    list(handover_job.run(lake, handover_job.plan(lake, TRENDS)))
+    stream_run.start(lake, table, available_now=True).awaitTermination()
+    before = handovers.handover_of(lake.settings, table)
+    handover_path(lake.settings, table).unlink()
+    stream_run.start(lake, table, available_now=True).awaitTermination()
+    assert handovers.handover_of(lake.settings, table) == before is not None
+    assert f"file={handover_path(lake.settings, table)}: it was gone" in capsys.readouterr().err
+    assert (
+        lake.read(table).groupBy("sensor_id", "window").count().where(F.col("count") > 1).isEmpty()
+    )
 
 
 def test_dagster_is_told_again_of_a_table_that_was_made_again(lake):
@@ -276,24 +333,32 @@ def test_dagster_is_told_again_of_a_table_that_was_made_again(lake):
     def told(cursor: str) -> set[str]:
         with dg.DagsterInstance.ephemeral() as instance:
             result = sensor.evaluate_tick(dg.build_sensor_context(instance, cursor=cursor))
-        return {event.partition for event in result.asset_events if event.asset_key.path[-1] == AVERAGES}
+        return {
+            event.partition for event in result.asset_events if event.asset_key.path[-1] == AVERAGES
+        }
 
     assert told('{"sensor_averages": "2026-01-01-02"}') == set(), "told already"
-    assert told('{"sensor_averages": "2026-02-01-00"}') == {f"2026-01-01-0{hour}" for hour in range(3)}
+    assert told('{"sensor_averages": "2026-02-01-00"}') == {
+        f"2026-01-01-0{hour}" for hour in range(3)
+    }
 
 
-def test_a_table_with_rows_and_without_a_journal_is_not_called_proven_nor_empty(lake):
+def test_a_table_with_rows_and_without_a_commit_log_is_not_called_reconciled_nor_empty(lake):
     averages = lake.catalog.table(AVERAGES)
-    reconciliation.prove(lake, averages, Range(DAY, DAY + timedelta(hours=3)))
-    reconciliation.prove(lake, lake.catalog.table(VALID), Range(DAY, DAY + timedelta(hours=3)))
-    schedule = proving.reconcile_closed_partitions(lake.settings, lake.catalog)
+    reconciliation.reconcile_parts(lake, averages, Range(DAY, DAY + timedelta(hours=3)))
+    reconciliation.reconcile_parts(
+        lake, lake.catalog.table(VALID), Range(DAY, DAY + timedelta(hours=3))
+    )
+    schedule = reconciling.reconcile_closed_partitions(lake.settings, lake.catalog)
 
     def skipped() -> str:
-        return schedule.evaluate_tick(dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC))).skip_message
+        return schedule.evaluate_tick(
+            dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC))
+        ).skip_message
 
     assert skipped() == "every closed partition is certified, and nothing was changed"
-    journal = Journal(lake.settings, averages).path
-    journal.unlink()
+    commit_log = CommitLog(lake.settings, averages).path
+    commit_log.unlink()
     assert f"of {AVERAGES}, which have rows, no frontier is known" in skipped()
-    with pytest.raises(RangeError, match=f"journal={journal}: the table has rows"):
+    with pytest.raises(RangeError, match=f"commit log={commit_log}: the table has rows"):
         compute.closed_until(lake, averages)

@@ -45,14 +45,22 @@ def settings(tmp_path, monkeypatch) -> Settings:
 
 
 def run(settings: Settings, *command: str) -> str:
-    done = subprocess.run([sys.executable, *command], env=os.environ | to_environment(settings), capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, *command],
+        env=os.environ | to_environment(settings),
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_the_job_imports_what_the_command_line_does_and_its_status_says_from_where(settings, tmp_path):
-    assert "rows_of_path" in run(settings, "-m", "lakehouse", "tables", "--json")
-    with pytest.raises(JobError, match="none is running"):  # the broker; by then it has loaded its tables
+def test_the_job_imports_what_the_command_line_does_and_its_status_says_from_where(
+    settings, tmp_path
+):
+    assert "rows_of_path" in run(settings, "-m", "lakehouse", "table", "list", "--json")
+    # the broker; by then it has loaded its tables
+    with pytest.raises(JobError, match="none is running"):
         supervisor.start(settings, NAME, wait=60, by="a test")
     assert supervisor.status(settings, NAME).code == {NAME: str(tmp_path / "path" / f"{NAME}.py")}
 
@@ -60,11 +68,17 @@ def test_the_job_imports_what_the_command_line_does_and_its_status_says_from_whe
 def test_a_job_of_other_code_is_told_of(settings, tmp_path):
     catalog.load(settings)
     me, now = psutil.Process(), progress.now()
-    status = JobStatus(NAME, me.pid, me.create_time(), 0, 0.0, "running", now, now, code=origins.origins(settings))
+    status = JobStatus(
+        NAME, me.pid, me.create_time(), 0, 0.0, "running", now, now, code=origins.origins(settings)
+    )
     assert views.troubles(settings, NAME, status) == []
     other = replace(status, code={NAME: str(tmp_path / "here" / f"{NAME}.py")})
     (said,) = views.troubles(settings, NAME, other)
-    assert str(tmp_path / "here") in said and str(tmp_path / "path") in said and f"lakehouse restart {NAME}" in said
+    assert (
+        str(tmp_path / "here") in said
+        and str(tmp_path / "path") in said
+        and f"lakehouse stream restart {NAME}" in said
+    )
 
 
 def test_another_package_of_our_name_behind_ours_is_never_what_runs(settings, tmp_path):
@@ -72,7 +86,7 @@ def test_another_package_of_our_name_behind_ours_is_never_what_runs(settings, tm
     for name in ("lakehouse", "streaming_jobs", "batch_jobs", "assets"):
         (tmp_path / "path" / name).mkdir()
         (tmp_path / "path" / name / "__init__.py").write_text("raise SystemExit('not ours')")
-    assert "rows_of_path" in run(settings, "-m", "lakehouse", "tables", "--json")
+    assert "rows_of_path" in run(settings, "-m", "lakehouse", "table", "list", "--json")
     for name in ("streaming_jobs", "batch_jobs", "assets"):
         where = run(settings, "-P", "-c", f"import {name}; print({name}.__file__)")
         assert Path(where.strip()).parent == Path(__file__).parents[1] / name

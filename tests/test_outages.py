@@ -7,7 +7,14 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from test_streaming_job import arrived, awaited, every_offset_once, go_on, produce, the_oracle_agrees
+from test_streaming_job import (
+    arrived,
+    awaited,
+    every_offset_once,
+    go_on,
+    produce,
+    the_oracle_agrees,
+)
 from test_ui import DOCS, UI, dagster_dev, ended, until
 
 from lakehouse.declare import catalog
@@ -43,30 +50,54 @@ def test_the_stream_goes_on_without_dagster_and_its_broker_and_dagster_catches_u
         awaited(lambda: not dagsters(settings), "dagster dev ends without its daemon", 60)
     first = supervisor.status(settings, "sensors")
     sent += go_on(settings, LOT, 2 * LOT)
-    awaited(lambda: arrived(settings, "sensor_readings") == sent, "the stream goes on without Dagster", 240)
+    awaited(
+        lambda: arrived(settings, "sensor_readings") == sent,
+        "the stream goes on without Dagster",
+        240,
+    )
 
     os.kill(kafka_broker.running(settings).pid, signal.SIGKILL)
     time.sleep(OUTAGE)  # what is tested is that it is away for so long
     assert supervisor.status(settings, "sensors").alive, "it waits"
     kafka_broker.start(settings, jars.resolve(settings.jars))
     sent += go_on(settings, 2 * LOT, 3 * LOT)
-    awaited(lambda: arrived(settings, "sensor_readings") == sent, "it goes on when the broker is back", 240)
-    assert supervisor.status(settings, "sensors").pid == first.pid, "the same process through all of it"
+    awaited(
+        lambda: arrived(settings, "sensor_readings") == sent,
+        "it goes on when the broker is back",
+        240,
+    )
+    assert supervisor.status(settings, "sensors").pid == first.pid, (
+        "the same process through all of it"
+    )
 
     with dagster_dev(settings) as ui:
-        until(lambda: closed(ui, "sensor_averages") == 1, "Dagster is told of the hour that closed meanwhile")
+        until(
+            lambda: closed(ui, "sensor_averages") == 1,
+            "Dagster learns of the hour that closed meanwhile",
+        )
         for process in dagsters(settings):
             process.kill()
         awaited(lambda: not dagsters(settings), "all of Dagster is gone", 60)
     os.kill(first.pid, signal.SIGKILL)
     awaited(lambda: not supervisor.status(settings, "sensors").alive, "nobody is there to heal it")
     with dagster_dev(settings) as ui:
-        until(lambda: supervisor.status(settings, "sensors").state == "running", "Dagster brings it back")
+        until(
+            lambda: supervisor.status(settings, "sensors").state == "running",
+            "Dagster brings it back",
+        )
         assert ended(ui, ui.ask(DOCS["Launch"], job="stop_sensors")["launchRun"]) == "SUCCESS"
         assert closed(ui, "sensor_averages") == 1, "told once"
-    assert [e.what for e in desired.history(settings, "sensors")] == ["started", "restarted", "stopping"]
+    assert [e.what for e in desired.history(settings, "sensors")] == [
+        "started",
+        "restarted",
+        "stopping",
+    ]
     stopped = supervisor.status(settings, "sensors")
-    assert (stopped.state, stopped.epoch, {q.dropped_by_spark for q in stopped.queries}) == ("stopped", 2, {0}), "one writer each"
+    assert (stopped.state, stopped.epoch, {q.dropped_by_spark for q in stopped.queries}) == (
+        "stopped",
+        2,
+        {0},
+    ), "one writer each"
 
     lake = Lake(spark, settings, catalog.load(settings))
     every_offset_once(lake, sent)
@@ -79,7 +110,9 @@ def dagsters(settings: Settings) -> list[psutil.Process]:
     home, found = str(settings.root.parent / "home"), []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("DAGSTER_HOME") == home and "dagster" in " ".join(process.cmdline()):
+            if process.environ().get("DAGSTER_HOME") == home and "dagster" in " ".join(
+                process.cmdline()
+            ):
                 found.append(process)
         except psutil.Error:
             continue
@@ -88,4 +121,6 @@ def dagsters(settings: Settings) -> list[psutil.Process]:
 
 def closed(ui: UI, table: str) -> int:
     """How many partitions Dagster has been told of."""
-    return ui.ask(DOCS["Table"], table=table)["assetNodeOrError"]["partitionStats"]["numMaterialized"]
+    return ui.ask(DOCS["Table"], table=table)["assetNodeOrError"]["partitionStats"][
+        "numMaterialized"
+    ]

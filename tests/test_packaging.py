@@ -25,7 +25,11 @@ ROOT = Path(__file__).parents[1]
 def wheel(tmp_path_factory) -> zipfile.ZipFile:
     """The wheel of this checkout, built as an installer builds it, without downloading anything."""
     folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)], cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT,
+        check=True,
+    )
     (built,) = folder.glob("*.whl")
     with zipfile.ZipFile(built) as opened:
         yield opened
@@ -61,10 +65,14 @@ def test_the_metadata_name_the_licence_and_hold_the_readme(metadata):
 def test_the_wheel_holds_what_the_packages_need_at_run_time(wheel):
     packed = set(wheel.namelist())
     for package in ("lakehouse", "streaming_jobs", "batch_jobs", "assets"):
-        files = {str(path.relative_to(ROOT)) for path in (ROOT / package).rglob("*") if path.is_file()}
+        files = {
+            str(path.relative_to(ROOT)) for path in (ROOT / package).rglob("*") if path.is_file()
+        }
         needed = {path for path in files if "__pycache__" not in path}
         assert needed <= packed, f"{package}: {needed - packed}"
-    runtime = {f"lakehouse/runtime/{name}" for name in ("jars.sha256", "ivy.xml", "log4j2.properties")}
+    runtime = {
+        f"lakehouse/runtime/{name}" for name in ("jars.sha256", "ivy.xml", "log4j2.properties")
+    }
     assert {"lakehouse/py.typed", "lakehouse/tables/ad_campaigns.csv"} | runtime <= packed
 
 
@@ -88,16 +96,26 @@ def test_verify_runs_every_part_and_fails_above_its_time(tmp_path, minutes, code
     assert ("must end within it" in verified.stderr) == (code != 0)
     called = calls.read_text().splitlines()
     assert called[0] == "ruff check"
-    assert [line for line in called if line.startswith("pytest") and "--durations=20" in line] == called[1:3]
+    assert [
+        line for line in called if line.startswith("pytest") and "--durations=20" in line
+    ] == called[1:3]
     assert "make verify took" in verified.stdout
 
 
 def dg(*arguments: str, home: Path) -> subprocess.CompletedProcess:
-    environment = {"DAGSTER_HOME": str(home), "DAGSTER_DG_UPDATE_CHECK_ENABLED": "0", "LAKEHOUSE_ROOT": str(home / "root")}
+    environment = {
+        "DAGSTER_HOME": str(home),
+        "DAGSTER_DG_UPDATE_CHECK_ENABLED": "0",
+        "LAKEHOUSE_ROOT": str(home / "root"),
+    }
     (home / "dagster.yaml").write_text((ROOT / "assets" / "dagster.yaml").read_text())
     program = Path(sys.executable).with_name("dg")
     return subprocess.run(
-        [str(program), *arguments], cwd=ROOT, env=os.environ | environment, capture_output=True, text=True
+        [str(program), *arguments],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
     )
 
 

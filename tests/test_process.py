@@ -11,7 +11,7 @@ from lakehouse.declare.code_version import dumped
 from lakehouse.declare.columns import ARRIVAL
 from lakehouse.errors import DeclarationError
 from lakehouse.tables import alerts, sensors
-from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform.patterns import Pattern, directly, first, never, then
 from lakehouse.transform.process import KeyedProcess, outputs, process
 
@@ -46,37 +46,68 @@ class Told(KeyedProcess):
 
 
 def told(*rows: dict, within: timedelta = MINUTE) -> list[tuple[float, str]]:
-    return [((made["at"] - START).total_seconds(), made["what"]) for made in outputs(Told(), rows, within, "at")]
+    return [
+        ((made["at"] - START).total_seconds(), made["what"])
+        for made in outputs(Told(), rows, within, "at")
+    ]
 
 
 def test_timers_come_between_rows_in_event_time():
-    assert told(row(0, set=(5, 10)), row(7)) == [(0, "row 1"), (5, "timer after 1"), (7, "row 2"), (10, "timer after 2")]
-    assert told(row(0, set=(5,)), row(5)) == [(0, "row 1"), (5, "row 2"), (5, "timer after 2")], "rows of an instant come first"
-    assert told(row(0, set=(5, 5)), row(1, set=(4,))) == [(0, "row 1"), (1, "row 2"), (5, "timer after 2")], "once"
+    assert told(row(0, set=(5, 10)), row(7)) == [
+        (0, "row 1"),
+        (5, "timer after 1"),
+        (7, "row 2"),
+        (10, "timer after 2"),
+    ]
+    assert told(row(0, set=(5,)), row(5)) == [(0, "row 1"), (5, "row 2"), (5, "timer after 2")], (
+        "rows of an instant come first"
+    )
+    assert told(row(0, set=(5, 5)), row(1, set=(4,))) == [
+        (0, "row 1"),
+        (1, "row 2"),
+        (5, "timer after 2"),
+    ], "once"
     assert told(row(0, set=(5,)), row(1, clear=True)) == [(0, "row 1"), (1, "row 2")]
 
 
 def test_state_and_timers_end_within_the_declared_time_after_the_last_row():
-    assert told(row(0, set=(60, 61)), row(60)) == [(0, "row 1"), (60, "row 2"), (60, "timer after 2"), (61, "timer after 2")]
-    assert told(row(0, set=(60, 61)), row(90)) == [(0, "row 1"), (60, "timer after 1"), (90, "row 1")]
+    assert told(row(0, set=(60, 61)), row(60)) == [
+        (0, "row 1"),
+        (60, "row 2"),
+        (60, "timer after 2"),
+        (61, "timer after 2"),
+    ]
+    assert told(row(0, set=(60, 61)), row(90)) == [
+        (0, "row 1"),
+        (60, "timer after 1"),
+        (90, "row 1"),
+    ]
 
 
 def test_the_order_is_that_of_event_time_then_of_the_source():
     rows = [row(n // 2, offset=n, set=(3,)) for n in range(20)]
     shuffled = Random(7).sample(rows, len(rows))
-    assert list(outputs(Told(), shuffled, MINUTE, "at")) == list(outputs(Told(), rows, MINUTE, "at"))
+    assert list(outputs(Told(), shuffled, MINUTE, "at")) == list(
+        outputs(Told(), rows, MINUTE, "at")
+    )
     made = next(made for made in outputs(Told(), rows, MINUTE, "at") if "timer" in made["what"])
     assert made[ARRIVAL]["offset"] == 7, "of the row before it"
 
 
 def test_an_output_without_event_time_is_refused(spark):
-    with pytest.raises(DeclarationError, match="its rows have an event time, too; add then TIMESTAMP"):
+    with pytest.raises(
+        DeclarationError, match="its rows have an event time, too; add then TIMESTAMP"
+    ):
         process(spark.range(1), by=["id"], function=Told(), within=MINUTE, at="then")
 
 
 def reading(sensor: str, second: float, celsius: str) -> dict:
     fahrenheit = Decimal(celsius) * 9 / 5 + 32
-    return {"sensor_id": sensor, "event_time": at(second).isoformat(), "temperature_f": f"{fahrenheit:.2f}"}
+    return {
+        "sensor_id": sensor,
+        "event_time": at(second).isoformat(),
+        "temperature_f": f"{fahrenheit:.2f}",
+    }
 
 
 def seconds(moment: datetime) -> float:
@@ -94,18 +125,36 @@ def test_alerts_live_are_those_of_the_batch_however_the_rows_were_cut(spark, tmp
     rows.sort(key=lambda each: each["event_time"])
     for n in range(0, len(rows), 30):
         stage.feed("sensor_readings", rows[n : n + 30])
-        stage.run("valid_readings", "silent_sensors", "unusual_readings", abort_at="rows" if n == 30 else None)
+        stage.run(
+            "valid_readings",
+            "silent_sensors",
+            "unusual_readings",
+            abort_at="rows" if n == 30 else None,
+        )
     for second in (400, 4_000):
         stage.advance("sensor_readings", reading("sensor-3", second, "1.00"))
     stage.run("valid_readings", "silent_sensors", "unusual_readings")
     silent = stage.rows("silent_sensors").orderBy("event_time", "sensor_id").collect()
     alerts_of = [(r.sensor_id, seconds(r.silent_since), seconds(r.event_time)) for r in silent]
-    assert alerts_of == [("sensor-2", 150, 210), ("sensor-1", 195, 255), ("sensor-2", 241, 301), ("sensor-3", 400, 460)]
+    assert alerts_of == [
+        ("sensor-2", 150, 210),
+        ("sensor-1", 195, 255),
+        ("sensor-2", 241, 301),
+        ("sensor-3", 400, 460),
+    ]
     [unusual] = stage.rows("unusual_readings").collect()
-    assert (unusual.sensor_id, unusual.temperature_c, unusual.mean_c) == ("sensor-1", Decimal("25.00"), Decimal("20.0000"))
-    assert stage.rows("silent_sensors").where(F.col("_arrival.watermark") >= F.col("event_time")).isEmpty(), "never late"
+    assert (unusual.sensor_id, unusual.temperature_c, unusual.mean_c) == (
+        "sensor-1",
+        Decimal("25.00"),
+        Decimal("20.0000"),
+    )
+    assert (
+        stage.rows("silent_sensors")
+        .where(F.col("_arrival.watermark") >= F.col("event_time"))
+        .isEmpty()
+    ), "never late"
     for name in ("silent_sensors", "unusual_readings"):
-        assert_live_equals_bounded(stage, name)
+        assert_stream_equals_batch(stage, name)
 
 
 # --- patterns ---------------------------------------------------------------------------------------------------------
@@ -125,8 +174,13 @@ def matched(*steps, rows: list[dict], within: timedelta = MINUTE) -> list[tuple]
     def select(**rows):
         return {"rows": tuple(seconds(each["event_time"]) for each in rows.values())}
 
-    pattern = Pattern(*steps, within=within, output="event_time TIMESTAMP, rows STRING", select=select)
-    return [(seconds(made["event_time"]), *made["rows"]) for made in outputs(pattern, rows, within, "event_time")]
+    pattern = Pattern(
+        *steps, within=within, output="event_time TIMESTAMP, rows STRING", select=select
+    )
+    return [
+        (seconds(made["event_time"]), *made["rows"])
+        for made in outputs(pattern, rows, within, "event_time")
+    ]
 
 
 A, B, C = (first("a", kind("a")), then("b", kind("b")), then("c", kind("c")))
@@ -135,8 +189,12 @@ A, B, C = (first("a", kind("a")), then("b", kind("b")), then("c", kind("c")))
 def test_one_row_is_followed_by_another_within_a_time():
     rows = [event(0, "a"), event(10, "a"), event(20, "x"), event(65, "b"), event(70, "b")]
     assert matched(A, B, rows=rows) == [(65, 10, 65)], "each first row once, and not after its time"
-    assert matched(A, B, rows=[event(0, "a"), event(60, "b")]) == [(60, 0, 60)], "the end of the time belongs to it"
-    assert matched(A, B, C, rows=[event(0, "a"), event(1, "c"), event(2, "b"), event(3, "a"), event(4, "c")]) == [(4, 0, 2, 4)]
+    assert matched(A, B, rows=[event(0, "a"), event(60, "b")]) == [(60, 0, 60)], (
+        "the end of the time belongs to it"
+    )
+    assert matched(
+        A, B, C, rows=[event(0, "a"), event(1, "c"), event(2, "b"), event(3, "a"), event(4, "c")]
+    ) == [(4, 0, 2, 4)]
 
 
 def test_the_very_next_row_is_asked_for():
@@ -155,14 +213,20 @@ def test_what_did_not_come_is_certain_when_the_time_is_over():
     alone = (A, never(kind("x")))
     assert matched(*alone, rows=[event(0, "a"), event(30, "y")]) == [(60, 0)]
     assert matched(*alone, rows=[event(0, "a"), event(30, "x"), event(31, "a")]) == [(91, 31)]
-    assert matched(A, B, never(kind("x")), rows=[event(0, "a"), event(5, "b"), event(70, "x")]) == [(60, 0, 5)]
-    assert matched(A, B, never(kind("x")), rows=[event(0, "a"), event(5, "b"), event(60, "x")]) == [], "at the very end"
+    assert matched(A, B, never(kind("x")), rows=[event(0, "a"), event(5, "b"), event(70, "x")]) == [
+        (60, 0, 5)
+    ]
+    assert (
+        matched(A, B, never(kind("x")), rows=[event(0, "a"), event(5, "b"), event(60, "x")]) == []
+    ), "at the very end"
 
 
 _X = never(kind("x"))
 
 
-@pytest.mark.parametrize("steps", [(), (A,), (B, A), (A, A), (A, _X, _X), (A, _X, directly("b", kind("b")))])
+@pytest.mark.parametrize(
+    "steps", [(), (A,), (B, A), (A, A), (A, _X, _X), (A, _X, directly("b", kind("b")))]
+)
 def test_steps_that_make_no_pattern_are_refused(steps):
     with pytest.raises(DeclarationError, match="pattern="):
         matched(*steps, rows=[])
@@ -175,12 +239,22 @@ def test_a_small_payment_then_a_large_one_is_what_an_oracle_says():
     small, large = first("small", kind("s")), then("large", kind("l"))
     expected = []
     for each in rows:
-        after = [r for r in rows if r["kind"] == "l" and timedelta(0) < r["event_time"] - each["event_time"] <= MINUTE]
+        after = [
+            r
+            for r in rows
+            if r["kind"] == "l" and timedelta(0) < r["event_time"] - each["event_time"] <= MINUTE
+        ]
         if each["kind"] == "s" and after:
-            expected.append((seconds(after[0]["event_time"]), seconds(each["event_time"]), seconds(after[0]["event_time"])))
+            expected.append(
+                (
+                    seconds(after[0]["event_time"]),
+                    seconds(each["event_time"]),
+                    seconds(after[0]["event_time"]),
+                )
+            )
     assert matched(small, large, rows=rows) == sorted(expected) and len(expected) > 50
 
 
-def test_the_code_of_a_process_function_is_in_the_fingerprint_of_its_table():
+def test_the_code_of_a_process_function_is_in_the_code_version_of_its_table():
     used = [text.split("'")[1] for text in dumped(alerts.silent_sensors.transformation)]
     assert used == ["silent_sensors", "Silence"]

@@ -40,7 +40,9 @@ TOGETHER = {"all": "sensors, ads"}
 @pytest.fixture
 def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
     """A lakehouse of its own; what runs in it at the end is killed."""
-    settings = Settings(root=tmp_path / "root", jars=from_environment().jars, tables=BOTH, spark_conf=quick_jvm)
+    settings = Settings(
+        root=tmp_path / "root", jars=from_environment().jars, tables=BOTH, spark_conf=quick_jvm
+    )
     yield settings
     for folder in (settings.root / "_jobs").glob("*"):
         supervisor.stop(settings, folder.name, now=True)
@@ -56,7 +58,11 @@ def test_a_pipeline_has_resources_of_its_own_and_the_others_those_of_all():
     settings = from_environment(to_environment(from_environment(given)))
     own, other = settings.for_pipeline("ads"), settings.for_pipeline("sensors")
     assert (own.driver_memory, own.spark_master, own.state_memory_mb) == ("2g", "local[4]", 64)
-    assert (other.driver_memory, other.spark_master, other.state_memory_mb) == ("3g", "local[2]", 512)
+    assert (other.driver_memory, other.spark_master, other.state_memory_mb) == (
+        "3g",
+        "local[2]",
+        512,
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,9 +85,15 @@ def test_pipelines_that_share_a_process_are_one_by_its_name():
     found, apart = catalog.load(settings), catalog.load(Settings())
     assert found.pipelines() == ["all"] and apart.pipelines() == ["sensors", "ads"]
     assert [t.name for t in found.of_pipeline("all")] == [t.name for t in apart]
-    assert [t.fingerprint for t in found] == [t.fingerprint for t in apart], "the same declarations, and the same checkpoints"
-    assert settings.members("all") == ("sensors", "ads") and settings.members("visits") == ("visits",)
-    assert catalog.load(Settings(together={"ads": "ads, sensors"}, resources={"ads": "driver_memory 2g"})).pipelines() == ["ads"]
+    assert [t.code_version for t in found] == [t.code_version for t in apart], (
+        "the same declarations, and the same checkpoints"
+    )
+    assert settings.members("all") == ("sensors", "ads") and settings.members("visits") == (
+        "visits",
+    )
+    assert catalog.load(
+        Settings(together={"ads": "ads, sensors"}, resources={"ads": "driver_memory 2g"})
+    ).pipelines() == ["ads"]
 
 
 @pytest.mark.parametrize(
@@ -89,9 +101,15 @@ def test_pipelines_that_share_a_process_are_one_by_its_name():
     [
         ({"together": {"all": "sensors, visits"}}, "together of all=.*'visits': no such pipeline"),
         ({"together": {"ads": "sensors"}}, "together of ads=.*'ads': another pipeline's name"),
-        ({"together": {"a": "sensors", "b": "ads, sensors"}}, "'sensors': a pipeline runs in one process"),
+        (
+            {"together": {"a": "sensors", "b": "ads, sensors"}},
+            "'sensors': a pipeline runs in one process",
+        ),
         ({"together": {"a": " , "}}, "together of a: the pipelines that share a process"),
-        ({"together": TOGETHER, "freshness": {"ads": "every 10 seconds"}}, "freshness of ads=.*no such pipeline.*one of all"),
+        (
+            {"together": TOGETHER, "freshness": {"ads": "every 10 seconds"}},
+            "freshness of ads=.*no such pipeline.*one of all",
+        ),
         ({"resources": {"visits": "driver_memory 2g"}}, "resources of visits=.*no such pipeline"),
     ],
 )
@@ -105,10 +123,17 @@ def test_no_pipeline_of_a_shared_process_is_run_by_another(settings):
     with lease.held(shared, "all") as turn:
         turn.check()
         assert lease.others(settings, "ads") == {"all"} and lease.others(shared, "all") == set()
-        with pytest.raises(JobError, match=r"pipeline='ads'.*one process fills a table"), lease.held(settings, "ads"):
+        with (
+            pytest.raises(JobError, match=r"pipeline='ads'.*one process fills a table"),
+            lease.held(settings, "ads"),
+        ):
             pass
-        lease.path_of(settings, "ads").with_name("lease").unlink()  # as on a file system that does not lock
-        with lease.held(settings, "ads"), pytest.raises(JobError, match="pipeline='ads', epoch=1: pid="):
+        # as on a file system that does not lock
+        lease.path_of(settings, "ads").with_name("lease").unlink()
+        with (
+            lease.held(settings, "ads"),
+            pytest.raises(JobError, match="pipeline='ads', epoch=1: pid="),
+        ):
             turn.check()
     with (
         lease.held(settings, "sensors"),
@@ -124,11 +149,15 @@ def test_no_pipeline_of_a_shared_process_is_run_by_another(settings):
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
-def test_pipelines_are_put_into_one_process_and_apart_again_on_the_same_checkpoints(settings, spark):
+def test_pipelines_are_put_into_one_process_and_apart_again_on_the_same_checkpoints(
+    settings, spark
+):
     kafka_broker.start(settings, jars.resolve(settings.jars))
     sent, seen = produce(settings, 0, 10), views(settings, 0, 10)
     pools = settings.root / "pools.xml"
-    pools.write_text(re.search(r"```xml\n(.*?)```", (ROOT / "docs" / "supervision.md").read_text(), re.DOTALL)[1])
+    pools.write_text(
+        re.search(r"```xml\n(.*?)```", (ROOT / "docs" / "supervision.md").read_text(), re.DOTALL)[1]
+    )
     shared = replace(settings, together=TOGETHER, resources={"all": f"scheduler_pools {pools}"})
     alone = supervisor.start(settings, "sensors", wait=240)
     awaited(lambda: arrived(settings, "sensor_readings") == sent, "the first lot", 240)
@@ -138,11 +167,23 @@ def test_pipelines_are_put_into_one_process_and_apart_again_on_the_same_checkpoi
     assert "in the process 'all'" in desired.history(settings, "sensors")[-1].why
     assert {q.table for q in both.queries} >= {"sensor_averages", "campaign_views"}
     sent, seen = sent + go_on(settings, 10, 20), seen + views(settings, 10, 20)
-    awaited(lambda: (arrived(settings, "sensor_readings"), arrived(settings, "ad_events")) == (sent, seen), "all in one", 240)
+    awaited(
+        lambda: (
+            (arrived(settings, "sensor_readings"), arrived(settings, "ad_events")) == (sent, seen)
+        ),
+        "all in one",
+        240,
+    )
     weighed = ("campaign_views", "sensor_averages")
-    awaited(lambda: [weight_of(both, table) for table in weighed] == [3, 1], "the pools, with the first jobs in them", 60)
+    awaited(
+        lambda: [weight_of(both, table) for table in weighed] == [3, 1],
+        "the pools, with the first jobs in them",
+        60,
+    )
 
-    assert reconciler.reconcile(settings, "sensors").action == "start", "it was wanted, and its process has ended"
+    assert reconciler.reconcile(settings, "sensors").action == "start", (
+        "it was wanted, and its process has ended"
+    )
     awaited(lambda: supervisor.status(settings, "sensors").state == "running", "alone again", 240)
     assert not supervisor.status(shared, "all").alive
     sent += go_on(settings, 20, 30)
@@ -162,7 +203,8 @@ def weight_of(job: progress.JobStatus, table: str) -> int:
     """Of the scheduler pool of a table's query, as Spark shows it; 0 before its first job."""
     with urllib.request.urlopen(f"{job.ui}/stages/", timeout=60) as page:
         row = re.search(rf">{table}</a>(.*?)</tr>", page.read().decode(), re.DOTALL)
-    return int(re.findall(r"<td>(\d+)</td>", row[1])[1]) if row else 0  # after the least share of the cores
+    # after the least share of the cores
+    return int(re.findall(r"<td>(\d+)</td>", row[1])[1]) if row else 0
 
 
 def views(settings: Settings, start_minute: int, end_minute: int) -> int:
@@ -179,7 +221,10 @@ def test_a_job_that_dies_of_memory_takes_no_other_with_it(settings, monkeypatch)
     monkeypatch.syspath_prepend(Path(__file__).parent)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
     settings = replace(
-        settings, tables=("lakehouse.tables.sensors", "hungry"), restarts=1, resources={"hungry": "driver_memory 512m"}
+        settings,
+        tables=("lakehouse.tables.sensors", "hungry"),
+        restarts=1,
+        resources={"hungry": "driver_memory 512m"},
     )
     kafka_broker.start(settings, jars.resolve(settings.jars))
     kafka_broker.ensure_topics(settings, {"orders": 1}, commands.TOPIC)
@@ -198,4 +243,8 @@ def test_a_job_that_dies_of_memory_takes_no_other_with_it(settings, monkeypatch)
     sent += produce(settings, 5, 10)
     awaited(lambda: arrived(settings, "sensor_readings") == sent, "the other goes on", 240)
     now = supervisor.status(settings, "sensors")
-    assert (now.pid, now.state, [q.restarts for q in now.queries if q.restarts]) == (well.pid, "running", [])
+    assert (now.pid, now.state, [q.restarts for q in now.queries if q.restarts]) == (
+        well.pid,
+        "running",
+        [],
+    )

@@ -30,8 +30,8 @@ from hypothesis import strategies as st
 
 from lakehouse.errors import BrokerError, SettingsError
 from lakehouse.producers import ads, producer, sensors, visits
+from lakehouse.producers.faults import KINDS, OVERSIZED
 from lakehouse.producers.files import lines
-from lakehouse.producers.mishaps import KINDS, OVERSIZED
 from lakehouse.producers.sender import send
 from lakehouse.producers.workload import DUPLICATE, LATE, MALFORMED, ORDINARY, Record, Workload
 from lakehouse.runtime import kafka_broker
@@ -41,7 +41,12 @@ from lakehouse.settings import Settings, from_environment
 
 START = 1_795_255_200_000  # 2026-11-21T10:00:00Z
 ROUGH = Workload(
-    rate=2_000, disorder_ms=3_000, late_share=0.02, duplicate_share=0.03, malformed_share=0.05, partitions=3
+    rate=2_000,
+    disorder_ms=3_000,
+    late_share=0.02,
+    duplicate_share=0.03,
+    malformed_share=0.05,
+    partitions=3,
 )
 PIPELINES = ("sensors", "ads", "visits")
 KEY_FIELD = {"sensors": "sensor_id", "ads": "ad_id"}
@@ -56,7 +61,9 @@ def test_same_settings_and_start_give_the_same_records(pipeline: str) -> None:
     first = list(records(ROUGH, START, START + 5_000))
     assert first == list(records(ROUGH, START, START + 5_000))
     assert first != list(records(replace(ROUGH, seed=2), START, START + 5_000))
-    assert first == list(islice(records(ROUGH, START, None), len(first))), "a range begins as the endless stream does"
+    assert first == list(islice(records(ROUGH, START, None), len(first))), (
+        "a range begins as the endless stream does"
+    )
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
@@ -131,7 +138,9 @@ def test_ad_events_are_those_of_the_yahoo_streaming_benchmark() -> None:
     events = list(ads.records(workload, START, START + 20_000))
     assert {record.key for record in events} == {None}
     assert [record.partition for record in events[:6]] == [0, 1, 2, 3, 0, 1]
-    assert sum(len(record.value or b"") for record in events) / len(events) == pytest.approx(253, abs=1)
+    assert sum(len(record.value or b"") for record in events) / len(events) == pytest.approx(
+        253, abs=1
+    )
     parsed = [json.loads(record.value or b"") for record in events]
     names = ["user_id", "page_id", "ad_id", "ad_type", "event_type", "event_time", "ip_address"]
     assert all(list(event) == names for event in parsed)
@@ -151,7 +160,9 @@ def test_ad_campaigns_follow_from_their_seed() -> None:
     def identifier() -> str:
         return str(UUID(int=rng.getrandbits(128), version=4))
 
-    expected = {identifier(): campaign for campaign in [identifier() for _ in range(100)] for _ in range(10)}
+    expected = {
+        identifier(): campaign for campaign in [identifier() for _ in range(100)] for _ in range(10)
+    }
     assert ads.ad_campaigns() == expected
 
 
@@ -197,7 +208,9 @@ def test_log_lines_are_keyed_by_address_and_visitors_come_in_sessions() -> None:
 # --- the oracle, against a recount that knows nothing of how the records were made -----------------------------------
 
 
-def understood(record: Record, fields: dict[str, type], event_ms: Callable[[str], int]) -> dict[str, object] | None:
+def understood(
+    record: Record, fields: dict[str, type], event_ms: Callable[[str], int]
+) -> dict[str, object] | None:
     """The parsed record with its event time in ms, or None if anything is wrong with it."""
     try:
         event = json.loads((record.value or b"").decode(), parse_float=Decimal)
@@ -225,7 +238,9 @@ def test_expected_views_agree_with_a_recount() -> None:
 def test_expected_readings_agree_with_a_recount() -> None:
     windows: dict[tuple[str, int], list[Decimal]] = {}
     for record in sensors.records(ROUGH, START, START + 25_000, sensors=7):
-        reading = understood(record, {"sensor_id": str, "event_time": str, "temperature_f": Decimal}, iso_ms)
+        reading = understood(
+            record, {"sensor_id": str, "event_time": str, "temperature_f": Decimal}, iso_ms
+        )
         if reading:
             window = reading["sensor_id"], reading["event_time"] // 5_000 * 5_000
             windows.setdefault(window, []).append(reading["temperature_f"])
@@ -240,7 +255,13 @@ def read(record: Record) -> tuple[str, str, str, bool, int]:
     method, target, _ = request.split(" ")
     path = target.partition("?")[0]
     at = datetime.strptime(f"{day} {zone}", "[%d/%b/%Y:%H:%M:%S %z]")
-    return ip, agent, path, method == "GET" and status in ("200", "304") and "." not in path, int(at.timestamp())
+    return (
+        ip,
+        agent,
+        path,
+        method == "GET" and status in ("200", "304") and "." not in path,
+        int(at.timestamp()),
+    )
 
 
 def test_expected_visits_agree_with_a_recount() -> None:
@@ -262,7 +283,9 @@ def test_expected_visits_agree_with_a_recount() -> None:
             pages.setdefault(hashlib.sha256(f"{ip} {agent}".encode()).hexdigest()[:16], []).append(
                 (second * 1000, country)
             )
-    counted = [{w: (len(v), len(set(v))) for w, v in found.items()} for found in (by_country, by_path)]
+    counted = [
+        {w: (len(v), len(set(v))) for w, v in found.items()} for found in (by_country, by_path)
+    ]
     assert visits.expected_visitors(workload, START, end) == counted[0]
     assert visits.expected_page_views(workload, START, end) == counted[1]
     sessions: dict[tuple[str, int], tuple[int, int, str]] = {}
@@ -283,7 +306,9 @@ def test_expected_visits_agree_with_a_recount() -> None:
 @pytest.mark.parametrize("pipeline", KEY_FIELD)
 def test_each_kind_of_bad_input_is_bad_in_its_own_way(pipeline: str) -> None:
     bad = {kind: producer(pipeline).malformed(kind, START) for kind in (*KINDS, OVERSIZED)}
-    assert {(r.kind, r.partition, r.time_ms, r.event_ms) for r in bad.values()} == {(MALFORMED, 0, START, None)}
+    assert {(r.kind, r.partition, r.time_ms, r.event_ms) for r in bad.values()} == {
+        (MALFORMED, 0, START, None)
+    }
     assert bad["tombstone"].value is None
     with pytest.raises(json.JSONDecodeError):
         json.loads(bad["not_json"].value or b"")
@@ -307,7 +332,9 @@ def test_each_kind_of_bad_input_is_bad_in_its_own_way(pipeline: str) -> None:
 
 def test_each_kind_of_bad_line_is_bad_in_its_own_way() -> None:
     bad = {kind: visits.malformed(kind, START) for kind in (*KINDS, OVERSIZED)}
-    assert {(r.kind, r.partition, r.time_ms, r.event_ms) for r in bad.values()} == {(MALFORMED, 0, START, None)}
+    assert {(r.kind, r.partition, r.time_ms, r.event_ms) for r in bad.values()} == {
+        (MALFORMED, 0, START, None)
+    }
     assert bad["tombstone"].value is None
     assert b"[True]" in bad["wrong_type"].value and b"[-]" in bad["missing_field"].value
     assert bad["null_key"].key is None and bad["null_key"].value.startswith(b"- ")
@@ -317,14 +344,16 @@ def test_each_kind_of_bad_line_is_bad_in_its_own_way() -> None:
     with pytest.raises(UnicodeDecodeError):
         read(bad["invalid_utf8"])
     seconds = {kind: read(bad[kind])[-1] for kind in ("hour_ahead", "year_1970", "year_9999")}
-    assert seconds == {"hour_ahead": START // 1000 + 3_600, "year_1970": 0, "year_9999": 253_402_300_799}
+    assert seconds == {
+        "hour_ahead": START // 1000 + 3_600,
+        "year_1970": 0,
+        "year_9999": 253_402_300_799,
+    }
 
 
 # --- lines there are ----------------------------------------------------------------------------------------------------
 
-LINE = (
-    b'192.0.2.1 - frank [10/Oct/2000:13:55:36 -0700] "GET /a.gif HTTP/1.0" 200 2326 "-" "Mozilla/4.08 [en] (\\"W\\")"'
-)
+LINE = b'192.0.2.1 - frank [10/Oct/2000:13:55:36 -0700] "GET /a.gif HTTP/1.0" 200 2326 "-" "Mozilla/4.08 [en] (\\"W\\")"'
 
 
 def test_lines_of_a_log_are_sent_as_they_are_at_their_own_time() -> None:
@@ -342,7 +371,9 @@ def test_lines_of_a_log_are_sent_as_they_are_at_their_own_time() -> None:
     sent = list(visits.of_lines([LINE, ahead, *junk], 3))
     assert [record.value for record in sent] == [LINE, ahead, *junk]
     partition = crc32(b"192.0.2.1") % 3
-    assert sent[0] == Record(b"192.0.2.1", LINE, partition, 971_211_336_000, 971_211_336_000, ORDINARY)
+    assert sent[0] == Record(
+        b"192.0.2.1", LINE, partition, 971_211_336_000, 971_211_336_000, ORDINARY
+    )
     assert began <= sent[1].time_ms <= time.time() * 1000, "none is waited for"
     assert {(r.key, r.event_ms, r.kind) for r in sent[2:]} == {(None, None, MALFORMED)}
     assert all(r.time_ms >= began for r in sent[2:])
@@ -401,7 +432,10 @@ def test_malformed_records_go_through_all_kinds_in_turn(pipeline: str) -> None:
         ({"late_share": 1.5}, "late_share=1.5: a share lies between 0 and 1"),
         ({"rate": 0}, "rate=0: at least 1"),
         ({"late_share": 0.6, "malformed_share": 0.6}, "no event is two of these"),
-        ({"late_share": 0.1, "late_by_ms": 50, "disorder_ms": 50}, "late means later than disorder_ms=50"),
+        (
+            {"late_share": 0.1, "late_by_ms": 50, "disorder_ms": 50},
+            "late means later than disorder_ms=50",
+        ),
     ],
 )
 def test_settings_that_cannot_be_kept_are_refused(changes: dict[str, float], message: str) -> None:
@@ -410,7 +444,10 @@ def test_settings_that_cannot_be_kept_are_refused(changes: dict[str, float], mes
 
 
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(SettingsError, match="pipeline='shop': there are producers for 'sensors', 'ads', 'visits' and 'bank'"):
+    with pytest.raises(
+        SettingsError,
+        match="pipeline='shop': there are producers for 'sensors', 'ads', 'visits' and 'bank'",
+    ):
         producer("shop")
     with pytest.raises(SettingsError, match="kind='odd': bad input comes as not_json, "):
         ads.malformed("odd", START)
@@ -422,20 +459,27 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """A lakehouse with an embedded broker of its own."""
-    settings = replace(from_environment(), root=tmp_path_factory.mktemp("lake"), bootstrap_servers="", kafka={})
+    settings = replace(
+        from_environment(), root=tmp_path_factory.mktemp("lake"), bootstrap_servers="", kafka={}
+    )
     kafka_broker.start(settings, resolve(settings.jars))
     yield settings
     kafka_broker.stop(settings)
 
 
-def received(settings: Settings, topic: str, partitions: int) -> list[list[tuple[bytes | None, bytes | None, int]]]:
+def received(
+    settings: Settings, topic: str, partitions: int
+) -> list[list[tuple[bytes | None, bytes | None, int]]]:
     """Key, value and timestamp of all records of each partition."""
     consumer = kafka.Consumer(
-        client_config(settings) | {"group.id": "test", "fetch.message.max.bytes": "8000000", "check.crcs": "true"}
+        client_config(settings)
+        | {"group.id": "test", "fetch.message.max.bytes": "8000000", "check.crcs": "true"}
     )
     found = []
     for partition in range(partitions):
-        low, high = consumer.get_watermark_offsets(kafka.TopicPartition(topic, partition), timeout=10)
+        low, high = consumer.get_watermark_offsets(
+            kafka.TopicPartition(topic, partition), timeout=10
+        )
         consumer.assign([kafka.TopicPartition(topic, partition, low)])
         messages: list[kafka.Message] = []
         while len(messages) < high - low:
@@ -450,7 +494,10 @@ def received(settings: Settings, topic: str, partitions: int) -> list[list[tuple
 def size(settings: Settings, topic: str, partitions: int) -> int:
     """How many records were ever sent to `topic`."""
     consumer = kafka.Consumer(client_config(settings) | {"group.id": "test", "log_level": "0"})
-    ends = [consumer.get_watermark_offsets(kafka.TopicPartition(topic, p), timeout=10)[1] for p in range(partitions)]
+    ends = [
+        consumer.get_watermark_offsets(kafka.TopicPartition(topic, p), timeout=10)[1]
+        for p in range(partitions)
+    ]
     consumer.close()
     return sum(ends)
 
@@ -460,12 +507,15 @@ def test_the_broker_receives_what_was_generated(lake: Settings, pipeline: str) -
     made = producer(pipeline)
     topic = f"whole-{pipeline}"
     kafka_broker.ensure_topics(lake, {topic: 3}, {"retention.ms": "-1"})
-    # as a history sends them, with a record far over the client's default limit among them
+    # as a versioned table sends them, with a record far over the client's default limit among them
     sent = [*made.records(ROUGH, START - 5_000, START), made.malformed(OVERSIZED, START)]
     summary = send(sent, topic, client_config(lake))
     for partition, arrived in enumerate(received(lake, topic, 3)):
         assert arrived == [(r.key, r.value, r.time_ms) for r in sent if r.partition == partition]
-    kinds, times = Counter(r.kind for r in sent), [r.event_ms for r in sent if r.event_ms is not None]
+    kinds, times = (
+        Counter(r.kind for r in sent),
+        [r.event_ms for r in sent if r.event_ms is not None],
+    )
     assert (summary.sent, summary.late, summary.duplicates, summary.malformed) == (
         len(sent),
         kinds[LATE],
@@ -479,7 +529,8 @@ def test_the_broker_receives_what_was_generated(lake: Settings, pipeline: str) -
 
 def test_a_stream_behind_the_clock_catches_up_and_then_keeps_to_it(lake: Settings) -> None:
     kafka_broker.ensure_topics(lake, {"paced": 1})
-    taken: list[tuple[int, float]] = []  # of each record its instant, and when the one after it was asked for
+    # of each record its instant, and when the one after it was asked for
+    taken: list[tuple[int, float]] = []
 
     def watched(start: int) -> Iterator[Record]:
         for record in sensors.records(Workload(rate=500), start - 10_000, start + 1_000):
@@ -497,13 +548,20 @@ def test_an_endless_stream_stops_when_asked_and_loses_nothing(lake: Settings) ->
     kafka_broker.ensure_topics(lake, {"endless": 1})
     stop = Event()
     Timer(0.5, stop.set).start()
-    summary = send(sensors.records(Workload(rate=1_000), int(time.time() * 1000)), "endless", client_config(lake), stop)
+    summary = send(
+        sensors.records(Workload(rate=1_000), int(time.time() * 1000)),
+        "endless",
+        client_config(lake),
+        stop,
+    )
     assert len(received(lake, "endless", 1)[0]) == summary.sent > 0
 
 
 def test_a_broker_that_is_gone_is_an_error_with_the_number_of_records_lost() -> None:
     nowhere = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": "300", "log_level": "0"}
-    with pytest.raises(BrokerError, match=r"delivery to ad-events \(lost=100 of 100\): every record must arrive"):
+    with pytest.raises(
+        BrokerError, match=r"delivery to ad-events \(lost=100 of 100\): every record must arrive"
+    ):
         send(ads.records(Workload(rate=100), START, START + 1_000), "ad-events", nowhere)
 
 
@@ -522,7 +580,9 @@ def run_produce(settings: Settings, *arguments: str) -> subprocess.Popen[str]:
 
 
 def test_produce_sends_a_history(lake: Settings) -> None:
-    run = run_produce(lake, "ads", "--history", "1 minute", "--rate", "500", "--malformed", "0.1", "--json")
+    run = run_produce(
+        lake, "ads", "--history", "1 minute", "--rate", "500", "--malformed", "0.1", "--json"
+    )
     out, err = run.communicate(timeout=60)
     assert run.returncode == 0, err
     summary = json.loads(out)
@@ -549,10 +609,17 @@ def test_produce_sends_the_lines_of_files_and_of_stdin(lake: Settings, tmp_path:
 def test_produce_live_ends_cleanly_on_a_signal(lake: Settings, number: signal.Signals) -> None:
     kafka_broker.ensure_topics(lake, {"sensor-readings": 3})
     # a new partition has no leader to ask for a moment: the producer waits for it
-    send(sensors.records(Workload(rate=20, partitions=3), START, START + 1_000), "sensor-readings", client_config(lake))
+    send(
+        sensors.records(Workload(rate=20, partitions=3), START, START + 1_000),
+        "sensor-readings",
+        client_config(lake),
+    )
     before = size(lake, "sensor-readings", 3)
-    run = run_produce(lake, "sensors", "--history", "10 seconds", "--live", "--disorder", "1 second", "--json")
-    while size(lake, "sensor-readings", 3) < before + 2_000:  # 200 a second: until it has reached the present
+    run = run_produce(
+        lake, "sensors", "--history", "10 seconds", "--live", "--disorder", "1 second", "--json"
+    )
+    # 200 a second: until it has reached the present
+    while size(lake, "sensor-readings", 3) < before + 2_000:
         assert run.poll() is None, run.communicate()
         time.sleep(0.1)
     run.send_signal(number)
@@ -568,7 +635,10 @@ def test_produce_refuses_what_makes_no_sense(lake: Settings) -> None:
         (("ads", "--history", "soon"), "history='soon': a duration is a number and a unit"),
         (("ads", "--file", "-"), "pipeline='ads', file=-: its records are no lines of a log"),
         (("visits", "--file", "none.log"), "there is no such file"),
-        (("visits", "--file", "-", "--rate", "5", "--live"), "file=-, rate, live: lines are sent as they are"),
+        (
+            ("visits", "--file", "-", "--rate", "5", "--live"),
+            "file=-, rate, live: lines are sent as they are",
+        ),
     ):
         run = run_produce(lake, *arguments)
         _, err = run.communicate(timeout=60)

@@ -60,13 +60,27 @@ def test_a_file_has_each_kind_of_setting_and_the_environment_overrides_it(tmp_pa
     (tmp_path / "lakehouse.toml").write_text(TOML)
     given = {"LAKEHOUSE_STEP_ROWS": "8", "LAKEHOUSE_KAFKA_SASL_USERNAME": "u"}
     settings = from_environment(given | {"LAKEHOUSE_CONFIG": str(tmp_path / "lakehouse.toml")})
-    assert (settings.root, settings.module_path, settings.tables) == (tmp_path / "data", (tmp_path,), ("orders", "returns"))
-    assert (settings.fresh_within, settings.early_results, settings.step_rows) == ("5 seconds", False, 8)
+    assert (settings.root, settings.module_path, settings.tables) == (
+        tmp_path / "data",
+        (tmp_path,),
+        ("orders", "returns"),
+    )
+    assert (settings.fresh_within, settings.early_results, settings.step_rows) == (
+        "5 seconds",
+        False,
+        8,
+    )
     assert settings.kafka == {"security.protocol": "SASL_SSL", "sasl.username": "u"}
     assert settings.spark_conf == {"spark.ui.title": "a; b = c"}
     assert settings.freshness_of("orders").interval.total_seconds() == 30
-    assert (settings.for_pipeline("orders").driver_memory, settings.for_pipeline("orders").state_memory_mb) == ("2g", 64)
-    assert settings.members("all") == ("orders", "returns") and settings.repair_of("turnover") == (24, 10_000)
+    assert (
+        settings.for_pipeline("orders").driver_memory,
+        settings.for_pipeline("orders").state_memory_mb,
+    ) == ("2g", 64)
+    assert settings.members("all") == ("orders", "returns") and settings.repair_of("turnover") == (
+        24,
+        10_000,
+    )
 
 
 def test_another_process_comes_to_the_same_settings(tmp_path):
@@ -107,14 +121,34 @@ def test_a_project_is_made_once(project):
 
 def test_the_doctor_names_what_is_missing_and_its_remedy(project, monkeypatch):
     monkeypatch.chdir(project)
-    found = {each["check"]: each for each in map(json.loads, lakehouse("doctor", "--json").stdout.splitlines())}
-    assert found["tables"]["found"] == "3 in orders" and found["java"]["state"] == found["root"]["state"] == "ok"
-    assert (found["broker"]["state"], found["broker"]["remedy"]) == ("note", "`lakehouse broker start`")
-    wrong = {"LAKEHOUSE_TABLES": "of_nobody", "LAKEHOUSE_BOOTSTRAP_SERVERS": "127.0.0.1:9", "JAVA_HOME": "/nowhere"}
+    found = {
+        each["check"]: each
+        for each in map(json.loads, lakehouse("doctor", "--json").stdout.splitlines())
+    }
+    assert (
+        found["tables"]["found"] == "3 in orders"
+        and found["java"]["state"] == found["root"]["state"] == "ok"
+    )
+    assert (found["broker"]["state"], found["broker"]["remedy"]) == (
+        "note",
+        "`lakehouse broker start`",
+    )
+    wrong = {
+        "LAKEHOUSE_TABLES": "of_nobody",
+        "LAKEHOUSE_BOOTSTRAP_SERVERS": "127.0.0.1:9",
+        "JAVA_HOME": "/nowhere",
+    }
     sick = lakehouse("doctor", "--json", **wrong)
-    found = {each["check"]: each["found"] for each in map(json.loads, sick.stdout.splitlines()) if each["state"] == "fail"}
+    found = {
+        each["check"]: each["found"]
+        for each in map(json.loads, sick.stdout.splitlines())
+        if each["state"] == "fail"
+    }
     assert sick.exit_code == 1 and found.keys() == {"tables", "broker", "java"}
-    assert "127.0.0.1:9 does not answer" in found["broker"] and "name its folder in module_path" in found["tables"]
+    assert (
+        "127.0.0.1:9 does not answer" in found["broker"]
+        and "name its folder in module_path" in found["tables"]
+    )
 
 
 def test_the_doctor_goes_on_past_a_module_that_cannot_be_read(project, monkeypatch):
@@ -122,11 +156,17 @@ def test_the_doctor_goes_on_past_a_module_that_cannot_be_read(project, monkeypat
     (project / "torn_orders.py").write_text("def (")
     told = lakehouse("doctor", "--json", LAKEHOUSE_TABLES="torn_orders").stdout
     found = {each["check"]: each for each in map(json.loads, told.splitlines())}
-    assert len(found) == 8 and found["tables"]["state"] == "fail" and "SyntaxError" in found["tables"]["found"]
+    assert (
+        len(found) == 8
+        and found["tables"]["state"] == "fail"
+        and "SyntaxError" in found["tables"]["found"]
+    )
 
 
 def test_a_child_takes_nothing_from_a_file_where_it_happens_to_run(project, tmp_path, monkeypatch):
-    (project / "lakehouse.toml").write_text('root = "of the file"\n[kafka]\n"client.id" = "of the file"\n')
+    (project / "lakehouse.toml").write_text(
+        'root = "of the file"\n[kafka]\n"client.id" = "of the file"\n'
+    )
     monkeypatch.chdir(project)
     for name in [name for name in os.environ if name.startswith("LAKEHOUSE_")]:
         monkeypatch.delenv(name)
@@ -171,7 +211,10 @@ def test_events_of_ones_own_are_the_lines_of_a_file(project):
         refused = lakehouse("produce", *arguments)
         assert refused.exit_code == 2 and "give both" in refused.stderr, refused.stderr
     assert "--topic and --file for events of yours" in lakehouse("produce").stderr
-    assert "leave out the options of made-up events" in lakehouse("produce", "ads", "--topic", "t", "--file", "f").stderr
+    assert (
+        "leave out the options of made-up events"
+        in lakehouse("produce", "ads", "--topic", "t", "--file", "f").stderr
+    )
 
 
 @pytest.mark.slow
@@ -179,11 +222,21 @@ def test_events_of_ones_own_are_the_lines_of_a_file(project):
 @pytest.mark.timeout(600)
 def test_the_commands_of_a_new_project_work_in_their_order(project):
     """As its README has them, from its test to the reconciled table; without Dagster's server, which does not end."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("LAKEHOUSE_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("LAKEHOUSE_")
+    }
     environment |= {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
 
     def run(command: str) -> str:
-        done = subprocess.run(command, shell=True, cwd=project, env=environment, capture_output=True, text=True, timeout=240)
+        done = subprocess.run(
+            command,
+            shell=True,
+            cwd=project,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout
 
@@ -194,14 +247,29 @@ def test_the_commands_of_a_new_project_work_in_their_order(project):
         for command in commands:
             if "dagster" in command or "reconcile" in command or "query" in command:
                 continue
-            if command.startswith("lakehouse stop"):
+            if command.startswith("lakehouse stream stop"):
                 break
             said[command.split()[1] if " " in command else command] = run(command)
-            while command == "lakehouse tables" and "turnover      window   orders      178" not in run(command):
+            while (
+                command == "lakehouse table list"
+                and "turnover      window   orders      178" not in run(command)
+            ):
                 pass  # the test's own limit ends it
-        query, reconcile = (next(c for c in commands if word in c) for word in ("query", "reconcile"))
+        query, reconcile = (
+            next(c for c in commands if word in c) for word in ("query", "reconcile")
+        )
         assert "2026-01-01T00:04:00Z" in run(query)
-        assert "EQUAL" in run(reconcile) and "1 passed" in said["pytest"] and "3 in orders" in said["doctor"]
+        assert (
+            "EQUAL" in run(reconcile)
+            and "1 passed" in said["pytest"]
+            and "3 in orders" in said["doctor"]
+        )
         run("dagster definitions validate -w workspace.yaml")
     finally:
-        subprocess.run("lakehouse stop --now; lakehouse broker stop", shell=True, cwd=project, env=environment, timeout=120)
+        subprocess.run(
+            "lakehouse stream stop --now; lakehouse broker stop",
+            shell=True,
+            cwd=project,
+            env=environment,
+            timeout=120,
+        )

@@ -29,6 +29,10 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
 
 
 def test_to_declare_a_table_loads_no_pyspark():
-    code = "import sys; from lakehouse import kafka, table, tumbling; print('pyspark' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    code = (
+        "import sys; from lakehouse import kafka, table, tumbling; print('pyspark' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout == "False\n"

@@ -15,7 +15,7 @@ import pytest
 
 from lakehouse.declare import catalog
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.storage.journal import frontier
+from lakehouse.storage.commit_log import frontier
 
 ROOT = Path(__file__).parents[1]
 LAKEHOUSE = Path(sys.executable).with_name("lakehouse")
@@ -27,12 +27,18 @@ def blocks(document: str, language: str) -> list[str]:
 
 def commands(document: str, program: str) -> list[list[str]]:
     lines = [line for block in blocks(document, "bash") for line in block.splitlines()]
-    return [words for line in lines if (words := shlex.split(line, comments=True)) and words[0] == program]
+    return [
+        words
+        for line in lines
+        if (words := shlex.split(line, comments=True)) and words[0] == program
+    ]
 
 
 def run(words: list[str], settings: Settings, seconds: float) -> subprocess.CompletedProcess:
     environment = os.environ | to_environment(settings)
-    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=seconds, cwd=ROOT)
+    return subprocess.run(
+        words, env=environment, capture_output=True, text=True, timeout=seconds, cwd=ROOT
+    )
 
 
 @pytest.mark.slow
@@ -40,19 +46,20 @@ def run(words: list[str], settings: Settings, seconds: float) -> subprocess.Comp
 @pytest.mark.timeout(900)
 def test_the_command_lines_of_the_readme_work_in_their_order(tmp_path, quick_jvm):
     given = commands("README.md", "lakehouse")
-    assert [words[1] for words in given] == [
-        "broker", "produce", "start", "status", "tables", "quarantine", "offsets", "late", "update",
-        "lateness", "query", "reconcile", "proof", "repair", "stop", "broker",
+    assert [" ".join(words[1:3]) for words in given] == [
+        "broker start", "produce sensors", "stream start", "stream status", "table list", "table quarantine", "topic check",
+        "table late", "update", "table lateness", "query", "reconcile run", "reconcile status", "reconcile repair", "stream stop",
+        "broker stop",
     ]  # fmt: skip
     settings = Settings(root=tmp_path, jars=from_environment().jars, spark_conf=quick_jvm)
     try:
         for words in given:
             done = run([str(LAKEHOUSE), *words[1:]], settings, 300)
             assert done.returncode == 0, f"{shlex.join(words)}: {done.stdout}{done.stderr}"
-            if words[1] == "start":
+            if words[1:3] == ["stream", "start"]:
                 await_frontier(settings, "sensor_averages")
     finally:
-        for left in (["stop"], ["broker", "stop"]):
+        for left in (["stream", "stop"], ["broker", "stop"]):
             run([str(LAKEHOUSE), *left], settings, 120)
 
 
@@ -74,20 +81,26 @@ def environment(process: psutil.Process) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_demo_is_killed_with_all_it_started_and_the_next_ends_with_its_proof_and_leaves_no_process(tmp_path, quick_jvm):
+def test_the_demo_is_killed_with_all_it_started_and_the_next_ends_with_its_certificate_and_leaves_no_process(
+    tmp_path, quick_jvm
+):
     settings = Settings(root=tmp_path, jars=from_environment().jars, spark_conf=quick_jvm)
     command = [str(LAKEHOUSE), "demo", "--history", "20 minutes", "--port", "3579"]
-    with subprocess.Popen(command, env=os.environ | to_environment(settings), stdout=subprocess.DEVNULL) as first:
+    with subprocess.Popen(
+        command, env=os.environ | to_environment(settings), stdout=subprocess.DEVNULL
+    ) as first:
         for name in ("sensor_averages", "campaign_views"):
             await_frontier(settings, name, first)
         killed = [p for p in psutil.process_iter() if str(tmp_path) in " ".join(environment(p))]
-        assert len(killed) > 8, "the demo, a broker, two producers, two jobs with a JVM each, Dagster"
+        assert len(killed) > 8, (
+            "the demo, a broker, two producers, two jobs with a JVM each, Dagster"
+        )
         for process in killed:
             with contextlib.suppress(psutil.NoSuchProcess):  # ended with the one that started it
                 process.kill()
     demo = run([*command, "--seconds", "45"], settings, 800)
     assert demo.returncode == 0, demo.stdout + demo.stderr
-    assert "proven: 4 of 4 tables" in demo.stdout and "DIFFERENT" not in demo.stdout
+    assert "reconciled: 4 of 4 tables" in demo.stdout and "DIFFERENT" not in demo.stdout
     left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert str(tmp_path) not in left
 
@@ -112,10 +125,14 @@ def test_every_table_of_the_readme_is_one_that_ships():
         assert line.strip() in shipped, line
 
 
-@pytest.mark.parametrize("page", sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]), ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]), ids=lambda page: page.name
+)
 def test_what_a_page_links_to_or_names_is_there(page):
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if target.startswith("http"):
             continue

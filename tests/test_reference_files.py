@@ -21,7 +21,10 @@ def campaigns(ad_campaigns):
 
 
 def read(spark, path: Path, **declared: object) -> list[tuple]:
-    return [tuple(row) for row in file_rows(spark, files(str(path), schema=SCHEMA, **declared)).collect()]
+    return [
+        tuple(row)
+        for row in file_rows(spark, files(str(path), schema=SCHEMA, **declared)).collect()
+    ]
 
 
 def test_a_header_line_names_the_columns_and_is_no_row(spark, tmp_path):
@@ -33,7 +36,10 @@ def test_a_header_line_names_the_columns_and_is_no_row(spark, tmp_path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("a,1\nb,2\n", "first line='a,1': a header line names the columns .* 'ad_id,campaign_id'.* declare header=False"),
+        (
+            "a,1\nb,2\n",
+            "first line='a,1': a header line names the columns .* 'ad_id,campaign_id'.* declare header=False",
+        ),
         ("campaign_id,ad_id\n1,a\n", "first line='campaign_id,ad_id'"),
         ("ad_id,campaign_id,cents\na,1,2\n", "first line='ad_id,campaign_id,cents'"),
         ("ad_id\na\n", "first line='ad_id'"),
@@ -61,7 +67,9 @@ def test_files_without_a_header_keep_their_first_line(spark, tmp_path):
     file = tmp_path / "ads.csv"
     file.write_text("".join(f"ad-{n},{n}\n" for n in range(1_000)))
     assert len(read(spark, file, header=False)) == 1_000
-    with pytest.raises(DeclarationError, match="header=False, format='json': only CSV files have a header line"):
+    with pytest.raises(
+        DeclarationError, match="header=False, format='json': only CSV files have a header line"
+    ):
         files("ads.json", schema=SCHEMA, format="json", header=False)
 
 
@@ -70,7 +78,10 @@ def test_a_table_of_such_files_keeps_its_rows_until_they_are_declared_as_they_ar
     file.write_text("ad_id,campaign_id\na,1\n")
     made = ModuleType("made")
     campaigns.__module__ = "made"
-    made.ad_campaigns, made.campaigns = files(str(file), schema=SCHEMA), table(layer="bronze", keys=["ad_id"])(campaigns)
+    made.ad_campaigns, made.campaigns = (
+        files(str(file), schema=SCHEMA),
+        table(layer="bronze", keys=["ad_id"])(campaigns),
+    )
     lake = Lake(spark, Settings(root=tmp_path / "root", tables=("made",)), catalog_of([made]))
     reference_tables.refresh(lake, lake.catalog.table("campaigns"))
     file.write_text("a,1\nb,2\n")

@@ -59,19 +59,31 @@ def test_a_second_name_for_a_table_that_is_found_is_no_fault():
 
 def test_another_table_of_the_same_name_in_another_variable_is_refused():
     with pytest.raises(DeclarationError, match="variable='other' of my_tables"):
-        catalog_of([module_of(things_per_minute=counted("things_per_minute"), other=counted("things_per_minute", late="drop"))])
+        catalog_of(
+            [
+                module_of(
+                    things_per_minute=counted("things_per_minute"),
+                    other=counted("things_per_minute", late="drop"),
+                )
+            ]
+        )
 
 
-def test_an_expectation_that_is_misspelt_is_refused_without_an_import_of_great_expectations(tmp_path):
+def test_an_expectation_that_is_misspelt_is_refused_without_an_import_of_great_expectations(
+    tmp_path,
+):
     declared = (
         "from lakehouse import expect, kafka, table\n"
         "topic = kafka('things', schema='id STRING, at TIMESTAMP')\n"
         "@table(layer='bronze', event_time='at', expectations=[expect.column_values_to_not_be_nul('id')])\n"
         "def things(topic): return topic\n"
     )
-    done = command(tmp_path, declared, "tables")
+    done = command(tmp_path, declared, "table", "list")
     told = "table=things, expectation='expect_column_values_to_not_be_nul': Great Expectations has none of that name"
-    assert done.returncode == 2 and f"{told}; did you mean expect_column_values_to_not_be_null?" in done.stderr, done.stderr
+    assert (
+        done.returncode == 2
+        and f"{told}; did you mean expect_column_values_to_not_be_null?" in done.stderr
+    ), done.stderr
     imported = """
 import sys
 from lakehouse.declare import catalog
@@ -108,8 +120,12 @@ def told(catalog: Catalog) -> list[str]:
 
 def test_an_update_behind_a_table_that_keeps_late_rows_out_is_warned_of():
     first, second = told(chain("side_output", "update"))
-    assert first.startswith("table=copied, late='update': rows that arrive after the hour of their event time never reach it")
-    assert second.startswith("table=per_minute") and "declare late='update' on valid as well" in second
+    assert first.startswith(
+        "table=copied, late='update': rows that arrive after the hour of their event time never reach it"
+    )
+    assert (
+        second.startswith("table=per_minute") and "declare late='update' on valid as well" in second
+    )
     (only,) = told(chain("drop", "side_output", context=around(after="1 minute")))
     assert "arrive behind the watermark never reach it, for valid, late='drop'" in only
 
@@ -126,12 +142,16 @@ def test_commands_show_it_beside_the_result(tmp_path):
         "@table(layer='silver')\ndef valid(things): return things\n"
         "@table(layer='silver', late='update')\ndef copied(valid): return valid\n"
     )
-    for arguments in (["tables", "--json"], ["tables", "copied"]):
+    for arguments in (["table", "list", "--json"], ["table", "show", "copied"]):
         done = command(tmp_path, declared, *arguments)
-        assert done.returncode == 0 and "warning: table=copied, late='update'" in done.stderr, done.stderr
+        assert done.returncode == 0 and "warning: table=copied, late='update'" in done.stderr, (
+            done.stderr
+        )
 
 
-def command(folder: Path, declared: str, *arguments: str, imported: str = "") -> subprocess.CompletedProcess:
+def command(
+    folder: Path, declared: str, *arguments: str, imported: str = ""
+) -> subprocess.CompletedProcess:
     """The command line, or that code, where a module declares this."""
     (folder / "ruled_tables.py").write_text(declared)
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
@@ -140,7 +160,9 @@ def command(folder: Path, declared: str, *arguments: str, imported: str = "") ->
         "PYTHONDONTWRITEBYTECODE": "1",  # a file that is written twice in a second is the same to the cache
     }  # fmt: skip
     words = ["-c", imported] if imported else ["-m", "lakehouse", *arguments]
-    return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, *words], env=environment, capture_output=True, text=True, timeout=120
+    )
 
 
 # ---- what only a session can tell
@@ -177,6 +199,12 @@ def sums(things):
 """
     done = command(tmp_path, declared, "validate")
     assert done.returncode == 2 and "4 tables, 3 refused" in done.stdout, done.stderr
-    for told in ("table=stamped", "two runs have two clocks", "table=wrong: its function", "table=sums", "a sum of doubles"):
+    for told in (
+        "table=stamped",
+        "two runs have two clocks",
+        "table=wrong: its function",
+        "table=sums",
+        "a sum of doubles",
+    ):
         assert told in done.stderr, done.stderr
     assert "table=things" not in done.stderr and not list((tmp_path / "root").glob("*/things"))

@@ -18,14 +18,30 @@ from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.files import replace_file
 from lakehouse.storage.lake import Lake
-from streaming_jobs import desired, healing, holders, lease, places, progress, reconciler, supervisor
+from streaming_jobs import (
+    desired,
+    healing,
+    holders,
+    lease,
+    places,
+    progress,
+    reconciler,
+    supervisor,
+)
 from streaming_jobs.desired import Desired
 from streaming_jobs.healing import Bounds, Observed, decide
 from streaming_jobs.holders import Holder
 from streaming_jobs.places import Place
 from streaming_jobs.progress import JobStatus
 
-APART = ["unshare", *(["--user", "--map-root-user"] if os.getuid() else []), "--pid", "--fork", "--mount-proc", "--uts"]
+APART = [
+    "unshare",
+    *(["--user", "--map-root-user"] if os.getuid() else []),
+    "--pid",
+    "--fork",
+    "--mount-proc",
+    "--uts",
+]
 SECOND = [*APART, "sh", "-c", 'hostname second && "$@"; exit $?', "sh", sys.executable]
 
 # Holds the lease and says that it runs, as a job does, without Spark; ends well at the end of its input.
@@ -66,7 +82,9 @@ def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
 def second_host(settings: Settings, *command: str) -> Iterator[subprocess.Popen]:
     """A process elsewhere, which is gone with its PID namespace at the end."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([*SECOND, *command], env=os.environ | to_environment(settings), **pipes) as process:
+    with subprocess.Popen(
+        [*SECOND, *command], env=os.environ | to_environment(settings), **pipes
+    ) as process:
         try:
             yield process
         finally:
@@ -85,25 +103,42 @@ def test_nothing_is_started_beside_a_process_elsewhere_before_its_lease_has_expi
     with second_host(settings, "-c", HOLDS) as host:
         pid = int(host.stdout.readline())
         seen = supervisor.status(settings, "sensors")
-        assert (seen.state, seen.alive, seen.pid, seen.place.host) == ("running", True, pid, "second")
+        assert (seen.state, seen.alive, seen.pid, seen.place.host) == (
+            "running",
+            True,
+            pid,
+            "second",
+        )
         decision = reconciler.reconcile(settings, "sensors")
-        assert decision.action == "nothing" and "it is running elsewhere (host=second" in decision.why
-        assert supervisor.start(settings, "sensors", by="a test").pid == pid, "it runs: nothing is to be started"
-        with pytest.raises(JobError, match=r"it runs elsewhere.*lakehouse stop sensors"):
+        assert (
+            decision.action == "nothing" and "it is running elsewhere (host=second" in decision.why
+        )
+        assert supervisor.start(settings, "sensors", by="a test").pid == pid, (
+            "it runs: nothing is to be started"
+        )
+        with pytest.raises(JobError, match=r"it runs elsewhere.*lakehouse stream stop sensors"):
             supervisor.restart(settings, "sensors", by="a test")
-        with pytest.raises(JobError, match=r"host=second.* one process fills a table"), lease.held(settings, "sensors"):
+        with (
+            pytest.raises(JobError, match=r"host=second.* one process fills a table"),
+            lease.held(settings, "sensors"),
+        ):
             pass
 
         crash(host)  # its lock is gone with it, and whether it lives cannot be seen
         decision = reconciler.reconcile(settings, "sensors")
         assert decision.action == "nothing" and "elsewhere" in decision.why, decision
-        with pytest.raises(JobError, match=r"may still write.*expires in"), lease.held(settings, "sensors"):
+        with (
+            pytest.raises(JobError, match=r"may still write.*expires in"),
+            lease.held(settings, "sensors"),
+        ):
             pass
     awaited(lambda: supervisor.status(settings, "sensors").state == "dead", "its lease has expired")
     assert not supervisor.running(settings, "sensors")
     with lease.held(settings, "sensors") as turn:
         assert turn.epoch == 2
-    assert [event.what for event in desired.history(settings, "sensors")] == [], "nothing was started meanwhile"
+    assert [event.what for event in desired.history(settings, "sensors")] == [], (
+        "nothing was started meanwhile"
+    )
 
 
 def test_a_process_elsewhere_that_ended_well_is_not_waited_for(settings):
@@ -123,14 +158,18 @@ def test_a_pid_of_another_place_is_never_mistaken_for_a_process_here(settings):
     progress.write(settings, JobStatus("sensors", me.pid, me.create_time(), me.pid, me.create_time(), "running", now, now,
                                        place=elsewhere))  # fmt: skip
     status = supervisor.status(settings, "sensors")
-    assert status.state == "dead" and not status.jvm_alive, "no lease, so nothing says that it lives"
-    supervisor.kill(settings, "sensors", "a test")  # and this process is not ended for it: else this test would not end
+    assert status.state == "dead" and not status.jvm_alive, (
+        "no lease, so nothing says that it lives"
+    )
+    # and this process is not ended for it: else this test would not end
+    supervisor.kill(settings, "sensors", "a test")
 
 
 def test_the_lease_is_judged_by_the_clock_of_the_file_system(settings):
     elsewhere = Place("second", "another boot", "1")
     path = lease.path_of(settings, "sensors")
-    ahead = (datetime.now(UTC) + timedelta(days=1)).isoformat()  # the clock of that host is wrong by a day
+    # the clock of that host is wrong by a day
+    ahead = (datetime.now(UTC) + timedelta(days=1)).isoformat()
     replace_file(path, asdict(Holder(1, 7, 0.0, ahead, "sensors", elsewhere)))
     path.with_name("lease").touch()
     assert 0 < holders.left(settings, "sensors", places.here()) <= 8
@@ -141,7 +180,10 @@ def test_the_lease_is_judged_by_the_clock_of_the_file_system(settings):
 
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
-RUN, STOP = (Desired(state, (NOW - timedelta(hours=9)).isoformat(), "ann") for state in ("running", "stopped"))
+RUN, STOP = (
+    Desired(state, (NOW - timedelta(hours=9)).isoformat(), "ann")
+    for state in ("running", "stopped")
+)
 AWAY = Observed("sensors", "running", True, NOW - timedelta(hours=8), NOW - timedelta(hours=7), elsewhere="host=b",
                 lease=timedelta(seconds=30))  # fmt: skip
 
@@ -149,11 +191,32 @@ AWAY = Observed("sensors", "running", True, NOW - timedelta(hours=8), NOW - time
 @pytest.mark.parametrize(
     ("wanted", "seen", "action", "why"),
     [
-        (RUN, AWAY, "nothing", "it is running elsewhere (host=b)"),  # its heartbeat is old by the clock of here
+        (
+            RUN,
+            AWAY,
+            "nothing",
+            "it is running elsewhere (host=b)",
+        ),  # its heartbeat is old by the clock of here
         (RUN, replace(AWAY, busy=("t", NOW - timedelta(hours=1))), "nothing", "elsewhere"),
         (RUN, replace(AWAY, state="failed", alive=False), "nothing", "its lease expires in 30 s"),
-        (RUN, replace(AWAY, state="dead", alive=False, lease=timedelta(0)), "start", "its process died"),
-        (RUN, replace(AWAY, state="dead", alive=False, lease=timedelta(0), heartbeat=NOW + timedelta(hours=1)), "start", "died"),
+        (
+            RUN,
+            replace(AWAY, state="dead", alive=False, lease=timedelta(0)),
+            "start",
+            "its process died",
+        ),
+        (
+            RUN,
+            replace(
+                AWAY,
+                state="dead",
+                alive=False,
+                lease=timedelta(0),
+                heartbeat=NOW + timedelta(hours=1),
+            ),
+            "start",
+            "died",
+        ),
         (STOP, AWAY, "nothing", "drains as it was asked to"),
     ],
 )
@@ -165,14 +228,20 @@ def test_what_is_done_about_a_process_elsewhere(wanted, seen, action, why):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_job_whose_host_is_gone_goes_on_here_and_one_elsewhere_drains_when_it_is_stopped_here(settings, spark):
+def test_a_job_whose_host_is_gone_goes_on_here_and_one_elsewhere_drains_when_it_is_stopped_here(
+    settings, spark
+):
     running = kafka_broker.start(settings, jars.resolve(settings.jars))
-    settings = replace(settings, bootstrap_servers=running.bootstrap_servers)  # a second host knows no embedded broker
+    # a second host knows no embedded broker
+    settings = replace(settings, bootstrap_servers=running.bootstrap_servers)
     sent = produce(settings, 0, 10)
     desired.wish(settings, "sensors", "running", "a test")
     driver = ("-m", "streaming_jobs.driver", "sensors")
     with second_host(settings, *driver) as host:
-        awaited(lambda: arrived(settings, "sensor_readings") >= sent, "the job elsewhere fills its tables")
+        awaited(
+            lambda: arrived(settings, "sensor_readings") >= sent,
+            "the job elsewhere fills its tables",
+        )
         assert supervisor.status(settings, "sensors").place.host == "second"
         decisions = [reconciler.reconcile(settings, "sensors")]
         sent += produce(settings, 10, 20)
@@ -183,16 +252,24 @@ def test_a_job_whose_host_is_gone_goes_on_here_and_one_elsewhere_drains_when_it_
             return decisions[-1].action == "start"
 
         awaited(healed, "started here")
-        assert all("elsewhere" in d.why or "its lease expires" in d.why for d in decisions[:-1]), decisions
+        assert all("elsewhere" in d.why or "its lease expires" in d.why for d in decisions[:-1]), (
+            decisions
+        )
         assert len(decisions) > 2 and "its process died" in decisions[-1].why
-    second = supervisor.await_running(settings, "sensors", supervisor.identity(settings, "sensors")[0])
+    second = supervisor.await_running(
+        settings, "sensors", supervisor.identity(settings, "sensors")[0]
+    )
     assert second.place.is_here and second.epoch == 2
-    awaited(lambda: arrived(settings, "sensor_readings") >= sent, "it goes on where the other ended")
+    awaited(
+        lambda: arrived(settings, "sensor_readings") >= sent, "it goes on where the other ended"
+    )
     supervisor.stop(settings, "sensors", by="a test")
 
     with second_host(settings, *driver) as host:
         sent += produce(settings, 20, 30)
-        awaited(lambda: arrived(settings, "sensor_readings") >= sent, "elsewhere again, without a wait")
+        awaited(
+            lambda: arrived(settings, "sensor_readings") >= sent, "elsewhere again, without a wait"
+        )
         stopped = supervisor.stop(settings, "sensors", by="a test")
         assert (stopped.state, stopped.place.host) == ("stopped", "second")
         assert host.wait() == 0

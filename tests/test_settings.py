@@ -58,9 +58,9 @@ def test_each_field_is_read_from_its_variable(tmp_path):
         ("HEARTBEAT_WITHIN", "0 seconds"),
         ("RESTARTS", "0"),
         ("STALE_AFTER", "1 minute"),
-        ("HOOK_COMMAND", "notify 'someone"),
-        ("HOOK_COMMAND", " "),
-        ("HOOK_URL", "file:///etc/hosts"),
+        ("NOTIFICATION_COMMAND", "notify 'someone"),
+        ("NOTIFICATION_COMMAND", " "),
+        ("NOTIFICATION_URL", "file:///etc/hosts"),
         ("HISTORY", "30 minutes"),
         ("HISTORY", "some days"),
         ("VERSIONS", "all"),
@@ -73,9 +73,13 @@ def test_a_value_that_cannot_be_used_stops_at_the_start_and_names_the_field(name
         from_environment({f"LAKEHOUSE_{name}": value})
 
 
-@pytest.mark.parametrize("root", [Path("s3a://bucket/lakehouse"), Path("abfss://c@a.dfs.core.windows.net")])
+@pytest.mark.parametrize(
+    "root", [Path("s3a://bucket/lakehouse"), Path("abfss://c@a.dfs.core.windows.net")]
+)
 def test_an_address_is_no_root_from_python_either(root):
-    with pytest.raises(SettingsError, match=r"root='.*': a folder, of this machine or mounted; object stores"):
+    with pytest.raises(
+        SettingsError, match=r"root='.*': a folder, of this machine or mounted; object stores"
+    ):
         Settings(root=root)
     assert Settings(root=Path("data/10:30/lakehouse")).root.name == "lakehouse"
 
@@ -86,8 +90,8 @@ def test_secrets_are_shown_neither_as_text_nor_in_errors():
         "LAKEHOUSE_KAFKA_SASL_USERNAME": "ann",
         "LAKEHOUSE_KAFKA_SASL_JAAS_CONFIG": "password=s3cret",
         "LAKEHOUSE_SPARK_CONF": "spark.hadoop.fs.s3a.secret.key=s3cret;spark.ui.port=4050",
-        "LAKEHOUSE_HOOK_COMMAND": "notify --token s3cret",
-        "LAKEHOUSE_HOOK_URL": "https://example.org/s3cret",
+        "LAKEHOUSE_NOTIFICATION_COMMAND": "notify --token s3cret",
+        "LAKEHOUSE_NOTIFICATION_URL": "https://example.org/s3cret",
     }
     settings = from_environment(environment)
     shown = settings.shown()
@@ -98,7 +102,10 @@ def test_secrets_are_shown_neither_as_text_nor_in_errors():
     with pytest.raises(SettingsError) as failure:
         from_environment({"LAKEHOUSE_SPARK_CONF": "spark.password=s3cret;oops"})
     assert "s3cret" not in str(failure.value)
-    for hook in ({"LAKEHOUSE_HOOK_COMMAND": "notify 's3cret"}, {"LAKEHOUSE_HOOK_URL": "example.org/s3cret"}):
+    for hook in (
+        {"LAKEHOUSE_NOTIFICATION_COMMAND": "notify 's3cret"},
+        {"LAKEHOUSE_NOTIFICATION_URL": "example.org/s3cret"},
+    ):
         with pytest.raises(SettingsError) as failure:
             from_environment(hook)
         assert "s3cret" not in str(failure.value)
@@ -110,7 +117,9 @@ def test_java_is_taken_from_java_home_then_from_the_path(tmp_path):
         (tmp_path / folder / "java").touch(mode=0o755)
     path = {"PATH": os.pathsep.join([str(tmp_path), str(tmp_path / "path")])}
     assert java(path) == str(tmp_path / "path" / "java")
-    assert java(path | {"JAVA_HOME": str(tmp_path / "home")}) == str(tmp_path / "home" / "bin" / "java")
+    assert java(path | {"JAVA_HOME": str(tmp_path / "home")}) == str(
+        tmp_path / "home" / "bin" / "java"
+    )
 
 
 @pytest.mark.parametrize("environment", [{"PATH": ""}, {"PATH": "", "JAVA_HOME": "/nowhere"}])

@@ -19,7 +19,7 @@ from lakehouse.storage.files import alone
 from lakehouse.storage.lake import Lake
 from lakehouse.transform import creation
 
-APP = "rows:live:1"
+APP = "rows:stream:1"
 WIDE = (
     "w struct<start: timestamp, end: timestamp>, at timestamp, local timestamp_ntz, day date, n bigint, i int, s smallint, "
     "y tinyint, f float, d double, price decimal(9,2), large decimal(30,6), ok boolean, name string, raw binary, "
@@ -31,14 +31,16 @@ AT = datetime(2026, 3, 29, 1, 30, 0, 123456, UTC)
 def values(n: int, partition: str | None = "2026-03-29-01") -> tuple:
     return (
         (AT, AT), AT, AT.replace(tzinfo=None), AT.date(), n, n, n, n, 1.5, 2.5, Decimal("12.34"), Decimal("1.000001"), True,
-        f"näme {n}", b"\xff", [(1, "x")], {"k": Decimal("1.5")}, "live", partition,
+        f"näme {n}", b"\xff", [(1, "x")], {"k": Decimal("1.5")}, "stream", partition,
     )  # fmt: skip
 
 
 @pytest.fixture
 def rows(spark):
-    none = (None,) * 17 + ("live", None)
-    return spark.createDataFrame([values(1), values(2), values(3, "2026-03-29-02"), none], WIDE).coalesce(1)
+    none = (None,) * 17 + ("stream", None)
+    return spark.createDataFrame(
+        [values(1), values(2), values(3, "2026-03-29-02"), none], WIDE
+    ).coalesce(1)
 
 
 @pytest.fixture
@@ -56,8 +58,12 @@ def test_spark_and_deltalake_read_the_same_rows(spark, tables):
     assert small_commits.can_hold(spark.read.format("delta").load(str(tables[0])).toArrow().schema)
     theirs, ours = (spark.read.format("delta").load(str(path)) for path in tables)
     assert theirs.schema == ours.schema
-    assert sorted(map(str, theirs.collect())) == sorted(map(str, ours.collect())) and ours.count() == 4
-    one, other = (DeltaTable(str(path)).to_pyarrow_table().sort_by([("n", "ascending")]) for path in tables)
+    assert (
+        sorted(map(str, theirs.collect())) == sorted(map(str, ours.collect())) and ours.count() == 4
+    )
+    one, other = (
+        DeltaTable(str(path)).to_pyarrow_table().sort_by([("n", "ascending")]) for path in tables
+    )
     assert one.equals(other)
 
 
@@ -69,12 +75,21 @@ def test_rows_in_memory_are_those_of_their_files(spark, tables, tmp_path, monkey
     from_memory = lake.rows_of(None, files, schema)
     from_files = spark.read.schema(schema).option("basePath", str(path)).parquet(*map(str, files))
     assert from_memory.schema == from_files.schema
-    assert sorted(map(str, from_memory.collect())) == sorted(map(str, from_files.collect())) and from_files.count() == 4
+    assert (
+        sorted(map(str, from_memory.collect())) == sorted(map(str, from_files.collect()))
+        and from_files.count() == 4
+    )
     assert recent.rows_of([*files, path / "of another process"]) is None
-    never_null = pa.schema([field.with_nullable(False) for field in recent.rows_of(files[:1]).schema])
-    recent.keep(path / "of another plan", recent.rows_of(files[:1]).slice(0, 1).cast(never_null, safe=False))
+    never_null = pa.schema(
+        [field.with_nullable(False) for field in recent.rows_of(files[:1]).schema]
+    )
+    recent.keep(
+        path / "of another plan", recent.rows_of(files[:1]).slice(0, 1).cast(never_null, safe=False)
+    )
     together = recent.rows_of([*files, path / "of another plan"])
-    assert together.num_rows == 5, "one plan knows of a column that it is never null, another does not"
+    assert together.num_rows == 5, (
+        "one plan knows of a column that it is never null, another does not"
+    )
     monkeypatch.setattr(recent, "_BYTES", 0)
     recent.keep(path / "one more", rows=recent.rows_of(files[:1]))
     assert recent.rows_of(files[:1]) is None, "the oldest go first"
@@ -89,8 +104,14 @@ def test_statistics_choose_the_same_files(tables):
         for path in tables
     ]  # fmt: skip
     assert found[0] == found[1] and found[0][0]["min.at"]
-    logs = [json.loads(line) for line in (tables[1] / "_delta_log" / f"{1:020}.json").read_text().splitlines()]
-    spans = [delta_log.may_hold(file, "at", Range(AT, AT.replace(second=1))) for file in delta_log.files(tables[1])]
+    logs = [
+        json.loads(line)
+        for line in (tables[1] / "_delta_log" / f"{1:020}.json").read_text().splitlines()
+    ]
+    spans = [
+        delta_log.may_hold(file, "at", Range(AT, AT.replace(second=1)))
+        for file in delta_log.files(tables[1])
+    ]
     assert any(spans) and any("txn" in action for action in logs)
 
 
@@ -100,7 +121,7 @@ def test_the_batch_is_noted_with_the_rows_and_never_committed_twice(spark, table
     empty = rows.toArrow().slice(0, 0)
     assert delta_writer.append_few(empty, path, APP, 1, {"inputs": {"a": 1}}) == 2
     assert delta_writer.noted(path, APP, 1) == {"app": APP, "batch": 1, "inputs": {"a": 1}}
-    with pytest.raises(CommitError, match="batch=1: rows:live:1 has committed batch 1 already"):
+    with pytest.raises(CommitError, match="batch=1: rows:stream:1 has committed batch 1 already"):
         delta_writer.append_few(rows.toArrow(), path, APP, 1, {})
     assert delta_writer.append(rows, path, APP, 2, {}) == 3, "Spark goes on behind it"
     assert delta_writer.append_few(rows.toArrow(), path, APP, 3, {}) == 4, "and it behind Spark"
@@ -117,7 +138,7 @@ def test_it_waits_for_a_commit_under_way(tables, rows):
         assert ours.result(timeout=60) == 2
 
 
-def test_a_table_that_was_removed_and_made_anew_is_another_one(tables, rows, tmp_path):
+def test_a_table_that_was_removed_and_made_recreated_is_another_one(tables, rows, tmp_path):
     import shutil
 
     path = tables[1]

@@ -14,13 +14,15 @@ from lakehouse.declare.table import around, count, kafka, session, sliding, tabl
 from lakehouse.stream import advance, queries, table_steps
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.strategy import strategy
-from lakehouse.testing import assert_live_equals_bounded
-from streaming_jobs.queries import LiveQuery
+from lakehouse.testing import assert_stream_equals_batch
+from streaming_jobs.queries import SupervisedQuery
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
-hit_topic = kafka("hits", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
+hit_topic = kafka(
+    "hits", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL"
+)
 
 
 @table(layer="bronze", event_time="at", delay="5 seconds")
@@ -72,7 +74,9 @@ def threes(hits: DataFrame) -> DataFrame:
 @table(layer="silver", context=around(after="30 seconds"))
 def near(hits: DataFrame) -> DataFrame:
     others = hits.select(F.col("at").alias("then"), F.col("user").alias("other"))
-    return hits.join(others, F.expr("user <> other AND then BETWEEN at AND at + interval 30 seconds"))
+    return hits.join(
+        others, F.expr("user <> other AND then BETWEEN at AND at + interval 30 seconds")
+    )
 
 
 @table(layer="gold", keeps="latest", keys=["user"])
@@ -110,7 +114,9 @@ def test_which_engine_fills_which_table_is_decided_in_one_place(stage):
     stage.feed("hits", [hit(1)])
     stage.run(*found.keys() - {"hits"})
     folders = {folder.name for folder in (stage.lake.settings.root / "_checkpoints").iterdir()}
-    assert folders == {name for name, how in found.items() if how == "state"}, "the others keep their position themselves"
+    assert folders == {name for name, how in found.items() if how == "state"}, (
+        "the others keep their position themselves"
+    )
 
 
 def test_a_table_follows_its_input_and_is_idle_between(stage):
@@ -121,13 +127,15 @@ def test_a_table_follows_its_input_and_is_idle_between(stage):
             query.processAllAvailable()
             assert stage.rows("positive").count() == number
         until(lambda: not query.status["isTriggerActive"])
-        assert query.isActive and [r.numInputRows for r in query.recentProgress if r.batchId >= 0] == [2, 2, 2]
+        assert query.isActive and [
+            r.numInputRows for r in query.recentProgress if r.batchId >= 0
+        ] == [2, 2, 2]
     finally:
         query.stop()
     assert not query.isActive and query.exception() is None
     stage.advance("hits", hit(7200))
     stage.run("positive")
-    assert_live_equals_bounded(stage, "positive")
+    assert_stream_equals_batch(stage, "positive")
 
 
 def test_windows_wait_for_something_that_closes(stage, monkeypatch):
@@ -141,10 +149,14 @@ def test_windows_wait_for_something_that_closes(stage, monkeypatch):
         stage.advance("hits", hit(40))
         until(lambda: stage.rows("short").count() == 1)
         found = [r.numInputRows for r in query.recentProgress if r.batchId >= 0]
-        assert found[0] == 1 and found[1] >= 4, "one step reads all that came before the window closed"
+        assert found[0] == 1 and found[1] >= 4, (
+            "one step reads all that came before the window closed"
+        )
         stage.feed("hits", [hit(41)])  # closes nothing
         query.processAllAvailable()
-        assert sum(r.numInputRows for r in query.recentProgress if r.batchId >= 0) == 7, "all is read for who asks"
+        assert sum(r.numInputRows for r in query.recentProgress if r.batchId >= 0) == 7, (
+            "all is read for who asks"
+        )
     finally:
         query.stop()
 
@@ -157,7 +169,7 @@ def test_what_closes_nothing_is_noted_after_a_while(stage, monkeypatch):
         stage.feed("hits", [hit(1)])
         query.processAllAvailable()
         stage.feed("hits", [hit(2)])
-        until(lambda: sum(c.arrived for c in stage.lake.journal(table).live()) == 2)
+        until(lambda: sum(c.arrived for c in stage.lake.commit_log(table).by_stream()) == 2)
         assert stage.rows("short").count() == 0
     finally:
         query.stop()
@@ -175,21 +187,23 @@ def test_a_step_that_is_cut_off_is_taken_by_the_next_life(stage):
     query.stop()
     assert time.monotonic() - began < 30 and not query.isActive and query.exception() is None
     assert stage.rows("slow").count() == 1, "nothing of it is written"
-    assert next(stage.lake.journal(table).live()).batch == 0
+    assert next(stage.lake.commit_log(table).by_stream()).batch == 0
 
 
 def test_a_function_that_exits_ends_its_query_and_not_without_a_word(stage):
     table = stage.lake.catalog.table("positive")
     stage.feed("hits", [hit(1)])
-    query = LiveQuery(stage.lake, table, lambda point: sys.exit("no rows for you"))
+    query = SupervisedQuery(stage.lake, table, lambda point: sys.exit("no rows for you"))
     query.start()
     until(lambda: not query.active)
     query.tend()
-    assert query.status.state == "restarting" and "SystemExit: no rows for you" in query.status.error
+    assert (
+        query.status.state == "restarting" and "SystemExit: no rows for you" in query.status.error
+    )
 
 
 def test_a_query_that_ends_though_nobody_asked_for_it_is_started_again(stage):
-    query = LiveQuery(stage.lake, stage.lake.catalog.table("positive"))
+    query = SupervisedQuery(stage.lake, stage.lake.catalog.table("positive"))
     query.start()
     try:
         query.query.stop()
@@ -207,20 +221,32 @@ def test_a_step_that_outlives_its_cutting_off_is_said(stage, capfd, monkeypatch)
     monkeypatch.setattr(advance, "_STOP", 0.5)
     go_on = threading.Event()
     stage.feed("hits", [hit(1)])
-    query = queries.start(stage.lake, stage.lake.catalog.table("positive"), reached=lambda point: go_on.wait(60))
+    query = queries.start(
+        stage.lake, stage.lake.catalog.table("positive"), reached=lambda point: go_on.wait(60)
+    )
     until(lambda: query.in_flight)
     query.stop()
     go_on.set()
-    assert "table=positive: its step has not ended 0 s after it was cut off" in capfd.readouterr().err
+    assert (
+        "table=positive: its step has not ended 0 s after it was cut off" in capfd.readouterr().err
+    )
 
 
 def test_of_two_that_step_one_table_the_second_commit_is_refused(stage):
     table, go_on = stage.lake.catalog.table("positive"), threading.Event()
     stage.feed("hits", [hit(1)])
-    one = queries.start(stage.lake, table, available_now=True, reached=lambda point: point == "begin" and go_on.wait(60))
+    one = queries.start(
+        stage.lake,
+        table,
+        available_now=True,
+        reached=lambda point: point == "begin" and go_on.wait(60),
+    )
     until(lambda: one.in_flight)
     queries.start(stage.lake, table, available_now=True).awaitTermination()
     go_on.set()
-    with pytest.raises(StepFailed, match=r"CommitError: .*positive:live:1 has committed batch 0 already, so another"):
+    with pytest.raises(
+        StepFailed,
+        match=r"CommitError: .*positive:stream:1 has committed batch 0 already, so another",
+    ):
         one.awaitTermination()
     assert stage.rows("positive").count() == 1 and "batch 0, offsets from" in one.in_flight[1]

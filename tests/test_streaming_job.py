@@ -24,21 +24,26 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.storage.journal import Journal
+from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.lake import Lake
 from streaming_jobs import progress, supervisor
 
 BEGIN = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 MINUTE = 60_000
 # in order within a partition and disorder below the delay: nothing is late, so the oracle knows every window
-WORKLOAD = Workload(seed=7, rate=50, disorder_ms=2_000, late_share=0, malformed_share=0.01, partitions=3)
+WORKLOAD = Workload(
+    seed=7, rate=50, disorder_ms=2_000, late_share=0, malformed_share=0.01, partitions=3
+)
 
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory, quick_jvm) -> Iterator[Settings]:
     root = tmp_path_factory.mktemp("job")
     settings = Settings(
-        root=root, jars=from_environment().jars, tables=("lakehouse.tables.sensors",), spark_conf=quick_jvm
+        root=root,
+        jars=from_environment().jars,
+        tables=("lakehouse.tables.sensors",),
+        spark_conf=quick_jvm,
     )
     kafka_broker.start(settings, jars.resolve(settings.jars))
     yield settings
@@ -74,7 +79,9 @@ def awaited(condition: Callable[[], bool], what: str, seconds: float = 120) -> N
 
 
 def arrived(settings: Settings, table: str) -> int:
-    return sum(c.arrived for c in Journal(settings, catalog.load(settings).table(table)).live())
+    return sum(
+        c.arrived for c in CommitLog(settings, catalog.load(settings).table(table)).by_stream()
+    )
 
 
 @pytest.mark.slow
@@ -87,7 +94,9 @@ def test_a_job_killed_mid_stream_loses_and_doubles_nothing(settings, spark):
     sparks_pages_are_shown_to_this_machine_only(first)
     awaited(lambda: arrived(settings, "sensor_readings") >= sent, "first batch recorded")
     sent += produce(settings, 10, 20)
-    batches = len(list(Journal(settings, catalog.load(settings).table("sensor_readings")).live()))
+    batches = len(
+        list(CommitLog(settings, catalog.load(settings).table("sensor_readings")).by_stream())
+    )
 
     os.kill(first.pid, signal.SIGKILL)  # while it takes in the second lot
     awaited(lambda: supervisor.status(settings, "sensors").state == "dead", "seen to be dead")
@@ -95,7 +104,10 @@ def test_a_job_killed_mid_stream_loses_and_doubles_nothing(settings, spark):
     second = supervisor.start(settings, "sensors", wait=120)
     assert second.pid != first.pid
     awaited(lambda: arrived(settings, "sensor_readings") >= sent, "all recorded after the kill")
-    assert len(list(Journal(settings, catalog.load(settings).table("sensor_readings")).live())) > batches
+    assert (
+        len(list(CommitLog(settings, catalog.load(settings).table("sensor_readings")).by_stream()))
+        > batches
+    )
 
     refused_second_process(settings, second.pid)
     stopped = supervisor.stop(settings, "sensors")
@@ -115,30 +127,48 @@ def test_a_job_killed_mid_stream_loses_and_doubles_nothing(settings, spark):
 def sparks_pages_are_shown_to_this_machine_only(job: progress.JobStatus) -> None:
     with urllib.request.urlopen(job.ui, timeout=60) as page:
         assert b"streaming job sensors" in page.read()
-    listening = [c.laddr.ip for c in psutil.Process(job.jvm).net_connections() if c.status == psutil.CONN_LISTEN]
-    assert listening and all(ip_address(ip.removeprefix("::ffff:")).is_loopback for ip in listening), listening
+    listening = [
+        c.laddr.ip
+        for c in psutil.Process(job.jvm).net_connections()
+        if c.status == psutil.CONN_LISTEN
+    ]
+    assert listening and all(
+        ip_address(ip.removeprefix("::ffff:")).is_loopback for ip in listening
+    ), listening
 
 
 def refused_second_process(settings: Settings, winner: int) -> None:
     command = [sys.executable, "-m", "streaming_jobs.driver", "sensors"]
     second = subprocess.run(
-        command, env=os.environ | to_environment(settings), capture_output=True, text=True, timeout=60
+        command,
+        env=os.environ | to_environment(settings),
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert second.returncode == 2
     assert f"pid={winner}" in second.stderr and "one process fills a table" in second.stderr
-    assert supervisor.status(settings, "sensors").pid == winner, "the loser leaves the winner's status alone"
+    assert supervisor.status(settings, "sensors").pid == winner, (
+        "the loser leaves the winner's status alone"
+    )
 
 
 def every_offset_once(lake: Lake, sent: int) -> None:
     record = lake.catalog.table("sensor_readings")
-    rows = lake.read(record).select("_arrival.*").union(lake.read(record, side="quarantine").select("_arrival.*"))
-    found = rows.agg(F.count("*").alias("n"), F.count_distinct("partition", "offset").alias("distinct")).head()
+    rows = (
+        lake.read(record)
+        .select("_arrival.*")
+        .union(lake.read(record, side="quarantine").select("_arrival.*"))
+    )
+    found = rows.agg(
+        F.count("*").alias("n"), F.count_distinct("partition", "offset").alias("distinct")
+    ).head()
     assert (found.n, found.distinct) == (sent, sent)
 
 
 def no_more_files_than_rows_are_worth(lake: Lake) -> None:
     record = lake.catalog.table("sensor_readings")
-    for commit in lake.journal(record).live():
+    for commit in lake.commit_log(record).by_stream():
         log = lake.path(record) / "_delta_log" / f"{commit.version:020}.json"
         assert log.read_text().count('{"add":') <= 1 + commit.arrived // 10_000, commit
 
@@ -146,8 +176,12 @@ def no_more_files_than_rows_are_worth(lake: Lake) -> None:
 def the_oracle_agrees(lake: Lake, lot: int = 10) -> None:
     """Each window behind the frontier holds what was sent, in three lots of so many minutes."""
     averages = lake.catalog.table("sensor_averages")
-    frontier = next(Journal(lake.settings, averages).live()).frontier
-    rows = lake.read(averages).select("sensor_id", F.unix_millis("window.start").alias("start"), "readings").collect()
+    frontier = next(CommitLog(lake.settings, averages).by_stream()).frontier
+    rows = (
+        lake.read(averages)
+        .select("sensor_id", F.unix_millis("window.start").alias("start"), "readings")
+        .collect()
+    )
     live = {(r.sensor_id, r.start): r.readings for r in rows}
     closed = (frontier - EPOCH).total_seconds() * 1000
     wanted = {key: n for key, n in readings_sent(lot).items() if key[1] + 5_000 <= closed}
@@ -158,13 +192,17 @@ def readings_sent(lot: int) -> Counter:
     """(sensor, start of window in ms) -> readings, of all three lots: a window may hold readings of two of them."""
     total: Counter = Counter()
     for start in range(0, 3 * lot, lot):
-        expected = sensors.expected_readings(WORKLOAD, BEGIN + start * MINUTE, BEGIN + (start + lot) * MINUTE)
+        expected = sensors.expected_readings(
+            WORKLOAD, BEGIN + start * MINUTE, BEGIN + (start + lot) * MINUTE
+        )
         total.update({key: found.count for key, found in expected.items()})
     return total
 
 
 def test_a_job_without_its_topic_says_so(settings):
-    other = Settings(root=settings.root / "other", jars=settings.jars, tables=("lakehouse.tables.ads",))
+    other = Settings(
+        root=settings.root / "other", jars=settings.jars, tables=("lakehouse.tables.ads",)
+    )
     driver = subprocess.run(
         [sys.executable, "-m", "streaming_jobs.driver", "ads"],
         env=os.environ | to_environment(other), capture_output=True, text=True, timeout=60,
@@ -176,7 +214,11 @@ def test_a_job_without_its_topic_says_so(settings):
 def test_a_pipeline_that_is_not_declared_is_refused_with_the_names_of_those_that_are(settings):
     command = [sys.executable, "-m", "streaming_jobs.driver", "nothing"]
     refused = subprocess.run(
-        command, env=os.environ | to_environment(settings), capture_output=True, text=True, timeout=60
+        command,
+        env=os.environ | to_environment(settings),
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert refused.returncode == 2
     assert "pipeline='nothing'" in refused.stderr and "sensors" in refused.stderr

@@ -29,7 +29,7 @@ from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.files import replace_file
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import ingest
-from lakehouse.stream.micro_batch import BatchLog, live_run
+from lakehouse.stream.micro_batch import BatchLog, stream_run
 from lakehouse.tables import sensors
 from lakehouse.testing import COMMIT_POINTS, Stage
 from streaming_jobs import desired, lease, progress, reconciler, supervisor
@@ -53,9 +53,11 @@ def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
 
 @contextmanager
 def supervised(settings: Settings, pipeline: str) -> Iterator[None]:
-    """`lakehouse supervise` beside."""
-    command = [sys.executable, "-m", "lakehouse", "supervise", pipeline, "--every", "0.5"]
-    with subprocess.Popen(command, env=os.environ | to_environment(settings), start_new_session=True) as process:
+    """`lakehouse stream supervise` beside."""
+    command = [sys.executable, "-m", "lakehouse", "stream", "supervise", pipeline, "--every", "0.5"]
+    with subprocess.Popen(
+        command, env=os.environ | to_environment(settings), start_new_session=True
+    ) as process:
         try:
             yield
         finally:
@@ -63,7 +65,9 @@ def supervised(settings: Settings, pipeline: str) -> Iterator[None]:
     assert process.returncode == 0
 
 
-def healed(settings: Settings, pipeline: str, before: progress.JobStatus, why: str) -> progress.JobStatus:
+def healed(
+    settings: Settings, pipeline: str, before: progress.JobStatus, why: str
+) -> progress.JobStatus:
     """Waits for another process at work; the last restart is for that reason."""
 
     def at_work() -> bool:
@@ -97,17 +101,23 @@ def test_killed_stopped_and_overtaken_it_goes_on_and_every_row_is_there_once(set
         sent += produce(settings, 20, 30)
         os.kill(third.pid, signal.SIGSTOP)
         fourth = healed(settings, "sensors", third, "no sign of life for")
-        with pytest.raises(ProcessLookupError):  # it was killed before the other started: it cannot wake up
+        # it was killed before the other started: it cannot wake up
+        with pytest.raises(ProcessLookupError):
             os.kill(third.pid, signal.SIGCONT)
 
         assert [first.epoch, second.epoch, third.epoch, fourth.epoch] == [1, 2, 3, 4]
-        winner = lease.Holder(5, 1, 0.0, progress.now())  # as if it had slept while another took over, without any lock
+        # as if it had slept while another took over, without any lock
+        winner = lease.Holder(5, 1, 0.0, progress.now())
         log = supervisor.log_path(settings, "sensors")
         replace_file(lease.path_of(settings, "sensors"), asdict(winner))
-        awaited(lambda: not progress.is_alive(fourth.pid, fourth.process_started), "the loser ends", 30)
+        awaited(
+            lambda: not progress.is_alive(fourth.pid, fourth.process_started), "the loser ends", 30
+        )
         logs = [log, log.with_suffix(".log.1")]  # the next process may have begun its own
         assert any(
-            "pid=1 since" in each.read_text() and "runs it now" in each.read_text() for each in logs if each.exists()
+            "pid=1 since" in each.read_text() and "runs it now" in each.read_text()
+            for each in logs
+            if each.exists()
         )
         healed(settings, "sensors", fourth, "its process died")
         awaited(lambda: arrived(settings, "sensor_readings") >= sent, "all recorded")
@@ -127,7 +137,9 @@ def test_whoever_supervises_looks_again_at_once_when_a_process_ends_or_he_is_to_
     stopping = threading.Event()
     with subprocess.Popen(["sleep", "600"]) as process:
         born = supervisor.start_time(process.pid)
-        desired.note(settings, "sensors", Event(progress.now(), "started", "a test", process.pid, born))
+        desired.note(
+            settings, "sensors", Event(progress.now(), "started", "a test", process.pid, born)
+        )
         threading.Timer(0.5, process.kill).start()
         assert not reconciler.wait(settings, ["sensors"], stopping, every=600)
         assert process.wait() == -signal.SIGKILL
@@ -203,7 +215,9 @@ def remainders(orders):
 def orders(tmp_path, monkeypatch) -> Path:
     """The file of a pipeline's module, importable here and in processes started from here."""
     monkeypatch.syspath_prepend(tmp_path / "modules")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "modules"), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(tmp_path / "modules"), os.environ.get("PYTHONPATH", "")])
+    )
     path = tmp_path / "modules" / "orders_of_a_test.py"
     path.parent.mkdir()
     path.write_text(textwrap.dedent(ORDERS).replace("REMAINDER", "n % (n - 13)"))
@@ -212,7 +226,9 @@ def orders(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.slow
-def test_a_poison_batch_parks_its_query_and_one_that_hangs_has_its_process_replaced(settings, orders):
+def test_a_poison_batch_parks_its_query_and_one_that_hangs_has_its_process_replaced(
+    settings, orders
+):
     settings = replace(settings, tables=(orders.stem,), query_restarts=1, batch_within="10 seconds")
     kafka_broker.start(settings, jars.resolve(settings.jars))
     kafka_broker.ensure_topics(settings, {"orders": 1})
@@ -231,35 +247,56 @@ def test_a_poison_batch_parks_its_query_and_one_that_hangs_has_its_process_repla
     first = supervisor.start(settings, name, wait=120, by="a test")
     awaited(lambda: arrived(settings, "remainders") == 2, "two rows")
     send(13)
-    awaited(lambda: supervisor.status(settings, name).state == "degraded", "the query is parked")
+    awaited(lambda: supervisor.status(settings, name).state == "degraded", "the query is paused")
     send(14)
     awaited(lambda: arrived(settings, "doubled") == 4, "the other query goes on")
-    parked = query("remainders")
-    assert (parked.state, parked.restarts, parked.active) == ("parked", 1, False)
-    assert "REMAINDER_BY_ZERO" in parked.error or "by zero" in parked.error
+    paused = query("remainders")
+    assert (paused.state, paused.restarts, paused.active) == ("paused", 1, False)
+    assert "REMAINDER_BY_ZERO" in paused.error or "by zero" in paused.error
     assert (
-        parked.offsets.startswith(f"batch {parked.batch + 1}, offsets from {{") and "reservoirVersion" in parked.offsets
+        paused.offsets.startswith(f"batch {paused.batch + 1}, offsets from {{")
+        and "reservoirVersion" in paused.offsets
     )
 
     os.kill(first.pid, signal.SIGKILL)
     awaited(lambda: reconciler.reconcile(settings, name).action == "start", "healed")
     second = supervisor.await_running(settings, name, supervisor.identity(settings, name)[0], 120)
-    assert second.state == "degraded" and query("remainders").error == parked.error, "nobody has asked for it anew"
+    assert second.state == "degraded" and query("remainders").error == paused.error, (
+        "nobody has asked for it again"
+    )
 
     orders.write_text(orders.read_text().replace("n % (n - 13)", "try_mod(n, n - 13)"))
-    accept = [sys.executable, "-P", "-m", "lakehouse", "accept", "remainders"]  # in a process that has the mended module
-    accepted = subprocess.run(accept, env=os.environ | to_environment(settings), capture_output=True, text=True)
+    # in a process that has the mended module
+    accept = [
+        sys.executable,
+        "-P",
+        "-m",
+        "lakehouse",
+        "table",
+        "accept",
+        "remainders",
+    ]
+    accepted = subprocess.run(
+        accept, env=os.environ | to_environment(settings), capture_output=True, text=True
+    )
     assert accepted.returncode == 0 and "try_mod" in accepted.stdout, accepted.stderr
     sys.modules.pop(orders.stem)  # and this process imports it again
     supervisor.restart(settings, name, wait=120, by="a test")
     awaited(lambda: arrived(settings, "remainders") == 4, "what was left over is caught up with")
-    assert supervisor.status(settings, name).state == "running" and query("remainders").state == "running"
+    assert (
+        supervisor.status(settings, name).state == "running"
+        and query("remainders").state == "running"
+    )
 
     send(99)  # and a micro-batch that never ends
     hanging = supervisor.status(settings, name)
     decisions = []
     awaited(
-        lambda: decisions.append(reconciler.reconcile(settings, name)) or decisions[-1].action == "replace", "replaced"
+        lambda: (
+            decisions.append(reconciler.reconcile(settings, name))
+            or decisions[-1].action == "replace"
+        ),
+        "replaced",
     )
     assert "a micro-batch of doubled has run for 1" in decisions[-1].why
     assert not hanging.alive and not progress.is_alive(hanging.jvm, hanging.jvm_started)
@@ -278,15 +315,22 @@ def test_a_crash_loop_is_given_up_and_an_outage_is_waited_for(settings, orders):
     assert what == [("started", False), ("restarted", True), ("restarted", True), ("broken", False)]
     status = supervisor.status(settings, name)
     assert (
-        status.state == "broken" and "broken on purpose" in status.error and f"lakehouse start {name}" in status.error
+        status.state == "broken"
+        and "broken on purpose" in status.error
+        and f"lakehouse stream start {name}" in status.error
     )
-    assert reconciler.reconcile(settings, name).action == "nothing", "until somebody asks for it anew"
+    assert reconciler.reconcile(settings, name).action == "nothing", (
+        "until somebody asks for it again"
+    )
 
     orders.write_text(sound)
     with pytest.raises(JobError, match="none is running"):
         supervisor.start(settings, name, by="a test")
     attempts = []
-    awaited(lambda: len(attempts) == 3 or attempted(settings, name, attempts), "three attempts without a broker")
+    awaited(
+        lambda: len(attempts) == 3 or attempted(settings, name, attempts),
+        "three attempts without a broker",
+    )
     assert [e.counted for e in attempts] == [False] * 3
     kafka_broker.start(settings, jars.resolve(settings.jars))
     kafka_broker.ensure_topics(settings, {"orders": 1})
@@ -307,21 +351,32 @@ def attempted(settings: Settings, name: str, attempts: list[desired.Event]) -> b
 def test_a_writer_that_sleeps_while_another_takes_over_writes_nothing(spark, tmp_path):
     stage = Stage(spark, tmp_path / "root", sensors)
     record = stage.lake.catalog.table("sensor_readings")
-    reading = {"sensor_id": "sensor-1", "event_time": "2026-01-01T00:00:00Z", "temperature_f": "50.00"}
+    reading = {
+        "sensor_id": "sensor-1",
+        "event_time": "2026-01-01T00:00:00Z",
+        "temperature_f": "50.00",
+    }
     row = (b"key", json.dumps(reading).encode(), 0, 0, datetime(2030, 1, 1, tzinfo=UTC))
     columns = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("partition", pa.int32()), ("offset", pa.int64()),
                          ("timestamp", pa.timestamp("us", "UTC"))])  # fmt: skip
-    records = spark.createDataFrame(pa.Table.from_pylist([dict(zip(columns.names, row, strict=True))], columns))
+    records = spark.createDataFrame(
+        pa.Table.from_pylist([dict(zip(columns.names, row, strict=True))], columns)
+    )
     log = BatchLog(EPOCH, datetime(2030, 1, 1, tzinfo=UTC), {"sensor-readings": {"0": 1}})
     with lease.held(stage.lake.settings, "sensors") as turn:
-        asleep = live_run(stage.lake, record, lambda point: turn.check() if point == "begin" else None)
-        lease.path_of(stage.lake.settings, "sensors").with_name("lease").unlink()  # a file system that does not lock
+        asleep = stream_run(
+            stage.lake, record, lambda point: turn.check() if point == "begin" else None
+        )
+        # a file system that does not lock
+        lease.path_of(stage.lake.settings, "sensors").with_name("lease").unlink()
         with lease.held(stage.lake.settings, "sensors"):
             stage.feed("sensor_readings", [reading])
             with pytest.raises(JobError, match="runs it now"):
-                ingest.record_batch(asleep, asleep.plan.record({"sensor_topic": records}), 0, log)
+                ingest.ingest_batch(asleep, asleep.plan.ingest({"sensor_topic": records}), 0, log)
     assert stage.rows("sensor_readings").count() == 1
     unchecked = replace(asleep, reached=lambda point: None)
-    with pytest.raises(CommitError, match="has committed batch 0 already, so another process writes the table"):
-        ingest.record_batch(unchecked, asleep.plan.record({"sensor_topic": records}), 0, log)
+    with pytest.raises(
+        CommitError, match="has committed batch 0 already, so another process writes the table"
+    ):
+        ingest.ingest_batch(unchecked, asleep.plan.ingest({"sensor_topic": records}), 0, log)
     assert stage.rows("sensor_readings").count() == 1, "the table's own commit refuses it, too"

@@ -18,7 +18,9 @@ from lakehouse.settings import Settings, from_environment, to_environment
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory):
     settings = Settings(
-        root=tmp_path_factory.mktemp("topics"), jars=from_environment().jars, tables=("lakehouse.tables.sensors",)
+        root=tmp_path_factory.mktemp("topics"),
+        jars=from_environment().jars,
+        tables=("lakehouse.tables.sensors",),
     )
     kafka_broker.start(settings, jars.resolve(settings.jars))
     yield settings
@@ -26,17 +28,23 @@ def settings(tmp_path_factory):
 
 
 def create(settings: Settings, *arguments: str):
-    return CliRunner().invoke(main.app(), ["topic", "create", *arguments], env=to_environment(settings))
+    return CliRunner().invoke(
+        main.app(), ["topic", "create", *arguments], env=to_environment(settings)
+    )
 
 
 def test_a_topic_is_created_once_with_its_partitions_and_properties(settings):
     done = create(settings, "orders", "--partitions", "3", "--config", "retention.ms=-1")
     assert (done.exit_code, done.stdout) == (0, "orders: created, partitions: 3\n"), done.output
     again = create(settings, "orders", "--partitions", "5")
-    assert (again.exit_code, again.stdout) == (0, "orders: there already; it stays as it is\n"), again.output
+    assert (again.exit_code, again.stdout) == (0, "orders: there already; it stays as it is\n"), (
+        again.output
+    )
     admin = AdminClient(client_config(settings) | {"log_level": "0"})
     assert len(admin.list_topics(timeout=30).topics["orders"].partitions) == 3
-    (described,) = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, "orders")]).values()
+    (described,) = admin.describe_configs(
+        [ConfigResource(ConfigResource.Type.TOPIC, "orders")]
+    ).values()
     assert described.result()["retention.ms"].value == "-1"
     wrong = create(settings, "others", "--config", "retention.ms")
     assert wrong.exit_code == 2 and "write retention.ms=value" in wrong.stderr

@@ -22,7 +22,7 @@ from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_address import bootstrap_servers
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage.journal import Journal
+from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import offsets, queries, topic_reader, topic_steps
 from lakehouse.stream.advance import StepFailed
@@ -76,16 +76,24 @@ def served(tmp_path_factory) -> Iterator[Settings]:
 @pytest.fixture
 def lake(served, tmp_path, spark) -> Iterator[Lake]:
     settings = replace(
-        served, root=tmp_path, tables=(__name__,), step_rows=100, bootstrap_servers=bootstrap_servers(served)
+        served,
+        root=tmp_path,
+        tables=(__name__,),
+        step_rows=100,
+        bootstrap_servers=bootstrap_servers(served),
     )
     lake = Lake(spark, settings, catalog_of([HERE]))
     queries.prepare(lake, list(lake.catalog))
     yield lake
     client = offsets.admin(settings)
-    topics = [topic for topic in lake.catalog.topics() if topic in client.list_topics(timeout=10).topics]
+    topics = [
+        topic for topic in lake.catalog.topics() if topic in client.list_topics(timeout=10).topics
+    ]
     for future in client.delete_topics(topics).values() if topics else ():
         future.result()
-    awaited(lambda: not set(topics) & set(client.list_topics(timeout=10).topics), "no topic is left")
+    awaited(
+        lambda: not set(topics) & set(client.list_topics(timeout=10).topics), "no topic is left"
+    )
 
 
 def send(lake: Lake, topic: str, numbers, partitions: int = 2, **config) -> None:
@@ -113,7 +121,7 @@ def numbers(lake: Lake, name: str) -> list[int]:
 
 
 def commits(lake: Lake, name: str) -> list:
-    return list(Journal(lake.settings, lake.catalog.table(name)).live())[::-1]
+    return list(CommitLog(lake.settings, lake.catalog.table(name)).by_stream())[::-1]
 
 
 def all_once(lake: Lake, name: str) -> None:
@@ -124,18 +132,24 @@ def all_once(lake: Lake, name: str) -> None:
 def test_short_ranges_are_handed_out_and_long_ones_read_by_spark(lake, monkeypatch):
     read = []
     monkeypatch.setattr(
-        topic_steps.decode, "topic_rows", lambda *given, of=topic_steps.decode.topic_rows: read.append(1) or of(*given)
+        topic_steps.decode,
+        "topic_rows",
+        lambda *given, of=topic_steps.decode.topic_rows: read.append(1) or of(*given),
     )
     kafka_broker.ensure_topics(lake.settings, {"plain": 2, "other": 2})
     send(lake, "plain", range(500))
     steps = query(lake, "plain")
     try:
         steps.processAllAvailable()
-        assert numbers(lake, "plain") == list(range(500)) and read == [1], "of 500 at once Spark reads"
+        assert numbers(lake, "plain") == list(range(500)) and read == [1], (
+            "of 500 at once Spark reads"
+        )
         for n in range(500, 506):
             send(lake, "plain", [n])
             steps.processAllAvailable()
-        assert numbers(lake, "plain") == list(range(506)) and read == [1], "of one at a time the broker's own are taken"
+        assert numbers(lake, "plain") == list(range(506)) and read == [1], (
+            "of one at a time the broker's own are taken"
+        )
         reports = [r for r in steps.recentProgress if r.batchId >= 0]
         assert sum(r.numInputRows for r in reports) == 506
         assert json.loads(reports[-1].sources[0].latestOffset) == {"plain": {"0": 253, "1": 253}}
@@ -143,13 +157,16 @@ def test_short_ranges_are_handed_out_and_long_ones_read_by_spark(lake, monkeypat
         steps.stop()
     all_once(lake, "plain")
     made = commits(lake, "plain")
-    assert [c.arrived for c in made] == [500, *[1] * 6] and [c.batch for c in made] == list(range(7))
+    assert [c.arrived for c in made] == [500, *[1] * 6] and [c.batch for c in made] == list(
+        range(7)
+    )
 
 
 def test_a_step_takes_the_same_share_of_each_partition(lake, monkeypatch):
     """Else those of a partition that is read later would be late only because of that."""
     kafka_broker.ensure_topics(lake.settings, {"plain": 2, "other": 2})
-    send(lake, "plain", range(0, 200, 2))  # one partition far ahead, as the broker hands it out first
+    # one partition far ahead, as the broker hands it out first
+    send(lake, "plain", range(0, 200, 2))
     send(lake, "plain", range(1, 200, 2))
     send(lake, "other", range(200))
     few = replace(lake, settings=replace(lake.settings, max_offsets_per_trigger=80))
@@ -169,17 +186,24 @@ def test_marks_of_transactions_and_aborted_messages_are_passed_over(lake):
         for n in range(5):
             send(lake, "marked", [2 * n, 2 * n + 1], **{"transactional.id": "whole"})
             steps.processAllAvailable()
-        producer = Producer(client_config(settings) | {"transactional.id": "half", "log_level": "0"})
+        producer = Producer(
+            client_config(settings) | {"transactional.id": "half", "log_level": "0"}
+        )
         producer.init_transactions(30)
         producer.begin_transaction()
         for n in (100, 101):
-            producer.produce("marked", json.dumps({"n": n, "at": START.isoformat()}), b"key", partition=n % 2)
+            producer.produce(
+                "marked", json.dumps({"n": n, "at": START.isoformat()}), b"key", partition=n % 2
+            )
         producer.flush(30)
         send(lake, "marked", [10, 11], **{"transactional.id": "whole"})
         steps.processAllAvailable()  # up to the transaction that is open
         assert numbers(lake, "marked") == list(range(10))
         producer.abort_transaction(30)
-        awaited(lambda: numbers(lake, "marked") == list(range(12)), "what lies behind it, once it has ended")
+        awaited(
+            lambda: numbers(lake, "marked") == list(range(12)),
+            "what lies behind it, once it has ended",
+        )
     finally:
         steps.stop()
     again = query(committed, "marked", available_now=True)
@@ -196,9 +220,14 @@ def test_partitions_that_are_added_are_read_from_their_beginning(lake, monkeypat
         send(lake, "grown", range(10), partitions=1)
         steps.processAllAvailable()
         client.create_partitions([NewPartitions("grown", 3)])["grown"].result()
-        awaited(lambda: len(client.list_topics("grown", 10).topics["grown"].partitions) == 3, "three partitions")
+        awaited(
+            lambda: len(client.list_topics("grown", 10).topics["grown"].partitions) == 3,
+            "three partitions",
+        )
         send(lake, "grown", range(10, 40), partitions=3)
-        awaited(lambda: numbers(lake, "grown") == list(range(40)), "messages of partitions that are new")
+        awaited(
+            lambda: numbers(lake, "grown") == list(range(40)), "messages of partitions that are new"
+        )
     finally:
         steps.stop()
     all_once(lake, "grown")
@@ -268,9 +297,13 @@ def test_a_topic_that_ends_before_what_was_read_is_refused_after_a_while(lake, m
     send(lake, "plain", range(10))
     query(lake, "plain", available_now=True).awaitTermination()
     ends = offsets.ends
-    monkeypatch.setattr(offsets, "ends", lambda *given: {"plain": {**ends(*given)["plain"], "1": 3}})  # as it lost two of five
+    monkeypatch.setattr(
+        offsets, "ends", lambda *given: {"plain": {**ends(*given)["plain"], "1": 3}}
+    )  # as it lost two of five
     steps = query(lake, "plain")
-    with pytest.raises(StepFailed, match="offset=5: the table has read up to there, and the topic ends with 3") as failed:
+    with pytest.raises(
+        StepFailed, match="offset=5: the table has read up to there, and the topic ends with 3"
+    ) as failed:
         steps.awaitTermination(60)
     assert isinstance(failed.value.__cause__, TopicError)
     assert "may still recover it" in capsys.readouterr().err
@@ -279,5 +312,7 @@ def test_a_topic_that_ends_before_what_was_read_is_refused_after_a_while(lake, m
 def test_what_lies_between_offsets_is_shared_out():
     begin, end = {"t": {"0": 10, "1": 0, "2": 5}}, {"t": {"0": 110, "1": 1, "2": 5}}
     assert _between(begin, end) == 101 and _limited(begin, end, 101) == end
-    assert _limited(begin, end, 10) == {"t": {"0": 19, "1": 1, "2": 5}}, "a partition with something gives at least one"
+    assert _limited(begin, end, 10) == {"t": {"0": 19, "1": 1, "2": 5}}, (
+        "a partition with something gives at least one"
+    )
     assert _between({"t": {"0": 10}}, {"t": {"0": 7}}) == 0

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from test_streaming_job import awaited
 from typer.testing import CliRunner
 
+from lakehouse.cli import main
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.table import kafka, table
 from lakehouse.errors import CommitError, RangeError, TopicError
@@ -23,15 +24,15 @@ from lakehouse.runtime.kafka_address import bootstrap_servers
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage import checkpoints
+from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.journal import Journal
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import offsets, queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import COMMIT_POINTS, Aborted
-from streaming_jobs import notices, progress, topic_commands, views
+from streaming_jobs import notices, progress, views
 from streaming_jobs.progress import JobStatus, QueryStatus
-from streaming_jobs.queries import LiveQuery
+from streaming_jobs.queries import SupervisedQuery
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -88,11 +89,11 @@ def run(lake: Lake, name: str) -> None:
 
 def command(lake: Lake, *arguments: str):
     environment = {"LAKEHOUSE_ROOT": str(lake.settings.root), "LAKEHOUSE_TABLES": __name__}
-    return CliRunner().invoke(topic_commands.app, arguments, env=environment)
+    return CliRunner().invoke(main.app(), arguments, env=environment)
 
 
 def compared(lake: Lake, name: str) -> list[dict]:
-    done = command(lake, "offsets", name, "--json")
+    done = command(lake, "topic", "check", name, "--json")
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.exit_code == any(each["missing"] or each["doubled"] for each in found), done.output
     return found
@@ -112,6 +113,7 @@ def test_an_ingest_table_has_each_message_once_whatever_becomes_of_its_job(lake,
     kafka_broker.ensure_topics(lake.settings, {"sent": 2})
     count = 0
     for point in (*COMMIT_POINTS, ""):
+
         def crash(now: str, point: str = point) -> None:
             if now == point:
                 raise Aborted(point)
@@ -154,7 +156,10 @@ def test_an_ingest_table_has_each_message_once_whatever_becomes_of_its_job(lake,
 
 
 def present(lake: Lake, topic: str) -> dict[str, str]:
-    return {name: identity for name, (identity, _) in offsets.ids(offsets.admin(lake.settings), [topic]).items()}
+    return {
+        name: identity
+        for name, (identity, _) in offsets.ids(offsets.admin(lake.settings), [topic]).items()
+    }
 
 
 def created_again(lake: Lake, topic: str, count: int) -> None:
@@ -177,41 +182,54 @@ def test_a_topic_created_again_is_named_and_read_from_its_beginning(lake):
     for count in (60, 20):  # more than were read, and fewer
         before = offsets.known(lake.settings, declared).ids["again"]
         created_again(lake, "again", count)
-        with pytest.raises(TopicError, match=f"topic of id {re.escape(before)}.*lakehouse new-topic taken_again"):
+        with pytest.raises(
+            TopicError,
+            match=f"topic of id {re.escape(before)}.*lakehouse topic accept-new taken_again",
+        ):
             run(lake, name)
-        parked = LiveQuery(lake, declared)
-        parked.start()
-        assert parked.parked and before in parked.status.error
-        refused = command(lake, "new-topic", name)
+        paused = SupervisedQuery(lake, declared)
+        paused.start()
+        assert paused.paused and before in paused.status.error
+        refused = command(lake, "topic", "accept-new", name)
         assert refused.exit_code == 1 and "read from the beginning?" in refused.output
-        done = command(lake, "new-topic", name, "--yes")
-        assert done.exit_code == 0 and before in done.output and f"{count} messages" in done.output, done.output
+        done = command(lake, "topic", "accept-new", name, "--yes")
+        assert (
+            done.exit_code == 0 and before in done.output and f"{count} messages" in done.output
+        ), done.output
         run(lake, name)
         all_once(lake, name, count)
         rows += count
         assert lake.read(declared).count() + lake.read(declared, side="quarantine").count() == rows
-    assert isinstance(command(lake, "new-topic", name, "--yes").exception, Exception), "it is the topic that was read"
+    assert isinstance(command(lake, "topic", "accept-new", name, "--yes").exception, Exception), (
+        "it is the topic that was read"
+    )
 
     send(lake, "again", 10)
-    query = LiveQuery(lake, declared)
+    query = SupervisedQuery(lake, declared)
     query.start()
     try:
-        awaited(lambda: sum(each["rows"] for each in compared(lake, name)) == 30, "the rest of the topic")
+        awaited(
+            lambda: sum(each["rows"] for each in compared(lake, name)) == 30,
+            "the rest of the topic",
+        )
         all_once(lake, name, 30)
         for count in (10, 200):
             send(lake, "again", 4)
             created_again(lake, "again", count)
             deadline = time.monotonic() + 120
-            while not query.parked:
+            while not query.paused:
                 assert time.monotonic() < deadline, query.status
                 query.observe()
                 query.tend()
                 time.sleep(0.2)
-            assert "lakehouse new-topic taken_again" in query.status.error
-            assert command(lake, "new-topic", name, "--yes").exit_code == 0
-            query = LiveQuery(lake, declared)
+            assert "lakehouse topic accept-new taken_again" in query.status.error
+            assert command(lake, "topic", "accept-new", name, "--yes").exit_code == 0
+            query = SupervisedQuery(lake, declared)
             query.start()
-            awaited(lambda count=count: sum(each["rows"] for each in compared(lake, name)) == count, "read from the beginning")
+            awaited(
+                lambda count=count: sum(each["rows"] for each in compared(lake, name)) == count,
+                "read from the beginning",
+            )
     finally:
         query.stop()
 
@@ -219,7 +237,9 @@ def test_a_topic_created_again_is_named_and_read_from_its_beginning(lake):
 def lose(lake: Lake, topic: str, until: int) -> None:
     """Has the topic begin with that offset, as retention does."""
     client = offsets.admin(lake.settings)
-    for future in client.delete_records([TopicPartition(topic, p, until) for p in range(2)]).values():
+    for future in client.delete_records(
+        [TopicPartition(topic, p, until) for p in range(2)]
+    ).values():
         future.result()
 
 
@@ -234,20 +254,29 @@ def test_a_gap_can_be_accepted_again_when_the_topic_has_lost_more(lake, monkeypa
     for begins in (15, 25):  # it is accepted, and before the job has gone on more is lost
         send(lake, "lost", 20)
         lose(lake, "lost", begins)
-        with pytest.raises(CommitError, match=f"begins with {begins}.*lakehouse accept-gap {name}"):
+        with pytest.raises(
+            CommitError, match=f"begins with {begins}.*lakehouse topic accept-gap {name}"
+        ):
             run(lake, name)
         with monkeypatch.context() as crash:
             crash.setattr(offsets, "note", lambda *_: 1 / 0)
-            assert isinstance(command(lake, "accept-gap", name, "--yes").exception, ZeroDivisionError)
-        with pytest.raises(CommitError, match=f"lakehouse accept-gap {name}"):
+            assert isinstance(
+                command(lake, "topic", "accept-gap", name, "--yes").exception, ZeroDivisionError
+            )
+        with pytest.raises(CommitError, match=f"lakehouse topic accept-gap {name}"):
             run(lake, name)  # a crash before it was declared has declared nothing
-        done = command(lake, "accept-gap", name, "--yes")
-        assert done.exit_code == 0 and f"partition 1: offsets 10 to {begins - 1} are lost" in done.output, done.output
+        done = command(lake, "topic", "accept-gap", name, "--yes")
+        assert (
+            done.exit_code == 0
+            and f"partition 1: offsets 10 to {begins - 1} are lost" in done.output
+        ), done.output
     assert len(offsets.known(lake.settings, declared).gaps) == 2, "one for each partition"
     send(lake, "lost", 20)
     run(lake, name)
     all_once(lake, name, 30)
-    assert isinstance(command(lake, "accept-gap", name, "--yes").exception, RangeError), "nothing is lost any more"
+    assert isinstance(command(lake, "topic", "accept-gap", name, "--yes").exception, RangeError), (
+        "nothing is lost any more"
+    )
 
 
 @pytest.mark.slow
@@ -260,15 +289,21 @@ def test_the_ids_of_topics_outlive_the_file_that_keeps_them(lake, capsys):
     send(lake, "kept", 10)
     run(lake, name)
     before = offsets.known(lake.settings, declared)
-    kept = lake.settings.root / "_ledger" / f"{name}.topics.json"
+    kept = lake.settings.root / "_commit_log" / f"{name}.topics.json"
     kept.unlink()
     capsys.readouterr()
     offsets.check_ids(lake.settings, declared, present(lake, "kept"))
-    assert "taken_kept.topics.json: it is gone" in (told := capsys.readouterr().err) and "from the table's last commit" in told
+    assert (
+        "taken_kept.topics.json: it is gone" in (told := capsys.readouterr().err)
+        and "from the table's last commit" in told
+    )
     assert offsets.known(lake.settings, declared) == before
     kept.unlink()
     created_again(lake, "kept", 30)
-    with pytest.raises(TopicError, match=f"topic of id {re.escape(before.ids['kept'])}.*lakehouse new-topic {name}"):
+    with pytest.raises(
+        TopicError,
+        match=f"topic of id {re.escape(before.ids['kept'])}.*lakehouse topic accept-new {name}",
+    ):
         run(lake, name)
 
 
@@ -280,32 +315,51 @@ def test_of_a_broker_without_ids_of_topics_it_is_said(tmp_path, capsys):
     assert offsets.known(settings, declared).ids == {}
 
 
-def test_a_crash_before_a_topic_is_declared_anew_declares_nothing(lake, monkeypatch):
+def test_a_crash_before_a_topic_is_declared_recreated_declares_nothing(lake, monkeypatch):
     """The new generation alone would be no harm: it is refused until the command is run again."""
     name, declared = "taken_on", lake.catalog.table("taken_on")
-    settings = replace(lake.settings, root=lake.settings.root / "other", bootstrap_servers=bootstrap_servers(lake.settings))
-    Journal(settings, declared).append(Commit(name, "live", 1, 0, 1, START, "", inputs={"lost": {"0": 1, "1": 1}}))
+    settings = replace(
+        lake.settings,
+        root=lake.settings.root / "other",
+        bootstrap_servers=bootstrap_servers(lake.settings),
+    )
+    CommitLog(settings, declared).append(
+        Commit(name, "stream", 1, 0, 1, START, "", inputs={"lost": {"0": 1, "1": 1}})
+    )
     kafka_broker.ensure_topics(lake.settings, {"lost": 2})
     offsets.note(settings, declared, offsets.Topics(ids={"lost": "of before"}))
     environment = {"LAKEHOUSE_ROOT": str(settings.root), "LAKEHOUSE_TABLES": __name__,
                    "LAKEHOUSE_BOOTSTRAP_SERVERS": settings.bootstrap_servers}  # fmt: skip
     with monkeypatch.context() as crash:
         crash.setattr(offsets, "note", lambda *_: 1 / 0)
-        failed = CliRunner().invoke(topic_commands.app, ["new-topic", name, "--yes"], env=environment)
+        failed = CliRunner().invoke(
+            main.app(), ["topic", "accept-new", name, "--yes"], env=environment
+        )
         assert isinstance(failed.exception, ZeroDivisionError), failed.output
     assert checkpoints.generation(settings, declared) == 2
-    with pytest.raises(TopicError, match="lakehouse new-topic taken_on"):
+    with pytest.raises(TopicError, match="lakehouse topic accept-new taken_on"):
         offsets.check_ids(settings, declared, present(lake, "lost"))
-    assert CliRunner().invoke(topic_commands.app, ["new-topic", name, "--yes"], env=environment).exit_code == 0
+    assert (
+        CliRunner()
+        .invoke(main.app(), ["topic", "accept-new", name, "--yes"], env=environment)
+        .exit_code
+        == 0
+    )
     offsets.check_ids(settings, declared, present(lake, "lost"))
 
 
 def test_a_generation_that_began_is_told_of_once(tmp_path):
     settings, now = Settings(root=tmp_path), "2026-01-01T00:00:00+00:00"
     query = QueryStatus("taken", True, begun="generation 2: it is gone")
-    progress.write(settings, JobStatus("sent", 1, 1.0, 0, 0.0, "stopped", now, now, queries=(query,)))
+    progress.write(
+        settings, JobStatus("sent", 1, 1.0, 0, 0.0, "stopped", now, now, queries=(query,))
+    )
     told = views.troubles(settings, "sent", progress.read(settings, "sent"))
     assert told == ["table=taken is in a new generation 2: it is gone"]
     [notice] = notices.of_job(settings, "sent")
-    assert (notice.what, notice.table, notice.why) == ("checkpoint_replaced", "taken", "generation 2: it is gone")
+    assert (notice.what, notice.table, notice.why) == (
+        "checkpoint_replaced",
+        "taken",
+        "generation 2: it is gone",
+    )
     assert notice.at == START

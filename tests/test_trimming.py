@@ -1,4 +1,4 @@
-"""Journals that are trimmed: what is asked of them stays, positions go on, logs of processes are bounded likewise."""
+"""Commit logs that are trimmed: what is asked of them stays, positions go on, logs of processes are limited too."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from lakehouse.batch import late_merge
 from lakehouse.cli.query import run
 from lakehouse.declare.catalog import load
-from lakehouse.maintenance import upkeep
+from lakehouse.maintenance import retention
 from lakehouse.settings import Settings
-from lakehouse.storage import journal_trimming
+from lakehouse.storage import commit_log_trimming
+from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.commits import NOTHING, Commit
-from lakehouse.storage.journal import Journal, frontier
-from lakehouse.storage.ledger import flush
+from lakehouse.storage.log_tables import flush
 from streaming_jobs import supervisor
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -28,18 +28,20 @@ TABLE = replace(CATALOG.table("sensor_averages"), late="update")
 
 def live(batch: int, late: tuple[int, int] | None = None) -> Commit:
     """A micro-batch that read version `batch` of the input; its late rows missed windows between two minutes."""
-    missed = {"late": 3, "late_from": _minute(late[0]), "late_to": _minute(sum(late))} if late else {}
+    missed = (
+        {"late": 3, "late_from": _minute(late[0]), "late_to": _minute(sum(late))} if late else {}
+    )
     offset = {"reservoirVersion": batch + 1, "index": -1}
     return Commit(
-        "sensor_averages", "live", 1, batch, batch + 1, _minute(batch), "", arrived=7, watermark=_minute(batch),
+        "sensor_averages", "stream", 1, batch, batch + 1, _minute(batch), "", arrived=7, watermark=_minute(batch),
         frontier=_minute(batch), inputs={"tables": {"valid_readings": offset}}, **missed,
     )  # fmt: skip
 
 
-def bounded(version: int, hour: int, nothing: bool) -> Commit:
+def batch(version: int, hour: int, nothing: bool) -> Commit:
     start = _minute(60 * hour)
     return Commit(
-        "sensor_averages", "bounded", 0, 0, NOTHING if nothing else version, _minute(version), "", start=start,
+        "sensor_averages", "batch", 0, 0, NOTHING if nothing else version, _minute(version), "", start=start,
         end=start + timedelta(hours=1), inputs={"tables": {"valid_readings": version}},
     )  # fmt: skip
 
@@ -49,46 +51,55 @@ def _minute(minutes: int) -> datetime:
 
 
 lates = st.none() | st.tuples(st.integers(0, 300), st.integers(0, 90))
-steps = st.one_of(lates, st.tuples(st.integers(0, 5), st.booleans(), st.just("bounded")))
+steps = st.one_of(lates, st.tuples(st.integers(0, 5), st.booleans(), st.just("batch")))
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(steps, min_size=2, max_size=40))
-def test_what_late_rows_made_dirty_is_found_in_a_trimmed_journal(story):
-    commits = [bounded(n, s[0], s[1]) if s and len(s) == 3 else live(n, s) for n, s in enumerate(story)]
+def test_what_late_rows_made_dirty_is_found_in_a_trimmed_commit_log(story):
+    commits = [
+        batch(n, s[0], s[1]) if s and len(s) == 3 else live(n, s) for n, s in enumerate(story)
+    ]
     with TemporaryDirectory() as folder:
         root = Settings(root=Path(folder), tables=("lakehouse.tables.sensors",))
-        journal = Journal(root, TABLE)
+        commit_log = CommitLog(root, TABLE)
         for commit in [*commits, live(len(commits))]:
-            journal.append(commit)
-        before, last = late_merge.dirty(root, CATALOG, TABLE), next(journal.live())
-        journal_trimming.trim(journal, 0, 1)
+            commit_log.append(commit)
+        before, last = late_merge.dirty(root, CATALOG, TABLE), next(commit_log.by_stream())
+        commit_log_trimming.trim(commit_log, 0, 1)
         after = late_merge.dirty(root, CATALOG, TABLE)
         assert [(d.partition, d.closed) for d in after] == [(d.partition, d.closed) for d in before]
         # more of a partition may be looked at again, never less
-        assert all(a.since <= b.since and a.until >= b.until for a, b in zip(after, before, strict=True))
-        assert next(journal.live()) == last and frontier(root, TABLE) == last.frontier
+        assert all(
+            a.since <= b.since and a.until >= b.until for a, b in zip(after, before, strict=True)
+        )
+        assert next(commit_log.by_stream()) == last and frontier(root, TABLE) == last.frontier
 
 
-def test_the_ledger_has_each_commit_once_however_often_journals_are_trimmed(tmp_path, monkeypatch):
-    monkeypatch.setattr(journal_trimming, "trim", partial(journal_trimming.trim, longest=4_000, recent=1_500))
+def test_the_log_table_has_each_commit_once_however_often_commit_logs_are_trimmed(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        commit_log_trimming, "trim", partial(commit_log_trimming.trim, longest=4_000, recent=1_500)
+    )
     root = Settings(root=tmp_path, tables=("lakehouse.tables.sensors",))
-    journal, longest, copied = Journal(root, TABLE), 0, 0
+    commit_log, longest, copied = CommitLog(root, TABLE), 0, 0
     for batch in range(200):
-        journal.append(live(batch, (batch % 50, 0) if batch % 3 == 0 else None))
+        commit_log.append(live(batch, (batch % 50, 0) if batch % 3 == 0 else None))
         if batch % 7 == 0:
             copied += flush(root, [TABLE])
-        longest = max(longest, journal.path.stat().st_size)
+        longest = max(longest, commit_log.path.stat().st_size)
     assert copied + flush(root, [TABLE]) == 200
-    (ledger,) = upkeep.ledgers(root)  # where journals are read up to outlives the commits that said so
-    stored = DeltaTable(str(ledger.path))
+    # where commit logs are read up to outlives the commits that said so
+    (log_table,) = retention.log_tables(root)
+    stored = DeltaTable(str(log_table.path))
     stored.create_checkpoint()
-    upkeep._cut(ledger.path / "_delta_log", stored.version())
+    retention._cut(log_table.path / "_delta_log", stored.version())
     assert flush(root, [TABLE]) == 0
-    batches = run(root, CATALOG, 'SELECT batch FROM _commits ORDER BY 1').rows
+    batches = run(root, CATALOG, "SELECT batch FROM _commits ORDER BY 1").rows
     assert [batch for (batch,) in batches] == list(range(200))
     assert longest < 10_000, "200 lines are ten times that"
-    assert sum(c.late for c in journal.rewriting()) == 67 * 3
+    assert sum(c.late for c in commit_log.rewriting()) == 67 * 3
 
 
 def test_the_log_of_a_running_process_is_put_aside_when_it_is_long(tmp_path):

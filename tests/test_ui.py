@@ -28,13 +28,15 @@ from lakehouse.ranges import Range, partition_range
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import NOTHING
-from lakehouse.storage.journal import Journal
 from streaming_jobs import desired, supervisor
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[1]
-QUERIES = re.findall(r"```graphql\n(\w+ (\w+).*?)```", (ROOT / "docs" / "http.md").read_text(), re.DOTALL)
+QUERIES = re.findall(
+    r"```graphql\n(\w+ (\w+).*?)```", (ROOT / "docs" / "http.md").read_text(), re.DOTALL
+)
 DOCS = {name: query for query, name in QUERIES}
 HOURS = ["2026-01-01-00", "2026-01-01-01", "2026-01-01-02"]
 
@@ -46,7 +48,9 @@ class UI:
 
     def ask(self, query: str, **variables: object) -> dict:
         body = json.dumps({"query": query, "variables": variables}).encode()
-        request = urllib.request.Request(f"{self.address}/graphql", body, {"Content-Type": "application/json"})
+        request = urllib.request.Request(
+            f"{self.address}/graphql", body, {"Content-Type": "application/json"}
+        )
         with urllib.request.urlopen(request, timeout=30) as answer:
             found = json.load(answer)
         assert "errors" not in found, found["errors"]
@@ -58,7 +62,9 @@ def ui(filled, tmp_path_factory, quick_jvm) -> Iterator[UI]:
     root = tmp_path_factory.mktemp("ui") / "root"
     shutil.copytree(filled, root)
     tables = ("lakehouse.tables.sensors", "lakehouse.tables.ads")
-    with dagster_dev(Settings(root=root, tables=tables, jars=from_environment().jars, spark_conf=quick_jvm)) as live:
+    with dagster_dev(
+        Settings(root=root, tables=tables, jars=from_environment().jars, spark_conf=quick_jvm)
+    ) as live:
         yield live
 
 
@@ -99,7 +105,9 @@ def answers(live: UI, process: subprocess.Popen) -> bool:
         return False
 
 
-def until(done: Callable[[], object], what: str, log: Path | None = None, seconds: float = 240) -> None:
+def until(
+    done: Callable[[], object], what: str, log: Path | None = None, seconds: float = 240
+) -> None:
     deadline = time.monotonic() + seconds
     while not done():
         tail = log.read_text(errors="replace")[-2000:] if log else ""
@@ -124,7 +132,10 @@ def filled_bar(ui) -> UI:
     """The UI when its sensor has told of the closed partitions."""
     query = """{ assetNodeOrError(assetKey: {path: ["sensor_averages"]}) {
         ... on AssetNode { partitionStats { numMaterialized } } } }"""
-    until(lambda: ui.ask(query)["assetNodeOrError"]["partitionStats"]["numMaterialized"] == 3, "three partitions told")
+    until(
+        lambda: ui.ask(query)["assetNodeOrError"]["partitionStats"]["numMaterialized"] == 3,
+        "three partitions told",
+    )
     return ui
 
 
@@ -133,7 +144,9 @@ def browser():
     from playwright.sync_api import sync_playwright
 
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    assert chromium, "no chromium on the PATH: the browser tests need one (Debian and Ubuntu: apt install chromium)"
+    assert chromium, (
+        "no chromium on the PATH: the browser tests need one (Debian and Ubuntu: apt install chromium)"
+    )
     arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
@@ -161,10 +174,19 @@ def test_the_location_loads_without_error(ui):
     (repository,) = location["locationOrLoadError"]["repositories"]
     assert len(repository["assetNodes"]) == 12
     jobs = {job["name"] for job in repository["jobs"]}
-    assert {"start_sensors", "stop_sensors", "restart_sensors", "reconcile", "repair", "update", "maintain"} <= jobs
+    assert {
+        "start_sensors",
+        "stop_sensors",
+        "restart_sensors",
+        "reconcile",
+        "repair",
+        "update",
+        "maintain",
+    } <= jobs
     schedules, sensors = repository["schedules"], repository["sensors"]
     assert {s["name"]: s["scheduleState"]["status"] for s in schedules} == dict.fromkeys(
-        ("reconcile_closed_partitions", "repair_differences", "merge_late_rows", "maintain_hourly"), "RUNNING"
+        ("reconcile_closed_partitions", "repair_differences", "merge_late_rows", "maintain_hourly"),
+        "RUNNING",
     )
     assert {s["name"]: s["sensorState"]["status"] for s in sensors} == dict.fromkeys(
         (
@@ -190,25 +212,39 @@ def test_the_browser_sees_the_partition_bar(filled_bar, page, tmp_path):
     page.screenshot(path=tmp_path / "partitions.png")
 
 
-def test_a_backfill_from_the_ui_is_a_bounded_run_in_a_process_of_its_own(filled_bar):
+def test_a_backfill_from_the_ui_is_a_batch_run_in_a_process_of_its_own(filled_bar):
     """The process that Dagster makes for a run is not quite a usual one: it has no main file."""
-    launched = filled_bar.ask(DOCS["Backfill"], table="sensor_averages", start=HOURS[0], end=HOURS[1])["launchRun"]
+    launched = filled_bar.ask(
+        DOCS["Backfill"], table="sensor_averages", start=HOURS[0], end=HOURS[1]
+    )["launchRun"]
     assert ended(filled_bar, launched) == "SUCCESS"
     told = filled_bar.ask(DOCS["Table"], table="sensor_averages")["assetNodeOrError"]
     assert {m["partition"] for m in told["assetMaterializations"]} == set(HOURS[:2])
     for event in told["assetMaterializations"]:
         assert {"label": "outcome", "text": "unchanged"} in event["metadataEntries"]
-    outcomes = {c["name"]: c["executionForLatestMaterialization"] for c in told["assetChecksOrError"]["checks"]}
+    outcomes = {
+        c["name"]: c["executionForLatestMaterialization"]
+        for c in told["assetChecksOrError"]["checks"]
+    }
     assert {name: execution["status"] for name, execution in outcomes.items()} == dict.fromkeys(
         ("stream_equals_batch", "expectations_hold"), "SUCCEEDED"
     )
 
 
-def test_a_job_that_needs_a_configuration_is_launched_with_that_of_the_docs_and_refused_without(filled_bar):
+def test_a_job_that_needs_a_configuration_is_launched_with_that_of_the_docs_and_refused_without(
+    filled_bar,
+):
     refused = filled_bar.ask(DOCS["Launch"], job="reconcile")["launchRun"]
-    assert refused["__typename"] == "RunConfigValidationInvalid" and "ops" in refused["errors"][0]["message"]
-    (config,) = re.findall(r"^\| `reconcile` \| `(\{.*\})` \|$", (ROOT / "docs" / "http.md").read_text(), re.MULTILINE)
-    launched = filled_bar.ask(DOCS["Launch"], job="reconcile", config=json.loads(config))["launchRun"]
+    assert (
+        refused["__typename"] == "RunConfigValidationInvalid"
+        and "ops" in refused["errors"][0]["message"]
+    )
+    (config,) = re.findall(
+        r"^\| `reconcile` \| `(\{.*\})` \|$", (ROOT / "docs" / "http.md").read_text(), re.MULTILINE
+    )
+    launched = filled_bar.ask(DOCS["Launch"], job="reconcile", config=json.loads(config))[
+        "launchRun"
+    ]
     assert ended(filled_bar, launched) == "SUCCESS"
 
 
@@ -224,12 +260,15 @@ def ended(ui: UI, launched: dict) -> str:
 
 
 @pytest.mark.timeout(900)
-def test_a_day_is_backfilled_from_the_browser_beside_a_live_stream_that_never_stops(ui, page, tmp_path):
+def test_a_day_is_backfilled_from_the_browser_beside_a_live_stream_that_never_stops(
+    ui, page, tmp_path
+):
     """24 hours whose rows somebody deleted, at 5,000 events a second; in the end each window is the oracle's."""
 
     def from_the_browser(settings: Settings, day: Range) -> None:
         first, hours = supervisor.status(settings, "ads").pid, list(day.partitions("hour"))
-        until(lambda: told_of_the_day(ui), "Dagster is told what the stream has filled")  # until then it warns before it launches
+        # until then it warns before it launches
+        until(lambda: told_of_the_day(ui), "Dagster learns what the stream has filled")
         page.goto(f"{ui.address}/assets/campaign_views?view=partitions")
         page.get_by_role("button", name="Materialize").first.click()
         dialog = page.get_by_role("dialog")
@@ -238,16 +277,22 @@ def test_a_day_is_backfilled_from_the_browser_beside_a_live_stream_that_never_st
         dialog.get_by_text("24 partitions", exact=True).wait_for()
         page.screenshot(path=tmp_path / "backfill.png")
         dialog.get_by_role("button", name="Launch backfill").click()
-        until(lambda: backfills(ui) and backfills(ui)[0]["status"] != "REQUESTED", "the backfill ends", seconds=600)
+        until(
+            lambda: backfills(ui) and backfills(ui)[0]["status"] != "REQUESTED",
+            "the backfill ends",
+            seconds=600,
+        )
         assert backfills(ui) == [{"status": "COMPLETED_SUCCESS", "numPartitions": 24}]
         page.goto(f"{ui.address}/assets/campaign_views?view=partitions")
         page.get_by_text("Materialized").first.wait_for()
         page.screenshot(path=tmp_path / "backfilled.png")
         status = supervisor.status(settings, "ads")
         assert (status.pid, status.state) == (first, "running")
-        journal = Journal(settings, catalog.load(settings).table("campaign_views")).rewriting()
-        rewritten = [c.start for c in journal if c.role == "bounded" and c.version != NOTHING]
-        assert sorted(rewritten) == [partition_range(hour, "hour").start for hour in hours], "each once"
+        commit_log = CommitLog(settings, catalog.load(settings).table("campaign_views")).rewriting()
+        rewritten = [c.start for c in commit_log if c.role == "batch" and c.version != NOTHING]
+        assert sorted(rewritten) == [partition_range(hour, "hour").start for hour in hours], (
+            "each once"
+        )
 
     found = beside.run(ui.settings, 10, from_the_browser, past_rate=2)
     assert found.during, "windows closed while it ran"
@@ -260,7 +305,9 @@ def told_of_the_day(ui: UI) -> bool:
              campaigns: assetNodeOrError(assetKey: {path: ["campaigns"]}) {
                ... on AssetNode { assetMaterializations(limit: 1) { timestamp } } } }"""
     )
-    return found["views"]["partitionStats"]["numMaterialized"] >= 24 and bool(found["campaigns"]["assetMaterializations"])
+    return found["views"]["partitionStats"]["numMaterialized"] >= 24 and bool(
+        found["campaigns"]["assetMaterializations"]
+    )
 
 
 def backfills(ui: UI) -> list[dict]:
@@ -279,14 +326,19 @@ def test_a_streaming_job_is_started_seen_killed_healed_and_stopped_from_the_ui(u
         until(lambda: at_work(settings), "the job runs")
         first = supervisor.status(settings, "ads")
         os.kill(first.pid, signal.SIGKILL)
-        until(lambda: at_work(settings) and supervisor.status(settings, "ads").pid != first.pid, "the sensor heals it")
-        until(lambda: "its process died" in last_told(ui), "Dagster is told why")
+        until(
+            lambda: at_work(settings) and supervisor.status(settings, "ads").pid != first.pid,
+            "the sensor heals it",
+        )
+        until(lambda: "its process died" in last_told(ui), "Dagster learns why")
         page.goto(f"{ui.address}/assets/streaming_job/ads?view=events")
         page.get_by_text("its process died").first.wait_for()
         page.screenshot(path=tmp_path / "healed.png")
 
         assert ended(ui, ui.ask(DOCS["Launch"], job="restart_ads")["launchRun"]) == "SUCCESS"
-        assert at_work(settings) and any(e.why.startswith("restart asked for") for e in desired.history(settings, "ads"))
+        assert at_work(settings) and any(
+            e.why.startswith("restart asked for") for e in desired.history(settings, "ads")
+        )
         launched(page, ui, "stop_ads")
         until(lambda: supervisor.status(settings, "ads").state == "stopped", "the job stops")
     finally:
@@ -298,7 +350,8 @@ def launched(page, ui: UI, job: str) -> None:
     """Runs a job as a person does: its launchpad, one click."""
     page.goto(f"{ui.address}/locations/__repository__@lakehouse/jobs/{job}")
     page.get_by_text("Launchpad", exact=True).click()
-    page.get_by_role("button", name=re.compile("launch run", re.IGNORECASE)).click()  # once it is enabled
+    # once it is enabled
+    page.get_by_role("button", name=re.compile("launch run", re.IGNORECASE)).click()
 
 
 def last_told(ui: UI) -> str:

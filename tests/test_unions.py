@@ -19,12 +19,14 @@ from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stream import queries
-from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.testing import Stage, assert_stream_equals_batch
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
-web_topic = kafka("web", schema="customer STRING NOT NULL, at TIMESTAMP NOT NULL", idle_timeout="4 seconds")
+web_topic = kafka(
+    "web", schema="customer STRING NOT NULL, at TIMESTAMP NOT NULL", idle_timeout="4 seconds"
+)
 till_topic = kafka(
     "tills", schema="card STRING NOT NULL, sold_ms BIGINT NOT NULL", idle_timeout="4 seconds",
     min_event_time=datetime(2025, 1, 1, tzinfo=UTC),
@@ -33,7 +35,11 @@ till_topic = kafka(
 
 @table(layer="bronze", event_time="at", delay="5 seconds")
 def purchases(web_topic: DataFrame, till_topic: DataFrame) -> DataFrame:
-    sold = till_topic.withColumnRenamed("card", "customer").withColumn("at", F.timestamp_millis("sold_ms")).drop("sold_ms")
+    sold = (
+        till_topic.withColumnRenamed("card", "customer")
+        .withColumn("at", F.timestamp_millis("sold_ms"))
+        .drop("sold_ms")
+    )
     return web_topic.unionByName(sold)
 
 
@@ -47,16 +53,24 @@ def web(*seconds: int) -> list[dict]:
 
 
 def till(*seconds: int) -> list[dict]:
-    return [{"card": "t", "sold_ms": int((START + timedelta(seconds=s)).timestamp() * 1000)} for s in seconds]
+    return [
+        {"card": "t", "sold_ms": int((START + timedelta(seconds=s)).timestamp() * 1000)}
+        for s in seconds
+    ]
 
 
 def counted(stage: Stage) -> dict[int, int]:
     rows = stage.rows("purchase_counts").collect()
-    return {int((r.window.start.astimezone(UTC) - START).total_seconds()): r.purchases for r in rows}
+    return {
+        int((r.window.start.astimezone(UTC) - START).total_seconds()): r.purchases for r in rows
+    }
 
 
 def late(stage: Stage) -> int:
-    return sum(c.late for c in stage.lake.journal(stage.lake.catalog.table("purchase_counts")).live())
+    return sum(
+        c.late
+        for c in stage.lake.commit_log(stage.lake.catalog.table("purchase_counts")).by_stream()
+    )
 
 
 @pytest.mark.slow
@@ -69,10 +83,12 @@ def test_a_topic_that_is_read_more_slowly_holds_the_watermark_back(stage_of):
         stage.feed("purchases", till(second), source="till_topic")
         stage.feed("purchases", web(121 + second), source="web_topic")
     stage.run("purchase_counts", files_per_batch=1)
-    assert stage.frontier("purchase_counts") == START + timedelta(seconds=57), "the slower topic's head, less the delay"
+    assert stage.frontier("purchase_counts") == START + timedelta(seconds=57), (
+        "the slower topic's head, less the delay"
+    )
     assert late(stage) == 0
     assert counted(stage) == {0: 4, 10: 2, 20: 2, 30: 3, 40: 2}
-    assert_live_equals_bounded(stage, "purchase_counts")
+    assert_stream_equals_batch(stage, "purchase_counts")
 
 
 @pytest.mark.slow
@@ -80,7 +96,8 @@ def test_a_topic_that_is_read_more_slowly_holds_the_watermark_back(stage_of):
 def test_a_topic_gone_quiet_holds_nothing_back_and_its_backlog_is_late(stage_of):
     stage = stage_of(HERE)
     stage.feed("purchases", till(0), source="till_topic")
-    for second in range(1, 60, 10):  # a batch a second: more than `idle_timeout` without a sale at a till
+    # a batch a second: more than `idle_timeout` without a sale at a till
+    for second in range(1, 60, 10):
         stage.feed("purchases", web(second), source="web_topic")
     stage.feed("purchases", till(5, 58), source="till_topic")
     stage.advance("purchases", web(100)[0], source="web_topic")
@@ -88,15 +105,21 @@ def test_a_topic_gone_quiet_holds_nothing_back_and_its_backlog_is_late(stage_of)
     stage.run("purchase_counts")
     assert late(stage) == 1, "of the backlog, what falls into a window that has closed"
     assert counted(stage) == {0: 2, 10: 1, 20: 1, 30: 1, 40: 1, 50: 2}
-    assert_live_equals_bounded(stage, "purchase_counts")
+    assert_stream_equals_batch(stage, "purchase_counts")
 
 
 def test_each_topic_has_its_own_rules_and_a_bad_row_names_its_topic(stage_of):
     stage = stage_of(HERE)
     early = int(datetime(2024, 1, 1, tzinfo=UTC).timestamp())
     stage.feed("purchases", [{"card": "t", "sold_ms": early * 1000}, "junk"], source="till_topic")
-    stage.feed("purchases", [{"customer": "w", "at": "2024-01-01T00:00:00Z"}, {"customer": "w"}], source="web_topic")
-    aside = Counter((r._arrival.topic, r.reason) for r in stage.rows("purchases", "quarantine").collect())
+    stage.feed(
+        "purchases",
+        [{"customer": "w", "at": "2024-01-01T00:00:00Z"}, {"customer": "w"}],
+        source="web_topic",
+    )
+    aside = Counter(
+        (r._arrival.topic, r.reason) for r in stage.rows("purchases", "quarantine").collect()
+    )
     assert aside == {
         ("tills", "event time before 2025-01-01T00:00:00Z"): 1,
         ("tills", "not a JSON object of the declared types"): 1,
@@ -109,9 +132,18 @@ def test_each_topic_has_its_own_rules_and_a_bad_row_names_its_topic(stage_of):
     "function, told",
     [
         (lambda a, b: a, "inputs=second: an ingest table keeps every row that it reads; add it"),
-        (lambda a, b: a.unionByName(a), "inputs=second: an ingest table keeps every row that it reads; add it"),
-        (lambda a, b: a.unionByName(b).unionByName(b), "operators=.*: an ingest table keeps every row"),
-        (lambda a, b: a.union(b).distinct(), "operators=Deduplicate: an ingest table keeps every row"),
+        (
+            lambda a, b: a.unionByName(a),
+            "inputs=second: an ingest table keeps every row that it reads; add it",
+        ),
+        (
+            lambda a, b: a.unionByName(b).unionByName(b),
+            "operators=.*: an ingest table keeps every row",
+        ),
+        (
+            lambda a, b: a.union(b).distinct(),
+            "operators=Deduplicate: an ingest table keeps every row",
+        ),
     ],
     ids=["one left out", "one twice instead", "one twice", "distinct"],
 )
@@ -120,28 +152,50 @@ def test_a_union_that_loses_or_doubles_rows_is_refused(spark, tmp_path, function
         return function(first, second)
 
     with pytest.raises(DeclarationError, match=told):
-        Stage(spark, tmp_path, module(united, first=kafka("one", schema=AT), second=kafka("two", schema=AT)))
+        Stage(
+            spark,
+            tmp_path,
+            module(united, first=kafka("one", schema=AT), second=kafka("two", schema=AT)),
+        )
 
 
 def test_three_topics_in_a_row_are_united(spark, tmp_path):
     def united(first, second, third):
-        return first.unionByName(second).withColumn("n", F.lit(1)).unionByName(third.withColumn("n", F.lit(2)))
+        return (
+            first.unionByName(second)
+            .withColumn("n", F.lit(1))
+            .unionByName(third.withColumn("n", F.lit(2)))
+        )
 
     topics = {name: kafka(name, schema=AT) for name in ("first", "second", "third")}
     stage = Stage(spark, tmp_path, module(united, **topics))
     for name in topics:
         stage.feed("united", [{"at": "2026-01-01T00:00:00Z"}], source=name)
-    assert sorted((r._arrival.topic, r.n) for r in stage.rows("united").collect()) == [("first", 1), ("second", 1), ("third", 2)]
+    assert sorted((r._arrival.topic, r.n) for r in stage.rows("united").collect()) == [
+        ("first", 1),
+        ("second", 1),
+        ("third", 2),
+    ]
 
 
 def test_a_record_does_not_read_one_topic_twice_nor_files(spark, tmp_path):
     def united(first, second):
         return first.unionByName(second)
 
-    with pytest.raises(DeclarationError, match="two of them are one topic; each row would be there twice"):
-        Stage(spark, tmp_path, module(united, first=kafka("one", schema=AT), second=kafka("one", schema=AT)))
+    with pytest.raises(
+        DeclarationError, match="two of them are one topic; each row would be there twice"
+    ):
+        Stage(
+            spark,
+            tmp_path,
+            module(united, first=kafka("one", schema=AT), second=kafka("one", schema=AT)),
+        )
     with pytest.raises(DeclarationError, match="an ingest table reads topics alone"):
-        Stage(spark, tmp_path, module(united, first=kafka("one", schema=AT), second=files("x.csv", schema=AT)))
+        Stage(
+            spark,
+            tmp_path,
+            module(united, first=kafka("one", schema=AT), second=files("x.csv", schema=AT)),
+        )
 
 
 @pytest.mark.slow
@@ -156,27 +210,35 @@ def test_two_real_topics_fill_one_record_exactly_once(spark, tmp_path):
         for span in (range(60), range(60, 120)):
             for topic, parts, rows in (("web", 2, web(*span)), ("tills", 1, till(*span))):
                 at = int(START.timestamp() * 1000)
-                records = [Record(None, json.dumps(r).encode(), i % parts, at, at, ORDINARY) for i, r in enumerate(rows)]
+                records = [
+                    Record(None, json.dumps(r).encode(), i % parts, at, at, ORDINARY)
+                    for i, r in enumerate(rows)
+                ]
                 sent += send(records, topic, client_config(settings)).sent
             record = stage.lake.catalog.table("purchases")
             queries.start(stage.lake, record, available_now=True).awaitTermination()
         arrivals = [r._arrival for r in stage.rows("purchases").collect()]
         assert len({(a.topic, a.partition, a.offset) for a in arrivals}) == len(arrivals) == sent
-        last = next(stage.lake.journal(record).live())
+        last = next(stage.lake.commit_log(record).by_stream())
         assert {t: sum(o.values()) for t, o in last.inputs.items()} == {"web": 120, "tills": 120}
         assert set(last.heads) == {"web-0", "web-1", "tills-0"}
         stage.run("purchase_counts")
-        assert_live_equals_bounded(stage, "purchase_counts")
+        assert_stream_equals_batch(stage, "purchase_counts")
         fewer = replace(record, inputs=("web_topic",))
-        with pytest.raises(DeclarationError, match="topics=web: its checkpoint was made with tills, web, and an ingest"):
+        with pytest.raises(
+            DeclarationError,
+            match="topics=web: its checkpoint was made with tills, web, and an ingest",
+        ):
             queries.start(fewer_topics(stage.lake, fewer), fewer)
     finally:
         kafka_broker.stop(settings)
 
 
 def fewer_topics(lake, table):
-    """The lakehouse with that table declared anew."""
-    return replace(lake, catalog=replace(lake.catalog, tables=lake.catalog.tables | {table.name: table}))
+    """The lakehouse with that table declared again."""
+    return replace(
+        lake, catalog=replace(lake.catalog, tables=lake.catalog.tables | {table.name: table})
+    )
 
 
 AT = "at TIMESTAMP NOT NULL"

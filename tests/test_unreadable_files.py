@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from deltalake import DeltaTable
-from test_upkeep import Log
+from test_maintenance import Log
 from typer.testing import CliRunner
 
 from batch_jobs import repair
@@ -23,8 +23,17 @@ from lakehouse.declare import catalog
 from lakehouse.reconcile import attempts
 from lakehouse.runtime import kafka_address
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage import checkpoints, files, journal
-from streaming_jobs import desired, lease, lineage, notices, notifications, progress, reconciler, supervisor
+from lakehouse.storage import checkpoints, commit_log, files
+from streaming_jobs import (
+    desired,
+    lease,
+    lineage,
+    notices,
+    notifications,
+    progress,
+    reconciler,
+    supervisor,
+)
 from streaming_jobs.desired import Event
 from streaming_jobs.progress import JobStatus
 
@@ -45,7 +54,14 @@ def settings(tmp_path) -> Settings:
 
 def status_of(pid: int, born: float, **given: object) -> JobStatus:
     now = progress.now()
-    return JobStatus("sensors", pid, born, 0, 0.0, **({"state": "running", "started_at": now, "heartbeat": now} | given))
+    return JobStatus(
+        "sensors",
+        pid,
+        born,
+        0,
+        0.0,
+        **({"state": "running", "started_at": now, "heartbeat": now} | given),
+    )
 
 
 def folder(settings: Settings) -> Path:
@@ -54,12 +70,16 @@ def folder(settings: Settings) -> Path:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("garbage", GARBAGE)
-def test_status_and_supervise_say_which_file_move_it_aside_and_go_on(settings, capfd, name, garbage):
+def test_status_and_supervise_say_which_file_move_it_aside_and_go_on(
+    settings, capfd, name, garbage
+):
     if (name, garbage) == ("history.json", "[]"):
         garbage = '["x"]'  # an empty history is one
     path = folder(settings) / name
     path.write_text(garbage)
-    shown = CliRunner().invoke(main.app(), ["status", "sensors"], env=to_environment(settings))
+    shown = CliRunner().invoke(
+        main.app(), ["stream", "status", "sensors"], env=to_environment(settings)
+    )
     decision = reconciler.reconcile(settings, "sensors")
     lease.others(settings, "sensors")
     said = shown.stderr + capfd.readouterr().err
@@ -68,7 +88,9 @@ def test_status_and_supervise_say_which_file_move_it_aside_and_go_on(settings, c
     (aside,) = files.moved_aside(path)
     assert aside.read_text() == garbage and aside.name in said
     assert decision.action == "nothing", decision
-    again = CliRunner().invoke(main.app(), ["status", "sensors"], env=to_environment(settings))
+    again = CliRunner().invoke(
+        main.app(), ["stream", "status", "sensors"], env=to_environment(settings)
+    )
     assert aside.name in again.stdout.replace("\n", ""), "said until somebody has looked at it"
 
 
@@ -81,7 +103,9 @@ def test_the_epoch_goes_on_though_its_file_was_garbage(settings):
         assert turn.epoch == 3, "not one that a process which sleeps may have"
 
 
-def test_a_status_that_is_gone_is_said_by_the_next_holder_unless_the_one_before_ended_well(settings, capfd):
+def test_a_status_that_is_gone_is_said_by_the_next_holder_unless_the_one_before_ended_well(
+    settings, capfd
+):
     (folder(settings) / "status.json").unlink()
     with pytest.raises(OSError), lease.held(settings, "sensors"):
         raise OSError("a test")
@@ -95,7 +119,8 @@ def test_a_holder_writes_its_epoch_again_if_the_file_becomes_garbage(settings, c
     with lease.held(settings, "sensors") as turn:
         garbage = path.with_name("garbage")
         garbage.write_text("garbage")
-        garbage.replace(path)  # in one step, for the thread that renews the lease reads the file, too
+        # in one step, for the thread that renews the lease reads the file, too
+        garbage.replace(path)
         turn.check()
         turn.check()
         assert json.loads(path.read_text())["epoch"] == turn.epoch
@@ -106,7 +131,7 @@ def test_what_is_wanted_of_a_job_that_runs_is_known_and_of_another_is_asked_for(
     path = folder(settings) / "desired.json"
     path.write_text("{")
     why = reconciler.reconcile(settings, "sensors").why
-    assert "unreadable" in why and "lakehouse start sensors" in why
+    assert "unreadable" in why and "lakehouse stream start sensors" in why
     assert not path.exists(), "nothing is guessed"
     me = psutil.Process()
     progress.write(settings, status_of(me.pid, me.create_time()))
@@ -117,12 +142,15 @@ def test_what_is_wanted_of_a_job_that_runs_is_known_and_of_another_is_asked_for(
 def test_a_job_is_started_over_garbage_in_each_of_its_files(settings):
     for name in NAMES:
         (folder(settings) / name).write_text("{")
-    with pytest.raises(Exception, match="none is running"):  # the broker: the driver has come as far as that
+    # the broker: the driver has come as far as that
+    with pytest.raises(Exception, match="none is running"):
         supervisor.start(settings, "sensors", wait=60, by="a test")
     status = supervisor.status(settings, "sensors")
     assert status.state == "failed" and "none is running" in status.error
     assert [event.what for event in desired.history(settings, "sensors")] == ["started"]
-    found = {path.name.partition(".unreadable")[0] for path in progress.unreadable(settings, "sensors")}
+    found = {
+        path.name.partition(".unreadable")[0] for path in progress.unreadable(settings, "sensors")
+    }
     assert found == {*NAMES} - {"desired.json"}, "which is written by what is asked for now"
 
 
@@ -140,32 +168,48 @@ def test_a_wish_that_is_gone_is_said_too(settings):
     decision = reconciler.reconcile(settings, "sensors")
     assert decision.trouble and "desired.json: gone" in decision.why
     never = progress.job_folder(settings, "ads")
-    assert reconciler.reconcile(settings, "ads").why == "nobody has asked for it" and not never.exists()
+    assert (
+        reconciler.reconcile(settings, "ads").why == "nobody has asked for it"
+        and not never.exists()
+    )
 
 
 def test_supervise_says_what_it_cannot_do_once(settings):
     (folder(settings) / "desired.json").write_text("{")
-    command = [sys.executable, "-m", "lakehouse", "supervise", "sensors", "--every", "0.1"]
+    command = [
+        sys.executable,
+        "-m",
+        "lakehouse",
+        "stream",
+        "supervise",
+        "sensors",
+        "--every",
+        "0.1",
+    ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=os.environ | to_environment(settings), **pipes) as process:
         assert "desired.json.unreadable" in process.stdout.readline()
         time.sleep(1)  # ten more looks
         process.terminate()
         said, errors = process.communicate()
-    assert (process.returncode, said) == (0, "") and errors.count("it is now desired.json.unreadable") == 1
+    assert (process.returncode, said) == (0, "") and errors.count(
+        "it is now desired.json.unreadable"
+    ) == 1
 
 
-def test_what_hooks_and_lineage_remember_is_moved_aside_too(settings, capfd):
+def test_what_notifications_and_lineage_remember_is_moved_aside_too(settings, capfd):
     known, to = catalog.load(settings), lineage.client(str(settings.root / "events"))
     for garbage in GARBAGE[:5]:
-        told = settings.root / "_hooks" / "told.json"
+        told = settings.root / "_notifications" / "told.json"
         told.parent.mkdir(exist_ok=True)
         told.write_text(garbage)
         (settings.root / "_lineage.json").write_text(garbage)
-        hooked = replace(settings, hook_command="true")
+        hooked = replace(settings, notification_command="true")
         assert notifications.tell(hooked, notices.of_job(settings, "sensors")) == []
         lineage.Lineage(settings, known, to).tell()
-        assert len(files.moved_aside(told)) == len(files.moved_aside(settings.root / "_lineage.json"))
+        assert len(files.moved_aside(told)) == len(
+            files.moved_aside(settings.root / "_lineage.json")
+        )
     assert len(files.moved_aside(told)) == 5
     assert capfd.readouterr().err.count("JSON as the lakehouse writes it") == 10
 
@@ -179,7 +223,9 @@ def test_who_may_only_read_is_told_and_changes_nothing(settings):
         path.write_text("{")
         folder(open_to_all).chmod(0o555)
         environment = os.environ | to_environment(open_to_all)
-        run = subprocess.run([sys.executable, "-c", AS_ANOTHER], env=environment, capture_output=True, text=True)
+        run = subprocess.run(
+            [sys.executable, "-c", AS_ANOTHER], env=environment, capture_output=True, text=True
+        )
         folder(open_to_all).chmod(0o755)
         assert run.stdout == "None\n" and "it stays where it is" in run.stderr, run
         assert path.read_text() == "{"
@@ -192,11 +238,17 @@ def test_a_value_that_cannot_be_written_leaves_no_half_of_it(settings):
     path.mkdir()
     with pytest.raises(OSError):
         files.replace_file(path, [])
-    assert sorted(p.name for p in folder(settings).iterdir() if "history" in p.name) == ["history.json"] and before
+    assert (
+        sorted(p.name for p in folder(settings).iterdir() if "history" in p.name)
+        == ["history.json"]
+        and before
+    )
     shutil.rmtree(path)
 
 
-@pytest.mark.parametrize("garbage", [*GARBAGE[:-1], '{"pid": "x", "start_time": 1, "bootstrap_servers": "", "log": ""}'])
+@pytest.mark.parametrize(
+    "garbage", [*GARBAGE[:-1], '{"pid": "x", "start_time": 1, "bootstrap_servers": "", "log": ""}']
+)
 def test_a_record_of_the_embedded_broker_that_is_garbage_is_moved_aside(tmp_path, capfd, garbage):
     path = tmp_path / "_broker" / "broker.json"
     path.parent.mkdir()
@@ -206,37 +258,52 @@ def test_a_record_of_the_embedded_broker_that_is_garbage_is_moved_aside(tmp_path
 
 
 def test_lines_of_garbage_are_said_once_and_left_out(tmp_path, capfd):
-    settings, ledger = Settings(root=tmp_path, tables=("lakehouse.tables.sensors",)), tmp_path / "_ledger"
+    settings, log_table = (
+        Settings(root=tmp_path, tables=("lakehouse.tables.sensors",)),
+        tmp_path / "_commit_log",
+    )
     table = catalog.load(settings).table("sensor_averages")
-    journal.note_dropped(settings, table, 3)
+    commit_log.note_dropped(settings, table, 3)
     for line in ("{3}", '{"rows": "many"}', '{"at": 3, "rows": 4}', '{"rows": 4}'):
-        files.append_line(ledger / "sensor_averages.dropped.jsonl", line)
-    journal.note_dropped(settings, table, 4)
-    repaired = repair.Repaired(table.name, "2026-01-01-00", 3, "", 5, "EQUAL", datetime(2026, 1, 1, tzinfo=UTC))
-    files.append_line(ledger / "sensor_averages.repairs.jsonl", json.dumps(asdict(repaired), default=lambda at: at.isoformat()))
-    files.append_line(ledger / "sensor_averages.repairs.jsonl", '{"table": "sensor_averages"}')
+        files.append_line(log_table / "sensor_averages.dropped.jsonl", line)
+    commit_log.note_dropped(settings, table, 4)
+    repaired = repair.Repaired(
+        table.name, "2026-01-01-00", 3, "", 5, "EQUAL", datetime(2026, 1, 1, tzinfo=UTC)
+    )
+    files.append_line(
+        log_table / "sensor_averages.repairs.jsonl",
+        json.dumps(asdict(repaired), default=lambda at: at.isoformat()),
+    )
+    files.append_line(log_table / "sensor_averages.repairs.jsonl", '{"table": "sensor_averages"}')
     begun = checkpoints.begin(settings, table, (1, 4), "a test")
-    files.append_line(ledger / "sensor_averages.generations.jsonl", '{"generation": 3, "after": 4, "why": "", "at": ""}')
+    files.append_line(
+        log_table / "sensor_averages.generations.jsonl",
+        '{"generation": 3, "after": 4, "why": "", "at": ""}',
+    )
     for _ in range(2):
-        assert journal.dropped_by_spark(settings, table, None) == 7
+        assert commit_log.dropped_by_spark(settings, table, None) == 7
         assert list(repair.repairs(settings, table)) == [repaired]
         assert checkpoints.beginning(settings, table) == begun
     told = capfd.readouterr().err
-    assert told.count("and one is torn") == 6 and told.count("sensor_averages.repairs.jsonl: ") == 1, told
+    assert (
+        told.count("and one is torn") == 6 and told.count("sensor_averages.repairs.jsonl: ") == 1
+    ), told
 
 
 @pytest.mark.parametrize("garbage", ["", "{", "[]", "3", "{}", '{"at": 1}'])
 def test_a_note_of_a_reconciliation_that_is_garbage_is_one_that_gave_no_verdict(tmp_path, garbage):
     settings = Settings(root=tmp_path, tables=("lakehouse.tables.sensors",))
     table = catalog.load(settings).table("sensor_averages")
-    path = tmp_path / "_ledger" / "sensor_averages.proving.json"
+    path = tmp_path / "_commit_log" / "sensor_averages.reconciling.json"
     path.parent.mkdir()
     path.write_text(garbage)
     assert f"{path} cannot be read" in attempts.failed(settings, table)
 
 
-@pytest.mark.parametrize("garbage", ["v1\n{}\n{", "v1\n{}\n3", "v1\n{}", "", 'v1\n{}\n{"reservoirId": "x"}', "\0" * 20])
-def test_upkeep_goes_on_though_what_a_query_has_read_is_torn(tmp_path, capfd, garbage):
+@pytest.mark.parametrize(
+    "garbage", ["v1\n{}\n{", "v1\n{}\n3", "v1\n{}", "", 'v1\n{}\n{"reservoirId": "x"}', "\0" * 20]
+)
+def test_maintenance_goes_on_though_what_a_query_has_read_is_torn(tmp_path, capfd, garbage):
     log = Log(tmp_path)
     read = log.append(4)
     identity = str(DeltaTable(str(log.path)).metadata().id)

@@ -1,4 +1,4 @@
-"""Late rows under the policy `update`: closed partitions are rewritten by bounded runs, the windows touched only."""
+"""Late rows under the policy `update`: closed partitions are rewritten by batch runs, the windows touched only."""
 
 import json
 import sys
@@ -18,12 +18,14 @@ from lakehouse.declare.columns import ORIGIN, PARTITION
 from lakehouse.declare.table import expect, kafka, session, sliding, table, tumbling
 from lakehouse.reconcile import reconciliation
 from lakehouse.storage import delta_writer
-from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.testing import Stage, assert_stream_equals_batch
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
-click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
+click_topic = kafka(
+    "clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL"
+)
 
 
 @table(layer="bronze", event_time="at", delay="5 seconds")
@@ -31,7 +33,11 @@ def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
 
-@table(layer="silver", late="update", expectations=[expect.column_values_to_be_between("value", max_value=1000)])
+@table(
+    layer="silver",
+    late="update",
+    expectations=[expect.column_values_to_be_between("value", max_value=1000)],
+)
 def valid_clicks(clicks: DataFrame) -> DataFrame:
     return clicks.withColumn("twice", F.col("value") * 2)
 
@@ -70,13 +76,19 @@ def verdict(stage: Stage, name: str) -> str:
 def dirty(stage: Stage, name: str) -> dict[str, bool]:
     """Partition -> whether it has closed, of what an update would look at."""
     lake = stage.lake
-    return {d.partition[-2:]: d.closed for d in late_merge.dirty(lake.settings, lake.catalog, lake.catalog.table(name))}
+    return {
+        d.partition[-2:]: d.closed
+        for d in late_merge.dirty(lake.settings, lake.catalog, lake.catalog.table(name))
+    }
 
 
 def clicks_of(stage: Stage, name: str, user: str = "a") -> dict[float, tuple[int, str]]:
     """Seconds from START to the window's start -> (clicks, who wrote the row)."""
     rows = stage.rows(name).where(F.col("user") == user).collect()
-    return {(r.window.start.astimezone(UTC) - START).total_seconds(): (r.clicks, r[ORIGIN]) for r in rows}
+    return {
+        (r.window.start.astimezone(UTC) - START).total_seconds(): (r.clicks, r[ORIGIN])
+        for r in rows
+    }
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +106,9 @@ def late(spark, tmp_path_factory) -> Stage:
 
 
 def test_what_waits_for_an_update_is_pending_and_the_rest_is_compared(late):
-    assert dirty(late, "minutes") == {"00": True, "01": True, "02": True, "03": False}, "from the first to the last missed"
+    assert dirty(late, "minutes") == {"00": True, "01": True, "02": True, "03": False}, (
+        "from the first to the last missed"
+    )
     assert verdict(late, "minutes") == "PENDING"
     assert verdict(late, "valid_clicks") == "PENDING"
 
@@ -103,20 +117,33 @@ def test_schedule_and_command_see_what_waits(late):
     schedule = schedules.merge_late_rows(late.lake.settings, late.lake.catalog)
 
     def asked():
-        return schedule.evaluate_tick(dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC)))
+        return schedule.evaluate_tick(
+            dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC))
+        )
 
     (request,) = asked().run_requests
-    assert set(request.tags["tables"].split(", ")) == {"minutes", "sessions", "sliding_sums", "valid_clicks"}
+    assert set(request.tags["tables"].split(", ")) == {
+        "minutes",
+        "sessions",
+        "sliding_sums",
+        "valid_clicks",
+    }
     shown = [json.loads(line) for line in command(late, "--dry-run", "--json").stdout.splitlines()]
     assert {"table": "minutes", "partition": "2026-01-01-03", "closed": False} in [
         {k: r[k] for k in ("table", "partition", "closed")} for r in shown
     ]
     refused = command(late, "clicks")
-    assert refused.exit_code == 2 and "table=clicks, late='side_output': late rows stay out of it" in refused.stderr
+    assert (
+        refused.exit_code == 2
+        and "table=clicks, late='side_output': late rows stay out of it" in refused.stderr
+    )
 
 
 def command(stage: Stage, *arguments: str):
-    environment = {"LAKEHOUSE_ROOT": str(stage.lake.settings.root), "LAKEHOUSE_TABLES": "test_updates"}
+    environment = {
+        "LAKEHOUSE_ROOT": str(stage.lake.settings.root),
+        "LAKEHOUSE_TABLES": "test_updates",
+    }
     return CliRunner().invoke(commands.app, ["update", *arguments], env=environment)
 
 
@@ -125,11 +152,13 @@ def test_an_update_rewrites_the_windows_touched_only_in_one_commit_a_partition(l
     [commit] = late.update("minutes")
     assert (commit.start, commit.end) == (START, START + timedelta(hours=1))
     assert commit.version == before + 1
-    assert commit.written == 4, "the windows of seconds 0 (of two users), 60 and 3540; not those that nothing was late for"
+    assert commit.written == 4, (
+        "the windows of seconds 0 (of two users), 60 and 3540; not those that nothing was late for"
+    )
     seen = clicks_of(late, "minutes")
-    assert seen[0] == (3, "bounded") and seen[60] == (3, "bounded") and seen[3540] == (2, "bounded")
-    assert seen[3600] == (1, "live"), "another partition"
-    assert clicks_of(late, "minutes", "b")[6960] == (1, "live")
+    assert seen[0] == (3, "batch") and seen[60] == (3, "batch") and seen[3540] == (2, "batch")
+    assert seen[3600] == (1, "stream"), "another partition"
+    assert clicks_of(late, "minutes", "b")[6960] == (1, "stream")
     assert late.update("minutes") == [], "there is nothing left to do"
     assert "no closed partition waited" in command(late, "minutes").stdout
 
@@ -141,17 +170,24 @@ def test_an_open_partition_waits_until_it_closes(late):
     late.advance("clicks", at(14_500))
     late.run("minutes")
     assert [c.start for c in late.update("minutes")] == [START + timedelta(hours=3)]
-    assert clicks_of(late, "minutes")[10_980] == (1, "bounded")
-    assert_live_equals_bounded(late, "minutes")
+    assert clicks_of(late, "minutes")[10_980] == (1, "batch")
+    assert_stream_equals_batch(late, "minutes")
 
 
 def test_a_late_row_joins_sessions_of_two_partitions(late):
     late.advance("clicks", at(14_500))
     late.run("sessions")
     late.update("sessions")
-    rows = late.rows("sessions").where("user = 'a' AND window.start < '2026-01-01T02:00:00'").collect()
-    spans = {((r.window.start.astimezone(UTC) - START).seconds, r.clicks, r[PARTITION][-2:]) for r in rows}
-    assert spans == {(1, 3, "00"), (61, 3, "00"), (3590, 3, "01")}, "3590, 3595 and 3604 are one session now"
+    rows = (
+        late.rows("sessions").where("user = 'a' AND window.start < '2026-01-01T02:00:00'").collect()
+    )
+    spans = {
+        ((r.window.start.astimezone(UTC) - START).seconds, r.clicks, r[PARTITION][-2:])
+        for r in rows
+    }
+    assert spans == {(1, 3, "00"), (61, 3, "00"), (3590, 3, "01")}, (
+        "3590, 3595 and 3604 are one session now"
+    )
 
 
 @pytest.mark.slow
@@ -161,33 +197,40 @@ def test_rows_of_a_row_table_are_put_in_and_what_reads_it_follows(late):
     late.run("valid_clicks", "hourly")
     assert verdict(late, "hourly") == "EQUAL", "its input does not show them either yet"
     late.update("valid_clicks")
-    assert late.rows("valid_clicks").where("value = 5").head()[ORIGIN] == "bounded"
-    assert_live_equals_bounded(late, "valid_clicks")
+    assert late.rows("valid_clicks").where("value = 5").head()[ORIGIN] == "batch"
+    assert_stream_equals_batch(late, "valid_clicks")
     assert verdict(late, "hourly") == "PENDING"
-    late.run("hourly")  # to the live run, rewritten rows are not there
+    late.run("hourly")  # to the stream, rewritten rows are not there
     assert late.update("hourly")
-    certificate = assert_live_equals_bounded(late, "hourly")
+    certificate = assert_stream_equals_batch(late, "hourly")
     assert certificate.rows_by_batch_runs
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_a_session_that_goes_on_waits_and_is_rewritten_with_all_partitions_it_spans(spark, tmp_path):
+def test_a_session_that_goes_on_waits_and_is_rewritten_with_all_partitions_it_spans(
+    spark, tmp_path
+):
     stage = Stage(spark, tmp_path, HERE)
     stage.feed("clicks", [at(n) for n in (3_570, *range(3_590, 7_200, 9))])
     stage.advance("clicks", at(7_200, "b"))
-    stage.feed("clicks", [at(3_580)])  # joins the row before it, whose session has ended, to those after it
+    # joins the row before it, whose session has ended, to those after it
+    stage.feed("clicks", [at(3_580)])
     stage.feed("clicks", [at(n) for n in range(7_197, 11_000, 9)])
     stage.run("sessions")
-    assert dirty(stage, "sessions") == {"00": True} and stage.update("sessions") == [], "the session has not ended"
+    assert dirty(stage, "sessions") == {"00": True} and stage.update("sessions") == [], (
+        "the session has not ended"
+    )
     stage.advance("clicks", at(15_000, "b"))
     stage.run("sessions")
     assert verdict(stage, "sessions") == "PENDING"
     [commit] = stage.update("sessions")
     assert (commit.start, commit.end) == (START, START + timedelta(hours=4))
     rows = stage.rows("sessions").where("user = 'a'").collect()
-    assert [((r.window.start.astimezone(UTC) - START).seconds, r[PARTITION][-2:]) for r in rows] == [(3_570, "03")]
-    assert_live_equals_bounded(stage, "sessions")
+    assert [
+        ((r.window.start.astimezone(UTC) - START).seconds, r[PARTITION][-2:]) for r in rows
+    ] == [(3_570, "03")]
+    assert_stream_equals_batch(stage, "sessions")
 
 
 @pytest.mark.slow
@@ -195,23 +238,31 @@ def test_a_session_that_goes_on_waits_and_is_rewritten_with_all_partitions_it_sp
 def test_the_policy_is_switched_with_the_checkpoint_kept(spark, tmp_path):
     stage = Stage(spark, tmp_path, HERE)
     updated = stage.lake
-    tables = updated.catalog.tables | {"minutes": replace(updated.catalog.table("minutes"), late="side_output")}
+    tables = updated.catalog.tables | {
+        "minutes": replace(updated.catalog.table("minutes"), late="side_output")
+    }
     stage.lake = replace(updated, catalog=replace(updated.catalog, tables=tables))
     stage.feed("clicks", [at(1)])
     stage.advance("clicks", at(4_000))
     stage.feed("clicks", [at(2)])
     stage.run("minutes")
-    assert stage.update("minutes") == [] and clicks_of(stage, "minutes") == {0: (1, "live")}
-    assert_live_equals_bounded(stage, "minutes")
+    assert stage.update("minutes") == [] and clicks_of(stage, "minutes") == {0: (1, "stream")}
+    assert_stream_equals_batch(stage, "minutes")
     stage.lake = updated
     assert verdict(stage, "minutes") == "PENDING"
     stage.advance("clicks", at(8_000))
     stage.run("minutes")
     assert len(stage.update("minutes")) == 1
-    assert clicks_of(stage, "minutes")[0] == (2, "bounded"), "what was late under the other policy is let in, too"
-    assert_live_equals_bounded(stage, "minutes")
-    batches = [c.batch for c in stage.lake.journal(stage.lake.catalog.table("minutes")).live()]
-    assert batches == sorted(batches, reverse=True) and len(set(batches)) == len(batches), "the same checkpoint went on"
+    assert clicks_of(stage, "minutes")[0] == (2, "batch"), (
+        "what was late under the other policy is merged, too"
+    )
+    assert_stream_equals_batch(stage, "minutes")
+    batches = [
+        c.batch for c in stage.lake.commit_log(stage.lake.catalog.table("minutes")).by_stream()
+    ]
+    assert batches == sorted(batches, reverse=True) and len(set(batches)) == len(batches), (
+        "the same checkpoint went on"
+    )
 
 
 @pytest.mark.slow
@@ -220,8 +271,11 @@ def test_the_job_of_dagster_rewrites_all_that_waits(late):
     late.advance("clicks", at(14_500))
     late.run("sliding_sums", "sessions")
     run = definitions.build(late.lake.settings).resolve_job_def("update").execute_in_process()
-    told = {(e.asset_key.to_user_string(), e.partition) for e in run.asset_materializations_for_node("update_tables")}
+    told = {
+        (e.asset_key.to_user_string(), e.partition)
+        for e in run.asset_materializations_for_node("update_tables")
+    }
     assert {("sliding_sums", "2026-01-01-00"), ("sliding_sums", "2026-01-01-03")} <= told
     for name in ("sliding_sums", "sessions"):
-        certificate = assert_live_equals_bounded(late, name)
+        certificate = assert_stream_equals_batch(late, name)
         assert certificate.rows_by_batch_runs, "what was late is in it"

@@ -17,13 +17,15 @@ from lakehouse.batch import late_merge, publish
 from lakehouse.declare.columns import ORIGIN
 from lakehouse.declare.table import expect, kafka, table, tumbling
 from lakehouse.storage import delta_writer
-from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.testing import Stage, assert_stream_equals_batch
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 HOURS = 30
 
-click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
+click_topic = kafka(
+    "clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL"
+)
 
 
 @table(layer="bronze", event_time="at", delay="5 seconds")
@@ -31,7 +33,11 @@ def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
 
-@table(layer="silver", late="update", expectations=[expect.column_values_to_be_between("value", max_value=1000)])
+@table(
+    layer="silver",
+    late="update",
+    expectations=[expect.column_values_to_be_between("value", max_value=1000)],
+)
 def valid_clicks(clicks: DataFrame) -> DataFrame:
     return clicks
 
@@ -56,7 +62,9 @@ def whole(spark, tmp_path_factory) -> Stage:
     stage = Stage(spark, tmp_path_factory.mktemp("together") / "root", HERE)
     stage.feed("clicks", [at(60 * hour + minute) for hour in range(HOURS) for minute in (1, 31)])
     stage.advance("clicks", at(60 * HOURS + 1))
-    stage.feed("clicks", [at(60 * hour + 2, value=100) for hour in range(HOURS) if not 3 <= hour < 9])
+    stage.feed(
+        "clicks", [at(60 * hour + 2, value=100) for hour in range(HOURS) if not 3 <= hour < 9]
+    )
     stage.advance("clicks", at(60 * HOURS + 2))
     stage.run("sums", "valid_clicks", "hourly")
     return stage
@@ -88,23 +96,35 @@ def test_many_partitions_are_one_commit_of_the_windows_touched_and_a_line_each(s
     assert [line.start for line in lines] == [START + timedelta(hours=hour) for hour in late]
     assert {line.end - line.start for line in lines} == {timedelta(hours=1)}
     assert {line.written for line in lines} == {1}, "one window of each hour"
-    rows = {(r.window.start.astimezone(UTC) - START, r[ORIGIN], r.value) for r in stage.rows("sums").collect()}
+    rows = {
+        (r.window.start.astimezone(UTC) - START, r[ORIGIN], r.value)
+        for r in stage.rows("sums").collect()
+    }
     for hour in range(HOURS):
-        first = (timedelta(hours=hour), "bounded", 101) if hour in late else (timedelta(hours=hour), "live", 1)
-        assert first in rows and (timedelta(hours=hour, minutes=30), "live", 1) in rows
-    assert stage.update("sums") == [] and version(stage, "sums") == before + 1, "nothing is left to do"
-    assert_live_equals_bounded(stage, "sums")
+        first = (
+            (timedelta(hours=hour), "batch", 101)
+            if hour in late
+            else (timedelta(hours=hour), "stream", 1)
+        )
+        assert first in rows and (timedelta(hours=hour, minutes=30), "stream", 1) in rows
+    assert stage.update("sums") == [] and version(stage, "sums") == before + 1, (
+        "nothing is left to do"
+    )
+    assert_stream_equals_batch(stage, "sums")
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_what_reads_an_updated_table_follows_in_few_commits_too(stage):
     before, below = version(stage, "valid_clicks"), version(stage, "hourly")
-    assert len(stage.update("valid_clicks")) == HOURS - 6 and version(stage, "valid_clicks") == before + 1
+    assert (
+        len(stage.update("valid_clicks")) == HOURS - 6
+        and version(stage, "valid_clicks") == before + 1
+    )
     assert len(stage.update("hourly")) == HOURS - 6
     assert version(stage, "hourly") == below + 2, "two ranges without a gap"
     for name in ("valid_clicks", "hourly"):
-        assert_live_equals_bounded(stage, name)
+        assert_stream_equals_batch(stage, name)
 
 
 @pytest.mark.slow
@@ -116,12 +136,12 @@ def test_a_late_row_that_is_put_aside_has_its_whole_hour_computed(stage):
     stage.update("valid_clicks")
     assert stage.rows("valid_clicks", "quarantine").count() == 1
     assert stage.rows("valid_clicks").where("value = 7").count() == 1
-    assert_live_equals_bounded(stage, "valid_clicks")
+    assert_stream_equals_batch(stage, "valid_clicks")
     stage.feed("clicks", [at(64, value=8)])
     stage.advance("clicks", at(60 * HOURS + 4))
     stage.run("valid_clicks")
-    assert len(stage.update("valid_clicks")) == 1, "beside a row put aside"
-    assert_live_equals_bounded(stage, "valid_clicks")
+    assert len(stage.update("valid_clicks")) == 1, "beside a row quarantined"
+    assert_stream_equals_batch(stage, "valid_clicks")
 
 
 @pytest.mark.slow
@@ -129,38 +149,46 @@ def test_a_late_row_that_is_put_aside_has_its_whole_hour_computed(stage):
 @pytest.mark.parametrize("told", [0, 5], ids=["no line", "some lines"])
 def test_a_crash_between_the_commit_and_its_lines_loses_none_of_them(stage, monkeypatch, told):
     table = stage.lake.catalog.table("sums")
-    append, left = publish.Lake.journal, [told]
+    append, left = publish.Lake.commit_log, [told]
 
     class Crash(Exception):
         pass
 
     class Dying:
-        def __init__(self, journal) -> None:
-            self.journal = journal
+        def __init__(self, commit_log) -> None:
+            self.commit_log = commit_log
 
         def append(self, commit) -> None:
             if not left[0]:
                 raise Crash
             left[0] -= 1
-            self.journal.append(commit)
+            self.commit_log.append(commit)
 
         def __getattr__(self, name: str):
-            return getattr(self.journal, name)
+            return getattr(self.commit_log, name)
 
     with monkeypatch.context() as dying:
-        dying.setattr(publish.Lake, "journal", lambda lake, of: Dying(append(lake, of)))
+        dying.setattr(publish.Lake, "commit_log", lambda lake, of: Dying(append(lake, of)))
         with pytest.raises(Crash):
             stage.update("sums")
     stage.feed("clicks", [at(5)])
     stage.advance("clicks", at(60 * HOURS + 3))
     stage.run("sums")
     stage.update("sums")
-    found = [line for line in stage.lake.journal(table).rewriting() if line.role == "bounded" and line.version > 0]
+    found = [
+        line
+        for line in stage.lake.commit_log(table).rewriting()
+        if line.role == "batch" and line.version > 0
+    ]
     hours = [line.start for line in found]
-    assert sorted(set(hours)) == [START + timedelta(hours=hour) for hour in range(HOURS) if not 3 <= hour < 9]
-    assert hours.count(START) == 2 and len(hours) == HOURS - 6 + 1, "each line once, and the hour that was updated again"
+    assert sorted(set(hours)) == [
+        START + timedelta(hours=hour) for hour in range(HOURS) if not 3 <= hour < 9
+    ]
+    assert hours.count(START) == 2 and len(hours) == HOURS - 6 + 1, (
+        "each line once, and the hour that was updated again"
+    )
     assert late_merge.dirty(stage.lake.settings, stage.lake.catalog, table) == []
-    assert_live_equals_bounded(stage, "sums")
+    assert_stream_equals_batch(stage, "sums")
 
 
 def test_what_a_table_above_keeps_out_is_said(stage):
@@ -181,7 +209,9 @@ def schedules_said(stage: Stage, catalog) -> list[str]:
     for name in ("sums", "hourly"):
         stage.update(name)
     schedule = schedules.merge_late_rows(stage.lake.settings, catalog)
-    tick = schedule.evaluate_tick(dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC)))
+    tick = schedule.evaluate_tick(
+        dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC))
+    )
     said = withheld(stage.lake.settings, catalog)
     assert said[0] in tick.skip_message, tick
     return said
@@ -196,7 +226,13 @@ def test_the_command_names_what_can_never_arrive(stage, tmp_path, monkeypatch):
         "    return clicks\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    environment = {"LAKEHOUSE_ROOT": str(stage.lake.settings.root), "LAKEHOUSE_TABLES": "withholding"}
+    environment = {
+        "LAKEHOUSE_ROOT": str(stage.lake.settings.root),
+        "LAKEHOUSE_TABLES": "withholding",
+    }
     asked = CliRunner().invoke(commands.app, ["update", "--json"], env=environment)
     assert asked.exit_code == 0 and asked.stdout == "", asked.output
-    assert "cannot reach it, for valid_clicks, which it reads, keeps them out (late='drop'; 24 rows so far)" in asked.stderr
+    assert (
+        "cannot reach it, for valid_clicks, which it reads, keeps them out (late='drop'; 24 rows so far)"
+        in asked.stderr
+    )

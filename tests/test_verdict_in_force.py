@@ -1,4 +1,4 @@
-"""What a table's verdict is, what of its history is proven, and what a delay would have cost: one answer, whoever asks."""
+"""What a table's verdict is, what of its history is reconciled, and what a delay would have cost: one answer, whoever asks."""
 
 import json
 import shutil
@@ -17,13 +17,15 @@ from typer.testing import CliRunner
 from lakehouse.cli import main
 from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.reconcile import attempts, reconciliation
-from lakehouse.reconcile.verdicts import Proofs
+from lakehouse.reconcile.verdicts import Outcomes
 from lakehouse.testing import Stage
 
 HERE = sys.modules[__name__]
 START = datetime(2015, 6, 1, tzinfo=UTC)  # long before the day from which Dagster offers partitions
 
-click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
+click_topic = kafka(
+    "clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL"
+)
 
 
 @table(layer="bronze", event_time="at", delay="5 seconds")
@@ -74,11 +76,20 @@ def lines(result) -> list[dict]:
 
 
 def hour(number: int) -> tuple[str, ...]:
-    return ("--start", (START + timedelta(hours=number)).isoformat(), "--end", (START + timedelta(hours=number + 1)).isoformat())
+    return (
+        "--start",
+        (START + timedelta(hours=number)).isoformat(),
+        "--end",
+        (START + timedelta(hours=number + 1)).isoformat(),
+    )
 
 
 def verdict(stage: Stage) -> str | None:
-    return next(each["verdict"] for each in lines(run(stage, "tables", "--json")) if each["table"] == "sums")
+    return next(
+        each["verdict"]
+        for each in lines(run(stage, "table", "list", "--json"))
+        if each["table"] == "sums"
+    )
 
 
 def edit(stage: Stage, hour: int) -> None:
@@ -88,11 +99,11 @@ def edit(stage: Stage, hour: int) -> None:
 
 def test_the_gravest_of_the_last_verdicts_of_all_ranges_is_in_force():
     def told(*verdicts: tuple[str, int, int]) -> str | None:
-        proofs = Proofs()
+        outcomes = Outcomes()
         for number, (verdict, start, end) in enumerate(verdicts):
             span = (START + timedelta(hours=start), START + timedelta(hours=end))
-            proofs.add(verdict, span, START + timedelta(days=1, seconds=number))
-        return proofs.in_force
+            outcomes.add(verdict, span, START + timedelta(days=1, seconds=number))
+        return outcomes.in_force
 
     assert told() is None
     assert told(("EQUAL", 0, 1)) == "EQUAL"
@@ -109,56 +120,74 @@ def test_the_gravest_of_the_last_verdicts_of_all_ranges_is_in_force():
 @pytest.mark.parallel
 def test_tables_says_different_for_as_long_as_a_range_is(stage):
     assert verdict(stage) is None
-    assert run(stage, "reconcile", "sums").exit_code == 0 and verdict(stage) == "EQUAL"
+    assert run(stage, "reconcile", "run", "sums").exit_code == 0 and verdict(stage) == "EQUAL"
     edit(stage, 1)
-    assert run(stage, "reconcile", "sums").exit_code == 1 and verdict(stage) == "DIFFERENT"
-    assert run(stage, "reconcile", "sums", *hour(2)).exit_code == 0
+    assert run(stage, "reconcile", "run", "sums").exit_code == 1 and verdict(stage) == "DIFFERENT"
+    assert run(stage, "reconcile", "run", "sums", *hour(2)).exit_code == 0
     assert verdict(stage) == "DIFFERENT", "another range is EQUAL"
-    shown = run(stage, "tables", "sums").stdout
+    shown = run(stage, "table", "show", "sums").stdout
     assert "DIFFERENT" in shown and "last certificate" in shown
-    assert run(stage, "repair", "sums").exit_code == 0 and verdict(stage) == "EQUAL"
+    assert run(stage, "reconcile", "repair", "sums").exit_code == 0 and verdict(stage) == "EQUAL"
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_the_proof_tells_of_all_history_and_of_what_dagster_leaves_alone(stage):
-    (before,) = lines(run(stage, "proof", "sums", "--json"))
-    assert (before["partitions"], before["proven"], before["oldest_unproven"]) == (3, 0, "2015-06-01T00:00:00Z"), "its start"
-    run(stage, "reconcile", "sums", *hour(0))
-    (one,) = lines(run(stage, "proof", "sums", "--json"))
-    assert (one["partitions"], one["proven"], one["oldest_unproven"]) == (3, 1, "2015-06-01T01:00:00Z")
-    run(stage, "reconcile", "sums")
-    (found,) = lines(run(stage, "proof", "sums", "--json"))
-    assert (found["partitions"], found["proven"], found["share"], found["oldest_unproven"]) == (3, 3, 1.0, None)
+def test_the_certificate_tells_of_all_history_and_of_what_dagster_leaves_alone(stage):
+    (before,) = lines(run(stage, "reconcile", "status", "sums", "--json"))
+    assert (before["partitions"], before["reconciled"], before["oldest_unreconciled"]) == (
+        3,
+        0,
+        "2015-06-01T00:00:00Z",
+    ), "its start"
+    run(stage, "reconcile", "run", "sums", *hour(0))
+    (one,) = lines(run(stage, "reconcile", "status", "sums", "--json"))
+    assert (one["partitions"], one["reconciled"], one["oldest_unreconciled"]) == (
+        3,
+        1,
+        "2015-06-01T01:00:00Z",
+    )
+    run(stage, "reconcile", "run", "sums")
+    (found,) = lines(run(stage, "reconcile", "status", "sums", "--json"))
+    assert (
+        found["partitions"],
+        found["reconciled"],
+        found["share"],
+        found["oldest_unreconciled"],
+    ) == (3, 3, 1.0, None)
     assert found["before_since"] == 3
-    assert "sums: 3 partitions begin before LAKEHOUSE_SINCE=2026-01-01" in run(stage, "proof", "sums").stdout
+    assert (
+        "sums: 3 partitions begin before LAKEHOUSE_SINCE=2026-01-01"
+        in run(stage, "reconcile", "status", "sums").stdout
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_repair_does_not_say_that_nothing_differs_where_nobody_knows(stage):
-    unknown = run(stage, "repair", "sums")
+    unknown = run(stage, "reconcile", "repair", "sums")
     assert unknown.exit_code == 3 and "no partition is known to differ" not in unknown.stdout
     assert "3 of 3 closed partitions have no verdict yet" in unknown.stderr
-    run(stage, "reconcile", "sums", *hour(0))
-    some = run(stage, "repair", "sums")
+    run(stage, "reconcile", "run", "sums", *hour(0))
+    some = run(stage, "reconcile", "repair", "sums")
     assert some.exit_code == 0 and "no partition is known to differ" in some.stdout
     assert "2 of 3 closed partitions have no verdict yet" in some.stderr
-    run(stage, "reconcile", "sums")
-    known = run(stage, "repair", "sums")
+    run(stage, "reconcile", "run", "sums")
+    known = run(stage, "reconcile", "repair", "sums")
     assert known.exit_code == 0 and "no verdict" not in known.stderr
 
     file = Path(DeltaTable(str(stage.lake.path(stage.lake.catalog.table("clicks")))).file_uris()[0])
     file.write_bytes(b"torn")  # the next reconciliation crashes
     with pytest.raises(Exception, match=file.name):
-        run(stage, "reconcile", "sums")
-    crashed = run(stage, "repair", "sums")
+        run(stage, "reconcile", "run", "sums")
+    crashed = run(stage, "reconcile", "repair", "sums")
     assert crashed.exit_code == 3 and "no partition is known to differ" not in crashed.stdout
     assert "gave no verdict" in crashed.stderr
     with pytest.raises(Exception, match=file.name):
-        reconciliation.prove(stage.lake, stage.lake.catalog.table("sums"))
-    refused = run(stage, "reconcile", "sums", *hour(90))
-    assert "gave no verdict" in attempts.failed(stage.lake.settings, stage.lake.catalog.table("sums")), refused.output
+        reconciliation.reconcile_parts(stage.lake, stage.lake.catalog.table("sums"))
+    refused = run(stage, "reconcile", "run", "sums", *hour(90))
+    assert "gave no verdict" in attempts.failed(
+        stage.lake.settings, stage.lake.catalog.table("sums")
+    ), refused.output
 
 
 def cut(spark, root: Path, batches: int) -> list[dict]:
@@ -168,8 +197,8 @@ def cut(spark, root: Path, batches: int) -> list[dict]:
     size = len(rows) // batches
     for first in range(0, len(rows), size):
         stage.feed("clicks", rows[first : first + size])
-    result = run(stage, "lateness", "sums", "--json")
-    assert "at most" in run(stage, "lateness", "sums").stdout
+    result = run(stage, "table", "lateness", "sums", "--json")
+    assert "at most" in run(stage, "table", "lateness", "sums").stdout
     return lines(result)
 
 
@@ -186,5 +215,8 @@ def test_what_a_delay_costs_does_not_depend_on_how_micro_batches_were_cut(spark,
 
 def test_status_and_tables_say_what_their_counts_are_of(tmp_path):
     environment = {"LAKEHOUSE_ROOT": str(tmp_path), "LAKEHOUSE_TABLES": __name__}
-    shown = CliRunner().invoke(main.app(), ["status"], env=environment)
-    assert "counted since each job was started; `lakehouse tables` counts all there ever was" in shown.stdout, shown.output
+    shown = CliRunner().invoke(main.app(), ["stream", "status"], env=environment)
+    assert (
+        "counted since each job was started; `lakehouse table list` counts all there ever was"
+        in shown.stdout
+    ), shown.output

@@ -1,4 +1,4 @@
-"""The pipeline `visits`: what it makes of access-log lines good and bad, and that live and bounded runs and an oracle agree."""
+"""The pipeline `visits`: what it makes of access-log lines good and bad, and that live and batch runs and an oracle agree."""
 
 import re
 import shlex
@@ -16,22 +16,36 @@ from lakehouse.errors import DeclarationError
 from lakehouse.producers import visits as producer
 from lakehouse.producers.workload import MALFORMED, Workload
 from lakehouse.tables import visits
-from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.testing import Stage, assert_stream_equals_batch
 
 START = 1_795_255_200_000  # 2026-11-21T10:00:00Z
 BATCH = 45 * 60_000
 END = START + 2 * BATCH
 DERIVED = ["visits", "visitors_by_country", "visitor_sessions", "page_views", "top_pages"]
-WORKLOAD = Workload(rate=1, disorder_ms=5_000, duplicate_share=0.02, malformed_share=0.01, partitions=2)
+WORKLOAD = Workload(
+    rate=1, disorder_ms=5_000, duplicate_share=0.02, malformed_share=0.01, partitions=2
+)
 DAY_BEFORE = "20/Nov/2026:10:00:00 +0000"
 
 
-def line(ip="192.0.2.1", user="-", at=DAY_BEFORE, request="GET / HTTP/1.1", status="200", size="5", agent="a", more=""):
+def line(
+    ip="192.0.2.1",
+    user="-",
+    at=DAY_BEFORE,
+    request="GET / HTTP/1.1",
+    status="200",
+    size="5",
+    agent="a",
+    more="",
+):
     return f'{ip} - {user} [{at}] "{request}" {status} {size} "-" "{agent}"{more}'
 
 
 GOOD = [  # a line, and what it is parsed to
-    (line(agent=r"say \"hi\" \\ there"), {"agent": r'say "hi" \ there', "user": None, "referrer": None, "bytes": 5}),
+    (
+        line(agent=r"say \"hi\" \\ there"),
+        {"agent": r'say "hi" \ there', "user": None, "referrer": None, "bytes": 5},
+    ),
     (
         line(request="-", status="408", size="-", agent="-"),
         {"method": None, "path": None, "bytes": None, "agent": None},
@@ -51,7 +65,7 @@ GOOD = [  # a line, and what it is parsed to
     (line(agent=""), {"agent": ""}),
 ]
 MISSING = "event time missing: event_time"
-BAD = [  # a value, and why it is put aside
+BAD = [  # a value, and why it is quarantined
     (line(at="20/Nox/2026:10:00:00 +0000"), MISSING),
     (line(at="31/Feb/2026:10:00:00 +0000"), MISSING),
     (line(at="20/Nov/2026:10:00:00"), MISSING),
@@ -119,7 +133,9 @@ def test_lines_are_parsed_with_quotes_dashes_zones_and_ipv6(told):
         if "event_time" in found:
             found["event_time"] = found["event_time"].astimezone(UTC)
         assert found == expected, text
-    assert {(r["ip"], r["method"], r["path"]) for r in rows.values()} >= {("2001:db8::1", "GET", "/")}
+    assert {(r["ip"], r["method"], r["path"]) for r in rows.values()} >= {
+        ("2001:db8::1", "GET", "/")
+    }
 
 
 def test_what_is_no_log_line_costs_one_row_and_is_kept_with_its_reason(told):
@@ -135,16 +151,21 @@ def test_a_visitor_has_the_country_of_its_network_and_is_a_bot_by_its_agent(told
     drawn = {producer.Visitor(*v) for v in map(producer._visitor, range(producer.VISITORS))}
     known = {v.pseudonym: (v.country, v.is_bot) for v in drawn}
     seen = told.rows("visits").where(F.col("event_time") >= instant(START - 60_000))
-    found = {r.visitor: (r.country, r.is_bot) for r in seen.select("visitor", "country", "is_bot").distinct().collect()}
+    found = {
+        r.visitor: (r.country, r.is_bot)
+        for r in seen.select("visitor", "country", "is_bot").distinct().collect()
+    }
     last = producer.Visitor("192.0.2.1", "ZZ", "a", False).pseudonym
     assert found.pop(last) == ("ZZ", False)
-    assert {country for country, _ in found.values()} == {country for _, country in producer.NETWORKS}
+    assert {country for country, _ in found.values()} == {
+        country for _, country in producer.NETWORKS
+    }
     assert found == {visitor: known[visitor] for visitor in found}
 
 
 @pytest.mark.parametrize("table", DERIVED)
-def test_live_equals_bounded(told, table):
-    certificate = assert_live_equals_bounded(told, table)
+def test_stream_equals_batch(told, table):
+    certificate = assert_stream_equals_batch(told, table)
     assert certificate.rows_in_table > 50
 
 
@@ -154,7 +175,10 @@ def closed(stage: Stage, table: str) -> list:
 
 
 def test_visitors_by_country_are_those_that_were_sent(told):
-    found = {(r.country, ms(r.window.start)): (r.visits, r.visitors) for r in closed(told, "visitors_by_country")}
+    found = {
+        (r.country, ms(r.window.start)): (r.visits, r.visitors)
+        for r in closed(told, "visitors_by_country")
+    }
     assert found == producer.expected_visitors(WORKLOAD, START, END)
 
 
@@ -162,11 +186,15 @@ def test_visitor_sessions_are_those_that_were_sent(told):
     rows = closed(told, "visitor_sessions")
     found = {(r.visitor, ms(r.started)): (ms(r.ended), r.pages, r.country) for r in rows}
     assert found == producer.expected_sessions(WORKLOAD, START, END)
-    assert all(r.window.start == r.started and ms(r.window.end) == ms(r.ended) + 1_800_000 for r in rows)
+    assert all(
+        r.window.start == r.started and ms(r.window.end) == ms(r.ended) + 1_800_000 for r in rows
+    )
 
 
 def test_page_views_are_those_that_were_sent(told):
-    found = {(r.path, ms(r.window.start)): (r.views, r.visitors) for r in closed(told, "page_views")}
+    found = {
+        (r.path, ms(r.window.start)): (r.views, r.visitors) for r in closed(told, "page_views")
+    }
     assert found == producer.expected_page_views(WORKLOAD, START, END)
 
 
@@ -185,7 +213,8 @@ def test_top_pages_are_those_viewed_most(told):
 def test_all_that_was_sent_is_in_the_table_or_put_aside(told):
     sent = [r.kind for r in producer.records(WORKLOAD, START, END)]
     assert told.rows("requests", "quarantine").count() == sent.count(MALFORMED) + len(BAD)
-    assert told.rows("requests").count() == len(sent) - sent.count(MALFORMED) + len(GOOD) + 4  # to advance
+    # to advance
+    assert told.rows("requests").count() == len(sent) - sent.count(MALFORMED) + len(GOOD) + 4
 
 
 def test_the_queries_of_the_docs_are_answered(told):
@@ -206,7 +235,9 @@ def test_agents_that_are_long_are_judged_by_their_beginning_in_bounded_time():
     assert visits._are_bots(hostile).to_pylist() == [False, None, True]
 
 
-@pytest.mark.parametrize("schema", ["line BINARY", "line STRING, more STRING", "", "line STRING NULL"])
+@pytest.mark.parametrize(
+    "schema", ["line BINARY", "line STRING, more STRING", "", "line STRING NULL"]
+)
 def test_text_is_one_column_of_strings(schema):
     with pytest.raises(DeclarationError, match="text is one column, a STRING; write for example"):
         kafka("t", schema=schema, format="text")

@@ -1,8 +1,8 @@
-"""The bounded run: the same plan over a closed range of stored input.
+"""The batch run: the same plan over a closed range of stored input.
 
-    compute            the rows of a range; backfills
-    publish            how a run gets into its table: whole partitions
-    reference_tables   tables without event time, computed whole
-    late_merge         late rows under the policy `update`
-    late_view          the rows that came too late
+compute            the rows of a range; backfills
+publish            how a run gets into its table: whole partitions
+reference_tables   tables without event time, computed whole
+late_merge         late rows under the policy `update`
+late_view          the rows that came too late
 """

@@ -1,4 +1,4 @@
-"""The bounded run: the same plan over stored input, for a closed range."""
+"""The batch run: the same plan over stored input, for a closed range."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,30 +13,40 @@ from lakehouse.batch.publish import Computed, publish
 from lakehouse.declare.columns import ORIGIN, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
-from lakehouse.ranges import GRAINS, Range
+from lakehouse.ranges import PARTITION_LENGTHS, Range
 from lakehouse.storage import delta_log, delta_writer
+from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import NOTHING, Commit
-from lakehouse.storage.journal import frontier
 from lakehouse.storage.lake import Lake
 from lakehouse.transform import lateness, plan
 from lakehouse.transform.plan import Origin, Plan
 
 _EVER = Range(datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC))
-_ROWS, _PARTITIONS = 5_000_000, 24  # computed at once: kept in memory or on disk, and the streams wait for it to end
-_LONG = timedelta(minutes=5)  # of event time: more than a live micro-batch brings unless it catches up
+# computed at once: kept in memory or on disk, and the streams wait for it to end
+_ROWS, _PARTITIONS = (
+    5_000_000,
+    24,
+)
+# of event time: more than a live micro-batch brings unless it catches up
+_LONG = timedelta(minutes=5)
 
 
 def closed_until(lake: Lake, table: Table) -> datetime:
-    """The frontier of a table that has ranges to compute. Raises RangeError for a record, a snapshot, or before any commit."""
+    """The frontier of a table that has ranges to compute.
+
+    Raises RangeError for an ingest table, a reference table, or before any commit.
+    """
     lake.catalog.check_derived(table)
     ahead = frontier(lake.settings, table)
     if ahead is None and delta_log.files(lake.path(table)):
         raise RangeError(
-            f"table={table.name}, journal={lake.journal(table).path}: the table has rows, and its journal no live commit, "
-            "so its frontier is not known; restore the journal, or start the job of the table"
+            f"table={table.name}, commit log={lake.commit_log(table).path}: the table has rows, and its commit log no live commit, "
+            "so its frontier is not known; restore the commit log, or start the job of the table"
         )
     if ahead is None:
-        raise RangeError(f"table={table.name}: nothing is closed before the live run's first commit; start its job")
+        raise RangeError(
+            f"table={table.name}: nothing is closed before the stream's first commit; start its job"
+        )
     return ahead
 
 
@@ -48,19 +58,25 @@ def first(lake: Lake, table: Table) -> datetime | None:
 
 
 def behind(lake: Lake, table: Table, ahead: datetime) -> Range | None:
-    """From the partition of the first row of the table's input up to an instant; None if that is no range."""
+    """From the partition of the first row of the table's input up to an instant.
+
+    None if that is no range.
+    """
     found = first(lake, table)
-    start = ranges.floor(found, GRAINS[table.partition_by]) if found else ahead
+    start = ranges.floor(found, PARTITION_LENGTHS[table.partition_by]) if found else ahead
     return Range(start, ahead) if start < ahead else None
 
 
 def check_range(lake: Lake, table: Table, span: Range, *, whole_partitions: bool) -> datetime:
-    """The frontier, if `span` may be computed. Raises RangeError as `closed_until`, and for a range that crosses it."""
+    """The frontier, if `span` may be computed.
+
+    Raises RangeError as `closed_until`, and for a range that crosses it.
+    """
     ahead = closed_until(lake, table)
     if span.end > ahead:
         raise RangeError(
             f"table={table.name}, range end={ranges.text(span.end)}: it crosses the frontier {ranges.text(ahead)}; "
-            "rows ahead of the frontier belong to the live run; end the range at or before it"
+            "rows ahead of the frontier belong to the stream; end the range at or before it"
         )
     if whole_partitions and not span.aligned(table.partition_by):
         raise RangeError(
@@ -76,38 +92,58 @@ def compute(
     span: Range,
     version: int | None = None,
     touched: DataFrame | None = None,
-    snapshots: Mapping[str, int] | None = None,
+    references: Mapping[str, int] | None = None,
 ) -> Computed:
-    """The rows of `span` by the same plan as the live run, over the stored input and the pinned snapshots.
+    """The rows of `span` by the same plan as the stream, over the stored input and the pinned inputs.
 
-    The span is widened by the context that the declared window needs, and cut back after the function. The input is read
-    at `version`, the present one by default, and `snapshots` at theirs, by default as the live run pinned them. With `touched`
-    (`late_merge.missed`) only that is computed.
+    The span is widened by the context that the declared window needs, and cut back after the
+    function. The input is read at `version`, the present one by default, and `reference tables` at
+    theirs, by default as the stream pinned them. With `touched` (`late_merge.missed`) only that is
+    computed.
     """
     driving = lake.catalog.driving_input(table)
     version = delta_writer.version(lake.path(driving)) if version is None else version
-    versions = pinned(lake, table) | dict(snapshots or {})
-    # what was valid behind the frontier no later version of a history tells otherwise
-    kept = {history.name: delta_writer.version(lake.path(history)) for history in lake.catalog.histories(table)}
-    others = lake.snapshots(versions | kept)
+    versions = pinned(lake, table) | dict(references or {})
+    # what was valid behind the frontier no later version of a versioned table tells otherwise
+    kept = {
+        history.name: delta_writer.version(lake.path(history))
+        for history in lake.catalog.histories(table)
+    }
+    others = lake.references(versions | kept)
     covers = None if touched is None else _covers(touched) or [span]
     read = partial(lake.spanning, driving, version=version, within=covers)
     context = Range(covers[0].start, covers[-1].end) if covers else None
     step = plan.plan_of(lake, table)
-    judged = _computed(lake, step, span, read, others, "bounded", touched, context)
-    inputs = {"tables": {driving.name: version}, "snapshots": versions} | ({"histories": kept} if kept else {})
+    judged = _computed(lake, step, span, read, others, "batch", touched, context)
+    inputs = {"tables": {driving.name: version}, "references": versions} | (
+        {"versioned tables": kept} if kept else {}
+    )
     return Computed(judged, inputs)
 
 
-def preview(lake: Lake, step: Plan, span: Range, snapshots: Mapping[str, DataFrame]) -> DataFrame:
-    """The judged rows of `span`, open or not, as the live run would write them: late rows stay out, whatever the policy."""
-    return _computed(lake, step, span, partial(lake.spanning, lake.catalog.table(step.driving)), snapshots, "early")
+def preview(lake: Lake, step: Plan, span: Range, references: Mapping[str, DataFrame]) -> DataFrame:
+    """The judged rows of `span`, open or not, as the stream would write them: late rows stay out, whatever the policy."""
+    return _computed(
+        lake,
+        step,
+        span,
+        partial(lake.spanning, lake.catalog.table(step.driving)),
+        references,
+        "early",
+    )
 
 
-def closing(lake: Lake, step: Plan, span: Range, snapshots: Mapping[str, DataFrame]) -> DataFrame:
-    """The judged rows of a span that has just closed, for a live run that computes each range as it closes."""
+def closing(lake: Lake, step: Plan, span: Range, references: Mapping[str, DataFrame]) -> DataFrame:
+    """The judged rows of a span that has just closed, for a stream that computes each range as it closes."""
     driving = lake.catalog.table(step.driving)
-    return _computed(lake, step, span, lambda of: lake.spanning(driving, of).where(f"{ORIGIN} = 'live'"), snapshots, "live")
+    return _computed(
+        lake,
+        step,
+        span,
+        lambda of: lake.spanning(driving, of).where(f"{ORIGIN} = 'stream'"),
+        references,
+        "stream",
+    )
 
 
 def _computed(
@@ -115,15 +151,18 @@ def _computed(
     step: Plan,
     span: Range,
     read: Callable[[Range], DataFrame],
-    snapshots: Mapping[str, DataFrame],
+    references: Mapping[str, DataFrame],
     origin: Origin,
     touched: DataFrame | None = None,
     context: Range | None = None,
 ) -> DataFrame:
-    """The judged rows of `span`; `read` gives the input's of a range, and maybe more. `context`: what `touched` covers."""
+    """The judged rows of `span`; `read` gives the input's of a range, and maybe more.
+
+    `context`: what `touched` covers.
+    """
     table, moment = step.table, F.col(lake.catalog.event_time(lake.catalog.table(step.driving)))
     # to choose files and pages by pays for code of its own if there may be many
-    chosen = origin == "bounded" or span.end - span.start > _LONG
+    chosen = origin == "batch" or span.end - span.start > _LONG
     between = lateness.between if chosen else lateness.between_passing
     within = between(lateness.instant_of(table.window, step.event_time), span)
 
@@ -131,9 +170,12 @@ def _computed(
         return read(of).where(between(moment, of))
 
     def computed(context: Range) -> DataFrame:
-        others = rows(ranges.widened(context, table.deduplicate.within)) if table.deduplicate else None
-        judged = step.derived(rows(context), snapshots, origin, None, touched, others, span.end)
-        # the observation stands between the cut and the function: a filter must not move below a stateful operator
+        others = (
+            rows(ranges.widened(context, table.deduplicate.within)) if table.deduplicate else None
+        )
+        judged = step.derived(rows(context), references, origin, None, touched, others, span.end)
+        # the observation stands between the cut and the function: a filter must not move below a
+        # stateful operator
         return judged.observe(f"whole_{table.name}", F.count(F.lit(1)).alias("rows")).where(within)
 
     context = context or lateness.context(span, table)
@@ -170,16 +212,20 @@ def _holding_whole_sessions(
 
 
 def pinned(lake: Lake, table: Table) -> dict[str, int]:
-    """The versions of snapshot inputs that the live run read; the present ones if it has not run."""
-    last = next(lake.journal(table).live(), None)
-    known = dict(last.inputs["snapshots"]) if last else {}  # type: ignore[call-overload]
-    return {t.name: known.get(t.name, delta_writer.version(lake.path(t))) for t in lake.catalog.snapshot_inputs(table)}
+    """The versions of pinned inputs that the stream read; the present ones if it has not run."""
+    last = next(lake.commit_log(table).by_stream(), None)
+    known = dict(last.inputs["references"]) if last else {}  # type: ignore[call-overload]
+    return {
+        t.name: known.get(t.name, delta_writer.version(lake.path(t)))
+        for t in lake.catalog.pinned_inputs(table)
+    }
 
 
 def backfill(lake: Lake, table: Table, span: Range) -> Commit:
-    """Makes `span` (whole partitions, behind the frontier) of `table` hold its bounded run, in one Delta commit.
+    """Makes `span` (whole partitions, behind the frontier) of `table` hold its batch run, in one Delta commit.
 
-    Rows that are these already stay, and the commit has the version NOTHING. Raises RangeError before anything is computed.
+    Rows that are these already stay, and the commit has the version NOTHING. Raises RangeError
+    before anything is computed.
     """
     started = time.monotonic()
     check_range(lake, table, span, whole_partitions=True)
@@ -194,17 +240,20 @@ def backfill_together(lake: Lake, table: Table, units: Sequence[Range]) -> list[
     return list(publish(lake, table, compute(lake, table, span), units, started, together=True))
 
 
-def rewrite(lake: Lake, table: Table, units: Sequence[Range], touched: DataFrame, version: int) -> list[Commit]:
+def rewrite(
+    lake: Lake, table: Table, units: Sequence[Range], touched: DataFrame, version: int
+) -> list[Commit]:
     """As `backfill_together`, of what is `touched` (`late_merge.missed` at that version of the input) alone; other rows stay.
 
-    There may be gaps between the units, of which nothing is read. Where nothing is touched nothing is computed.
+    There may be gaps between the units, of which nothing is read. Where nothing is touched nothing
+    is computed.
     """
     started, span = time.monotonic(), Range(units[0].start, units[-1].end)
     check_range(lake, table, span, whole_partitions=True)
     if touched.isEmpty():
         commits = [_looked_at(lake, table, unit, version) for unit in units]
         for commit in commits:
-            lake.journal(table).append(commit)
+            lake.commit_log(table).append(commit)
         return commits
     computed = compute(lake, table, span, version, touched)
     partitions = {p for unit in units for p in unit.partitions(table.partition_by)}
@@ -217,7 +266,14 @@ def rewrite(lake: Lake, table: Table, units: Sequence[Range], touched: DataFrame
 def _looked_at(lake: Lake, table: Table, unit: Range, version: int) -> Commit:
     """The line of a unit in which nothing was to be rewritten."""
     return Commit(
-        table=table.name, role="bounded", generation=0, batch=0, version=NOTHING, at=datetime.now(UTC),
-        fingerprint=table.fingerprint, inputs={"tables": {lake.catalog.driving_input(table).name: version}},
-        start=unit.start, end=unit.end,
-    )  # fmt: skip
+        table=table.name,
+        role="batch",
+        generation=0,
+        batch=0,
+        version=NOTHING,
+        at=datetime.now(UTC),
+        code_version=table.code_version,
+        inputs={"tables": {lake.catalog.driving_input(table).name: version}},
+        start=unit.start,
+        end=unit.end,
+    )

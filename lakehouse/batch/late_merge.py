@@ -1,8 +1,9 @@
 """Late rows under the policy `update`: which partitions they made dirty, and how those are put right.
 
-The live run only appends and leaves late rows out, under every policy. Its journal tells what they missed; a bounded run,
-which lets them in, rewrites the windows concerned (of a row table: the rows), many partitions in one Delta commit, once
-they have closed. The same follows an input that was itself rewritten.
+The stream only appends and leaves late rows out, under every policy. Its commit log tells what they
+missed; a batch run, which lets them in, rewrites the windows concerned (of a row table: the rows),
+many partitions in one Delta commit, once they have closed. The same follows an input that was
+itself rewritten.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,11 +18,11 @@ from lakehouse.batch import compute
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import ARRIVAL, ORIGIN, PARTITION, WINDOW
 from lakehouse.declare.table import Table
-from lakehouse.ranges import EPOCH, GRAINS, Range, partition_range
+from lakehouse.ranges import EPOCH, PARTITION_LENGTHS, Range, partition_range
 from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, delta_writer
+from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.commits import NOTHING, Commit
-from lakehouse.storage.journal import Journal, frontier
 from lakehouse.storage.lake import Lake
 from lakehouse.transform import lateness, plan
 
@@ -32,7 +33,9 @@ _EVER = datetime(9999, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Dirt:
-    """What a partition does not show yet: late rows that arrived at the watermark `since` or after; None: all of it.
+    """What a partition does not show yet: late rows that arrived at the watermark `since` or after.
+
+    None: all of it.
 
     `until`: the latest instant that a late row missed, here or in a later partition.
     """
@@ -44,49 +47,70 @@ class Dirt:
 
 
 def dirty(settings: Settings, catalog: Catalog, table: Table) -> list[Dirt]:
-    """The partitions of `table` that may be dirty, in order; from journals alone, without a session.
+    """The partitions of `table` that may be dirty, in order.
 
-    A bounded run of a partition covers what its version of the input held. Empty for the other policies.
+    From commit logs alone, without a session.
+
+    A batch run of a partition covers what its version of the input held. Empty for the other
+    policies.
     """
     if table.late != "update":
         return []
     driving = catalog.driving_input(table)
-    journal = list(Journal(settings, table).rewriting())
-    covered = _covered(table, driving, journal)
+    commit_log = list(CommitLog(settings, table).rewriting())
+    covered = _covered(table, driving, commit_log)
     ahead = frontier(settings, table) or EPOCH
     found: dict[str, Dirt] = {}
-    for commit in (c for c in journal if c.role == "live" and c.late_from and c.late_to):
+    for commit in (c for c in commit_log if c.role == "stream" and c.late_from and c.late_to):
         span = _missing(table, commit)
         for partition in _uncovered(span, table, covered, version_read(commit, driving)):
             known = found.get(partition) or Dirt(partition, False, commit.watermark, commit.late_to)
             since, until = min(known.since, commit.watermark), max(known.until, commit.late_to)
-            found[partition] = Dirt(partition, partition_range(partition, table.partition_by).end <= ahead, since, until)
+            found[partition] = Dirt(
+                partition, partition_range(partition, table.partition_by).end <= ahead, since, until
+            )
     for partition in outdated(settings, catalog, table):
-        found[partition] = Dirt(partition, partition_range(partition, table.partition_by).end <= ahead)
+        found[partition] = Dirt(
+            partition, partition_range(partition, table.partition_by).end <= ahead
+        )
     return [found[p] for p in sorted(found)]
 
 
 def outdated(settings: Settings, catalog: Catalog, table: Table) -> list[str]:
-    """The partitions of `table`, in order, that do not show yet what a bounded run changed in its input; under each policy."""
+    """The partitions of `table`, in order, that do not show yet what a batch run changed in its input; under each policy."""
     driving = catalog.driving_input(table)
-    covered = _covered(table, driving, Journal(settings, table).rewriting())
+    covered = _covered(table, driving, CommitLog(settings, table).rewriting())
     found: set[str] = set()
-    for rewrite in (c for c in Journal(settings, driving).rewriting() if c.role == "bounded" and c.version != NOTHING):
-        found.update(_uncovered(lateness.reached(table, Range(rewrite.start, rewrite.end)), table, covered, rewrite.version))
+    for rewrite in (
+        c
+        for c in CommitLog(settings, driving).rewriting()
+        if c.role == "batch" and c.version != NOTHING
+    ):
+        found.update(
+            _uncovered(
+                lateness.reached(table, Range(rewrite.start, rewrite.end)),
+                table,
+                covered,
+                rewrite.version,
+            )
+        )
     return sorted(found)
 
 
-def _covered(table: Table, driving: Table, journal: Iterable[Commit]) -> dict[str, int]:
-    """Partition -> the version of the input that a bounded run has looked at for it."""
+def _covered(table: Table, driving: Table, commit_log: Iterable[Commit]) -> dict[str, int]:
+    """Partition -> the version of the input that a batch run has looked at for it."""
     covered: dict[str, int] = {}
-    for run in (c for c in journal if c.role == "bounded"):
+    for run in (c for c in commit_log if c.role == "batch"):
         for partition in Range(run.start, run.end).partitions(table.partition_by):
             covered[partition] = max(covered.get(partition, -1), run.inputs["tables"][driving.name])
     return covered
 
 
 def _missing(table: Table, commit: Commit) -> Range:
-    """What the commit's late rows may change; how far a session goes on is found when it is computed."""
+    """What the commit's late rows may change.
+
+    How far a session goes on is found when it is computed.
+    """
     session = table.window and table.window.kind == "session"
     span = Range(commit.late_from, commit.late_to + (table.window.size if session else _INSTANT))
     return lateness.reached(table, span) if table.context else span
@@ -99,7 +123,8 @@ def _uncovered(span: Range, table: Table, covered: dict[str, int], version: int)
 def version_read(commit: Commit, driving: Table) -> int:
     """The last version of its input that a live commit read from: Spark's offset names a version and a file in it."""
     offset = commit.inputs["tables"][driving.name]
-    return offset["reservoirVersion"] - (offset["index"] < 0)  # a negative index: nothing of that version yet
+    # a negative index: nothing of that version yet
+    return offset["reservoirVersion"] - (offset["index"] < 0)
 
 
 def update(lake: Lake, table: Table) -> list[Commit]:
@@ -113,9 +138,13 @@ def update(lake: Lake, table: Table) -> list[Commit]:
     if table.window and table.window.kind == "session":
         found = [compute.backfill(lake, table, span) for span in session_spans(lake, table, closed)]
     else:
-        entire = {d.partition for d in closed} if table.by_neighbours else _entire(lake, table, closed)
+        entire = (
+            {d.partition for d in closed} if table.by_neighbours else _entire(lake, table, closed)
+        )
         found = _updated(lake, table, [d for d in closed if d.partition not in entire])
-        for units in _lots(lake, table, _whole(table, [d for d in closed if d.partition in entire])):
+        for units in _lots(
+            lake, table, _whole(table, [d for d in closed if d.partition in entire])
+        ):
             found += compute.backfill_together(lake, table, units)
     return sorted((c for c in found if c.version != NOTHING), key=lambda commit: commit.start)
 
@@ -125,19 +154,26 @@ def _whole(table: Table, dirt: list[Dirt]) -> list[Range]:
 
 
 def _entire(lake: Lake, table: Table, closed: list[Dirt]) -> set[str]:
-    """The partitions to be rewritten whole: a row put aside does not tell its window, a file that is lost not its rows."""
+    """The partitions to be rewritten whole: a row quarantined does not tell its window, a file that is lost not its rows."""
     keys = {d.partition for d in closed}
-    aside = {file[f"partition.{PARTITION}"] for file in delta_log.files(lake.path(table, "quarantine"))} & keys
+    aside = {
+        file[f"partition.{PARTITION}"] for file in delta_log.files(lake.path(table, "quarantine"))
+    } & keys
     return aside | lake.lost(table, keys).keys() | {d.partition for d in closed if d.since is None}
 
 
 def _lots(lake: Lake, table: Table, units: list[Range]) -> Iterator[list[Range]]:
     """Units that follow each other without a gap, at most so many as are computed at once."""
     driving = lake.catalog.driving_input(table)
-    column, files = lake.catalog.event_time(driving), delta_log.files(lake.path(driving)) if units else []
+    column, files = (
+        lake.catalog.event_time(driving),
+        delta_log.files(lake.path(driving)) if units else [],
+    )
     for span in ranges.joined(units):
         context = lateness.context(span, table)
-        rows = sum(file["num_records"] or 0 for file in files if delta_log.may_hold(file, column, context))
+        rows = sum(
+            file["num_records"] or 0 for file in files if delta_log.may_hold(file, column, context)
+        )
         inside = [unit for unit in units if span.start <= unit.start < span.end]
         most = compute.at_once(rows, len(inside))
         yield from (inside[first : first + most] for first in range(0, len(inside), most))
@@ -166,14 +202,15 @@ def _updated(lake: Lake, table: Table, dirt: list[Dirt]) -> list[Commit]:
 def missed(lake: Lake, table: Table, span: Range, since: datetime, version: int) -> DataFrame:
     """What rows missed that were late at the watermark `since` or after, by the input at `version`, each once.
 
-    Columns: `_partition`, the unit (`Plan.unit`), and `_from`, `_to`, the event time it covers. All that lies in `span`, and
-    maybe more. Not for tables whose rows are computed with their neighbours (`Table.by_neighbours`).
+    Columns: `_partition`, the unit (`Plan.unit`), and `_from`, `_to`, the event time it covers. All
+    that lies in `span`, and maybe more. Not for tables whose rows are computed with their
+    neighbours (`Table.by_neighbours`).
     """
     step, driving = plan.plan_of(lake, table, judged=False), lake.catalog.driving_input(table)
     moment, window = F.col(step.event_time), WINDOW
     context = lateness.context(span, table)
     rows = lake.spanning(driving, context, version).where(
-        (F.col(ORIGIN) == "live")
+        (F.col(ORIGIN) == "stream")
         & lateness.between(moment, context)
         & (F.col(f"{ARRIVAL}.watermark") >= F.lit(since))
     )
@@ -182,32 +219,43 @@ def missed(lake: Lake, table: Table, span: Range, since: datetime, version: int)
     covers = (moment, moment + F.expr("interval 1 microsecond"))
     if table.window:
         covers = (F.col(f"{window}.start"), F.col(f"{window}.end"))
-    columns = {PARTITION: lateness.partition_of(place, table.partition_by), step.unit: F.col(step.unit)}
+    columns = {
+        PARTITION: lateness.partition_of(place, table.partition_by),
+        step.unit: F.col(step.unit),
+    }
     columns |= dict(zip(("_from", "_to"), covers, strict=True))
     return lateness.late(flagged).select(*(c.alias(name) for name, c in columns.items())).distinct()
 
 
-def settled(lake: Lake, table: Table, span: Range, waiting: list[Dirt]) -> Callable[[DataFrame], DataFrame]:
-    """Leaves out of the table's rows, computed or stored, what waits for an update, or for the live run to read it."""
+def settled(
+    lake: Lake, table: Table, span: Range, waiting: list[Dirt]
+) -> Callable[[DataFrame], DataFrame]:
+    """Leaves out of the table's rows, computed or stored, what waits for an update, or for the stream to read it."""
     whole = [d.partition for d in waiting if d.since is None or table.by_neighbours]
-    if table.window and table.window.kind == "session":  # joined by a late row, it may end in any later partition
+    # joined by a late row, it may end in any later partition
+    if table.window and table.window.kind == "session":
         return lambda rows: rows.where(F.col(PARTITION) < min(whole, default="~"))
     if table.by_neighbours:
         return lambda rows: rows.where(~F.col(PARTITION).isin(whole))
-    last = next(lake.journal(table).live())
+    last = next(lake.commit_log(table).by_stream())
     since = min([d.since for d in waiting if d.since] + [last.watermark])
-    touched = missed(lake, table, span, since, delta_writer.version(lake.path(lake.catalog.driving_input(table))))
+    touched = missed(
+        lake, table, span, since, delta_writer.version(lake.path(lake.catalog.driving_input(table)))
+    )
     unit = plan.plan_of(lake, table, judged=False).unit
     touched = F.broadcast(touched.select(unit).distinct())
     return lambda rows: rows.where(~F.col(PARTITION).isin(whole)).join(touched, unit, "left_anti")
 
 
 def session_spans(lake: Lake, table: Table, closed: list[Dirt]) -> Iterator[Range]:
-    """The ranges to rewrite: a late row may join sessions, of which one ended partitions later; so all up to there, in one.
+    """The ranges to rewrite: a late row may join sessions, of which one ended partitions later.
 
-    While such a session goes on nothing is rewritten: the live run is still to write it, without the late row.
+    So all up to there, in one.
+
+    While such a session goes on nothing is rewritten: the stream is still to write it, without the
+    late row.
     """
-    ahead, grain = frontier(lake.settings, table), GRAINS[table.partition_by]
+    ahead, length = frontier(lake.settings, table), PARTITION_LENGTHS[table.partition_by]
     done = EPOCH
     for dirt in closed:
         span = partition_range(dirt.partition, table.partition_by)
@@ -216,7 +264,9 @@ def session_spans(lake: Lake, table: Table, closed: list[Dirt]) -> Iterator[Rang
         joined = F.col(f"{WINDOW}.start") <= F.lit(dirt.until or span.end)
         following = compute.compute(lake, table, Range(span.end, _EVER)).judged.where(joined)
         latest = following.agg(F.max(f"{WINDOW}.end")).head()[0]
-        end = ranges.floor(latest.astimezone(UTC) - _INSTANT, grain) + grain if latest else span.end
+        end = (
+            ranges.floor(latest.astimezone(UTC) - _INSTANT, length) + length if latest else span.end
+        )
         if end <= ahead:
             done = end
             yield Range(span.start, end)

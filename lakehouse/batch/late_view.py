@@ -12,7 +12,9 @@ from lakehouse.transform import lateness
 def late_rows(lake: Lake, table: Table) -> DataFrame:
     """The late view: the rows of the driving input that came too late for this table, with the window they missed."""
     if not lake.catalog.is_derived(table):
-        raise RangeError(f"table={table.name}: only tables behind an ingest table have late rows; the ingest table keeps all")
+        raise RangeError(
+            f"table={table.name}: only tables behind an ingest table have late rows; the ingest table keeps all"
+        )
     driving = lake.catalog.driving_input(table)
-    rows = lake.read(driving).where(f"{ORIGIN} = 'live'")
+    rows = lake.read(driving).where(f"{ORIGIN} = 'stream'")
     return lateness.late(lateness.flagged(rows, table, lake.catalog.event_time(driving)))

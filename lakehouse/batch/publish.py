@@ -1,7 +1,8 @@
-"""How a bounded run gets into its table: a Delta commit and a line of the journal for each unit, whole partitions.
+"""How a batch run gets into its table: a Delta commit and a line of the commit log for each unit, whole partitions.
 
-Where the table has these rows already they stay: what the live run wrote goes on to prove something about the stream, and
-what reads the table has nothing to follow. The line then has the version NOTHING: the unit was looked at.
+Where the table has these rows already they stay: what the stream wrote goes on to reconcile
+something about the stream, and what reads the table has nothing to follow. The line then has the
+version NOTHING: the unit was looked at.
 """
 
 import time
@@ -21,7 +22,7 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import Range
 from lakehouse.settings import Settings
 from lakehouse.storage import delta_writer
-from lakehouse.storage.commits import LEDGER, NOTHING, Commit, decoded, encoded
+from lakehouse.storage.commits import COMMIT_LOGS, NOTHING, Commit, decoded, encoded
 from lakehouse.storage.digest import EMPTY, Digest, digests_by
 from lakehouse.storage.files import read_value, replace_file
 from lakehouse.storage.lake import Lake, Side
@@ -49,7 +50,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A unit's line in the journal, as it is before anything is written, and its partitions."""
+    """A unit's line in the commit log, as it is before anything is written, and its partitions."""
 
     commit: Commit
     partitions: list[str]
@@ -70,25 +71,37 @@ def publish(
     left: int = 0,
     together: bool = False,
 ) -> Iterator[Commit]:
-    """Makes the table hold what was computed, unit after unit, and yields the lines that it adds to the journal.
+    """Makes the table hold what was computed, unit after unit, and yields the lines that it adds to the commit log.
 
-    `untouched`: rows of the table that stay beside what was computed. `run` numbers the runs of many units; each line says
-    how many are still to come, with the `left` that are not among these. Of the time since `started` the first line tells.
-    `together`: the units that differ are replaced in one Delta commit; each unit has its own line all the same.
+    `untouched`: rows of the table that stay beside what was computed. `run` numbers the runs of
+    many units; each line says how many are still to come, with the `left` that are not among these.
+    Of the time since `started` the first line tells. `together`: the units that differ are replaced
+    in one Delta commit; each unit has its own line all the same.
     """
     recover(lake, table)
     judged = computed.judged.persist()
     try:
         keys = {unit: list(unit.partitions(table.partition_by)) for unit in units}
-        found = _found(lake, table, replace(computed, judged=judged), list(chain(*keys.values())), untouched)
+        found = _found(
+            lake, table, replace(computed, judged=judged), list(chain(*keys.values())), untouched
+        )
         lines: list[_Line] = []
         for position, (unit, partitions) in enumerate(keys.items(), 1):
             counts = sum((found.counts.get(p, Counter()) for p in partitions), Counter())
             commit = Commit(
-                table=table.name, role="bounded", generation=run, batch=left + len(units) - position, version=NOTHING,
-                at=datetime.now(UTC), fingerprint=table.fingerprint, quarantined=counts["bad"], written=counts["good"],
-                inputs=computed.inputs, start=unit.start, end=unit.end,
-            )  # fmt: skip
+                table=table.name,
+                role="batch",
+                generation=run,
+                batch=left + len(units) - position,
+                version=NOTHING,
+                at=datetime.now(UTC),
+                code_version=table.code_version,
+                quarantined=counts["bad"],
+                written=counts["good"],
+                inputs=computed.inputs,
+                start=unit.start,
+                end=unit.end,
+            )
             lines.append(_Line(commit, partitions))
         for lot in [lines] if together else [[line] for line in lines]:
             yield from _committed(lake, table, found, lot, started)
@@ -98,53 +111,74 @@ def publish(
 
 
 def recover(lake: Lake, table: Table) -> None:
-    """Adds the lines that a crash kept from the journal: of units whose Delta commit was made, but not told any more.
+    """Adds the lines that a crash kept from the commit log: of units whose Delta commit was made, but not told any more.
 
     Without them what reads the table would never follow, for the next run finds the rows there.
     """
     path = intended(lake.settings, table)
-    doubt = f"a killed batch run of {table.name} may lack its line in the journal: `lakehouse reconcile` finds what differs"
+    doubt = f"a killed batch run of {table.name} may lack its line in the commit log: `lakehouse reconcile run` finds what differs"
     if (noted := read_value(path, dict, doubt)) is None:
         return
     version = delta_writer.replaced(lake.path(table), noted["run"], noted["before"])
     if version is not None:
-        told = {(line.version, line.start) for line in lake.journal(table).rewriting()}
-        for line in map(decoded, noted.get("commits") or [noted["commit"]]):  # of an earlier version of this library: one
+        told = {(line.version, line.start) for line in lake.commit_log(table).rewriting()}
+        # of an earlier version of this library: one
+        for line in map(decoded, noted.get("commits") or [noted["commit"]]):
             if (version, line.start) not in told:
-                lake.journal(table).append(replace(line, version=version, at=datetime.now(UTC)))
+                lake.commit_log(table).append(replace(line, version=version, at=datetime.now(UTC)))
     path.unlink()
 
 
 def intended(settings: Settings, table: Table) -> Path:
-    """What a run is about to replace: the version `before`, its name, and the lines that its commit is to have in the journal."""
-    return settings.root / LEDGER / f"{table.name}.publishing.json"
+    """What a run is about to replace: the version `before`, its name, and the lines that its commit is to have in the commit log."""
+    return settings.root / COMMIT_LOGS / f"{table.name}.publishing.json"
 
 
-def _committed(lake: Lake, table: Table, found: _Found, lot: Sequence[_Line], started: float) -> Iterator[Commit]:
+def _committed(
+    lake: Lake, table: Table, found: _Found, lot: Sequence[_Line], started: float
+) -> Iterator[Commit]:
     """Replaces what differs of these units, in one Delta commit; then their lines."""
-    path, journal = lake.path(table), lake.journal(table)
+    path, commit_log = lake.path(table), lake.commit_log(table)
     span = Range(lot[0].commit.start, lot[-1].commit.end)
-    metadata = {"run": uuid.uuid4().hex, "fingerprint": table.fingerprint, "range": str(span), "inputs": lot[0].commit.inputs}
+    metadata = {
+        "run": uuid.uuid4().hex,
+        "code_version": table.code_version,
+        "range": str(span),
+        "inputs": lot[0].commit.inputs,
+    }
     if aside := [p for line in lot if line.among(found.aside) for p in line.partitions]:
-        delta_writer.replace(found.bad.where(F.col(PARTITION).isin(aside)), lake.path(table, "quarantine"), aside, metadata)
+        delta_writer.replace(
+            found.bad.where(F.col(PARTITION).isin(aside)),
+            lake.path(table, "quarantine"),
+            aside,
+            metadata,
+        )
     written = NOTHING
     differing = [line for line in lot if line.among(found.differ)]
     if differing:
         partitions = [p for line in differing for p in line.partitions]
-        noted = {"run": metadata["run"], "before": delta_writer.version(path), "commits": [encoded(e.commit) for e in differing]}
+        noted = {
+            "run": metadata["run"],
+            "before": delta_writer.version(path),
+            "commits": [encoded(e.commit) for e in differing],
+        }
         replace_file(intended(lake.settings, table), noted)
-        written = delta_writer.replace(found.rows.where(F.col(PARTITION).isin(partitions)), path, partitions, metadata)
+        written = delta_writer.replace(
+            found.rows.where(F.col(PARTITION).isin(partitions)), path, partitions, metadata
+        )
     for number, line in enumerate(lot):
         took = time.monotonic() - started if number == 0 else 0.0
         version = written if line in differing else NOTHING
         commit = replace(line.commit, version=version, at=datetime.now(UTC), seconds=took)
-        journal.append(commit)
+        commit_log.append(commit)
         if number + 1 == len(lot):  # all of them are on disk
             intended(lake.settings, table).unlink(missing_ok=True)
         yield commit
 
 
-def _found(lake: Lake, table: Table, computed: Computed, partitions: list[str], untouched: DataFrame | None) -> _Found:
+def _found(
+    lake: Lake, table: Table, computed: Computed, partitions: list[str], untouched: DataFrame | None
+) -> _Found:
     judged = computed.judged
     rows, bad = judged_rows.good(judged), judged_rows.bad(judged)
     outcome = F.struct(PARTITION, F.col(REASON).isNull().alias("good"))
@@ -163,19 +197,32 @@ def _found(lake: Lake, table: Table, computed: Computed, partitions: list[str], 
     for partition, each in chain(*(of.items() for of in kept)):
         wanted[partition] = wanted.get(partition, EMPTY) + each
     aside = frozenset(lake.lost(table, partitions, side="quarantine"))
-    # two passes over bad rows are paid for only when there is something to put aside or to take away
-    if any(each["bad"] for each in counts.values()) or delta_writer.holds(lake.path(table, "quarantine"), partitions):
+    # two passes over bad rows are paid for only when there is something to quarantined or to take
+    # away
+    if any(each["bad"] for each in counts.values()) or delta_writer.holds(
+        lake.path(table, "quarantine"), partitions
+    ):
         quarantined_rows = _stored(lake, table, "quarantine", partitions)
-        aside |= _differing(*digests_by((bad, F.col(PARTITION)), (quarantined_rows, F.col(PARTITION))), partitions)
+        aside |= _differing(
+            *digests_by((bad, F.col(PARTITION)), (quarantined_rows, F.col(PARTITION))), partitions
+        )
     differ = _differing(wanted, there, partitions) | frozenset(lake.lost(table, partitions))
     return _Found(rows, bad, counts, differ, aside)
 
 
 def _stored(lake: Lake, table: Table, side: Side, partitions: list[str]) -> DataFrame:
     """What the table holds of them and can be read: a partition with a file that is lost is replaced whatever that is."""
-    return lake.partitions(table, set(partitions), delta_writer.version(lake.path(table, side)), side, without_lost=True)
+    return lake.partitions(
+        table,
+        set(partitions),
+        delta_writer.version(lake.path(table, side)),
+        side,
+        without_lost=True,
+    )
 
 
-def _differing(wanted: Mapping[str, Digest], there: Mapping[str, Digest], partitions: list[str]) -> frozenset[str]:
+def _differing(
+    wanted: Mapping[str, Digest], there: Mapping[str, Digest], partitions: list[str]
+) -> frozenset[str]:
     """The partitions in which there are other rows than those wanted."""
     return frozenset(p for p in partitions if wanted.get(p) != there.get(p))

@@ -1,4 +1,7 @@
-"""Tables without event time, computed whole: reference tables. A state or history its own job computes."""
+"""Tables without event time, computed whole: reference tables.
+
+A keyed or versioned table its own job computes.
+"""
 
 import hashlib
 import time
@@ -13,7 +16,7 @@ from lakehouse.declare.sources import FileSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.storage import begun_with, checkpoints, delta_writer
-from lakehouse.storage.commits import LEDGER, Commit
+from lakehouse.storage.commits import COMMIT_LOGS, Commit
 from lakehouse.storage.digest import digest
 from lakehouse.storage.files import read_value, replace_file
 from lakehouse.storage.lake import Lake
@@ -21,17 +24,24 @@ from lakehouse.transform import creation, decode, judged_rows, plan
 
 
 def refresh(lake: Lake, table: Table) -> Commit | None:
-    """As `rebuild`; computes nothing if the table, its declaration, its files and the versions of its inputs are as then."""
+    """As `rebuild`.
+
+    Computes nothing if the table, its declaration, its files and the versions of its inputs are as
+    then.
+    """
     _make_inputs(lake, table)
     noted = read_value(_noted(lake, table), dict, f"{table.name} is computed again")
-    there = (lake.path(table) / "_delta_log").is_dir()  # it may have been removed, to be filled again
+    # it may have been removed, to be filled again
+    there = (lake.path(table) / "_delta_log").is_dir()
     if there and noted and noted == _of(lake, table, _inputs(lake, table)):
         return None
     return rebuild(lake, table)
 
 
 def rebuild(lake: Lake, table: Table) -> Commit | None:
-    """Computes a snapshot table whole and replaces it; None if its rows are already these. Raises DeclarationError.
+    """Computes a reference table whole and replaces it; None if its rows are already these.
+
+    Raises DeclarationError.
 
     The job of a keyed or versioned table computes it again when it is started the next time.
     """
@@ -43,29 +53,37 @@ def rebuild(lake: Lake, table: Table) -> Commit | None:
         raise RangeError(f"table={table.name}: it has event time; give a range (start and end)")
     _make_inputs(lake, table)
     creation.create(lake, table)
-    read = _inputs(lake, table)  # looked at first: of a file that changes meanwhile the next look sees another
+    # looked at first: of a file that changes meanwhile the next look sees another
+    read = _inputs(lake, table)
     commit = _rebuilt(lake, table)
     replace_file(_noted(lake, table), _of(lake, table, read))
     return commit
 
 
 def _make_inputs(lake: Lake, table: Table) -> None:
-    """A snapshot is computed before any query runs: a state that it reads has no rows then, and was perhaps never made."""
+    """A reference table is computed before any query runs: a state that it reads has no rows then, and was perhaps never made."""
     for name in table.inputs:
         if name in lake.catalog.tables and not lake.exists(lake.catalog.table(name)):
             creation.create(lake, lake.catalog.table(name))
 
 
 def _noted(lake: Lake, table: Table) -> Path:
-    return lake.settings.root / LEDGER / f"{table.name}.snapshot.json"
+    return lake.settings.root / COMMIT_LOGS / f"{table.name}.reference.json"
 
 
 def _of(lake: Lake, table: Table, inputs: dict[str, object]) -> dict[str, object]:
-    return {"version": delta_writer.version(lake.path(table)), "fingerprint": table.fingerprint, "inputs": inputs}
+    return {
+        "version": delta_writer.version(lake.path(table)),
+        "code_version": table.code_version,
+        "inputs": inputs,
+    }
 
 
 def _inputs(lake: Lake, table: Table) -> dict[str, object]:
-    """What tells whether the inputs are the same: versions of tables, digests of local files; of others never."""
+    """What tells whether the inputs are the same: versions of tables, digests of local files.
+
+    Of others never.
+    """
     found: dict[str, object] = {}
     for name in table.inputs:
         source = lake.catalog.sources.get(name)
@@ -73,7 +91,12 @@ def _inputs(lake: Lake, table: Table) -> dict[str, object]:
             found[name] = delta_writer.version(lake.path(lake.catalog.table(name)))
         elif (path := Path(source.path)).is_file():
             with path.open("rb") as file:
-                found[name] = [source.schema, source.format, source.header, hashlib.file_digest(file, "sha256").hexdigest()]
+                found[name] = [
+                    source.schema,
+                    source.format,
+                    source.header,
+                    hashlib.file_digest(file, "sha256").hexdigest(),
+                ]
         else:
             found[name] = uuid.uuid4().hex
     return found
@@ -83,8 +106,10 @@ def _rebuilt(lake: Lake, table: Table) -> Commit | None:
     started, inputs = time.monotonic(), {}
     for name in table.inputs:
         source, read = lake.catalog.sources.get(name), lake.catalog.tables.get(name)
-        inputs[name] = plan.as_read(read, lake.read(read)) if read else decode.file_rows(lake.spark, source)
-    judged = plan.plan_of(lake, table).snapshot(inputs)
+        inputs[name] = (
+            plan.as_read(read, lake.read(read)) if read else decode.file_rows(lake.spark, source)
+        )
+    judged = plan.plan_of(lake, table).reference(inputs)
     if broken := judged.where(F.col(REASON).isNotNull()).head():
         raise DeclarationError(
             f"table={table.name}: {broken[REASON]} does not hold of {broken.asDict()}; a reference table is replaced whole "
@@ -94,10 +119,19 @@ def _rebuilt(lake: Lake, table: Table) -> Commit | None:
     if digest(rows) == digest(lake.read(table)) and delta_writer.version(lake.path(table)) > 0:
         return None
     run = uuid.uuid4().hex
-    version = delta_writer.overwrite(rows, lake.path(table), {"run": run, "fingerprint": table.fingerprint})
+    version = delta_writer.overwrite(
+        rows, lake.path(table), {"run": run, "code_version": table.code_version}
+    )
     commit = Commit(
-        table=table.name, role="snapshot", generation=0, batch=0, version=version, at=datetime.now(UTC),
-        fingerprint=table.fingerprint, written=lake.read(table, version).count(), seconds=time.monotonic() - started,
-    )  # fmt: skip
-    lake.journal(table).append(commit)
+        table=table.name,
+        role="reference",
+        generation=0,
+        batch=0,
+        version=version,
+        at=datetime.now(UTC),
+        code_version=table.code_version,
+        written=lake.read(table, version).count(),
+        seconds=time.monotonic() - started,
+    )
+    lake.commit_log(table).append(commit)
     return commit

@@ -1,12 +1,12 @@
 """The command line, and what it prints.
 
-    main              the root command; what other packages bring
-    commands          the commands that read a lakehouse
-    console           tables, errors, JSON
-    query             SQL without a JVM
-    table_status      what is known about the tables
-    lateness_report   what another delay would have cost
-    doctor            whether this machine has what a lakehouse needs
-    project           `lakehouse init`: a project that runs
-    record_classes    what the archive of Spark's classes is recorded from
+main              the root command; what other packages bring
+commands          the commands that read a lakehouse
+console           tables, errors, JSON
+query             SQL without a JVM
+table_status      what is known about the tables
+lateness_report   what another delay would have cost
+doctor            whether this machine has what a lakehouse needs
+project           `lakehouse init`: a project that runs
+record_classes    what the archive of Spark's classes is recorded from
 """

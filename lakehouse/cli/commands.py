@@ -1,4 +1,7 @@
-"""The commands that read a lakehouse, and `accept`. Only `late`, `state` and `validate` need a JVM."""
+"""The commands that read a lakehouse, and `accept`.
+
+Only `late`, `state` and `validate` need a JVM.
+"""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -15,26 +18,22 @@ if TYPE_CHECKING:
     from lakehouse.declare.catalog import Catalog
     from lakehouse.declare.table import Table
 
-TableName = Annotated[str, typer.Argument(help="A table's name, as `lakehouse tables` lists it")]
+TableName = Annotated[
+    str, typer.Argument(help="A table's name, as `lakehouse table list` lists it")
+]
 Limit = Annotated[int, typer.Option(min=0, help="Show at most so many rows; 0 for all")]
 _CELL = 200  # characters of a value that a table on the screen shows; JSON has all of it
 
 
-def tables(
-    name: Annotated[str | None, typer.Argument(help="One table, in detail")] = None, as_json: AsJson = False
-) -> None:
-    """Every table: rows, version, frontier, late and quarantined rows since its beginning, verdict. NAME: its declaration.
+def tables(as_json: AsJson = False) -> None:
+    """List every table: rows, version, frontier, late and quarantined rows since its beginning, verdict.
 
-    The verdict is the gravest of the last ones of all its ranges: EQUAL only if no range has another.
+    The verdict is the gravest of the last ones of all its ranges: EQUAL only if no range has
+    another.
     """
-    settings, catalog = _lakehouse()
-    if name:
-        _table(settings, catalog, name, as_json)
-        _remark(settings, catalog, [catalog.table(name)])
-        _note_lost(settings, catalog, name)
-        return
     from lakehouse.cli.table_status import overview
 
+    settings, catalog = _lakehouse()
     states = [asdict(state) for state in overview(settings, catalog)]
     if as_json:
         console.print_json(states)
@@ -44,6 +43,14 @@ def tables(
     _note_changed(states)
     _remark(settings, catalog, list(catalog))
     _note_lost(settings, catalog)
+
+
+def show(table: TableName, as_json: AsJson = False) -> None:
+    """Show one table: its declaration, columns, state and last certificate."""
+    settings, catalog = _lakehouse()
+    _table(settings, catalog, table, as_json)
+    _remark(settings, catalog, [catalog.table(table)])
+    _note_lost(settings, catalog, table)
 
 
 def _remark(settings: Settings, catalog: "Catalog", tables: "list[Table]") -> None:
@@ -58,7 +65,9 @@ def _remark(settings: Settings, catalog: "Catalog", tables: "list[Table]") -> No
 
 
 def accept(table: TableName) -> None:
-    """Have a table go on as it is declared now, with the rows before as they are; where one table cannot hold both, refuse.
+    """Have a table go on as it is declared now, with the rows before as they are.
+
+    Where one table cannot hold both, refuse.
 
     After a function was changed, or the delay of a record. Exit code 2 when refused.
     """
@@ -83,8 +92,10 @@ def _note_lost(settings: Settings, catalog: "Catalog", name: str = "") -> None:
 def _note_changed(states: list[dict]) -> None:
     for state in states:
         if state["why"]:
-            remedy = f"`lakehouse reconcile {state['table']}` proves them again"
-            console.print_note(f"table={state['table']}, verdict={state['verdict']}: {state['why']}; {remedy}")
+            remedy = f"`lakehouse reconcile run {state['table']}` reconciles them again"
+            console.print_note(
+                f"table={state['table']}, verdict={state['verdict']}: {state['why']}; {remedy}"
+            )
 
 
 def _table(settings: Settings, catalog: "Catalog", name: str, as_json: bool) -> None:
@@ -92,40 +103,65 @@ def _table(settings: Settings, catalog: "Catalog", name: str, as_json: bool) -> 
     from lakehouse.storage import certificates
 
     table = catalog.table(name)
-    declared, columns = table_status.declaration(catalog, table), table_status.columns(settings, table)
+    declared, columns = (
+        table_status.declaration(catalog, table),
+        table_status.columns(settings, table),
+    )
     state = next(asdict(s) for s in table_status.overview(settings, catalog) if s.table == name)
-    proof = next((asdict(c) for c in reversed(certificates.certificates(settings, table))), None)
+    certificate = next(
+        (asdict(c) for c in reversed(certificates.certificates(settings, table))), None
+    )
     if as_json:
-        found = {"description": table.description, "declaration": declared, "columns": columns, "state": state}
-        console.print_json([found | {"certificate": proof}])
+        found = {
+            "description": table.description,
+            "declaration": declared,
+            "columns": columns,
+            "state": state,
+        }
+        console.print_json([found | {"certificate": certificate}])
         return
     console.print_text(f"\n{name}\n{table.description}\n")
-    console.print_facts({key: "\n".join(v) if isinstance(v, list) else v for key, v in declared.items()})
+    console.print_facts(
+        {key: "\n".join(v) if isinstance(v, list) else v for key, v in declared.items()}
+    )
     console.print_rows(("column", "type"), columns.items())
-    stands = {key: state[key] for key in ("rows", "version", "frontier", "late", "quarantined", "verdict")}
-    last = proof and f"{proof['verdict']} {console.shown({name: proof[name] for name in ('start', 'end')})}"
+    stands = {
+        key: state[key] for key in ("rows", "version", "frontier", "late", "quarantined", "verdict")
+    }
+    last = (
+        certificate
+        and f"{certificate['verdict']} {console.shown({name: certificate[name] for name in ('start', 'end')})}"
+    )
     console.print_facts(stands | {"last certificate": last})
     _note_changed([state])
 
 
 def validate(
-    pipelines: Annotated[list[str] | None, typer.Argument(help="Pipelines; all if none is named")] = None,
+    pipelines: Annotated[
+        list[str] | None, typer.Argument(help="Pipelines; all if none is named")
+    ] = None,
 ) -> None:
-    """Check what tables declare as a start would, without a broker or a change. Starts Spark. Exit code 2 if one is refused."""
+    """Check what tables declare as a start would, without a broker or a change. Starts Spark.
+
+    Exit code 2 if one is refused.
+    """
     from lakehouse.runtime import session
     from lakehouse.storage import begun_with
     from lakehouse.storage.lake import Lake
     from lakehouse.transform.validation import refusal
 
     settings, catalog = _lakehouse()
-    tables = [table for name in pipelines or catalog.pipelines() for table in catalog.of_pipeline(name)]
+    tables = [
+        table for name in pipelines or catalog.pipelines() for table in catalog.of_pipeline(name)
+    ]
     refused = begun_with.refusals(settings, catalog, tables)
     with console.working("starting Spark") as now, session.opened(settings, "validate") as spark:
         lake = Lake(spark, settings, catalog)
         for table in tables:
             now(f"looking at {table.name}")
             refused += filter(None, [refusal(lake, table)])
-    for told in dict.fromkeys(refused):  # a table that reads a refused one is refused by the same words
+    # a table that reads a refused one is refused by the same words
+    for told in dict.fromkeys(refused):
         console.print_error(told)
     console.print_text(f"{len(tables)} tables, {len(set(refused)) or 'none'} refused")
     if refused:
@@ -135,10 +171,16 @@ def validate(
 def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT")],
     limit: Limit = 50,
-    spark: Annotated[bool, typer.Option("--spark", help="Run it in Spark, as what names a late view is anyway")] = False,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Run it in Spark, as what names a late view is anyway")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rows by SQL. It can name tables, TABLE__quarantine, TABLE__early, TABLE__late, and the ledger: _commits, _certificates."""
+    """Ask for rows by SQL, of all tables at once.
+
+    It can name tables, TABLE__quarantine, TABLE__early, TABLE__late, and the log tables: _commits,
+    _certificates.
+    """
     from lakehouse.cli import query as engine
 
     settings, catalog = _lakehouse()
@@ -151,10 +193,12 @@ def query(
 
 def get(
     table: TableName,
-    key: Annotated[list[str], typer.Argument(help="The key's values, in the order of the declared keys")],
+    key: Annotated[
+        list[str], typer.Argument(help="The key's values, in the order of the declared keys")
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """The row of a key of a state, or the versions of one of a history, as they are now; without a scan."""
+    """The row of a key of a keyed table, or the versions of one of a versioned table, as they are now; without a scan."""
     from lakehouse.cli.query import Answer
     from lakehouse.declare.catalog import table_path
     from lakehouse.storage import point_reads
@@ -164,11 +208,15 @@ def get(
     found = point_reads.get(table_path(settings, chosen), chosen.keys if chosen.keeps else (), *key)
     if not found:
         shown = ", ".join(f"{name}={value}" for name, value in zip(chosen.keys, key, strict=True))
-        raise RangeError(f"table={table}, {shown}: no row has this key now; `lakehouse query` looks for others")
+        raise RangeError(
+            f"table={table}, {shown}: no row has this key now; `lakehouse query` looks for others"
+        )
     names = [name for name in found[0] if not name.startswith("_")]
     order = [name for name in ("valid_from",) if name in names]
     rows = sorted(found, key=lambda row: [row[name] for name in order])
-    _print(Answer(tuple(names), [tuple(row[name] for name in names) for row in rows], False), as_json)
+    _print(
+        Answer(tuple(names), [tuple(row[name] for name in names) for row in rows], False), as_json
+    )
 
 
 def quarantine(
@@ -177,31 +225,45 @@ def quarantine(
     reason: Annotated[str, typer.Option(help="Only rows whose reason contains this text")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Quarantined rows: how many for which reason; then the newest: their offset, when they arrived, what they held."""
+    """Quarantined rows: how many for which reason.
+
+    Then the newest: their offset, when they arrived, what they held.
+    """
     from lakehouse.cli import query as engine
 
     settings, catalog = _lakehouse()
     if not catalog.has_quarantine(chosen := catalog.table(table)):
-        raise RangeError(f"table={table}: a {catalog.kind(chosen)} table is whole or not at all, so it quarantines no rows")
+        raise RangeError(
+            f"table={table}: a {catalog.kind(chosen)} table is whole or not at all, so it quarantines no rows"
+        )
     _note_lost(settings, catalog, table)
     text = reason.replace("'", "''")
     found = f"FROM {table}__quarantine WHERE strpos(reason, '{text}') > 0"
     if not as_json:
-        counts = engine.run(settings, catalog, f"SELECT count(*) AS rows, reason {found} GROUP BY 2 ORDER BY 1 DESC")
+        counts = engine.run(
+            settings, catalog, f"SELECT count(*) AS rows, reason {found} GROUP BY 2 ORDER BY 1 DESC"
+        )
         console.print_rows(counts.columns, counts.rows)
     position = "_arrival['partition'] AS partition, _arrival['offset'] AS offset, _arrival['time'] AS arrived"
-    newest = f"SELECT reason, {position}, value {found} ORDER BY arrived DESC, partition, offset DESC"
+    newest = (
+        f"SELECT reason, {position}, value {found} ORDER BY arrived DESC, partition, offset DESC"
+    )
     _print(engine.run(settings, catalog, newest, limit or None), as_json)
 
 
 def late(table: TableName, limit: Limit = 20, as_json: AsJson = False) -> None:
-    """Rows that came after their window, or partition, had closed; the newest first. Starts Spark."""
+    """Rows that came after their window, or partition, had closed; the newest first.
+
+    Starts Spark.
+    """
     from lakehouse.cli import query as engine
 
     settings, catalog = _lakehouse()
     view = f"{catalog.table(table).name}__late"
     if view not in engine.late_views(catalog):
-        raise RangeError(f"table={table}: only tables behind an ingest table have late rows; an ingest table keeps every row")
+        raise RangeError(
+            f"table={table}: only tables behind an ingest table have late rows; an ingest table keeps every row"
+        )
     arrival = "_arrival.watermark, _arrival.partition, _arrival.offset, _arrival.time AS arrived"
     columns = f"* EXCEPT (_arrival, _origin, _partition), {arrival}"
     newest = f"SELECT {columns} FROM {view} ORDER BY _arrival.time DESC, _arrival.partition, _arrival.offset DESC"
@@ -211,7 +273,8 @@ def late(table: TableName, limit: Limit = 20, as_json: AsJson = False) -> None:
 def lateness(table: TableName, as_json: AsJson = False) -> None:
     """How far behind the stream's head rows came: how many another delay may call late at most, and how long results wait.
 
-    Each row is compared with the rows before it in its partition of the topic, however micro-batches were cut.
+    Each row is compared with the rows before it in its partition of the topic, however
+    micro-batches were cut.
     """
     from lakehouse.cli.lateness_report import histogram
 
@@ -221,8 +284,17 @@ def lateness(table: TableName, as_json: AsJson = False) -> None:
         console.print_json([asdict(b) | {"behind": b.behind.total_seconds()} for b in found])
         return
     console.print_rows(
-        ("delay: results wait", "rows this far behind", "rows late with this delay, at most", "share late", ""),
-        ((f"{b.behind}", b.rows, b.late, f"{b.share:.4%}", "declared" if b.declared else "") for b in found),
+        (
+            "delay: results wait",
+            "rows this far behind",
+            "rows late with this delay, at most",
+            "share late",
+            "",
+        ),
+        (
+            (f"{b.behind}", b.rows, b.late, f"{b.share:.4%}", "declared" if b.declared else "")
+            for b in found
+        ),
         title=f"{record.name}, delay {record.delay}",
     )
     console.print_text(
@@ -233,11 +305,13 @@ def lateness(table: TableName, as_json: AsJson = False) -> None:
 
 def state(
     table: TableName,
-    key: Annotated[list[str] | None, typer.Option(help="Only this key: column=value, once for each column")] = None,
+    key: Annotated[
+        list[str] | None, typer.Option(help="Only this key: column=value, once for each column")
+    ] = None,
     limit: Limit = 20,
     as_json: AsJson = False,
 ) -> None:
-    """What a table's live query remembers between two micro-batches, key by key, running or stopped. Starts Spark."""
+    """What a table's streaming query remembers between two micro-batches, key by key, running or stopped. Starts Spark."""
     from lakehouse.cli import query as engine
     from lakehouse.runtime import session
     from lakehouse.storage.lake import Lake
@@ -248,10 +322,16 @@ def state(
     pairs = [each.partition("=") for each in key or []]
     if unusable := next((name for name, equals, _ in pairs if not equals), None):
         raise RangeError(f"key={unusable!r}: a column and its value; write column=value")
-    with console.working("starting Spark") as now, session.opened(settings, f"state {table}") as spark:
+    with (
+        console.working("starting Spark") as now,
+        session.opened(settings, f"state {table}") as spark,
+    ):
         now(f"reading the state of {table}")
         lake = Lake(spark, settings, catalog)
-        answer = engine.answer(kept(lake, catalog.table(table), {name: value for name, _, value in pairs}), limit or None)
+        answer = engine.answer(
+            kept(lake, catalog.table(table), {name: value for name, _, value in pairs}),
+            limit or None,
+        )
     _print(answer, as_json)
 
 

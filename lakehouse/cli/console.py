@@ -28,7 +28,13 @@ from typer.core import TyperGroup
 from lakehouse.errors import LakehouseError
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts")]
-_STYLES = {"EQUAL": "green", "DIFFERENT": "bold red", "PENDING": "yellow", "OPEN": "yellow", "UNPROVABLE": "yellow"}
+_STYLES = {
+    "EQUAL": "green",
+    "DIFFERENT": "bold red",
+    "PENDING": "yellow",
+    "OPEN": "yellow",
+    "UNVERIFIABLE": "yellow",
+}
 _ANY_WIDTH = 100_000
 _COLUMN = 16  # with less for each column of a table its values could not be read
 _PIPE_WIDTH = 160  # columns where no terminal says how wide it is
@@ -43,6 +49,17 @@ class Commands(TyperGroup):
         except LakehouseError as err:
             print_error(err)
             raise typer.Exit(2) from err
+
+
+def group(text: str = "", groups: Mapping[str, typer.Typer] | None = None) -> typer.Typer:
+    """An app whose commands fail in one line, explained by `text`.
+
+    `groups`: those below it, by name.
+    """
+    made = typer.Typer(cls=Commands, no_args_is_help=True, help=text or None)
+    for name, below in (groups or {}).items():
+        made.add_typer(below, name=name)
+    return made
 
 
 def run(app: typer.Typer, arguments: Sequence[str] | None = None, name: str | None = None) -> None:
@@ -75,11 +92,17 @@ def print_text(text: str | Text) -> None:
 
 def print_json(values: Iterable[object]) -> None:
     for value in values:
-        typer.echo(json.dumps(asdict(value) if is_dataclass(value) else value, default=_plain, ensure_ascii=False))
+        typer.echo(
+            json.dumps(
+                asdict(value) if is_dataclass(value) else value, default=_plain, ensure_ascii=False
+            )
+        )
 
 
 def print_rows(names: Iterable[str], rows: Iterable[Iterable[object]], title: str = "") -> None:
-    """Rows under their names; numbers to the right. Where a terminal is too narrow for that, each row as a list of its values.
+    """Rows under their names; numbers to the right.
+
+    Where a terminal is too narrow for that, each row as a list of its values.
 
     In a pipe or a file lines are as long as they need to be.
     """
@@ -98,7 +121,9 @@ def print_rows(names: Iterable[str], rows: Iterable[Iterable[object]], title: st
         Console(width=wanted, highlight=False).print(table)
     elif rows and console.width < _COLUMN * len(names):
         for number, row in enumerate(rows, 1):
-            console.print(Text(f"{title}{', ' if title else ''}row {number} of {len(rows)}", style="bold"))
+            console.print(
+                Text(f"{title}{', ' if title else ''}row {number} of {len(rows)}", style="bold")
+            )
             print_facts(dict(zip(names, row, strict=True)))
     else:
         console.print(table)
@@ -129,10 +154,15 @@ def shown(value: object) -> str:
 
 @contextmanager
 def working(what: str, hidden: bool = False) -> Iterator[Callable[[str], None]]:
-    """A spinner with the time elapsed, on stderr, if that is a terminal; call its value to change the text."""
+    """A spinner with the time elapsed, on stderr, if that is a terminal.
+
+    Call its value to change the text.
+    """
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=hidden or not console.is_terminal) as progress:
+    with Progress(
+        *columns, console=console, transient=True, disable=hidden or not console.is_terminal
+    ) as progress:
         task = progress.add_task(what, total=None)
         yield lambda text: progress.update(task, description=text)
 
@@ -145,10 +175,15 @@ def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """
     console, rows = Console(stderr=True), 0
     columns = (
-        TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
         task = progress.add_task(what, total=total, rate="")
 
         def done(more: int) -> None:

@@ -1,4 +1,7 @@
-"""`lakehouse doctor`: whether this machine has what a lakehouse needs, each check with its remedy. Starts nothing."""
+"""`lakehouse doctor`: whether this machine has what a lakehouse needs, each check with its remedy.
+
+Starts nothing.
+"""
 
 import os
 import re
@@ -19,7 +22,14 @@ from lakehouse.settings import Settings, from_environment, java
 
 _WANTED_JAVA = 17
 _LITTLE = 2 << 30  # bytes
-_PACKAGES = ("pyspark", "delta-spark", "deltalake", "dagster", "confluent-kafka", "great-expectations")
+_PACKAGES = (
+    "pyspark",
+    "delta-spark",
+    "deltalake",
+    "dagster",
+    "confluent-kafka",
+    "great-expectations",
+)
 _WITHIN = 5.0  # seconds for an answer of the broker
 
 
@@ -34,12 +44,18 @@ class Finding:
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Check Java, jars, packages, root, broker, port and tables. Exit code 1 if something that is needed is missing."""
+    """Check Java, jars, packages, root, broker, port and tables.
+
+    Exit code 1 if something that is needed is missing.
+    """
     found = list(findings(from_environment()))
     if as_json:
         console.print_json(found)
     else:
-        console.print_rows(("check", "state", "found", "remedy"), ((f.check, f.state, f.found, f.remedy) for f in found))
+        console.print_rows(
+            ("check", "state", "found", "remedy"),
+            ((f.check, f.state, f.found, f.remedy) for f in found),
+        )
     if any(each.state == "fail" for each in found):
         raise typer.Exit(1)
 
@@ -51,7 +67,9 @@ def findings(settings: Settings) -> Iterator[Finding]:
             yield check(settings, name)
         except LakehouseError as err:
             yield Finding(name, "fail", str(err))
-        except Exception as err:  # whatever a user's module raises; the other checks are of use all the same
+        except (
+            Exception
+        ) as err:  # whatever a user's module raises; the other checks are of use all the same
             yield Finding(name, "fail", f"{type(err).__name__}: {err}", "correct what raises it")
 
 
@@ -64,8 +82,12 @@ def _java(settings: Settings, name: str) -> Finding:
     told = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60).stderr
     found = re.search(r'version "(\d+)', told)
     if not found or int(found[1]) < _WANTED_JAVA:
-        return Finding(name, "fail", f"{program}: {told.splitlines()[0] if told else 'it says nothing'}",
-                       f"install Java {_WANTED_JAVA} or newer, or set JAVA_HOME to one")  # fmt: skip
+        return Finding(
+            name,
+            "fail",
+            f"{program}: {told.splitlines()[0] if told else 'it says nothing'}",
+            f"install Java {_WANTED_JAVA} or newer, or set JAVA_HOME to one",
+        )
     return Finding(name, "ok", f"{found[1]} at {program}")
 
 
@@ -73,7 +95,9 @@ def _jars(settings: Settings, name: str) -> Finding:
     from lakehouse.runtime import jars
 
     if not jars.are_there(settings.jars):
-        return Finding(name, "note", f"none in {settings.jars}", "the first start fetches them (66 MB)")
+        return Finding(
+            name, "note", f"none in {settings.jars}", "the first start fetches them (66 MB)"
+        )
     return Finding(name, "ok", f"in {settings.jars}")
 
 
@@ -85,7 +109,9 @@ def _packages(settings: Settings, name: str) -> Finding:
         except PackageNotFoundError:
             missing.append(package)
     if missing:
-        return Finding(name, "fail", f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
+        return Finding(
+            name, "fail", f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}"
+        )
     return Finding(name, "ok", ", ".join(found))
 
 
@@ -93,11 +119,20 @@ def _root(settings: Settings, name: str) -> Finding:
     root = settings.root
     there = next(folder for folder in (root, *root.parents) if folder.exists())
     if not os.access(there, os.W_OK):
-        return Finding(name, "fail", f"{there} cannot be written to", "set LAKEHOUSE_ROOT to a folder that can")
+        return Finding(
+            name, "fail", f"{there} cannot be written to", "set LAKEHOUSE_ROOT to a folder that can"
+        )
     free = shutil.disk_usage(there).free
     if free < _LITTLE:
-        return Finding(name, "note", f"{root}: {free >> 20:,} MiB free", "make room; streams wait while a disk is full")
-    return Finding(name, "ok", f"{root}{'' if root.exists() else ' (not made yet)'}, {free >> 30:,} GiB free")
+        return Finding(
+            name,
+            "note",
+            f"{root}: {free >> 20:,} MiB free",
+            "make room; streams wait while a disk is full",
+        )
+    return Finding(
+        name, "ok", f"{root}{'' if root.exists() else ' (not made yet)'}, {free >> 30:,} GiB free"
+    )
 
 
 def _broker(settings: Settings, name: str) -> Finding:
@@ -112,19 +147,34 @@ def _broker(settings: Settings, name: str) -> Finding:
 
     address = kafka_address.bootstrap_servers(settings)
     try:
-        topics = AdminClient(client_config(settings) | {"log_level": "0"}).list_topics(timeout=_WITHIN).topics
+        topics = (
+            AdminClient(client_config(settings) | {"log_level": "0"})
+            .list_topics(timeout=_WITHIN)
+            .topics
+        )
     except KafkaException as err:
-        return Finding(name, "fail", f"{address} does not answer within {_WITHIN:.0f} s ({err.args[0].str()})",
-                       "start the cluster, or correct LAKEHOUSE_BOOTSTRAP_SERVERS and LAKEHOUSE_KAFKA_...")  # fmt: skip
+        return Finding(
+            name,
+            "fail",
+            f"{address} does not answer within {_WITHIN:.0f} s ({err.args[0].str()})",
+            "start the cluster, or correct LAKEHOUSE_BOOTSTRAP_SERVERS and LAKEHOUSE_KAFKA_...",
+        )
     return Finding(name, "ok", f"{address}, {len(topics)} topics")
 
 
 def _port(settings: Settings, name: str) -> Finding:
     with socket.socket() as probe:
-        if settings.metrics_port and probe.connect_ex((settings.metrics_host, settings.metrics_port)) == 0:
+        if (
+            settings.metrics_port
+            and probe.connect_ex((settings.metrics_host, settings.metrics_port)) == 0
+        ):
             remedy = "`lakehouse metrics` listens there, or something else does; LAKEHOUSE_METRICS_PORT names another"
-            return Finding(name, "note", f"{settings.metrics_host}:{settings.metrics_port} is taken", remedy)
-    return Finding(name, "ok", f"{settings.metrics_host}:{settings.metrics_port} is free for metrics")
+            return Finding(
+                name, "note", f"{settings.metrics_host}:{settings.metrics_port} is taken", remedy
+            )
+    return Finding(
+        name, "ok", f"{settings.metrics_host}:{settings.metrics_port} is free for metrics"
+    )
 
 
 def _tables(settings: Settings, name: str) -> Finding:

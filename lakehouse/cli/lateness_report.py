@@ -1,4 +1,4 @@
-"""How late rows came, from what a record stores of their arrival: what another `delay` would have cost. No JVM."""
+"""How late rows came, from what an ingest table stores of their arrival: what another `delay` would have cost. No JVM."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,48 +16,61 @@ _STEPS = (0, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 21600, 86400)  # se
 class Bucket:
     """Rows that came `behind` the latest event time before them or more, but less than the next bucket's.
 
-    `late` of all rows come so far behind or further: with `delay=behind` they may find the watermark past them, while every
-    result would wait `behind`.
+    `late` of all rows come so far behind or further: with `delay=behind` they may find the
+    watermark past them, while every result would wait `behind`.
     """
 
     behind: timedelta
     rows: int
     late: int
     share: float
-    declared: bool  # the record's delay lies in this bucket
+    declared: bool  # the ingest table's delay lies in this bucket
 
 
 def histogram(settings: Settings, catalog: Catalog, table: Table) -> tuple[Table, list[Bucket]]:
-    """The record that `table` is computed from (or is), and how far behind its head at their arrival its rows were.
+    """The ingest table that `table` is computed from (or is), and how far behind its head at their arrival its rows were.
 
-    The head is the latest event time of the rows before it in its partition of the topic, in the order of their offsets, or
-    the one by which it was judged as it arrived, if that is later. So what is counted does not depend on how micro-batches
-    were cut: it is what would be late if each row were a micro-batch of its own, and no other cutting calls more rows late. A
-    partition that lags behind others makes it fewer. Raises RangeError for a table without a record.
+    The head is the latest event time of the rows before it in its partition of the topic, in the
+    order of their offsets, or the one by which it was judged as it arrived, if that is later. So
+    what is counted does not depend on how micro-batches were cut: it is what would be late if each
+    row were a micro-batch of its own, and no other cutting calls more rows late. A partition that
+    lags behind others makes it fewer. Raises RangeError for a table without an ingest table.
     """
-    record = table
-    while catalog.kind(record) != "ingest":
-        driving = catalog.driving_input(record)
+    ingest = table
+    while catalog.kind(ingest) != "ingest":
+        driving = catalog.driving_input(ingest)
         if driving is None:
-            raise RangeError(f"table={table.name}: no ingest table is behind it, so none of its rows has an arrival")
-        record = driving
-    moment = f"date_part('epoch', {record.event_time})"
+            raise RangeError(
+                f"table={table.name}: no ingest table is behind it, so none of its rows has an arrival"
+            )
+        ingest = driving
+    moment = f"date_part('epoch', {ingest.event_time})"
     before = (
         "(PARTITION BY _arrival['topic'], _arrival['partition'] ORDER BY _arrival['offset'] "
         "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
     )
-    judged = f"date_part('epoch', _arrival['watermark']) + {record.delay.total_seconds()}"
-    # of the rows before any other, and before any watermark, nothing is known: they count as on time
+    judged = f"date_part('epoch', _arrival['watermark']) + {ingest.delay.total_seconds()}"
+    # of the rows before any other, and before any watermark, nothing is known: they count as on
+    # time
     head = f"greatest(max({moment}) OVER {before}, CASE WHEN _arrival['watermark'] > '1970-01-01' THEN {judged} END)"
-    counted = ", ".join(f"count(*) FILTER (WHERE behind > 0 AND behind >= {step})" for step in _STEPS)
-    rows = f"SELECT {head} - {moment} AS behind FROM {record.name}"
-    total, *reached = query.run(settings, catalog, f"SELECT count(*), {counted} FROM ({rows})").rows[0]
+    counted = ", ".join(
+        f"count(*) FILTER (WHERE behind > 0 AND behind >= {step})" for step in _STEPS
+    )
+    rows = f"SELECT {head} - {moment} AS behind FROM {ingest.name}"
+    total, *reached = query.run(
+        settings, catalog, f"SELECT count(*), {counted} FROM ({rows})"
+    ).rows[0]
     # the first bucket holds what came at the head or before it, too
     late = [total, *reached[1:]]
     following = [*late[1:], 0]
     ends = [*_STEPS[1:], float("inf")]
-    return record, [
-        Bucket(timedelta(seconds=step), at - after, at, at / total if total else 0.0,
-               step <= record.delay.total_seconds() < end)
+    return ingest, [
+        Bucket(
+            timedelta(seconds=step),
+            at - after,
+            at,
+            at / total if total else 0.0,
+            step <= ingest.delay.total_seconds() < end,
+        )
         for step, end, at, after in zip(_STEPS, ends, late, following, strict=True)
-    ]  # fmt: skip
+    ]

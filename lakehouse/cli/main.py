@@ -1,10 +1,10 @@
 """The command line `lakehouse`: the root, the broker, and whatever commands the installed packages bring.
 
-A package announces its commands as an entry point of the group `lakehouse.commands`: a typer app whose commands join
-the root. So this package need not know those that stand on it.
+A package announces its commands as an entry point of the group `lakehouse.commands`: a typer app
+whose commands join the root. So this package need not know those that stand on it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Annotated
 
@@ -24,21 +24,44 @@ def main() -> None:
 def app() -> typer.Typer:
     """The root app with every command that is installed."""
     root = typer.Typer(
-        cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-        help="Tables declared once, filled live and bounded, and the proof that both agree.",
-    )  # fmt: skip
+        cls=Commands,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        help="Tables declared once, filled as a stream and in batch, and the reconciliation that both agree.",
+    )
     root.callback()(_options)
-    root.add_typer(_broker(), name="broker")
-    root.add_typer(_topic(), name="topic")
-    _join("produce", lambda: root.command()(_produce()))
-    for command in (
-        commands.tables, commands.query, commands.get, commands.quarantine, commands.late, commands.lateness, commands.state,
-        commands.validate, commands.accept, doctor.doctor, project.init,
-    ):  # fmt: skip
+    for command in (project.init, commands.validate, doctor.doctor, commands.query):
         root.command()(command)
+    _join("produce", lambda: root.command()(_produce()))
+    groups = {
+        "table": _group("Tables: what they hold, what was quarantined or late.", _TABLE),
+        "broker": _group("The embedded Kafka broker.", _BROKER),
+        "topic": _group("Topics that ingest tables read.", {"create": create_topic}),
+        "stream": _group(
+            "Streaming jobs: start, stop, watch and supervise them.", {"state": commands.state}
+        ),
+    }
     for found in sorted(entry_points(group="lakehouse.commands"), key=lambda e: e.name):
-        _join(found.value, lambda found=found: root.add_typer(found.load()))
+        _join(found.value, lambda found=found: _take(found.load(), root, groups))
+    for name, group in groups.items():
+        root.add_typer(group, name=name)
     return root
+
+
+def _group(text: str, commands: Mapping[str, Callable]) -> typer.Typer:
+    group = console.group(text)
+    for name, command in commands.items():
+        group.command(name)(command)
+    return group
+
+
+def _take(app: typer.Typer, root: typer.Typer, groups: dict[str, typer.Typer]) -> None:
+    """Joins a package's commands to the root, and those of its groups to the groups of these names."""
+    root.registered_commands += app.registered_commands
+    for below in app.registered_groups:
+        found = below.typer_instance
+        group = groups.setdefault(below.name, console.group(found.info.help))
+        group.registered_commands += found.registered_commands
 
 
 def _print_version(asked: bool) -> None:
@@ -48,7 +71,10 @@ def _print_version(asked: bool) -> None:
 
 
 Version = Annotated[
-    bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and end.")
+    bool,
+    typer.Option(
+        "--version", is_eager=True, callback=_print_version, help="Print the version and end."
+    ),
 ]
 
 
@@ -59,7 +85,10 @@ def _options(version: Version = False) -> None:
 def _join(name: str, join: Callable[[], object]) -> None:
     try:
         join()
-    except (ImportError, AttributeError) as err:  # one package that is broken must not take the others along
+    except (
+        ImportError,
+        AttributeError,
+    ) as err:  # one package that is broken must not take the others along
         console.print_note(f"commands={name}: they cannot be loaded and are missing here ({err})")
 
 
@@ -69,15 +98,11 @@ def _produce() -> Callable:
     return produce
 
 
-def _broker() -> typer.Typer:
-    group = typer.Typer(no_args_is_help=True, help="The embedded Kafka broker: start, stop, status.")
-    for name, command in (("start", start_broker), ("stop", stop_broker), ("status", broker_status)):
-        group.command(name)(command)
-    return group
-
-
 def start_broker() -> None:
-    """Start the broker, unless it runs, and wait until it answers. It goes on when this command has ended."""
+    """Start the broker, unless it runs, and wait until it answers.
+
+    It goes on when this command has ended.
+    """
     from lakehouse.runtime import jars, kafka_broker
 
     settings = from_environment()
@@ -88,7 +113,9 @@ def start_broker() -> None:
         )
     with console.working("starting the broker"):
         running = kafka_broker.start(settings, jars.resolve(settings.jars, console.print_note))
-    console.print_text(f"running at {running.bootstrap_servers} (pid {running.pid}); its log is {running.log}")
+    console.print_text(
+        f"running at {running.bootstrap_servers} (pid {running.pid}); its log is {running.log}"
+    )
 
 
 def stop_broker() -> None:
@@ -101,7 +128,10 @@ def stop_broker() -> None:
 
 
 def broker_status(as_json: AsJson = False) -> None:
-    """Say which broker this lakehouse uses. Exit code 1 if it is the embedded one and it does not run."""
+    """Say which broker this lakehouse uses.
+
+    Exit code 1 if it is the embedded one and it does not run.
+    """
     from lakehouse.runtime import kafka_address
 
     settings = from_environment()
@@ -121,30 +151,49 @@ def broker_status(as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-def _topic() -> typer.Typer:
-    group = typer.Typer(no_args_is_help=True, help="Topics that tables read: create one.")
-    group.callback()(lambda: None)  # of a single command Typer would leave the name out
-    group.command("create")(create_topic)
-    return group
-
-
 def create_topic(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The topic, as `kafka(...)` names it")],
-    partitions: Annotated[int, typer.Option(min=1, help="Into how many partitions its records are divided")] = 1,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The topic, as `kafka(...)` names it")
+    ],
+    partitions: Annotated[
+        int, typer.Option(min=1, help="Into how many partitions its records are divided")
+    ] = 1,
     config: Annotated[
-        list[str] | None, typer.Option(help="A property of the topic: retention.ms=-1, once for each")
+        list[str] | None,
+        typer.Option(help="A property of the topic: retention.ms=-1, once for each"),
     ] = None,
 ) -> None:
-    """Create a topic on the broker of this lakehouse, yours or the embedded one; one that is there stays as it is."""
+    """Create a topic on the broker of this lakehouse, yours or the embedded one.
+
+    One that is there stays as it is.
+    """
     from lakehouse.runtime import kafka_broker
 
     pairs = [each.partition("=") for each in config or []]
     if unusable := next((key for key, equals, _ in pairs if not equals), None):
-        raise SettingsError(f"config={unusable!r}: a property and its value; write {unusable}=value")
+        raise SettingsError(
+            f"config={unusable!r}: a property and its value; write {unusable}=value"
+        )
     with console.working(f"creating {name}"):
-        created = kafka_broker.ensure_topics(from_environment(), {name: partitions}, {key: value for key, _, value in pairs})
-    console.print_text(f"{name}: {f'created, partitions: {partitions}' if created else 'there already; it stays as it is'}")
+        created = kafka_broker.ensure_topics(
+            from_environment(), {name: partitions}, {key: value for key, _, value in pairs}
+        )
+    console.print_text(
+        f"{name}: {f'created, partitions: {partitions}' if created else 'there already; it stays as it is'}"
+    )
 
 
 def _external(settings: Settings) -> str:
     return settings.bootstrap_servers or settings.kafka.get("bootstrap.servers", "")
+
+
+_BROKER = {"start": start_broker, "stop": stop_broker, "status": broker_status}
+_TABLE = {
+    "list": commands.tables,
+    "show": commands.show,
+    "get": commands.get,
+    "quarantine": commands.quarantine,
+    "late": commands.late,
+    "lateness": commands.lateness,
+    "accept": commands.accept,
+}

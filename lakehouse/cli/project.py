@@ -39,7 +39,7 @@ _TEST = '''"""The tables of orders: fed micro-batches, crashed between commit po
 
 import orders
 
-from lakehouse.testing import assert_live_equals_bounded
+from lakehouse.testing import assert_stream_equals_batch
 
 
 def test_turnover(testbed):
@@ -49,10 +49,10 @@ def test_turnover(testbed):
     stage.advance("orders", order | {"order_id": "3", "at": "2026-01-01T01:00:00Z"})
     stage.run("paid_orders", "turnover")
     assert [row.cents for row in stage.rows("turnover").collect()] == [500]
-    assert_live_equals_bounded(stage, "turnover")
+    assert_stream_equals_batch(stage, "turnover")
 '''
 _SETTINGS = """# Settings of the lakehouse. A variable LAKEHOUSE_<NAME> of the environment overrides the one of that name.
-root = ".lakehouse"       # tables, checkpoints, journals, the embedded broker's data
+root = ".lakehouse"       # tables, checkpoints, commit logs, the embedded broker's data
 tables = ["orders"]       # modules of tables; a module is a pipeline
 module_path = ["."]       # where they are looked for
 """
@@ -73,12 +73,12 @@ lakehouse doctor                                      # what this machine has
 lakehouse broker start                                # an embedded Kafka broker, unless lakehouse.toml names yours
 lakehouse topic create orders
 lakehouse produce --topic orders --file orders.jsonl --key shop
-lakehouse start orders                                # the streaming job, a process of its own
-lakehouse tables                                      # rows, frontier, verdict of each table
+lakehouse stream start orders                                # the streaming job, a process of its own
+lakehouse table list                                      # rows, frontier, verdict of each table
 lakehouse query "SELECT window.start AS minute, shop, cents FROM turnover ORDER BY 1, 2 LIMIT 5"
-lakehouse reconcile turnover --start 2026-01-01T00:00 --end 2026-01-01T02:00
+lakehouse reconcile run turnover --start 2026-01-01T00:00 --end 2026-01-01T02:00
 dagster dev                                           # all of it in the browser
-lakehouse stop && lakehouse broker stop
+lakehouse stream stop && lakehouse broker stop
 ```
 
 `orders.py` declares the tables, `lakehouse.toml` has the settings.
@@ -94,14 +94,22 @@ _FILES = {
 }
 
 
-def init(directory: Annotated[Path, typer.Argument(help="A folder, new or without files of these names")]) -> None:
+def init(
+    directory: Annotated[
+        Path, typer.Argument(help="A folder, new or without files of these names")
+    ],
+) -> None:
     """Make a project that runs: tables over a topic, their test, events to send, settings, a workspace for Dagster."""
     if there := [name for name in _FILES if (directory / name).exists()]:
-        raise SettingsError(f"directory={directory}: it has {', '.join(there)} already, and nothing is overwritten; name another")
+        raise SettingsError(
+            f"directory={directory}: it has {', '.join(there)} already, and nothing is overwritten; name another"
+        )
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in _FILES.items():
             (directory / name).write_text(text)
     except OSError as err:
-        raise SettingsError(f"directory={directory}: a folder to write to, and it cannot be ({err}); name another") from err
+        raise SettingsError(
+            f"directory={directory}: a folder to write to, and it cannot be ({err}); name another"
+        ) from err
     console.print_text(f"{directory}: {', '.join(_FILES)}; README.md there has the commands")

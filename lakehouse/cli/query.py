@@ -1,4 +1,7 @@
-"""SQL over the lakehouse without a JVM: deltalake's DataFusion reads the tables; Spark where a view needs it."""
+"""SQL over the lakehouse without a JVM: deltalake's DataFusion reads the tables.
+
+Spark where a view needs it.
+"""
 
 import re
 from collections.abc import Iterable
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING
 from lakehouse.declare.catalog import Catalog, table_path
 from lakehouse.errors import QueryError, UnknownTable
 from lakehouse.settings import Settings
-from lakehouse.storage import commits, ledger
+from lakehouse.storage import commits, log_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,16 +38,24 @@ class Answer:
 
 
 def names(settings: Settings, catalog: Catalog) -> dict[str, Path]:
-    """What SQL can name and is on disk: tables, their quarantines and early results, the ledger."""
-    return {name: path for name, path in _paths(settings, catalog).items() if (path / "_delta_log").is_dir()}
+    """What SQL can name and is on disk: tables, their quarantines and early results, the log tables."""
+    return {
+        name: path
+        for name, path in _paths(settings, catalog).items()
+        if (path / "_delta_log").is_dir()
+    }
 
 
 def _paths(settings: Settings, catalog: Catalog) -> dict[str, Path]:
     paths = {t.name: table_path(settings, t) for t in catalog}
     asides = [t for t in catalog if catalog.has_quarantine(t)]
     paths |= {f"{t.name}__quarantine": table_path(settings, t, "quarantine") for t in asides}
-    paths |= {f"{t.name}__early": table_path(settings, t, "early") for t in catalog if t.early_results}
-    return paths | {name: settings.root / commits.LEDGER / name for name in (_COMMITS, "_certificates")}
+    paths |= {
+        f"{t.name}__early": table_path(settings, t, "early") for t in catalog if t.early_results
+    }
+    return paths | {
+        name: settings.root / commits.COMMIT_LOGS / name for name in (_COMMITS, "_certificates")
+    }
 
 
 def late_views(catalog: Catalog) -> list[str]:
@@ -64,7 +75,7 @@ def run(settings: Settings, catalog: Catalog, sql: str, limit: int | None = None
 
     sql = _select(sql)
     if named(sql, [_COMMITS]):
-        ledger.flush(settings, catalog)
+        log_tables.flush(settings, catalog)
     known = names(settings, catalog)
     engine = QueryBuilder()
     for name in named(sql, known):
@@ -85,21 +96,27 @@ def run_in_spark(lake: "Lake", sql: str, limit: int | None = None) -> Answer:
     from lakehouse.batch import late_view
 
     sql, catalog = _select(sql), lake.catalog
-    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")  # what it would print is raised as well
+    # what it would print is raised as well
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")
     if named(sql, [_COMMITS]):
-        ledger.flush(lake.settings, catalog)
+        log_tables.flush(lake.settings, catalog)
     known = names(lake.settings, catalog)
     for name in named(sql, known):
         lake.spark.read.format("delta").load(str(known[name])).createOrReplaceTempView(name)
     for name in named(sql, late_views(catalog)):
-        late_view.late_rows(lake, catalog.table(name.removesuffix("__late"))).createOrReplaceTempView(name)
+        late_view.late_rows(
+            lake, catalog.table(name.removesuffix("__late"))
+        ).createOrReplaceTempView(name)
     try:
-        lake.spark.sql(f"SELECT 1 FROM (\n{sql}\n)")  # WITH .. INSERT would run at once; as a subquery it cannot be said
+        # WITH .. INSERT would run at once; as a subquery it cannot be said
+        lake.spark.sql(f"SELECT 1 FROM (\n{sql}\n)")
         rows = lake.spark.sql(sql)
         return answer(rows, limit)
     except AnalysisException as err:
         if err.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
-            raise _unknown(err.getMessageParameters()["relationName"].strip("`"), lake.settings, catalog) from err
+            raise _unknown(
+                err.getMessageParameters()["relationName"].strip("`"), lake.settings, catalog
+            ) from err
         raise QueryError(f"sql={sql!r}: {_first(err)}") from err
     except PySparkException as err:
         raise QueryError(f"sql={sql!r}: {_first(err)}") from err
@@ -117,7 +134,9 @@ def _select(sql: str) -> str:
     bare = bare.rstrip("; \n")
     word = re.match(r"\w*", bare.lstrip("( \n"))[0].upper()
     if word not in ("SELECT", "WITH", "VALUES"):
-        raise QueryError(f"sql={sql!r}: one SELECT (or WITH, VALUES); tables are written by their runs alone")
+        raise QueryError(
+            f"sql={sql!r}: one SELECT (or WITH, VALUES); tables are written by their runs alone"
+        )
     return bare
 
 
@@ -137,12 +156,16 @@ def _answer(reader, limit: int | None) -> Answer:
 def _unknown(name: str, settings: Settings, catalog: Catalog) -> UnknownTable:
     known = [*_paths(settings, catalog), *late_views(catalog)]
     if name in known:
-        return UnknownTable(f"table={name!r} (root={settings.root}): nothing has been written to it yet; start its job")
+        return UnknownTable(
+            f"table={name!r} (root={settings.root}): nothing has been written to it yet; start its job"
+        )
     near = get_close_matches(name, known) or sorted(catalog.tables)
     return UnknownTable(f"table={name!r}: no module declares it; did you mean {', '.join(near)}?")
 
 
 def _first(err: Exception) -> str:
     """The part of an engine's message that is meant for people, on one line: without the plan and the stack."""
-    text = re.split(r"\n\s*(?:\n|==|JVM stacktrace|at org\.)|; line \d+ pos \d+;\n", str(err).strip())[0]
+    text = re.split(
+        r"\n\s*(?:\n|==|JVM stacktrace|at org\.)|; line \d+ pos \d+;\n", str(err).strip()
+    )[0]
     return " ".join(text.split())

@@ -22,7 +22,7 @@ from lakehouse.testing import Stage
 
 
 def _record(to: Path) -> None:
-    """Fills the tables of `sensors` live and by a bounded run, and those of `ads` from a topic, then ends the JVM.
+    """Fills the tables of `sensors` live and by a batch run, and those of `ads` from a topic, then ends the JVM.
 
     As it ends it writes the archive.
     """
@@ -32,12 +32,14 @@ def _record(to: Path) -> None:
         spark = session.create(settings, "class data", ui=True)
         stage = Stage(spark, Path(folder), sensors)
         first, last = (
-            {"sensor_id": "a", "event_time": f"2026-01-01T0{hour}:00:00Z", "temperature_f": "50.00"} for hour in (0, 2)
+            {"sensor_id": "a", "event_time": f"2026-01-01T0{hour}:00:00Z", "temperature_f": "50.00"}
+            for hour in (0, 2)
         )
         stage.feed("sensor_readings", [first, b"bad"])
         stage.advance("sensor_readings", last)
         stage.run("valid_readings", "sensor_averages")
-        DeltaTable(str(stage.lake.path(stage.lake.catalog.table("valid_readings")))).delete()  # else it would write nothing
+        # else it would write nothing
+        DeltaTable(str(stage.lake.path(stage.lake.catalog.table("valid_readings")))).delete()
         stage.backfill("valid_readings", parse_range("2026-01-01T00:00", "2026-01-01T01:00"))
         reconciliation.reconcile(stage.lake, stage.lake.catalog.table("valid_readings"))
         _from_topic(spark, Path(folder, "topic"))
@@ -52,13 +54,23 @@ def _from_topic(spark: SparkSession, root: Path) -> None:
     """Fills the tables of `ads` from a topic of a broker of its own, with early results: what only a job does."""
     settings, made = Settings(root=root), producer("ads")
     try:
-        servers = kafka_broker.start(settings, jars.resolve(from_environment().jars)).bootstrap_servers
+        servers = kafka_broker.start(
+            settings, jars.resolve(from_environment().jars)
+        ).bootstrap_servers
         stage = Stage(spark, root, ads, bootstrap_servers=servers)
         record, views = (stage.lake.catalog.table(name) for name in ("ad_events", "campaign_views"))
         kafka_broker.ensure_topics(stage.lake.settings, {made.topic: made.workload.partitions})
         now = int(time.time() * 1000)
-        for ago in (120_000, 60_000):  # milliseconds: a window closes by what is recorded after its last row
-            send(made.records(made.workload, now - ago, now - ago + 1_000), made.topic, client_config(stage.lake.settings))
+        # milliseconds: a window closes by what is recorded after its last row
+        for ago in (
+            120_000,
+            60_000,
+        ):
+            send(
+                made.records(made.workload, now - ago, now - ago + 1_000),
+                made.topic,
+                client_config(stage.lake.settings),
+            )
             queries.start(stage.lake, record, available_now=True).awaitTermination()
         stage.run(views.name)
         early_results.settle(stage.lake, views)
@@ -72,4 +84,7 @@ if __name__ == "__main__":
     elif not cds_archive.archive().exists():
         print("archiving Spark's classes, so that it starts faster (once)", flush=True)
         if not cds_archive.make():
-            print("that did not succeed; everything works, and starts some seconds later", file=sys.stderr)
+            print(
+                "that did not succeed; everything works, and starts some seconds later",
+                file=sys.stderr,
+            )

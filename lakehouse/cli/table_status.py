@@ -1,4 +1,4 @@
-"""What is known about the tables, read without a JVM: Delta's logs, the journals, the certificates."""
+"""What is known about the tables, read without a JVM: Delta's logs, the commit logs, the certificates."""
 
 import json
 from collections.abc import Mapping
@@ -11,16 +11,16 @@ from lakehouse.declare.sources import FileSource, KafkaSource
 from lakehouse.declare.table import Layer, Table
 from lakehouse.ranges import EPOCH
 from lakehouse.reconcile import coverage
-from lakehouse.reconcile.verdicts import Proofs, Verdicts
+from lakehouse.reconcile.verdicts import Outcomes, Verdicts
 from lakehouse.settings import Settings
-from lakehouse.storage import journal, ledger
+from lakehouse.storage import commit_log, log_tables
 
 _LATE = """SELECT "table", sum(late) FROM (
-    SELECT "table", max(late) AS late FROM _commits WHERE role = 'live' GROUP BY "table", generation, batch
+    SELECT "table", max(late) AS late FROM _commits WHERE role = 'stream' GROUP BY "table", generation, batch
 ) GROUP BY "table" """  # a batch that was replayed has two lines
 
 
-_ASIDE = """SELECT "table", max(at), max(quarantined) FROM _commits WHERE role = 'live' AND quarantined > 0
+_ASIDE = """SELECT "table", max(at), max(quarantined) FROM _commits WHERE role = 'stream' AND quarantined > 0
     GROUP BY "table", generation, batch"""
 
 
@@ -37,34 +37,57 @@ class TableState:
     frontier: datetime | None
     late: int | None
     quarantined: int | None
-    verdict: str | None  # the gravest of the last ones of all ranges; of a keyed table, which is proven whole, the last one
+    # the gravest of the last ones of all ranges; of a keyed table, which is reconciled whole, the
+    # last one
+    verdict: str | None
     why: str = ""  # the verdict is not the one that was given: what happened to the table since
 
 
 def overview(settings: Settings, catalog: Catalog) -> list[TableState]:
     """All tables, each after its inputs."""
     late = late_counts(settings, catalog)
-    proofs = Verdicts(settings).now()
-    verdicts = {t.name: _verdict(settings, catalog, t, proofs[t.name]) for t in catalog if t.name in proofs}
-    return [_state(settings, catalog, table, late.get(table.name, 0), *verdicts.get(table.name, (None, ""))) for table in catalog]
+    outcomes = Verdicts(settings).now()
+    verdicts = {
+        t.name: _verdict(settings, catalog, t, outcomes[t.name])
+        for t in catalog
+        if t.name in outcomes
+    }
+    return [
+        _state(
+            settings, catalog, table, late.get(table.name, 0), *verdicts.get(table.name, (None, ""))
+        )
+        for table in catalog
+    ]
 
 
 def late_counts(settings: Settings, catalog: Catalog) -> dict[str, int]:
-    """Of each table how many rows came too late for it since its beginning, by the ledger."""
-    ledger.flush(settings, catalog)
-    return dict(query.run(settings, catalog, _LATE).rows) if "_commits" in query.names(settings, catalog) else {}
+    """Of each table how many rows came too late for it since its beginning, by the log tables."""
+    log_tables.flush(settings, catalog)
+    return (
+        dict(query.run(settings, catalog, _LATE).rows)
+        if "_commits" in query.names(settings, catalog)
+        else {}
+    )
 
 
-def _verdict(settings: Settings, catalog: Catalog, table: Table, proofs: Proofs) -> tuple[str | None, str]:
+def _verdict(
+    settings: Settings, catalog: Catalog, table: Table, outcomes: Outcomes
+) -> tuple[str | None, str]:
     """The verdict that holds now, and why it is not the one that was given: the table may have been changed since."""
-    given = proofs.verdict if table.keeps else proofs.in_force
+    given = outcomes.verdict if table.keeps else outcomes.in_force
     if given != "EQUAL" or not catalog.is_derived(table):
         return given, ""
     found = coverage.coverage(settings, catalog, table)
     if found.lost:
-        return "DIFFERENT", f"{_counted(len(found.lost))}: a data file is missing ({found.lost[0].file})"
+        return (
+            "DIFFERENT",
+            f"{_counted(len(found.lost))}: a data file is missing ({found.lost[0].file})",
+        )
     if found.changed:
-        return "PENDING", f"{_counted(len(found.changed))} since it was proven EQUAL: {found.changed[0].why}"
+        return (
+            "PENDING",
+            f"{_counted(len(found.changed))} since it was reconciled EQUAL: {found.changed[0].why}",
+        )
     return given, ""
 
 
@@ -74,18 +97,29 @@ def _counted(partitions: int) -> str:
 
 def _state(
     settings: Settings, catalog: Catalog, table: Table, late: int, verdict: str | None, why: str
-) -> TableState:  # fmt: skip
+) -> TableState:
     kind = catalog.kind(table)
     rows, version = _rows_and_version(settings, table)
     quarantined, _ = _rows_and_version(settings, table, "quarantine")
-    ahead = journal.frontier(settings, table)
+    ahead = commit_log.frontier(settings, table)
     return TableState(
-        table.layer, table.name, kind, table.pipeline, rows, version, ahead if ahead != EPOCH else None,
-        late if catalog.is_derived(table) and rows is not None else None, quarantined, verdict, why,
-    )  # fmt: skip
+        table.layer,
+        table.name,
+        kind,
+        table.pipeline,
+        rows,
+        version,
+        ahead if ahead != EPOCH else None,
+        late if catalog.is_derived(table) and rows is not None else None,
+        quarantined,
+        verdict,
+        why,
+    )
 
 
-def _rows_and_version(settings: Settings, table: Table, side: str = "") -> tuple[int | None, int | None]:
+def _rows_and_version(
+    settings: Settings, table: Table, side: str = ""
+) -> tuple[int | None, int | None]:
     from deltalake import DeltaTable
 
     from lakehouse.storage import log_state
@@ -98,15 +132,19 @@ def _rows_and_version(settings: Settings, table: Table, side: str = "") -> tuple
 
 
 def lost_quarantines(settings: Settings, catalog: Catalog) -> dict[str, int]:
-    """Of records whose quarantine was removed: how many rows, by the ledger, were put aside before the present one was made.
+    """Of ingest tables whose quarantine was removed: how many rows, by the log tables, were quarantined before the present one was made.
 
     No run brings them back. Those of other tables a backfill computes again.
     """
     from deltalake import DeltaTable
 
-    ledger.flush(settings, catalog)
+    log_tables.flush(settings, catalog)
     found: dict[str, int] = {}
-    for name, at, rows in query.run(settings, catalog, _ASIDE).rows if "_commits" in query.names(settings, catalog) else ():
+    for name, at, rows in (
+        query.run(settings, catalog, _ASIDE).rows
+        if "_commits" in query.names(settings, catalog)
+        else ()
+    ):
         if name not in catalog.tables or catalog.kind(table := catalog.table(name)) != "ingest":
             continue
         path = str(table_path(settings, table, "quarantine"))
@@ -136,7 +174,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, object]:
         "tolerance": table.tolerance or "",
         "metrics": list(table.metrics),
         "expectations": [str(e) for e in table.expectations],
-        "fingerprint": table.fingerprint,
+        "code_version": table.code_version,
     }
     return {name: value for name, value in facts.items() if value}
 
@@ -148,7 +186,10 @@ def columns(settings: Settings, table: Table) -> dict[str, str]:
     path = table_path(settings, table)
     if not (path / "_delta_log").is_dir():
         return {}
-    return {f["name"]: _type(f["type"]) for f in json.loads(DeltaTable(str(path)).schema().to_json())["fields"]}
+    return {
+        f["name"]: _type(f["type"])
+        for f in json.loads(DeltaTable(str(path)).schema().to_json())["fields"]
+    }
 
 
 def _input(catalog: Catalog, name: str) -> str:

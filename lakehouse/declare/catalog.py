@@ -23,8 +23,10 @@ class Catalog:
 
     sources: dict[str, Source]
     tables: dict[str, Table]
-    schemas: dict[str, object] = field(init=False, default_factory=dict, repr=False, compare=False)  # `plan.stored_schema`'s own
-    plans: dict[tuple, object] = field(init=False, default_factory=dict, repr=False, compare=False)  # `plan.plan_of`'s own
+    # `plan.stored_schema`'s own
+    schemas: dict[str, object] = field(init=False, default_factory=dict, repr=False, compare=False)
+    # `plan.plan_of`'s own
+    plans: dict[tuple, object] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[Table]:
         return iter(self.tables.values())
@@ -33,7 +35,9 @@ class Catalog:
         """The table of that name; raises UnknownTable with the nearest names."""
         if name not in self.tables:
             near = get_close_matches(name, self.tables) or sorted(self.tables)
-            raise UnknownTable(f"table={name!r}: no module declares it; did you mean {', '.join(near)}?")
+            raise UnknownTable(
+                f"table={name!r}: no module declares it; did you mean {', '.join(near)}?"
+            )
         return self.tables[name]
 
     def kind(self, table: Table) -> Kind:
@@ -47,21 +51,27 @@ class Catalog:
         return "row" if self.driving_input(table) else "reference"
 
     def topics_of(self, table: Table) -> dict[str, KafkaSource]:
-        """The topics that a record reads, by input name; empty for every other table."""
+        """The topics that an ingest table reads, by input name; empty for every other table."""
         found = {name: self.sources.get(name) for name in table.inputs}
         return {name: source for name, source in found.items() if isinstance(source, KafkaSource)}
 
     def driving_input(self, table: Table) -> Table | None:
-        """The one input table with event time, which the live query follows; None for records and snapshots."""
+        """The one input table with event time, which the streaming query follows.
+
+        None for ingest tables and reference tables.
+        """
         inputs = [self.tables[name] for name in table.inputs if name in self.tables]
         return next((t for t in inputs if self.kind(t) in ("ingest", "row", "window")), None)
 
     def is_derived(self, table: Table) -> bool:
-        """Whether it has ranges of event time that bounded runs may compute: windows or rows, no record or snapshot."""
+        """Whether it has ranges of event time that batch runs may compute: windows or rows, no ingest or reference table."""
         return self.kind(table) in ("row", "window")
 
     def has_quarantine(self, table: Table) -> bool:
-        """Whether it has partitions, and a quarantine beside it; snapshots, states and histories have neither."""
+        """Whether it has partitions, and a quarantine beside it.
+
+        Reference, keyed and versioned tables have neither.
+        """
         return self.kind(table) in ("ingest", "row", "window")
 
     @property
@@ -74,14 +84,16 @@ class Catalog:
         if kind == "ingest":
             raise RangeError(
                 f"table={table.name}: an ingest table is written by the stream alone, for everything else is computed from it; "
-                "run the bounded job for a table that reads it"
+                "run the batch job for a table that reads it"
             )
         if kind == "reference":
-            raise RangeError(f"table={table.name}: it has no event time, so no ranges; it is rebuilt whole")
+            raise RangeError(
+                f"table={table.name}: it has no event time, so no ranges; it is rebuilt whole"
+            )
         if kind in ("keyed", "versioned"):
             raise RangeError(
                 f"table={table.name}: a {kind} table has no ranges; `lakehouse backfill {table.name}` has its job "
-                "compute it anew"
+                "compute it again"
             )
 
     def downstream(self, table: Table) -> tuple[str, ...]:
@@ -93,30 +105,44 @@ class Catalog:
         return tuple(t.name for t in self if t.name in reached - {table.name})
 
     def at_head(self, table: Table) -> bool:
-        """Whether its live query follows what comes from outside its pipeline: a topic, or another pipeline's table."""
+        """Whether its streaming query follows what comes from outside its pipeline: a topic, or another pipeline's table."""
         driving = self.driving_input(table)
         return driving is None or driving.pipeline != table.pipeline
 
-    def snapshot_inputs(self, table: Table) -> list[Table]:
+    def pinned_inputs(self, table: Table) -> list[Table]:
         """The inputs without event time: each pinned to a version that the commit records."""
-        return [t for t in (self.tables.get(name) for name in table.inputs) if t and self.kind(t) in ("reference", "keyed")]
+        return [
+            t
+            for t in (self.tables.get(name) for name in table.inputs)
+            if t and self.kind(t) in ("reference", "keyed")
+        ]
 
     def histories(self, table: Table) -> list[Table]:
-        """The histories that a table reads: its rows find in them what was valid at their event time."""
-        return [t for t in (self.tables.get(name) for name in table.inputs) if t and t.keeps == "versions"]
+        """The versioned tables that a table reads: its rows find in them what was valid at their event time."""
+        return [
+            t
+            for t in (self.tables.get(name) for name in table.inputs)
+            if t and t.keeps == "versions"
+        ]
 
-    def record_of(self, table: Table) -> Table | None:
-        """The record that a table is computed from, through its driving inputs; itself, if it is one. None for a snapshot."""
+    def ingest_table_of(self, table: Table) -> Table | None:
+        """The ingest table that a table is computed from, through its driving inputs.
+
+        Itself, if it is one. None for a reference table.
+        """
         driving = self.driving_input(table)
-        return table if self.topics_of(table) else driving and self.record_of(driving)
+        return table if self.topics_of(table) else driving and self.ingest_table_of(driving)
 
     @property
     def keyed(self) -> list[Table]:
-        """The states and histories: of the whole record, without ranges."""
+        """The keyed and versioned tables: of the whole ingest table, without ranges."""
         return [t for t in self if t.keeps]
 
     def event_time(self, table: Table) -> str:
-        """The event-time column of a record or row table; a row table has its input's unless it names one."""
+        """The event-time column of an ingest table or row table.
+
+        A row table has its input's unless it names one.
+        """
         if table.event_time:
             return table.event_time
         driving = self.driving_input(table)
@@ -129,19 +155,29 @@ class Catalog:
         """The tables of one pipeline in order; raises UnknownTable."""
         tables = [t for t in self if t.pipeline == pipeline]
         if not tables:
-            raise UnknownTable(f"pipeline={pipeline!r}: no such module of tables; one of {', '.join(self.pipelines())}")
+            raise UnknownTable(
+                f"pipeline={pipeline!r}: no such module of tables; one of {', '.join(self.pipelines())}"
+            )
         return tables
 
     def topics(self, tables: Iterable[Table] | None = None) -> list[str]:
         """The topics that these tables (or all) read."""
-        return sorted({s.topic for t in (self if tables is None else tables) for s in self.topics_of(t).values()})
+        return sorted(
+            {
+                s.topic
+                for t in (self if tables is None else tables)
+                for s in self.topics_of(t).values()
+            }
+        )
 
 
 def load(settings: Settings) -> Catalog:
-    """The catalog of the modules in `settings.tables`; raises DeclarationError naming module and rule.
+    """The catalog of the modules in `settings.tables`.
 
-    Pipelines that the settings have together in one process are one, by the name they have there. Raises SettingsError if
-    the settings speak of a pipeline that none of them is.
+    Raises DeclarationError naming module and rule.
+
+    Pipelines that the settings have together in one process are one, by the name they have there.
+    Raises SettingsError if the settings speak of a pipeline that none of them is.
     """
     found = _together(catalog_of(modules.imported(settings)), settings)
     for name in ("freshness", "resources"):
@@ -158,7 +194,11 @@ def _together(found: Catalog, settings: Settings) -> Catalog:
     names = {member: name for name in settings.together for member in settings.members(name)}
     for member, name in names.items():
         if member not in found.pipelines() or name in set(found.pipelines()) - set(names):
-            wrong, why = (member, "no such pipeline") if member not in found.pipelines() else (name, "another pipeline's name")
+            wrong, why = (
+                (member, "no such pipeline")
+                if member not in found.pipelines()
+                else (name, "another pipeline's name")
+            )
             raise SettingsError(
                 f"together of {name}={settings.together[name]!r}, {wrong!r}: {why}; there are {', '.join(found.pipelines())}"
             )
@@ -176,7 +216,9 @@ def catalog_of(modules: Sequence[ModuleType]) -> Catalog:
                 continue
             known = sources.get(name) or tables.get(name)
             if known is not None and not _same(known, value):
-                raise DeclarationError(f"name={name!r}: declared twice; one name is one table, folder and checkpoint")
+                raise DeclarationError(
+                    f"name={name!r}: declared twice; one name is one table, folder and checkpoint"
+                )
             if isinstance(value, Table):
                 home = value.transformation.__module__.rpartition(".")[2]
                 if name == value.name:  # an import of another pipeline's table keeps its home
@@ -187,7 +229,7 @@ def catalog_of(modules: Sequence[ModuleType]) -> Catalog:
     catalog = Catalog(sources, _in_order(sources, tables))
     for each in catalog:
         _check(catalog, each)
-        _ = each.fingerprint  # read now, while the file is what was imported
+        _ = each.code_version  # read now, while the file is what was imported
     return catalog
 
 
@@ -204,35 +246,76 @@ def _in_order(sources: dict[str, Source], tables: dict[str, Table]) -> dict[str,
                 near = get_close_matches(name, [*sources, *tables])
                 raise DeclarationError(
                     f"table={each.name}, input={name!r}: no source or table has that name"
-                    + (f"; did you mean {near[0]}?" if near else "; parameters name a table's inputs")
+                    + (
+                        f"; did you mean {near[0]}?"
+                        if near
+                        else "; parameters name a table's inputs"
+                    )
                 )
     try:
-        order = TopologicalSorter({n: [i for i in t.inputs if i in tables] for n, t in tables.items()}).static_order()
+        order = TopologicalSorter(
+            {n: [i for i in t.inputs if i in tables] for n, t in tables.items()}
+        ).static_order()
         kept = {name for name, t in tables.items() if t.keeps == "versions"}
-        return {name: replace(tables[name], as_of=not kept.isdisjoint(tables[name].inputs)) for name in order}
+        return {
+            name: replace(tables[name], as_of=not kept.isdisjoint(tables[name].inputs))
+            for name in order
+        }
     except CycleError as err:
-        raise DeclarationError(f"tables={' -> '.join(err.args[1])}: a table cannot be computed from itself") from err
+        raise DeclarationError(
+            f"tables={' -> '.join(err.args[1])}: a table cannot be computed from itself"
+        ) from err
 
 
 def _check(catalog: Catalog, table: Table) -> None:
     kind, where = catalog.kind(table), f"table={table.name}"
-    topics = catalog.topics_of(table)
-    driving = [n for n in table.inputs if n in catalog.tables and catalog.kind(catalog.tables[n]) in ("ingest", "row", "window")]
+    driving = [
+        n
+        for n in table.inputs
+        if n in catalog.tables and catalog.kind(catalog.tables[n]) in ("ingest", "row", "window")
+    ]
     if table.keeps:
         _check_keyed(catalog, table, driving)
     if table.as_of:
         _check_as_of(catalog, table, where)
-    read_files = [n for n in table.inputs if isinstance(catalog.sources.get(n), FileSource)]
+    _check_ingest(catalog, table, where)
+    _check_driving(catalog, table, driving, where)
+    _check_row_by_row(table, kind, where)
+    if table.stale_after and (
+        not catalog.has_quarantine(table) or table.stale_after < SOONEST_STALE
+    ):
+        raise DeclarationError(
+            f"{where}, stale_after={table.stale_after}: at least {SOONEST_STALE}, and not of a {kind} table, which may stay as "
+            "it is; wait longer or remove it"
+        )
+    if kind == "reference" and (table.event_time or table.delay):
+        raise DeclarationError(
+            f"{where}: it has no input with event time, so event_time and delay mean nothing; remove them"
+        )
+
+
+def _check_ingest(catalog: Catalog, table: Table, where: str) -> None:
+    kind, topics = catalog.kind(table), catalog.topics_of(table)
     if topics and len(topics) < len(table.inputs):
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: an ingest table reads topics alone; join what else there is in a table after it"
         )
     if len({source.topic for source in topics.values()}) < len(topics):
-        raise DeclarationError(f"{where}, inputs={table.inputs}: two of them are one topic; each row would be there twice")
+        raise DeclarationError(
+            f"{where}, inputs={table.inputs}: two of them are one topic; each row would be there twice"
+        )
     if kind == "ingest" and not table.event_time:
-        raise DeclarationError(f"{where}: an ingest table needs event_time=<column>; without it nothing can be called late")
+        raise DeclarationError(
+            f"{where}: an ingest table needs event_time=<column>; without it nothing can be called late"
+        )
     if kind == "ingest" and table.window is not None:
-        raise DeclarationError(f"{where}: an ingest table keeps every row; put the window into a table that reads it")
+        raise DeclarationError(
+            f"{where}: an ingest table keeps every row; put the window into a table that reads it"
+        )
+
+
+def _check_driving(catalog: Catalog, table: Table, driving: Sequence[str], where: str) -> None:
+    read_files = [n for n in table.inputs if isinstance(catalog.sources.get(n), FileSource)]
     if len(driving) > 1:
         raise DeclarationError(
             f"{where}, inputs={driving}: a table has one input with event time; unite topics in an ingest table that takes "
@@ -246,6 +329,13 @@ def _check(catalog: Catalog, table: Table) -> None:
         raise DeclarationError(
             f"{where}, input={read_files[0]}: files enter through a reference table of their own, so that they have versions"
         )
+    if table.window is not None and not driving:
+        raise DeclarationError(
+            f"{where}: a window needs an input with event time; {table.inputs} has none"
+        )
+
+
+def _check_row_by_row(table: Table, kind: str, where: str) -> None:
     if table.deduplicate and kind != "row":
         raise DeclarationError(
             f"{where}, deduplicate={table.deduplicate}: it is taken out of rows one by one; declare it on a row-preserving "
@@ -262,32 +352,30 @@ def _check(catalog: Catalog, table: Table) -> None:
             "the column window, and deduplicate in a table that this one reads"
         )
     if table.early_results and table.window is None:
-        raise DeclarationError(f"{where}, early_results={table.early_results}: rows of no window are final at once; remove it")
-    if table.window is not None and not driving:
-        raise DeclarationError(f"{where}: a window needs an input with event time; {table.inputs} has none")
-    if table.stale_after and (not catalog.has_quarantine(table) or table.stale_after < SOONEST_STALE):
         raise DeclarationError(
-            f"{where}, stale_after={table.stale_after}: at least {SOONEST_STALE}, and not of a {kind} table, which may stay as "
-            "it is; wait longer or remove it"
-        )
-    if kind == "reference" and (table.event_time or table.delay):
-        raise DeclarationError(
-            f"{where}: it has no input with event time, so event_time and delay mean nothing; remove them"
+            f"{where}, early_results={table.early_results}: rows of no window are final at once; remove it"
         )
 
 
 def _check_keyed(catalog: Catalog, table: Table, driving: Sequence[str]) -> None:
     where = f"table={table.name}, keeps={table.keeps!r}"
     if not table.keys:
-        raise DeclarationError(f"{where}: of what? Name the columns that tell one from another: keys=[...]")
+        raise DeclarationError(
+            f"{where}: of what? Name the columns that tell one from another: keys=[...]"
+        )
     if len(driving) != 1 or catalog.kind(catalog.tables[driving[0]]) != "ingest":
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: it is computed from every row of one ingest table, late ones too; read that, and "
             "leave out in the function what does not count"
         )
-    unused = {name: getattr(table, name) for name in ("window", "context", "deduplicate", "early_results", "delay", "metrics")}
+    unused = {
+        name: getattr(table, name)
+        for name in ("window", "context", "deduplicate", "early_results", "delay", "metrics")
+    }
     if given := [name for name, value in unused.items() if value]:
-        raise DeclarationError(f"{where}, {given[0]}={unused[given[0]]}: it has no ranges of event time; remove it")
+        raise DeclarationError(
+            f"{where}, {given[0]}={unused[given[0]]}: it has no ranges of event time; remove it"
+        )
     if table.late != "side_output":
         raise DeclarationError(f"{where}, late={table.late!r}: no row is late for it; remove it")
 
@@ -299,13 +387,15 @@ def _check_as_of(catalog: Catalog, table: Table, where: str) -> None:
             "row table without context= and deduplicate=, and read that"
         )
     for history in catalog.histories(table):
-        if catalog.record_of(history) != catalog.record_of(table):
+        if catalog.ingest_table_of(history) != catalog.ingest_table_of(table):
             raise DeclarationError(
                 f"{where}, input={history.name}: it is of another ingest table, and nothing tells how far it is complete when a "
                 "row is joined; unite their topics in one ingest table"
             )
 
 
-def table_path(settings: Settings, table: Table, side: Literal["", "quarantine", "early"] = "") -> Path:
+def table_path(
+    settings: Settings, table: Table, side: Literal["", "quarantine", "early"] = ""
+) -> Path:
     """The folder of a table (or of its side table): `<root>/<layer>/<table>`."""
     return settings.root / table.layer / (f"{table.name}__{side}" if side else table.name)

@@ -1,4 +1,4 @@
-"""The code that a function runs, for its fingerprint: comments and docstrings apart, with what it uses of its own module."""
+"""The code that a function runs, for its code version: comments and docstrings apart, with what it uses of its own module."""
 
 import ast
 import inspect
@@ -18,16 +18,18 @@ _VALUES = (str, bytes, int, float, Decimal, date, timedelta)  # a bool is an int
 def dumped(code: FunctionType) -> tuple[str, ...]:
     """The syntax trees of a function and of the functions and classes of the same module in it, as text.
 
-    As they were when this was first asked, which the catalog does: a file that is edited beside a running job is not what
-    the job runs. And never again: CPython 3.11 and 3.12 fail now and then when two threads make trees (its issue 106905).
-    Raises DeclarationError if there is no file.
+    As they were when this was first asked, which the catalog does: a file that is edited beside a
+    running job is not what the job runs. And never again: CPython 3.11 and 3.12 fail now and then
+    when two threads make trees (its issue 106905). Raises DeclarationError if there is no file.
     """
     return _read(code)[0]
 
 
 def constants(code: FunctionType) -> list[str]:
     """The constants of the same module in it, such as a condition written as text."""
-    return [f"{name}={text}" for name, text in _read(code)[1].items() if name.startswith("constant ")]
+    return [
+        f"{name}={text}" for name, text in _read(code)[1].items() if name.startswith("constant ")
+    ]
 
 
 def written(code: FunctionType) -> Mapping[str, str]:
@@ -54,11 +56,19 @@ def _read(code: FunctionType) -> tuple[tuple[str, ...], Mapping[str, str]]:
             f"table={code.__name__}: its code cannot be read ({err}), and by its code one declaration is told from another; "
             "declare it in a module file"
         ) from err
-    values = {name: _literal(value) for each in trees for name, value in _globals(each) if not name.startswith("__")}
+    values = {
+        name: _literal(value)
+        for each in trees
+        for name, value in _globals(each)
+        if not name.startswith("__")
+    }
     named = {f"constant {name}": text for name, text in sorted(values.items()) if text is not None}
     dumps = tuple(map(ast.dump, trees.values()))
     _unname(trees[code])
-    texts = {"function" if each is code else f"function {each.__name__}": ast.unparse(tree) for each, tree in trees.items()}
+    texts = {
+        "function" if each is code else f"function {each.__name__}": ast.unparse(tree)
+        for each, tree in trees.items()
+    }
     return dumps, texts | named
 
 
@@ -89,14 +99,25 @@ def _tree(code: FunctionType | type) -> ast.AST:
 
 
 def _used(code: FunctionType | type) -> list[FunctionType | type]:
-    """The functions and classes of the same module that the code names; of what a decorator wrapped, what was written."""
+    """The functions and classes of the same module that the code names.
+
+    Of what a decorator wrapped, what was written.
+    """
     found = [inspect.unwrap(value) if callable(value) else value for _, value in _globals(code)]
-    return [each for each in found if isinstance(each, FunctionType | type) and each.__module__ == code.__module__]
+    return [
+        each
+        for each in found
+        if isinstance(each, FunctionType | type) and each.__module__ == code.__module__
+    ]
 
 
 def _globals(code: FunctionType | type) -> list[tuple[str, object]]:
     """What the code names of its module, in the order of the names."""
-    functions = [code] if isinstance(code, FunctionType) else [f for f in vars(code).values() if isinstance(f, FunctionType)]
+    functions = (
+        [code]
+        if isinstance(code, FunctionType)
+        else [f for f in vars(code).values() if isinstance(f, FunctionType)]
+    )
     known = {name: f.__globals__.get(name) for f in functions for name in _names(f.__code__)}
     return [(name, known[name]) for name in sorted(known) if known[name] is not None]
 
@@ -110,7 +131,10 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _literal(value: object) -> str | None:
-    """The value as it would be written, the same in every process; None for what is more than a value."""
+    """The value as it would be written, the same in every process.
+
+    None for what is more than a value.
+    """
     if value is None or isinstance(value, _VALUES):
         return repr(value)
     if isinstance(value, dict):

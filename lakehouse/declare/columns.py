@@ -1,7 +1,8 @@
 """Names of the columns that the library adds to those of a user.
 
-Some are stored with each row. Others are added while it computes, and taken away again: no column of a user has such a name. What
-a table's function returns has no name with a leading `_` (`plan` refuses it); what it reads, and makes on the way, may.
+Some are stored with each row. Others are added while it computes, and taken away again: no column
+of a user has such a name. What a table's function returns has no name with a leading `_` (`plan`
+refuses it); what it reads, and makes on the way, may.
 """
 
 from collections.abc import Iterable
@@ -11,7 +12,8 @@ ARRIVAL_TYPE = "struct<watermark:timestamp,topic:string,partition:int,offset:big
 PARTITION = "_partition"
 ORIGIN = "_origin"
 WINDOW = "window"
-INGESTION = "ingestion_time"  # a record whose event time this is gets it as a column: the time of arrival
+# a record whose event time this is gets it as a column: the time of arrival
+INGESTION = "ingestion_time"
 SOURCE_ORDER = ("time", "topic", "partition", "offset")
 REACH = "lakehouse.reach"  # metadata of `_arrival` behind a process function: microseconds that its state may outlive a row
 RECORD = "_record"  # what a row was parsed from: struct<topic, key, value, partition, offset, timestamp, problem>
@@ -26,5 +28,8 @@ def helper(name: str) -> str:
 
 
 def reserved(names: Iterable[str]) -> list[str]:
-    """Those of the names that a helper column might have; Spark tells upper from lower case in no name."""
+    """Those of the names that a helper column might have.
+
+    Spark tells upper from lower case in no name.
+    """
     return [name for name in names if name.lower().startswith(_PREFIX)]

@@ -1,4 +1,7 @@
-"""Expectations as values: what must hold of a table's rows. `transform.quality` turns them into Great Expectations' own."""
+"""Expectations as values: what must hold of a table's rows.
+
+`transform.quality` turns them into Great Expectations' own.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

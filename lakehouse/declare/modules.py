@@ -9,7 +9,10 @@ from lakehouse.settings import Settings
 
 
 def imported(settings: Settings) -> list[ModuleType]:
-    """The modules in their order, looked for in `module_path` last. Raises DeclarationError for one that is not found."""
+    """The modules in their order, looked for in `module_path` last.
+
+    Raises DeclarationError for one that is not found.
+    """
     sys.path += [str(folder) for folder in settings.module_path if str(folder) not in sys.path]
     return [_imported(name) for name in settings.tables]
 

@@ -27,7 +27,8 @@ def _check_names(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> 
     """Raises DeclarationError for a table that is in no variable of its own name, by which alone tables are found, and for a
     module without one.
 
-    The variable of a function's table has that name by itself; that of `sql_table`, which is given both, may not.
+    The variable of a function's table has that name by itself; that of `sql_table`, which is given
+    both, may not.
     """
     for module in modules:
         for variable, table in vars(module).items():
@@ -39,14 +40,19 @@ def _check_names(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> 
                     f"table={table.name!r}, variable={variable!r} of {module.__name__}: a table is found by a variable of its "
                     f"own name, so this one would be left out; write {table.name} = ..., or rename the table"
                 )
-        if not any(table.pipeline == module.__name__.rpartition(".")[2] for table in tables.values()):
-            raise DeclarationError(f"tables={module.__name__!r}: it declares no table; add @table or leave it out")
+        if not any(
+            table.pipeline == module.__name__.rpartition(".")[2] for table in tables.values()
+        ):
+            raise DeclarationError(
+                f"tables={module.__name__!r}: it declares no table; add @table or leave it out"
+            )
 
 
 def _check_expectations(table: Table) -> None:
     """Raises DeclarationError for an expectation that Great Expectations does not have, by its files: an import takes seconds.
 
-    Where it is imported already, somebody may have defined one of his own; `quality` looks for those when they are used.
+    Where it is imported already, somebody may have defined one of his own; `quality` looks for
+    those when they are used.
     """
     unknown = [each.type for each in table.expectations if each.type not in _expectations()]
     if unknown and "great_expectations" not in sys.modules:
@@ -61,7 +67,11 @@ def _check_expectations(table: Table) -> None:
 def _expectations() -> frozenset[str]:
     found = find_spec("great_expectations")
     folders = found.submodule_search_locations if found else ()
-    return frozenset(p.stem for folder in folders or () for p in Path(folder, "expectations", "core").glob("expect_*.py"))
+    return frozenset(
+        p.stem
+        for folder in folders or ()
+        for p in Path(folder, "expectations", "core").glob("expect_*.py")
+    )
 
 
 def warnings(catalog: "Catalog", tables: Sequence[Table]) -> list[str]:
@@ -71,7 +81,11 @@ def warnings(catalog: "Catalog", tables: Sequence[Table]) -> list[str]:
 
 
 def _in_vain(table: Table, before: Table) -> str:
-    kept_out = "behind the watermark" if before.by_neighbours else f"after the {before.partition_by} of their event time"
+    kept_out = (
+        "behind the watermark"
+        if before.by_neighbours
+        else f"after the {before.partition_by} of their event time"
+    )
     return (
         f"table={table.name}, late='update': rows that arrive {kept_out} never reach it, for {before.name}, "
         f"late={before.late!r}, keeps them out, so no update shows them; declare late='update' on {before.name} as well"

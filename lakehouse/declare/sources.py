@@ -18,7 +18,10 @@ _TEXT = re.compile(r"\s*\w+\s+STRING(\s+NOT\s+NULL)?\s*", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class KafkaSource:
-    """A topic of JSON objects or of text. Columns marked NOT NULL in `schema` are required, else: quarantine."""
+    """A topic of JSON objects or of text.
+
+    Columns marked NOT NULL in `schema` are required, else: quarantine.
+    """
 
     topic: str
     schema: str
@@ -48,16 +51,19 @@ def kafka(
 ) -> KafkaSource:
     """A topic, declared once.
 
-    `schema` is Spark DDL. Values are JSON objects of it or, with `format="text"`, text as it is: the one STRING column
-    of the schema. A record goes to quarantine when its value is empty, larger than `max_bytes`, not UTF-8, not a JSON
-    object of that schema, without its key if `require_key`, or when its event time is missing, before `min_event_time`, or
-    ahead of the record's own timestamp by more than `max_future_skew`. With `unknown_fields="quarantine"` also when it has fields
-    that the schema does not name: what a producer adds or renames is reported, where else it would be null or not seen. A
-    partition silent for `idle_timeout` while another is not no longer holds back the watermark.
+    `schema` is Spark DDL. Values are JSON objects of it or, with `format="text"`, text as it is:
+    the one STRING column of the schema. A record goes to quarantine when its value is empty, larger
+    than `max_bytes`, not UTF-8, not a JSON object of that schema, without its key if `require_key`,
+    or when its event time is missing, before `min_event_time`, or ahead of the record's own
+    timestamp by more than `max_future_skew`. With `unknown_fields="quarantine"` also when it has
+    fields that the schema does not name: what a producer adds or renames is reported, where else it
+    would be null or not seen. A partition silent for `idle_timeout` while another is not no longer
+    holds back the watermark.
 
-    `key` is for a compacted topic: it names the STRING column that is the record's key. A record without a value then deletes
-    that key: a row of the key and nulls. Two columns are added: `deleted`, and `sent`, the record's own timestamp, which is
-    the only time that a deletion has. Raises DeclarationError.
+    `key` is for a compacted topic: it names the STRING column that is the record's key. A record
+    without a value then deletes that key: a row of the key and nulls. Two columns are added:
+    `deleted`, and `sent`, the record's own timestamp, which is the only time that a deletion has.
+    Raises DeclarationError.
     """
     one_of("format", format, ("json", "text"))
     one_of("unknown_fields", unknown_fields, ("ignore", "quarantine"))
@@ -67,20 +73,37 @@ def kafka(
             f"schema={schema!r}, format='text': text is one column, a STRING; write for example 'line STRING NOT NULL'"
         )
     if unknown_fields == "quarantine" and format == "text":
-        raise DeclarationError("unknown_fields='quarantine', format='text': text has no fields; leave unknown_fields out")
-    if key and (format != "json" or not re.search(rf"(^|,)\s*{re.escape(key)}\s+STRING\b", schema, re.IGNORECASE)):
-        raise DeclarationError(f"key={key!r}, schema={schema!r}: the key is text; name a STRING column of a JSON schema")
+        raise DeclarationError(
+            "unknown_fields='quarantine', format='text': text has no fields; leave unknown_fields out"
+        )
+    if key and (
+        format != "json"
+        or not re.search(rf"(^|,)\s*{re.escape(key)}\s+STRING\b", schema, re.IGNORECASE)
+    ):
+        raise DeclarationError(
+            f"key={key!r}, schema={schema!r}: the key is text; name a STRING column of a JSON schema"
+        )
     if min_event_time.tzinfo is None:
-        raise DeclarationError(f"min_event_time={min_event_time}: an instant needs its time zone; add tzinfo=UTC")
+        raise DeclarationError(
+            f"min_event_time={min_event_time}: an instant needs its time zone; add tzinfo=UTC"
+        )
     return KafkaSource(
-        topic, schema, format, require_key, unknown_fields, max_bytes, duration(max_future_skew, "max_future_skew"),
-        min_event_time, duration(idle_timeout, "idle_timeout"), key,
-    )  # fmt: skip
+        topic,
+        schema,
+        format,
+        require_key,
+        unknown_fields,
+        max_bytes,
+        duration(max_future_skew, "max_future_skew"),
+        min_event_time,
+        duration(idle_timeout, "idle_timeout"),
+        key,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """Files that change seldom: read whole, as a snapshot."""
+    """Files that change seldom: read whole, as a reference table."""
 
     path: str
     schema: str
@@ -92,14 +115,20 @@ class FileSource:
 def files(path: str, *, schema: str, format: str = "csv", header: bool = True) -> FileSource:
     """Files read whole; a relative `path` is relative to the module that declares them.
 
-    Each CSV file begins with a header line, which names the columns of the schema in their order; with header=False none does.
-    Raises DeclarationError.
+    Each CSV file begins with a header line, which names the columns of the schema in their order;
+    with header=False none does. Raises DeclarationError.
     """
     if not header and format != "csv":
-        raise DeclarationError(f"header=False, format={format!r}: only CSV files have a header line; leave it out")
+        raise DeclarationError(
+            f"header=False, format={format!r}: only CSV files have a header line; leave it out"
+        )
     _check_names(schema)
     module_file = inspect.stack()[1].frame.f_globals.get("__file__", "")
-    absolute = path if "://" in path or path.startswith("/") else str(Path(module_file).resolve().parent / path)
+    absolute = (
+        path
+        if "://" in path or path.startswith("/")
+        else str(Path(module_file).resolve().parent / path)
+    )
     return FileSource(absolute, schema, format, header=header)
 
 

@@ -1,4 +1,4 @@
-"""The one concept: a table, declared once, run live and bounded.
+"""The one concept: a table, declared once, run as a stream and in batch.
 
     ad_topic = kafka("ad-events", schema="ad_id STRING NOT NULL, event_type STRING, event_time STRING NOT NULL")
 
@@ -11,8 +11,9 @@
         views = ad_events.where("event_type = 'view'").join(broadcast(campaigns), "ad_id")
         return views.groupBy("window", "campaign_id").agg(count("*").alias("views"))
 
-A table's inputs are its function's parameter names: sources or other tables, of any loaded module. Declaring is cheap:
-nothing here needs a session, a broker or Great Expectations. `lakehouse.declare.catalog` checks the graph.
+A table's inputs are its function's parameter names: sources or other tables, of any loaded module.
+Declaring is cheap: nothing here needs a session, a broker or Great Expectations.
+`lakehouse.declare.catalog` checks the graph.
 """
 
 import hashlib
@@ -41,12 +42,24 @@ from lakehouse.declare.windows import (
 )
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
-from lakehouse.ranges import GRAINS, Grain
+from lakehouse.ranges import PARTITION_LENGTHS, PartitionBy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["around", "count", "duplicates", "expect", "files", "kafka", "session", "sliding", "sql_table", "table", "tumbling"]
+__all__ = [
+    "around",
+    "count",
+    "duplicates",
+    "expect",
+    "files",
+    "kafka",
+    "session",
+    "sliding",
+    "sql_table",
+    "table",
+    "tumbling",
+]
 
 Layer = Literal["bronze", "silver", "gold"]
 LatePolicy = Literal["drop", "side_output", "update"]
@@ -56,7 +69,10 @@ _LABEL = re.compile("[a-zA-Z][a-zA-Z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One declared Delta table; made by `@table`, completed (pipeline) by the catalog. Call it to run its function."""
+    """One declared Delta table; made by `@table`, completed (pipeline) by the catalog.
+
+    Call it to run its function.
+    """
 
     name: str
     layer: Layer
@@ -68,7 +84,7 @@ class Table:
     keys: tuple[str, ...] = ()
     late: LatePolicy = "side_output"
     expectations: tuple[Expectation, ...] = ()
-    partition_by: Grain = "hour"
+    partition_by: PartitionBy = "hour"
     owner: str = ""
     tolerance: float = 0.0
     pipeline: str = ""
@@ -80,7 +96,7 @@ class Table:
     sql: str = ""  # the query, if the transformation was declared as one
     context: Interval | None = None
     keeps: Keeps = ""
-    as_of: bool = False  # completed by the catalog: whether it reads a history
+    as_of: bool = False  # completed by the catalog: whether it reads a versioned table
 
     def __call__(self, *inputs: "DataFrame", **named: "DataFrame") -> "DataFrame":
         return self.transformation(*inputs, **named)
@@ -106,14 +122,27 @@ class Table:
         return self.context.after if self.context else timedelta(0)
 
     @property
-    def fingerprint(self) -> str:
+    def code_version(self) -> str:
         """Names the declaration: the code it runs (comments and docstrings apart) and every setting that decides rows.
 
-        The code is the function and what it uses of the same module, functions and constants; or the query.
+        The code is the function and what it uses of the same module, functions and constants; or
+        the query.
         """
         code = self.transformation
-        parts = [" ".join(self.sql.split())] if self.sql else [*code_version.dumped(code), *code_version.constants(code)]
-        decided = (self.event_time, self.delay, self.window, self.keys, self.late, self.partition_by, self.expectations)
+        parts = (
+            [" ".join(self.sql.split())]
+            if self.sql
+            else [*code_version.dumped(code), *code_version.constants(code)]
+        )
+        decided = (
+            self.event_time,
+            self.delay,
+            self.window,
+            self.keys,
+            self.late,
+            self.partition_by,
+            self.expectations,
+        )
         decided += tuple(each for each in (self.deduplicate, self.context, self.keeps) if each)
         return hashlib.sha256(repr((parts, decided)).encode()).hexdigest()[:16]
 
@@ -127,7 +156,7 @@ def table(
     keys: Sequence[str] = (),
     late: LatePolicy = "side_output",
     expectations: Sequence[Expectation] = (),
-    partition_by: Grain = "hour",
+    partition_by: PartitionBy = "hour",
     owner: str = "",
     tolerance: float = 0.0,
     early_results: str | timedelta = "0 seconds",
@@ -140,39 +169,59 @@ def table(
 ) -> Callable[[FunctionType], Table]:
     """Declares the table that a pure `DataFrame -> DataFrame` function computes.
 
-    A record (a table read straight from a topic) names its `event_time` column and the `delay` by which its watermark
-    follows the latest event time; with event_time="ingestion_time" that is the time of arrival, as it was recorded.
-    A `window` table groups by the column `window` and lists its other `keys`. `early_results` keeps `<table>__early`: what open
-    windows hold so far, refreshed that often. `deduplicate` takes `duplicates(...)` out of a row table's input, `context` lets
-    it join that with itself within an `around(...)`. `keeps` makes of a record a table with one row for each of the `keys`
-    ("latest": the function groups by them) or for each version of one ("versions": valid_from, valid_to). `late` says what
-    happens to rows that miss their window: `side_output` keeps them in view as `<table>__late`, `drop` counts them only, `update`
-    has bounded runs compute what they missed again, once its partition has closed. `tolerance` is the relative difference of
-    doubles that still counts as equal. deterministic=False allows what two runs may differ by (clocks, random numbers, the order
-    of rows), which is refused otherwise; such ranges stay UNPROVABLE. `metrics` are columns of numbers that `lakehouse metrics`
-    shows of the window that closed last, a series for each key. `stale_after` is this table's LAKEHOUSE_STALE_AFTER. Raises
-    DeclarationError.
+    A record (a table read straight from a topic) names its `event_time` column and the `delay` by
+    which its watermark follows the latest event time; with event_time="ingestion_time" that is the
+    time of arrival, as it was recorded. A `window` table groups by the column `window` and lists
+    its other `keys`. `early_results` keeps `<table>__early`: what open windows hold so far,
+    refreshed that often. `deduplicate` takes `duplicates(...)` out of a row table's input,
+    `context` lets it join that with itself within an `around(...)`. `keeps` makes of a record a
+    table with one row for each of the `keys` ("latest": the function groups by them) or for each
+    version of one ("versions": valid_from, valid_to). `late` says what happens to rows that miss
+    their window: `side_output` keeps them in view as `<table>__late`, `drop` counts them only,
+    `update` has batch runs compute what they missed again, once its partition has closed.
+    `tolerance` is the relative difference of doubles that still counts as equal.
+    deterministic=False allows what two runs may differ by (clocks, random numbers, the order of
+    rows), which is refused otherwise; such ranges stay UNVERIFIABLE. `metrics` are columns of
+    numbers that `lakehouse metrics` shows of the window that closed last, a series for each key.
+    `stale_after` is this table's LAKEHOUSE_STALE_AFTER. Raises DeclarationError.
     """
     one_of("layer", layer, ("bronze", "silver", "gold"))
     one_of("late", late, ("drop", "side_output", "update"))
-    one_of("partition_by", partition_by, tuple(GRAINS))
+    one_of("partition_by", partition_by, tuple(PARTITION_LENGTHS))
     one_of("keeps", keeps, ("", "latest", "versions"))
     _shown_as_metrics(metrics, window, keys)
 
     def declare(function: FunctionType) -> Table:
         return Table(
-            name=_named(function.__name__), layer=layer, transformation=function, inputs=_inputs(function), event_time=event_time,
-            delay=duration(delay, "delay"), window=window, keys=tuple(keys), late=late, expectations=tuple(expectations),
-            partition_by=partition_by, owner=owner, tolerance=tolerance,
-            early_results=duration(early_results, "early_results"), deduplicate=deduplicate, deterministic=deterministic,
-            metrics=tuple(metrics), stale_after=duration(stale_after, "stale_after"), context=context, keeps=keeps,
-        )  # fmt: skip
+            name=_named(function.__name__),
+            layer=layer,
+            transformation=function,
+            inputs=_inputs(function),
+            event_time=event_time,
+            delay=duration(delay, "delay"),
+            window=window,
+            keys=tuple(keys),
+            late=late,
+            expectations=tuple(expectations),
+            partition_by=partition_by,
+            owner=owner,
+            tolerance=tolerance,
+            early_results=duration(early_results, "early_results"),
+            deduplicate=deduplicate,
+            deterministic=deterministic,
+            metrics=tuple(metrics),
+            stale_after=duration(stale_after, "stale_after"),
+            context=context,
+            keeps=keeps,
+        )
 
     return declare
 
 
 def sql_table(name: str, query: str, *, description: str = "", **declared: object) -> Table:
-    """Declares the table that a SQL query computes; `declared` is what `table` takes. Raises DeclarationError.
+    """Declares the table that a SQL query computes; `declared` is what `table` takes.
+
+    Raises DeclarationError.
 
         campaign_clicks = sql_table(
             "campaign_clicks",
@@ -181,23 +230,32 @@ def sql_table(name: str, query: str, *, description: str = "", **declared: objec
             layer="gold", window=tumbling("10 seconds"), keys=["campaign_id"],
         )
 
-    Inputs stand in braces; a brace of SQL's own is written twice. The query is Spark's SQL, and the same rules hold as
-    for a function: it keeps `_arrival` in a row table, and groups by `window` in a window table.
+    Inputs stand in braces; a brace of SQL's own is written twice. The query is Spark's SQL, and the
+    same rules hold as for a function: it keeps `_arrival` in a row table, and groups by `window` in
+    a window table.
     """
     try:
         found = [field for _, field, _, _ in Formatter().parse(query) if field is not None]
     except ValueError as err:
-        raise DeclarationError(f"table={name}, query: {err}; write a brace that is not an input's twice") from err
+        raise DeclarationError(
+            f"table={name}, query: {err}; write a brace that is not an input's twice"
+        ) from err
     inputs = tuple(dict.fromkeys(found))
     if unusable := [each for each in inputs if not each.isidentifier()]:
-        raise DeclarationError(f"table={name}, input={unusable[0]!r}: inputs are names in braces, such as {{ad_events}}")
+        raise DeclarationError(
+            f"table={name}, input={unusable[0]!r}: inputs are names in braces, such as {{ad_events}}"
+        )
     if not inputs:
-        raise DeclarationError(f"table={name}: the query names no input; write it in braces, such as FROM {{ad_events}}")
+        raise DeclarationError(
+            f"table={name}: the query names no input; write it in braces, such as FROM {{ad_events}}"
+        )
 
     def transformation(**frames: "DataFrame") -> "DataFrame":
         return next(iter(frames.values())).sparkSession.sql(query, **frames)
 
-    parameters = [inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in inputs]
+    parameters = [
+        inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in inputs
+    ]
     transformation.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     transformation.__name__, transformation.__doc__ = name, description
     transformation.__module__ = inspect.stack()[1].frame.f_globals["__name__"]
@@ -222,7 +280,7 @@ def _shown_as_metrics(metrics: Sequence[str], window: Window | None, keys: Seque
 def _named(name: str) -> str:
     if "__" in name or name.startswith("_") or not name.isidentifier():
         raise DeclarationError(
-            f"table={name}: '__' marks side tables (quarantine, late), a leading '_' the ledger, and the rest is a Python "
+            f"table={name}: '__' marks side tables (quarantine, late), a leading '_' the log tables, and the rest is a Python "
             "name; rename it"
         )
     return name
@@ -230,7 +288,11 @@ def _named(name: str) -> str:
 
 def _inputs(function: FunctionType) -> tuple[str, ...]:
     parameters = inspect.signature(function).parameters.values()
-    unusable = [p.name for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) or p.default is not p.empty]
+    unusable = [
+        p.name
+        for p in parameters
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) or p.default is not p.empty
+    ]
     if unusable or not parameters:
         raise DeclarationError(
             f"table={function.__name__}: its parameters name its inputs, at least one, without defaults or * "

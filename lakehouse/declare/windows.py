@@ -8,7 +8,8 @@ from zoneinfo import ZoneInfo
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 
-_LONG = timedelta(minutes=10)  # of such a window the rows are worth keeping state for: they may be too many to read at once
+# of such a window the rows are worth keeping state for: they may be too many to read at once
+_LONG = timedelta(minutes=10)
 _DAY = timedelta(days=1)
 
 
@@ -16,8 +17,9 @@ _DAY = timedelta(days=1)
 class Window:
     """`[start, start + size)`, one every `slide`, start inclusive and end exclusive.
 
-    A session instead lasts from a key's row until the key was silent for longer than `size`, its gap; the end is the
-    last row's event time plus the gap. A count window holds `rows` rows of a key, and has no size.
+    A session instead lasts from a key's row until the key was silent for longer than `size`, its
+    gap; the end is the last row's event time plus the gap. A count window holds `rows` rows of a
+    key, and has no size.
     """
 
     kind: Literal["tumbling", "sliding", "session", "count"]
@@ -28,7 +30,11 @@ class Window:
     rows: int = 0
 
     def __str__(self) -> str:
-        shown = {"tumbling": f"{self.size}", "sliding": f"{self.size} every {self.slide}", "session": f"gap {self.size}"}
+        shown = {
+            "tumbling": f"{self.size}",
+            "sliding": f"{self.size} every {self.slide}",
+            "session": f"gap {self.size}",
+        }
         shown["count"] = f"{self.rows} rows"
         offset = f", offset {self.offset}" if self.offset else ""
         return f"{self.kind}, {shown[self.kind]}{offset}{'' if self.zone == 'UTC' else f', {self.zone}'}"
@@ -40,28 +46,43 @@ class Window:
 
     @property
     def short(self) -> bool:
-        """Whether to read its rows once more, when it closes, costs less than to keep state; and it is final earlier."""
+        """Whether to read its rows once more, when it closes, costs less than to keep state.
+
+        And it is final earlier.
+        """
         return self.regular and self.size < _LONG
 
     @property
     def reach(self) -> timedelta:
-        """How far before its last instant a window may begin; for a session, which has no bound, where to start looking."""
+        """How far before its last instant a window may begin.
+
+        For a session, which has no bound, where to start looking.
+        """
         if self.kind == "session":
             return max(4 * self.size, timedelta(hours=1))
-        return self.size if self.zone == "UTC" else self.size + timedelta(hours=3)  # the clock changes by that at most
+        # the clock changes by that at most
+        return self.size if self.zone == "UTC" else self.size + timedelta(hours=3)
 
-    def within(self, grain: timedelta) -> bool:
+    def within(self, length: timedelta) -> bool:
         """Whether every window lies in one partition of `partition_by`."""
         if self.kind == "count":
             return True
-        return self.kind == "tumbling" and self.zone == "UTC" and not grain % self.size and not self.offset % self.size
+        return (
+            self.kind == "tumbling"
+            and self.zone == "UTC"
+            and not length % self.size
+            and not self.offset % self.size
+        )
 
 
-def tumbling(size: str | timedelta, *, offset: str | timedelta = "0 seconds", zone: str = "UTC") -> Window:
+def tumbling(
+    size: str | timedelta, *, offset: str | timedelta = "0 seconds", zone: str = "UTC"
+) -> Window:
     """Windows of `size` that do not overlap, counted from 1970-01-01T00:00 plus `offset`.
 
-    With a `zone` (an IANA name) the days of that zone: from midnight to midnight there, 23 or 25 hours long when its
-    clocks change. The library gives the transformation's input the column `window`. Raises DeclarationError.
+    With a `zone` (an IANA name) the days of that zone: from midnight to midnight there, 23 or 25
+    hours long when its clocks change. The library gives the transformation's input the column
+    `window`. Raises DeclarationError.
     """
     span, shift = _positive(size, "tumbling size"), duration(offset, "offset")
     if zone != "UTC" and (span != _DAY or shift):
@@ -72,12 +93,19 @@ def tumbling(size: str | timedelta, *, offset: str | timedelta = "0 seconds", zo
     try:
         ZoneInfo(zone)
     except (KeyError, ValueError) as err:
-        raise DeclarationError(f"zone={zone!r}: an IANA name such as 'Europe/Berlin'; there is none of that name") from err
+        raise DeclarationError(
+            f"zone={zone!r}: an IANA name such as 'Europe/Berlin'; there is none of that name"
+        ) from err
     return Window("tumbling", span, span, _offset(shift, span), zone)
 
 
-def sliding(size: str | timedelta, slide: str | timedelta, *, offset: str | timedelta = "0 seconds") -> Window:
-    """Windows of `size`, a new one every `slide`: a row is in `size / slide` of them. Raises DeclarationError."""
+def sliding(
+    size: str | timedelta, slide: str | timedelta, *, offset: str | timedelta = "0 seconds"
+) -> Window:
+    """Windows of `size`, a new one every `slide`: a row is in `size / slide` of them.
+
+    Raises DeclarationError.
+    """
     span, step = _positive(size, "sliding size"), _positive(slide, "slide")
     if step > span or span % step:
         raise DeclarationError(
@@ -87,16 +115,20 @@ def sliding(size: str | timedelta, slide: str | timedelta, *, offset: str | time
 
 
 def session(gap: str | timedelta) -> Window:
-    """Sessions: rows of a key at most `gap` apart belong together, as Spark has it. Raises DeclarationError."""
+    """Sessions: rows of a key at most `gap` apart belong together, as Spark has it.
+
+    Raises DeclarationError.
+    """
     span = _positive(gap, "session gap")
     return Window("session", span, span)
 
 
 def count(rows: int) -> Window:
-    """Windows of `rows` rows of a key, in the order of event time (then of arrival), counted anew in each partition.
+    """Windows of `rows` rows of a key, in the order of event time (then of arrival), counted again in each partition.
 
-    The table's keys are columns of its input. A window starts with its first row and ends with its last; the last one of a
-    partition may hold fewer and ends with the partition. Raises DeclarationError.
+    The table's keys are columns of its input. A window starts with its first row and ends with its
+    last; the last one of a partition may hold fewer and ends with the partition. Raises
+    DeclarationError.
     """
     if rows < 1:
         raise DeclarationError(f"count rows={rows}: at least 1; nothing would ever be counted")
@@ -106,13 +138,17 @@ def count(rows: int) -> Window:
 def _positive(given: str | timedelta, field: str) -> timedelta:
     span = duration(given, field)
     if span <= timedelta(0):
-        raise DeclarationError(f"{field}={given!r}: it must be longer than nothing; write for example '10 seconds'")
+        raise DeclarationError(
+            f"{field}={given!r}: it must be longer than nothing; write for example '10 seconds'"
+        )
     return span
 
 
 def _offset(offset: timedelta, step: timedelta) -> timedelta:
     if offset >= step:
-        raise DeclarationError(f"offset={offset}: it lies below {step}, after which windows repeat; subtract that")
+        raise DeclarationError(
+            f"offset={offset}: it lies below {step}, after which windows repeat; subtract that"
+        )
     return offset
 
 
@@ -127,20 +163,27 @@ class Interval:
         return f"{self.before} before to {self.after} after"
 
 
-def around(*, before: str | timedelta = "0 seconds", after: str | timedelta = "0 seconds") -> Interval:
+def around(
+    *, before: str | timedelta = "0 seconds", after: str | timedelta = "0 seconds"
+) -> Interval:
     """Which rows of its input a row of the result may be computed from: those so near its event time. Raises DeclarationError.
 
     The result is final once the watermark is `after` past it.
     """
     found = Interval(duration(before, "interval before"), duration(after, "interval after"))
     if not found.before + found.after:
-        raise DeclarationError("around(): it reaches nowhere; write for example around(after='10 minutes')")
+        raise DeclarationError(
+            "around(): it reaches nowhere; write for example around(after='10 minutes')"
+        )
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Rows of equal `keys` whose event times are at most `within` apart; the one that arrived first is kept."""
+    """Rows of equal `keys` whose event times are at most `within` apart.
+
+    The one that arrived first is kept.
+    """
 
     keys: tuple[str, ...]
     within: timedelta
@@ -152,9 +195,12 @@ class Duplicates:
 def duplicates(*keys: str, within: str | timedelta) -> Duplicates:
     """What counts as the same row sent again: equal `keys`, at most `within` apart in event time.
 
-    The first in source order (time of arrival, partition, offset) is kept; rows with a null key are no duplicates. Each
-    micro-batch reads the input's rows of its own event time plus and minus `within`. Raises DeclarationError.
+    The first in source order (time of arrival, partition, offset) is kept; rows with a null key are
+    no duplicates. Each micro-batch reads the input's rows of its own event time plus and minus
+    `within`. Raises DeclarationError.
     """
     if not keys:
-        raise DeclarationError("duplicates(): it names at least one column; write duplicates('event_id', within='1 hour')")
+        raise DeclarationError(
+            "duplicates(): it names at least one column; write duplicates('event_id', within='1 hour')"
+        )
     return Duplicates(keys, _positive(within, "duplicates within"))

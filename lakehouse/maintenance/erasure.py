@@ -1,8 +1,9 @@
-"""Erasure: rows taken out of a record for good, and out of all that was computed from them.
+"""Erasure: rows taken out of an ingest table for good, and out of all that was computed from them.
 
-The record is rewritten without them, in one commit; each table computed from it is computed again where it may hold something
-of them, inputs first; then the files and versions that had them are removed. Only what is closed is erased, and what every
-stream has read: the live runs go on as they were. Nothing brings the rows back, for everything is computed from the record.
+The ingest table is rewritten without them, in one commit; each table computed from it is computed
+again where it may hold something of them, inputs first; then the files and versions that had them
+are removed. Only what is closed is erased, and what every stream has read: the streams go on as
+they were. Nothing brings the rows back, for everything is computed from the ingest table.
 """
 
 import uuid
@@ -18,15 +19,21 @@ from pyspark.sql import functions as F
 from lakehouse.declare.columns import ARRIVAL, INGESTION, PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError, RangeError
-from lakehouse.maintenance import propagate, upkeep
+from lakehouse.maintenance import propagate, retention
 from lakehouse.maintenance.quarantine import of_other_topics, quarantined_rows
-from lakehouse.maintenance.upkeep import Place
+from lakehouse.maintenance.retention import Place
 from lakehouse.ranges import Range, partition_range, text
 from lakehouse.storage import delta_log, delta_writer
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import early_results
 
-_POSITION = ("topic", "partition", "offset", "time")  # a topic that was made again has its offsets again
+# a topic that was made again has its offsets again
+_POSITION = (
+    "topic",
+    "partition",
+    "offset",
+    "time",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +42,10 @@ class Erasure:
 
     table: str
     hours: Mapping[datetime, int]  # of event time -> how many rows
-    quarantined: int  # of the rows put aside
-    undecoded: int  # rows put aside of whose columns none can be read, so that they cannot be judged
-    arrivals: tuple[str, ...]  # the record's partitions that hold them
+    quarantined: int  # of the rows quarantined
+    # rows quarantined of whose columns none can be read, so that they cannot be judged
+    undecoded: int
+    arrivals: tuple[str, ...]  # the ingest table's partitions that hold them
     follow: Mapping[str, tuple[Range, ...]]
 
     @property
@@ -45,75 +53,107 @@ class Erasure:
         return sum(self.hours.values())
 
 
-def planned(lake: Lake, record: Table, where: str) -> Erasure:
-    """What `erase` would do, refusing what it would refuse; changes nothing. Raises RangeError, JobError."""
-    kind = lake.catalog.kind(record)
+def planned(lake: Lake, ingest: Table, where: str) -> Erasure:
+    """What `erase` would do, refusing what it would refuse; changes nothing.
+
+    Raises RangeError, JobError.
+    """
+    kind = lake.catalog.kind(ingest)
     if kind != "ingest":
-        raise RangeError(f"table={record.name}: it is a {kind} table, so its rows come back; erase them in its ingest table")
-    if kept := [t.name for t in lake.catalog.keyed if t.name in lake.catalog.downstream(record)]:
         raise RangeError(
-            f"table={record.name}: {', '.join(kept)} keep what its rows added up to, and what was joined with it may be of any "
+            f"table={ingest.name}: it is a {kind} table, so its rows come back; erase them in its ingest table"
+        )
+    if kept := [t.name for t in lake.catalog.keyed if t.name in lake.catalog.downstream(ingest)]:
+        raise RangeError(
+            f"table={ingest.name}: {', '.join(kept)} keep what its rows added up to, and what was joined with it may be of any "
             "later time; erasing does not reach these yet, so nothing was erased"
         )
     try:
-        matched, (aside, undecoded) = lake.read(record).where(where), _put_aside(lake, record, where)
+        matched, (aside, undecoded) = (
+            lake.read(ingest).where(where),
+            _quarantine_rows(lake, ingest, where),
+        )
     except (AnalysisException, ParseException) as err:
         said = str(err).splitlines()[0]
-        raise RangeError(f"where={where!r}: a condition on the columns of {record.name} ({said}); correct it") from err
-    moment = lake.catalog.event_time(record)
+        raise RangeError(
+            f"where={where!r}: a condition on the columns of {ingest.name} ({said}); correct it"
+        ) from err
+    moment = lake.catalog.event_time(ingest)
     found = matched.groupBy(PARTITION, F.date_trunc("hour", moment).alias("hour")).count().collect()
     hours: Counter[datetime] = Counter()
     for each in found:
         hours[each["hour"].astimezone(UTC)] += each["count"]
     held = [each[PARTITION] for each in aside.collect()]
     arrivals = sorted({each[PARTITION] for each in found} | set(held))
-    erasure = Erasure(record.name, dict(hours), len(held), undecoded, tuple(arrivals), propagate.spans(lake, record, hours))
-    _check_over(record, erasure)
-    _check_read(lake, record, erasure)
+    erasure = Erasure(
+        ingest.name,
+        dict(hours),
+        len(held),
+        undecoded,
+        tuple(arrivals),
+        propagate.spans(lake, ingest, hours),
+    )
+    _check_over(ingest, erasure)
+    _check_read(lake, ingest, erasure)
     return erasure
 
 
-def erase(lake: Lake, record: Table, where: str) -> Erasure:
-    """Erases the rows of the record that meet the condition. Run again, it does what is left, after a crash say."""
-    erasure = planned(lake, record, where)
+def erase(lake: Lake, ingest: Table, where: str) -> Erasure:
+    """Erases the rows of the ingest table that meet the condition.
+
+    Run again, it does what is left, after a crash say.
+    """
+    erasure = planned(lake, ingest, where)
     if erasure.arrivals:
-        _rewrite(lake, record, where, erasure)
+        _rewrite(lake, ingest, where, erasure)
     propagate.follow(lake, erasure.follow)
-    _forget(lake, record, list(erasure.arrivals))
+    _forget(lake, ingest, list(erasure.arrivals))
     for name, spans in erasure.follow.items():
         table = lake.catalog.table(name)
         _forget(lake, table, [p for span in spans for p in span.partitions(table.partition_by)])
     return erasure
 
 
-def _put_aside(lake: Lake, record: Table, where: str) -> tuple[DataFrame, int]:
-    """The rows put aside that meet the condition as far as their value can be decoded: partition and position of each."""
-    rows = quarantined_rows(lake, record, judged=False)
-    known = [F.col(c).cast("string") for c in rows.columns if not c.startswith("_") and c != INGESTION]
-    undecoded = rows.where(F.coalesce(*known).isNull()).count() + sum(of_other_topics(lake, record).values())
+def _quarantine_rows(lake: Lake, ingest: Table, where: str) -> tuple[DataFrame, int]:
+    """The rows quarantined that meet the condition as far as their value can be decoded: partition and position of each."""
+    rows = quarantined_rows(lake, ingest, judged=False)
+    known = [
+        F.col(c).cast("string") for c in rows.columns if not c.startswith("_") and c != INGESTION
+    ]
+    undecoded = rows.where(F.coalesce(*known).isNull()).count() + sum(
+        of_other_topics(lake, ingest).values()
+    )
     position = (F.col(f"{ARRIVAL}.{name}").alias(name) for name in _POSITION)
     return rows.where(where).select(PARTITION, *position), undecoded
 
 
-def _check_over(record: Table, erasure: Erasure) -> None:
+def _check_over(ingest: Table, erasure: Erasure) -> None:
     """Raises RangeError if rows still arrive where the rows are."""
-    if erasure.arrivals and (over := partition_range(erasure.arrivals[-1], record.partition_by).end) > datetime.now(UTC):
+    if erasure.arrivals and (
+        over := partition_range(erasure.arrivals[-1], ingest.partition_by).end
+    ) > datetime.now(UTC):
         raise RangeError(
-            f"table={record.name}, arrived until {text(over)}: the live run still writes to it; erase them then"
+            f"table={ingest.name}, arrived until {text(over)}: the stream still writes to it; erase them then"
         )
 
 
-def _check_read(lake: Lake, record: Table, erasure: Erasure) -> None:
+def _check_read(lake: Lake, ingest: Table, erasure: Erasure) -> None:
     """Raises JobError if a stream may still read files that will be gone."""
-    touched = {record.name: set(erasure.arrivals)}
+    touched = {ingest.name: set(erasure.arrivals)}
     for name, spans in erasure.follow.items():
-        touched[name] = {p for span in spans for p in span.partitions(lake.catalog.table(name).partition_by)}
+        touched[name] = {
+            p for span in spans for p in span.partitions(lake.catalog.table(name).partition_by)
+        }
     for name, partitions in touched.items():
         table = lake.catalog.table(name)
         if lake.catalog.kind(table) == "window":
             continue  # no stream reads one
         last = delta_log.last_streamed(lake.path(table), partitions) if partitions else -1
-        behind = {w: v for w, v in upkeep.needed(lake.settings, lake.catalog, table).items() if v <= last}
+        behind = {
+            w: v
+            for w, v in retention.needed(lake.settings, lake.catalog, table).items()
+            if v <= last
+        }
         if behind:
             raise JobError(
                 f"table={name}, version={last}: {', '.join(sorted(behind))} may still read these rows from it (once more, after "
@@ -121,31 +161,49 @@ def _check_read(lake: Lake, record: Table, erasure: Erasure) -> None:
             )
 
 
-def _rewrite(lake: Lake, record: Table, where: str, erasure: Erasure) -> None:
-    """The record and its quarantine without the rows; neither commit nor journal names the condition, which may tell who."""
+def _rewrite(lake: Lake, ingest: Table, where: str, erasure: Erasure) -> None:
+    """The ingest table and its quarantine without the rows.
+
+    Neither commit nor commit log names the condition, which may tell who.
+    """
     arrivals = list(erasure.arrivals)
-    metadata = {"run": uuid.uuid4().hex, "fingerprint": record.fingerprint, "erased": erasure.rows}
+    metadata = {
+        "run": uuid.uuid4().hex,
+        "code_version": ingest.code_version,
+        "erased": erasure.rows,
+    }
     if erasure.quarantined:
-        stored = lake.read(record, side="quarantine").where(F.col(PARTITION).isin(arrivals))
-        gone = _put_aside(lake, record, where)[0].select(F.struct(*_POSITION).alias("_position"))
+        stored = lake.read(ingest, side="quarantine").where(F.col(PARTITION).isin(arrivals))
+        gone = _quarantine_rows(lake, ingest, where)[0].select(
+            F.struct(*_POSITION).alias("_position")
+        )
         position = F.struct(*(F.col(f"{ARRIVAL}.{name}") for name in _POSITION))
-        kept = stored.withColumn("_position", position).join(F.broadcast(gone), "_position", "left_anti").drop("_position")
-        delta_writer.replace(kept, lake.path(record, "quarantine"), arrivals, metadata)
+        kept = (
+            stored.withColumn("_position", position)
+            .join(F.broadcast(gone), "_position", "left_anti")
+            .drop("_position")
+        )
+        delta_writer.replace(kept, lake.path(ingest, "quarantine"), arrivals, metadata)
     if not erasure.rows:
         return
-    # noted before it is done: of a run that is killed in between the next finds no rows, but what was computed from them
-    propagate.note(lake, record, delta_writer.version(lake.path(record)) + 1, erasure.hours, written=False)
-    kept = lake.read(record).where(F.col(PARTITION).isin(arrivals) & ~F.coalesce(F.expr(where), F.lit(False)))
-    delta_writer.replace(kept, lake.path(record), arrivals, metadata)
+    # noted before it is done: of a run that is killed in between the next finds no rows, but what
+    # was computed from them
+    propagate.note(
+        lake, ingest, delta_writer.version(lake.path(ingest)) + 1, erasure.hours, written=False
+    )
+    kept = lake.read(ingest).where(
+        F.col(PARTITION).isin(arrivals) & ~F.coalesce(F.expr(where), F.lit(False))
+    )
+    delta_writer.replace(kept, lake.path(ingest), arrivals, metadata)
 
 
 def _forget(lake: Lake, table: Table, partitions: list[str]) -> None:
     """Removes what only older versions had of closed partitions, and those versions as far as nobody needs them."""
     if not partitions:
         return
-    for place in upkeep.places(lake.settings, lake.catalog, table):
+    for place in retention.places(lake.settings, lake.catalog, table):
         delta_writer.purge(place.path, partitions)
-        upkeep.forget(place)
+        retention.forget(place)
     if table.early_results and (lake.path(table, "early") / "_delta_log").is_dir():
         _forget_early(lake, table, partitions)
 
@@ -156,4 +214,4 @@ def _forget_early(lake: Lake, table: Table, partitions: list[str]) -> None:
         early_results.settle(lake, table)
     path = lake.path(table, "early")
     delta_writer.tidy(path, 0)
-    upkeep.forget(Place(f"{table.name}__early", path, lambda _: False, {}))
+    retention.forget(Place(f"{table.name}__early", path, lambda _: False, {}))

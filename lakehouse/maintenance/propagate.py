@@ -1,4 +1,4 @@
-"""What follows a record whose rows a person changed behind the streams: the tables computed from it, over those hours."""
+"""What follows an ingest table whose rows a person changed behind the streams: the tables computed from it, over those hours."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -11,8 +11,8 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.ranges import EPOCH, Range, joined, partition_range, text
 from lakehouse.storage import delta_log
+from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.journal import frontier
 from lakehouse.storage.lake import Lake
 from lakehouse.transform import lateness
 
@@ -20,46 +20,77 @@ _HOUR = timedelta(hours=1)
 _EVER = datetime(9999, 1, 1, tzinfo=UTC)
 
 
-def derived(lake: Lake, record: Table) -> list[Table]:
-    """The tables that hold something computed from the record, inputs first."""
-    tables = (lake.catalog.table(name) for name in lake.catalog.downstream(record))
-    # by its rows as well: a batch run up to a seam may have written them, or the journal may be gone
+def derived(lake: Lake, ingest: Table) -> list[Table]:
+    """The tables that hold something computed from the ingest table, inputs first."""
+    tables = (lake.catalog.table(name) for name in lake.catalog.downstream(ingest))
+    # by its rows as well: a batch run up to a handover may have written them, or the commit log may
+    # be gone
     filled = (t for t in tables if lake.catalog.is_derived(t))
-    return [t for t in filled if next(lake.journal(t).live(), None) or delta_log.files(lake.path(t))]
+    return [
+        t
+        for t in filled
+        if next(lake.commit_log(t).by_stream(), None) or delta_log.files(lake.path(t))
+    ]
 
 
-def spans(lake: Lake, record: Table, hours: Iterable[datetime]) -> dict[str, tuple[Range, ...]]:
+def spans(lake: Lake, ingest: Table, hours: Iterable[datetime]) -> dict[str, tuple[Range, ...]]:
     """The ranges to compute again of each table, and what it has not followed of earlier rewrites and has closed since.
 
-    Raises RangeError if a live run still writes there, or if where the rows are cannot be told.
+    Raises RangeError if a stream still writes there, or if where the rows are cannot be told.
     """
-    found: dict[str, list[Range]] = {record.name: [Range(hour, hour + _HOUR) for hour in sorted(hours)]}
-    for table in derived(lake, record):
-        _check_event_time(lake, record, table)
+    found: dict[str, list[Range]] = {
+        ingest.name: [Range(hour, hour + _HOUR) for hour in sorted(hours)]
+    }
+    for table in derived(lake, ingest):
+        _check_event_time(lake, ingest, table)
         driving = lake.catalog.driving_input(table)
         ahead = frontier(lake.settings, table) or EPOCH
-        waiting = (partition_range(p, table.partition_by) for p in late_merge.outdated(lake.settings, lake.catalog, table))
-        reached = [lateness.reached(table, span) for span in found[driving.name]] + [w for w in waiting if w.end <= ahead]
-        touched = [_extended(lake, table, span) for span in joined(sorted(reached, key=lambda span: span.start))]
+        waiting = (
+            partition_range(p, table.partition_by)
+            for p in late_merge.outdated(lake.settings, lake.catalog, table)
+        )
+        reached = [lateness.reached(table, span) for span in found[driving.name]] + [
+            w for w in waiting if w.end <= ahead
+        ]
+        touched = [
+            _extended(lake, table, span)
+            for span in joined(sorted(reached, key=lambda span: span.start))
+        ]
         partitions = {p for span in touched for p in span.partitions(table.partition_by)}
-        again = found[table.name] = joined(partition_range(p, table.partition_by) for p in sorted(partitions))
+        again = found[table.name] = joined(
+            partition_range(p, table.partition_by) for p in sorted(partitions)
+        )
         if again and again[-1].end > ahead:
             raise RangeError(
-                f"table={record.name}: {table.name} has something of these rows in what closes at {text(again[-1].end)}, and "
+                f"table={ingest.name}: {table.name} has something of these rows in what closes at {text(again[-1].end)}, and "
                 f"its frontier is {text(ahead)}; try again when it is past that, or with older rows only"
             )
-    return {name: tuple(again) for name, again in found.items() if again and name != record.name}
+    return {name: tuple(again) for name, again in found.items() if again and name != ingest.name}
 
 
-def note(lake: Lake, record: Table, version: int, hours: Mapping[datetime, int], *, written: bool) -> None:
-    """Journals that rows of these hours of event time came or went; what reads the record is outdated there by that."""
+def note(
+    lake: Lake, ingest: Table, version: int, hours: Mapping[datetime, int], *, written: bool
+) -> None:
+    """Commit logs that rows of these hours of event time came or went.
+
+    What reads the ingest table is outdated there by that.
+    """
     for span in joined(Range(hour, hour + _HOUR) for hour in sorted(hours)):
         count = sum(n for hour, n in hours.items() if span.start <= hour < span.end)
         commit = Commit(
-            table=record.name, role="bounded", generation=0, batch=0, version=version, at=datetime.now(UTC),
-            fingerprint=record.fingerprint, arrived=count, written=count if written else 0, start=span.start, end=span.end,
-        )  # fmt: skip
-        lake.journal(record).append(commit)
+            table=ingest.name,
+            role="batch",
+            generation=0,
+            batch=0,
+            version=version,
+            at=datetime.now(UTC),
+            code_version=ingest.code_version,
+            arrived=count,
+            written=count if written else 0,
+            start=span.start,
+            end=span.end,
+        )
+        lake.commit_log(ingest).append(commit)
 
 
 def follow(lake: Lake, spans: Mapping[str, Iterable[Range]]) -> None:
@@ -69,11 +100,11 @@ def follow(lake: Lake, spans: Mapping[str, Iterable[Range]]) -> None:
             compute.backfill(lake, lake.catalog.table(name), span)
 
 
-def _check_event_time(lake: Lake, record: Table, table: Table) -> None:
-    own, moment = lake.catalog.event_time(table), lake.catalog.event_time(record)
+def _check_event_time(lake: Lake, ingest: Table, table: Table) -> None:
+    own, moment = lake.catalog.event_time(table), lake.catalog.event_time(ingest)
     if own != moment:
         raise RangeError(
-            f"table={table.name}, event_time={own}: rows of {record.name} are followed by its {moment}, and may lie anywhere in "
+            f"table={table.name}, event_time={own}: rows of {ingest.name} are followed by its {moment}, and may lie anywhere in "
             f"{table.name}; give both tables one event time"
         )
 
@@ -84,6 +115,15 @@ def _extended(lake: Lake, table: Table, span: Range) -> Range:
         return span
     # by the input as well: of a session that goes on nothing is stored yet
     computed = compute.compute(lake, table, Range(span.start, _EVER)).judged.select(WINDOW)
-    inside = (F.col(f"{WINDOW}.start") < F.lit(span.end)) & (F.col(f"{WINDOW}.end") > F.lit(span.start))
-    latest = lake.read(table).select(WINDOW).unionByName(computed).where(inside).agg(F.max(f"{WINDOW}.end")).head()[0]
+    inside = (F.col(f"{WINDOW}.start") < F.lit(span.end)) & (
+        F.col(f"{WINDOW}.end") > F.lit(span.start)
+    )
+    latest = (
+        lake.read(table)
+        .select(WINDOW)
+        .unionByName(computed)
+        .where(inside)
+        .agg(F.max(f"{WINDOW}.end"))
+        .head()[0]
+    )
     return Range(span.start, max(span.end, latest.astimezone(UTC))) if latest else span

@@ -1,4 +1,4 @@
-"""What a record has put aside, run through its parser and function again."""
+"""What an ingest table has quarantined, run through its parser and function again."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -10,13 +10,14 @@ from lakehouse.storage.lake import Lake
 from lakehouse.transform import plan
 
 
-def quarantined_rows(lake: Lake, record: Table, *, judged: bool = True) -> DataFrame:
-    """The rows of the quarantine by the present declaration: the record's columns, the reason, `_arrival`, `_partition`.
+def quarantined_rows(lake: Lake, ingest: Table, *, judged: bool = True) -> DataFrame:
+    """The rows of the quarantine by the present declaration: the ingest table's columns, the reason, `_arrival`, `_partition`.
 
-    Of a record's own timestamp, by which event times too far ahead are found, the time of arrival takes the place. With
-    judged=False expectations are left out. Raises RangeError if the quarantine is not there.
+    Of an ingest table's own timestamp, by which event times too far ahead are found, the time of
+    arrival takes the place. With judged=False expectations are left out. Raises RangeError if the
+    quarantine is not there.
     """
-    step, stored = plan.plan_of(lake, record, judged=judged), _quarantine(lake, record)
+    step, stored = plan.plan_of(lake, ingest, judged=judged), _quarantine(lake, ingest)
     # with the time, for of a topic that was made again the offsets come again
     of = {"partition": "partition", "offset": "offset", "timestamp": "time"}
     position = {name: F.col(f"{ARRIVAL}.{there}") for name, there in of.items()}
@@ -24,27 +25,37 @@ def quarantined_rows(lake: Lake, record: Table, *, judged: bool = True) -> DataF
     for name, source in step.topics.items():
         own = stored.where(F.col(f"{ARRIVAL}.topic") == source.topic)
         raw = own.select("key", "value", *(c.alias(n) for n, c in position.items()))
-        rows = step.record({n: raw if n == name else raw.limit(0) for n in step.topics}, timed=True)
-        arrived = own.select(*(c.alias(f"{RECORD}_{n}") for n, c in position.items()), ARRIVAL, PARTITION)
-        parts.append(rows.join(arrived, [f"{RECORD}_{n}" for n in position]).drop(f"{RECORD}_timestamp"))
+        rows = step.ingest({n: raw if n == name else raw.limit(0) for n in step.topics}, timed=True)
+        arrived = own.select(
+            *(c.alias(f"{RECORD}_{n}") for n, c in position.items()), ARRIVAL, PARTITION
+        )
+        parts.append(
+            rows.join(arrived, [f"{RECORD}_{n}" for n in position]).drop(f"{RECORD}_timestamp")
+        )
     found = parts[0]
     for part in parts[1:]:
         found = found.unionByName(part)
     return found.withColumn(INGESTION, F.col(f"{ARRIVAL}.time")) if step.by_ingestion else found
 
 
-def of_other_topics(lake: Lake, record: Table) -> dict[str, int]:
-    """Topic -> rows in the quarantine, of topics that the record does not read any more: nothing says how to parse them."""
-    read = [source.topic for source in lake.catalog.topics_of(record).values()]
+def of_other_topics(lake: Lake, ingest: Table) -> dict[str, int]:
+    """Topic -> rows in the quarantine, of topics that the ingest table does not read any more: nothing says how to parse them."""
+    read = [source.topic for source in lake.catalog.topics_of(ingest).values()]
     topic = F.col(f"{ARRIVAL}.topic")
-    found = _quarantine(lake, record).where(~topic.isin(read)).groupBy(topic.alias("topic")).count().collect()
+    found = (
+        _quarantine(lake, ingest)
+        .where(~topic.isin(read))
+        .groupBy(topic.alias("topic"))
+        .count()
+        .collect()
+    )
     return {row["topic"]: row["count"] for row in found}
 
 
-def _quarantine(lake: Lake, record: Table) -> DataFrame:
-    if not (lake.path(record, "quarantine") / "_delta_log").is_dir():
+def _quarantine(lake: Lake, ingest: Table) -> DataFrame:
+    if not (lake.path(ingest, "quarantine") / "_delta_log").is_dir():
         raise RangeError(
-            f"table={record.name}, quarantine={lake.path(record, 'quarantine')}: it is not there, and with it the quarantined "
+            f"table={ingest.name}, quarantine={lake.path(ingest, 'quarantine')}: it is not there, and with it the quarantined "
             "rows; restore the folder, or start the job of the table, which makes an empty one"
         )
-    return lake.read(record, side="quarantine")
+    return lake.read(ingest, side="quarantine")

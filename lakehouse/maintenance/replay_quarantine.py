@@ -1,8 +1,8 @@
-"""Re-injection: rows that a record put aside, judged again by its present declaration, and put in if they are good now.
+"""Replay: rows that an ingest table quarantined, judged again by its present declaration, and put in if they are good now.
 
-A parser was mended, or an expectation changed. The rows go through the same function as at their arrival, keep that
-arrival, so that they are as late as they were, and enter as a bounded run's: no stream takes them for new. What was
-computed from their hours is computed again, inputs first.
+A parser was mended, or an expectation changed. The rows go through the same function as at their
+arrival, keep that arrival, so that they are as late as they were, and enter as a batch run's: no
+stream takes them for new. What was computed from their hours is computed again, inputs first.
 """
 
 import uuid
@@ -22,23 +22,29 @@ from lakehouse.maintenance import propagate
 from lakehouse.maintenance.quarantine import of_other_topics, quarantined_rows
 from lakehouse.ranges import EPOCH, Range
 from lakehouse.storage import delta_writer
-from lakehouse.storage.journal import frontier
+from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.lake import Lake
 from lakehouse.transform import judged_rows, lateness
 
 _HOUR = timedelta(hours=1)
-_POSITION = ("topic", "partition", "offset", "time")  # a topic that was made again has its offsets again
+# a topic that was made again has its offsets again
+_POSITION = (
+    "topic",
+    "partition",
+    "offset",
+    "time",
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Reinjection:
+class Replay:
     """What is put in, or was: how many rows, what stays aside, and which ranges of which tables are computed again."""
 
     table: str
     hours: Mapping[datetime, int]  # of event time -> how many rows
     waiting: int  # good now, but what reads them has not closed yet, or the hour of their arrival is not over
     bad: Mapping[str, int]  # reason -> rows that stay aside
-    arrivals: tuple[str, ...]  # the record's partitions that they are put into
+    arrivals: tuple[str, ...]  # the ingest table's partitions that they are put into
     follow: Mapping[str, tuple[Range, ...]]
 
     @property
@@ -46,48 +52,71 @@ class Reinjection:
         return sum(self.hours.values())
 
 
-def planned(lake: Lake, record: Table) -> Reinjection:
-    """What `reinject` would do; changes nothing. Raises RangeError."""
-    return _planned(lake, record, _judged(lake, record), _taken(lake, record))
+def planned(lake: Lake, ingest: Table) -> Replay:
+    """What `replay` would do; changes nothing. Raises RangeError."""
+    return _planned(lake, ingest, _judged(lake, ingest), _taken(lake, ingest))
 
 
-def reinject(lake: Lake, record: Table) -> Reinjection:
-    """Puts in what is good now. Run again, it does what is left, after a crash say: no row is put in twice."""
-    judged, taken = _judged(lake, record).persist(), _taken(lake, record)
+def replay(lake: Lake, ingest: Table) -> Replay:
+    """Puts in what is good now.
+
+    Run again, it does what is left, after a crash say: no row is put in twice.
+    """
+    judged, taken = _judged(lake, ingest).persist(), _taken(lake, ingest)
     try:
-        found = _planned(lake, record, judged, taken)
+        found = _planned(lake, ingest, judged, taken)
         if found.rows:
-            _put_in(lake, record, judged.where(taken), found)
+            _put_in(lake, ingest, judged.where(taken), found)
     finally:
         judged.unpersist()
     propagate.follow(lake, found.follow)
     return found
 
 
-def _judged(lake: Lake, record: Table) -> DataFrame:
-    if (kind := lake.catalog.kind(record)) != "ingest":
+def _judged(lake: Lake, ingest: Table) -> DataFrame:
+    if (kind := lake.catalog.kind(ingest)) != "ingest":
         raise RangeError(
-            f"table={record.name}: what a {kind} table quarantines is computed from its input; a backfill judges it again"
+            f"table={ingest.name}: what a {kind} table quarantines is computed from its input; a backfill judges it again"
         )
-    return quarantined_rows(lake, record).withColumn(ORIGIN, F.lit("bounded"))
+    return quarantined_rows(lake, ingest).withColumn(ORIGIN, F.lit("batch"))
 
 
-def _taken(lake: Lake, record: Table) -> Column:
-    """Whether a row is good, and all that is computed from its hour has closed; of what still arrives nothing is taken."""
-    derived = propagate.derived(lake, record)
-    closed = min((frontier(lake.settings, table) or EPOCH for table in derived), default=datetime.now(UTC))
+def _taken(lake: Lake, ingest: Table) -> Column:
+    """Whether a row is good, and all that is computed from its hour has closed.
+
+    Of what still arrives nothing is taken.
+    """
+    derived = propagate.derived(lake, ingest)
+    closed = min(
+        (frontier(lake.settings, table) or EPOCH for table in derived), default=datetime.now(UTC)
+    )
     hour = Range(EPOCH, EPOCH + _HOUR)
-    reach = max((lateness.reached(table, hour).end - hour.end for table in derived), default=timedelta(0))
-    over = ranges.floor(closed - reach, timedelta(days=1) if any(t.partition_by == "day" for t in derived) else _HOUR)
-    now = datetime.now(UTC).strftime(ranges.partition_format(record.partition_by))
-    return F.col(REASON).isNull() & (F.col(lake.catalog.event_time(record)) < F.lit(over)) & (F.col(PARTITION) < now)
+    reach = max(
+        (lateness.reached(table, hour).end - hour.end for table in derived), default=timedelta(0)
+    )
+    over = ranges.floor(
+        closed - reach,
+        timedelta(days=1) if any(t.partition_by == "day" for t in derived) else _HOUR,
+    )
+    now = datetime.now(UTC).strftime(ranges.partition_format(ingest.partition_by))
+    return (
+        F.col(REASON).isNull()
+        & (F.col(lake.catalog.event_time(ingest)) < F.lit(over))
+        & (F.col(PARTITION) < now)
+    )
 
 
-def _planned(lake: Lake, record: Table, judged: DataFrame, taken: Column) -> Reinjection:
-    hour = F.date_trunc("hour", lake.catalog.event_time(record))
-    found = judged.groupBy(
-        F.when(taken, hour).alias("hour"), F.when(taken, F.col(PARTITION)).alias("arrived"), F.col(REASON).alias("reason"),
-    ).count().collect()  # fmt: skip
+def _planned(lake: Lake, ingest: Table, judged: DataFrame, taken: Column) -> Replay:
+    hour = F.date_trunc("hour", lake.catalog.event_time(ingest))
+    found = (
+        judged.groupBy(
+            F.when(taken, hour).alias("hour"),
+            F.when(taken, F.col(PARTITION)).alias("arrived"),
+            F.col(REASON).alias("reason"),
+        )
+        .count()
+        .collect()
+    )
     hours: Counter[datetime] = Counter()
     bad: Counter[str] = Counter()
     for each in found:
@@ -95,23 +124,43 @@ def _planned(lake: Lake, record: Table, judged: DataFrame, taken: Column) -> Rei
             hours[each["hour"].astimezone(UTC)] += each["count"]
         if each["reason"]:
             bad[each["reason"]] += each["count"]
-    for topic, rows in of_other_topics(lake, record).items():
+    for topic, rows in of_other_topics(lake, ingest).items():
         bad[f"topic {topic} is no input of the table any more"] += rows
     waiting = sum(each["count"] for each in found if not each["hour"] and not each["reason"])
     arrivals = sorted({each["arrived"] for each in found if each["arrived"]})
-    return Reinjection(record.name, dict(hours), waiting, dict(bad), tuple(arrivals), propagate.spans(lake, record, hours))
+    return Replay(
+        ingest.name,
+        dict(hours),
+        waiting,
+        dict(bad),
+        tuple(arrivals),
+        propagate.spans(lake, ingest, hours),
+    )
 
 
-def _put_in(lake: Lake, record: Table, rows: DataFrame, found: Reinjection) -> None:
-    """Rows, then the journal's lines, then they are no longer put aside: what a crash leaves undone is done by the next run."""
+def _put_in(lake: Lake, ingest: Table, rows: DataFrame, found: Replay) -> None:
+    """Rows, then the commit log's lines, then they are no longer quarantined: what a crash leaves undone is done by the next run."""
     arrivals, run = list(found.arrivals), uuid.uuid4().hex
-    metadata = {"run": run, "fingerprint": record.fingerprint, "put in": found.rows}
+    metadata = {"run": run, "code_version": ingest.code_version, "put in": found.rows}
     position = F.struct(*(F.col(f"{ARRIVAL}.{name}") for name in _POSITION)).alias("_position")
-    there = lake.read(record).where(F.col(PARTITION).isin(arrivals) & (F.col(ORIGIN) == "bounded")).select(position)
-    missing = judged_rows.good(rows).withColumn("_position", position).join(there, "_position", "left_anti").drop("_position")
-    version = delta_writer.append(missing, lake.path(record), f"bounded:{run}", 0, metadata)
-    propagate.note(lake, record, version, found.hours, written=True)
-    aside = lake.read(record, side="quarantine").where(F.col(PARTITION).isin(arrivals))
+    there = (
+        lake.read(ingest)
+        .where(F.col(PARTITION).isin(arrivals) & (F.col(ORIGIN) == "batch"))
+        .select(position)
+    )
+    missing = (
+        judged_rows.good(rows)
+        .withColumn("_position", position)
+        .join(there, "_position", "left_anti")
+        .drop("_position")
+    )
+    version = delta_writer.append(missing, lake.path(ingest), f"batch:{run}", 0, metadata)
+    propagate.note(lake, ingest, version, found.hours, written=True)
+    aside = lake.read(ingest, side="quarantine").where(F.col(PARTITION).isin(arrivals))
     good = rows.select(position)
-    kept = aside.withColumn("_position", position).join(good, "_position", "left_anti").drop("_position")
-    delta_writer.replace(kept, lake.path(record, "quarantine"), arrivals, metadata)
+    kept = (
+        aside.withColumn("_position", position)
+        .join(good, "_position", "left_anti")
+        .drop("_position")
+    )
+    delta_writer.replace(kept, lake.path(ingest, "quarantine"), arrivals, metadata)

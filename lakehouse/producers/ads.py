@@ -1,7 +1,7 @@
 """Ad events as the code of the Yahoo Streaming Benchmark defines them: seven strings, 100 campaigns of 10 ads.
 
-One difference: its clock skew of -49 to +50 ms is here 0 to 99 ms before the moment of sending, as wide and never
-ahead of the record's own timestamp.
+One difference: its clock skew of -49 to +50 ms is here 0 to 99 ms before the moment of sending, as
+wide and never ahead of the record's own timestamp.
 """
 
 import csv
@@ -12,8 +12,17 @@ from itertools import product
 from random import Random
 from uuid import UUID
 
-from lakehouse.producers.mishaps import Form, spoiled, with_mishaps
-from lakehouse.producers.workload import DUPLICATE, MALFORMED, ORDINARY, Moment, Record, Workload, draws, moments
+from lakehouse.producers.faults import Form, spoiled, with_faults
+from lakehouse.producers.workload import (
+    DUPLICATE,
+    MALFORMED,
+    ORDINARY,
+    Moment,
+    Record,
+    Workload,
+    draws,
+    moments,
+)
 
 AD_TYPES = ("banner", "modal", "sponsored-search", "mail", "mobile")
 EVENT_TYPES = ("view", "click", "purchase")
@@ -29,7 +38,7 @@ def ad_campaigns() -> dict[str, str]:
 
 def records(workload: Workload, start_ms: int, end_ms: int | None = None) -> Iterator[Record]:
     """The records sent in `[start_ms, end_ms)`, round robin over the partitions, in the order of sending."""
-    return with_mishaps(_good(workload, start_ms, end_ms), _FORM)
+    return with_faults(_good(workload, start_ms, end_ms), _FORM)
 
 
 def malformed(kind: str, time_ms: int) -> Record:
@@ -60,7 +69,8 @@ def _drawn(
 ) -> Iterator[tuple[Moment, str, tuple[str, str | None]]]:
     """Per event its moment, its first half, and its second half with the campaign if it is a view.
 
-    Halves are written once and drawn whole: every combination of their fields is as likely as in single draws.
+    Halves are written once and drawn whole: every combination of their fields is as likely as in
+    single draws.
     """
     rng = Random(workload.seed)
     users, pages = _ids(rng, 100), _ids(rng, 100)
@@ -70,7 +80,9 @@ def _drawn(
             f'"ad_id": "{ad}", "ad_type": "{ad_type}", "event_type": "{event_type}", "event_time": "',
             campaign if event_type == "view" else None,
         )
-        for (ad, campaign), ad_type, event_type in product(ad_campaigns().items(), AD_TYPES, EVENT_TYPES)
+        for (ad, campaign), ad_type, event_type in product(
+            ad_campaigns().items(), AD_TYPES, EVENT_TYPES
+        )
     ]
     return zip(moments(workload, start_ms, end_ms), draws(rng, who), draws(rng, what), strict=False)
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from random import Random
 from zlib import crc32
 
-from lakehouse.producers.mishaps import Form, spoiled, with_mishaps
+from lakehouse.producers.faults import Form, spoiled, with_faults
 from lakehouse.producers.sensors import iso
 from lakehouse.producers.workload import ORDINARY, Record, Workload, draws, moments
 
@@ -17,15 +17,19 @@ _SEGMENTS = ("basic", "plus", "private")
 _GONE = 10  # every so many minutes a customer leaves, and is back a minute later
 
 
-def records(workload: Workload, start_ms: int, end_ms: int | None = None, accounts: int = 1_000) -> Iterator[Record]:
-    """The records sent in `[start_ms, end_ms)`: first who there is, then transfers; each minute a customer or account changes.
+def records(
+    workload: Workload, start_ms: int, end_ms: int | None = None, accounts: int = 1_000
+) -> Iterator[Record]:
+    """The records sent in `[start_ms, end_ms)`: first who there is, then transfers.
 
-    Two accounts a customer. Transfers are keyed by the account that pays; customers and accounts, compacted topics of one
-    partition, by their own key.
+    Each minute a customer or account changes.
+
+    Two accounts a customer. Transfers are keyed by the account that pays; customers and accounts,
+    compacted topics of one partition, by their own key.
     """
     yield from _beginning(workload, start_ms, accounts)
     minute = start_ms // _MINUTE
-    for record in with_mishaps(_transfers(workload, start_ms, end_ms, accounts), _FORM):
+    for record in with_faults(_transfers(workload, start_ms, end_ms, accounts), _FORM):
         while record.time_ms // _MINUTE > minute:
             minute += 1
             yield from _changes(workload, minute, accounts)
@@ -41,13 +45,22 @@ def malformed(kind: str, time_ms: int) -> Record:
 _FORM = Form("from_account", iso)
 
 
-def _transfers(workload: Workload, start_ms: int, end_ms: int | None, accounts: int) -> Iterator[Record]:
+def _transfers(
+    workload: Workload, start_ms: int, end_ms: int | None, accounts: int
+) -> Iterator[Record]:
     rng = Random(workload.seed)
     names = [f"account-{n:05d}" for n in range(accounts)]
     keys = [(name.encode(), crc32(name.encode()) % workload.partitions) for name in names]
     payers, steps = draws(rng, range(accounts)), draws(rng, range(1, accounts))
     # most payments are small, a few are very large
-    cents = draws(rng, (rng.randint(1, 100), *(rng.randint(100, 20_000) for _ in range(97)), rng.randint(50_000, 1_000_000)))
+    cents = draws(
+        rng,
+        (
+            rng.randint(1, 100),
+            *(rng.randint(100, 20_000) for _ in range(97)),
+            rng.randint(50_000, 1_000_000),
+        ),
+    )
     numbers = draws(rng, range(1 << 30))
     drawn = zip(moments(workload, start_ms, end_ms), payers, steps, cents, numbers, strict=False)
     for (index, time_ms, event_ms, kind), payer, step, amount, number in drawn:
@@ -56,7 +69,9 @@ def _transfers(workload: Workload, start_ms: int, end_ms: int | None, accounts: 
             f'"to_account": "{names[(payer + step) % accounts]}", "amount": "{amount // 100}.{amount % 100:02d}", '
             f'"event_time": "{iso(event_ms)}"}}'
         ).encode()
-        yield Record(*((key := keys[payer])[0], value, key[1]), time_ms, event_ms, kind, TRANSACTIONS)
+        yield Record(
+            *((key := keys[payer])[0], value, key[1]), time_ms, event_ms, kind, TRANSACTIONS
+        )
 
 
 def _beginning(workload: Workload, start_ms: int, accounts: int) -> Iterator[Record]:
@@ -71,9 +86,15 @@ def _beginning(workload: Workload, start_ms: int, accounts: int) -> Iterator[Rec
 
 def _changes(workload: Workload, minute: int, accounts: int) -> Iterator[Record]:
     """What changes at the full minute: a customer moves or leaves, and an account goes to the next customer."""
-    now, customers, rng = minute * _MINUTE, (accounts + 1) // 2, Random(f"bank {workload.seed} {minute}")
+    now, customers, rng = (
+        minute * _MINUTE,
+        (accounts + 1) // 2,
+        Random(f"bank {workload.seed} {minute}"),
+    )
     if minute % _GONE == 0:
-        yield Record(f"customer-{minute % customers:05d}".encode(), None, 0, now, now, ORDINARY, CUSTOMERS)
+        yield Record(
+            f"customer-{minute % customers:05d}".encode(), None, 0, now, now, ORDINARY, CUSTOMERS
+        )
     elif minute % _GONE == 1:
         yield _customer((minute - 1) % customers, now, now, rng)
     else:
@@ -83,13 +104,24 @@ def _changes(workload: Workload, minute: int, accounts: int) -> Iterator[Record]
 
 def _customer(number: int, time_ms: int, event_ms: int, rng: Random) -> Record:
     name, country, segment = f"customer-{number:05d}", rng.choice(_COUNTRIES), rng.choice(_SEGMENTS)
-    row = {"customer_id": name, "country": country, "segment": segment, "event_time": _stamp(event_ms)}
-    return Record(name.encode(), json.dumps(row).encode(), 0, time_ms, event_ms, ORDINARY, CUSTOMERS)
+    row = {
+        "customer_id": name,
+        "country": country,
+        "segment": segment,
+        "event_time": _stamp(event_ms),
+    }
+    return Record(
+        name.encode(), json.dumps(row).encode(), 0, time_ms, event_ms, ORDINARY, CUSTOMERS
+    )
 
 
 def _account(number: int, customer: int, time_ms: int, event_ms: int) -> Record:
     name = f"account-{number:05d}"
-    row = {"account_id": name, "customer_id": f"customer-{customer:05d}", "event_time": _stamp(event_ms)}
+    row = {
+        "account_id": name,
+        "customer_id": f"customer-{customer:05d}",
+        "event_time": _stamp(event_ms),
+    }
     return Record(name.encode(), json.dumps(row).encode(), 0, time_ms, event_ms, ORDINARY, ACCOUNTS)
 
 

@@ -25,31 +25,63 @@ from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stream import offsets
 
-# a history carries old timestamps: with Kafka's seven days it would be deleted soon after it was sent
+# a versioned table carries old timestamps: with Kafka's seven days it would be deleted soon after
+# it was sent
 TOPIC = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 def produce(
-    pipeline: Annotated[str | None, typer.Argument(help="sensors, ads, visits or bank; none with --topic")] = None,
-    history: Annotated[str | None, typer.Option(help="First the events of this long, at full speed: '2 hours'")] = None,
-    live: Annotated[bool | None, typer.Option(help="Then the events of now; without --history the default")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0, help="Live for so long; else until interrupted")] = None,
-    rate: Annotated[int | None, typer.Option(min=1, help="Events per second of event time")] = None,
-    disorder: Annotated[str | None, typer.Option(help="How late ordinary events are sent: '2 seconds'")] = None,
-    late_share: Annotated[float | None, typer.Option(help="Share of events later than that")] = None,
-    late_by: Annotated[str | None, typer.Option(help="How late these are sent at most: '1 minute'")] = None,
-    duplicates: Annotated[float | None, typer.Option(help="Share of events sent twice")] = None,
-    malformed: Annotated[float | None, typer.Option(help="Share of events spoiled, kind after kind")] = None,
-    seed: Annotated[int | None, typer.Option(help="Same seed, settings and start: same bytes")] = None,
-    file: Annotated[
-        list[str] | None, typer.Option(help="Instead of made-up events the lines of a log, plain or .gz; - reads stdin")
+    pipeline: Annotated[
+        str | None, typer.Argument(help="sensors, ads, visits or bank; none with --topic")
     ] = None,
-    topic: Annotated[str | None, typer.Option(help="A topic of your own, for the JSON lines of --file")] = None,
-    key: Annotated[str | None, typer.Option(help="With --topic: the field of each line that is the message's key")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The summary as one line of JSON, no bar")] = False,
+    history: Annotated[
+        str | None, typer.Option(help="First the events of this long, at full speed: '2 hours'")
+    ] = None,
+    live: Annotated[
+        bool | None, typer.Option(help="Then the events of now; without --history the default")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0, help="Live for so long; else until interrupted")
+    ] = None,
+    rate: Annotated[int | None, typer.Option(min=1, help="Events per second of event time")] = None,
+    disorder: Annotated[
+        str | None, typer.Option(help="How late ordinary events are sent: '2 seconds'")
+    ] = None,
+    late_share: Annotated[
+        float | None, typer.Option(help="Share of events later than that")
+    ] = None,
+    late_by: Annotated[
+        str | None, typer.Option(help="How late these are sent at most: '1 minute'")
+    ] = None,
+    duplicates: Annotated[float | None, typer.Option(help="Share of events sent twice")] = None,
+    malformed: Annotated[
+        float | None, typer.Option(help="Share of events spoiled, kind after kind")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Same seed, settings and start: same bytes")
+    ] = None,
+    file: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Instead of made-up events the lines of a log, plain or .gz; - reads stdin"
+        ),
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option(help="A topic of your own, for the JSON lines of --file")
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(help="With --topic: the field of each line that is the message's key"),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The summary as one line of JSON, no bar")
+    ] = False,
 ) -> None:
-    """Send events: of a shipped pipeline, made up or of a log, or with --topic and --file your own. Ctrl-C ends it cleanly."""
+    """Send events: of a shipped pipeline, made up or of a log, or with --topic and --file your own.
+
+    Ctrl-C ends it cleanly.
+    """
     given = {
         "seed": seed,
         "rate": rate,
@@ -61,10 +93,15 @@ def produce(
     }
     given = {name: value for name, value in given.items() if value is not None}
     if topic or key:
-        _refuse_beside_files(file or [], given | {"pipeline": pipeline, "history": history, "live": live, "seconds": seconds})
+        _refuse_beside_files(
+            file or [],
+            given | {"pipeline": pipeline, "history": history, "live": live, "seconds": seconds},
+        )
         return _send_own(topic, file, key, as_json)
     if pipeline is None:
-        raise SettingsError("pipeline: a shipped one, sensors, ads, visits or bank; or --topic and --file for events of yours")
+        raise SettingsError(
+            "pipeline: a shipped one, sensors, ads, visits or bank; or --topic and --file for events of yours"
+        )
     chosen = producer(pipeline)
     workload = replace(chosen.workload, **given)
     if file:
@@ -79,31 +116,46 @@ def produce(
 
 def _send_own(topic: str | None, file: list[str] | None, key: str | None, as_json: bool) -> None:
     if not (topic and file):
-        raise SettingsError(f"topic={topic}, file={file}: your own events are the lines of a file for a topic; give both")
+        raise SettingsError(
+            f"topic={topic}, file={file}: your own events are the lines of a file for a topic; give both"
+        )
     settings, records = from_environment(), own.messages(lines(file), key)
-    offsets.ids(offsets.admin(settings), [topic])  # raises BrokerError: a misspelt topic is not to become a new one
+    # raises BrokerError: a misspelt topic is not to become a new one
+    offsets.ids(offsets.admin(settings), [topic])
     _send(settings, records, topic, None, as_json)
 
 
-def _send(settings: Settings, records: Iterator[Record], topic: str, total: int | None, as_json: bool) -> None:
+def _send(
+    settings: Settings, records: Iterator[Record], topic: str, total: int | None, as_json: bool
+) -> None:
     with _stopped_by_signals() as stop, _shown(total, hidden=as_json) as progress:
         summary = send(records, topic, client_config(settings), stop, progress)
     _report(summary, as_json)
 
 
 def ensure_topics(settings: Settings, chosen: Producer, partitions: int) -> tuple[str, ...]:
-    """Creates the topics of a shipped pipeline that are missing; their names. Raises BrokerError."""
-    compacted = kafka_broker.ensure_topics(settings, dict.fromkeys(chosen.compacted, 1), TOPIC | {"cleanup.policy": "compact"})
+    """Creates the topics of a shipped pipeline that are missing; their names.
+
+    Raises BrokerError.
+    """
+    compacted = kafka_broker.ensure_topics(
+        settings, dict.fromkeys(chosen.compacted, 1), TOPIC | {"cleanup.policy": "compact"}
+    )
     return kafka_broker.ensure_topics(settings, {chosen.topic: partitions}, TOPIC) + compacted
 
 
 def _made_up(
-    chosen: Producer, workload: Workload, history: str | None, live: bool | None, seconds: float | None
+    chosen: Producer,
+    workload: Workload,
+    history: str | None,
+    live: bool | None,
+    seconds: float | None,
 ) -> tuple[Iterator[Record], int | None]:
     """The records, and how many; None if they are endless."""
     live = history is None if live is None else live
     _refuse_idle(history, live, seconds)
-    # past and present are one stream: behind the clock it runs at full speed, and so meets the present without a gap
+    # past and present are one stream: behind the clock it runs at full speed, and so meets the
+    # present without a gap
     now = int(time.time() * 1000)
     start, end = now - (_ms(history, "history") or 0), _end(now, live, seconds)
     total = None if end is None else (end - start) * workload.rate // 1000
@@ -129,9 +181,13 @@ def _refuse_beside_files(files: list[str], given: dict[str, object]) -> None:
 
 def _refuse_idle(history: str | None, live: bool, seconds: float | None) -> None:
     if history is None and not live:
-        raise SettingsError("live=False (history=None): nothing is left to send; add --history or leave out --no-live")
+        raise SettingsError(
+            "live=False (history=None): nothing is left to send; add --history or leave out --no-live"
+        )
     if seconds is not None and not live:
-        raise SettingsError(f"seconds={seconds:g}: how long to send live, and this sends a history only; add --live")
+        raise SettingsError(
+            f"seconds={seconds:g}: how long to send live, and this sends a versioned table only; add --live"
+        )
 
 
 def _ms(text: str | None, field: str) -> int | None:
@@ -188,4 +244,6 @@ def _report(summary: Summary, as_json: bool) -> None:
         f" {summary.late:,} late, {summary.duplicates:,} duplicates, {summary.malformed:,} malformed"
     )
     if summary.first_event and summary.last_event:
-        typer.echo(f"event times {summary.first_event:%Y-%m-%d %H:%M:%S} to {summary.last_event:%Y-%m-%d %H:%M:%S} UTC")
+        typer.echo(
+            f"event times {summary.first_event:%Y-%m-%d %H:%M:%S} to {summary.last_event:%Y-%m-%d %H:%M:%S} UTC"
+        )

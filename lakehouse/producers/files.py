@@ -13,7 +13,9 @@ STDIN = "-"
 
 
 def lines(files: Sequence[str]) -> Iterator[bytes]:
-    """Every line of the files, without its end, one file after the other; `.gz` is unpacked, `-` is standard input.
+    """Every line of the files, without its end, one file after the other.
+
+    `.gz` is unpacked, `-` is standard input.
 
     Raises SettingsError, for a file that is not there before the first line.
     """

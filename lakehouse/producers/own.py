@@ -11,10 +11,20 @@ _ANY = -1  # partition: the client takes it by the key
 
 
 def messages(lines: Iterable[bytes], key: str | None = None) -> Iterator[Record]:
-    """A message for each line that is not empty, as it is. `key`: the field that is its key. Raises SettingsError."""
+    """A message for each line that is not empty, as it is. `key`: the field that is its key.
+
+    Raises SettingsError.
+    """
     for number, line in enumerate(lines, 1):
         if line.strip():
-            yield Record(_key(line, number, key) if key else None, line, _ANY, int(time.time() * 1000), None, ORDINARY)
+            yield Record(
+                _key(line, number, key) if key else None,
+                line,
+                _ANY,
+                int(time.time() * 1000),
+                None,
+                ORDINARY,
+            )
 
 
 def _key(line: bytes, number: int, name: str) -> bytes:

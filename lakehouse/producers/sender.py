@@ -18,7 +18,10 @@ _NAP = 0.005  # seconds; the least wait, so that a fast stream goes out in burst
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What was sent; `sent` and `bytes` count every record, the bad, late and repeated ones among them."""
+    """What was sent.
+
+    `sent` and `bytes` count every record, the bad, late and repeated ones among them.
+    """
 
     topic: str
     sent: int
@@ -38,11 +41,13 @@ def send(
     stop: Event | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Summary:
-    """Send `records`, which are in the order of their instants, until they end or `stop` is set; then flush.
+    """Send `records`, which are in the order of their instants, until they end or `stop` is set.
 
-    To the `topic`, but those that name one of their own.
-    A record behind the clock goes out at once: so a history is sent at full speed, and a live stream that fell
-    behind catches up. Raises BrokerError, with the number of records lost, as soon as one could not be delivered.
+    Then flush.
+
+    To the `topic`, but those that name one of their own. A record behind the clock goes out at
+    once: so a versioned table is sent at full speed, and a live stream that fell behind catches up.
+    Raises BrokerError, with the number of records lost, as soon as one could not be delivered.
     """
     failures: Counter[str] = Counter()
     producer = kafka.Producer(_options(client, lambda error, _: failures.update([str(error)])))
@@ -64,7 +69,9 @@ def send(
     return tally.summary(topic, time.monotonic() - began)
 
 
-def _options(client: Mapping[str, str], failed: Callable[[object, object], None]) -> dict[str, object]:
+def _options(
+    client: Mapping[str, str], failed: Callable[[object, object], None]
+) -> dict[str, object]:
     return {
         "enable.idempotence": True,
         "compression.type": "lz4",
@@ -111,7 +118,9 @@ def _queue(producer: kafka.Producer, topic: str, batch: list[Record]) -> None:
             except BufferError:  # the queue is full: the broker sets the pace
                 producer.poll(0.1)
             except kafka.KafkaException as error:
-                raise BrokerError(f"delivery to {topic} (time={time_ms}): the client took no more; {error}") from error
+                raise BrokerError(
+                    f"delivery to {topic} (time={time_ms}): the client took no more; {error}"
+                ) from error
     producer.poll(0)
 
 
@@ -135,7 +144,9 @@ class _Tally:
     def summary(self, topic: str, seconds: float) -> Summary:
         late, duplicates, malformed = (self.kinds[kind] for kind in (LATE, DUPLICATE, MALFORMED))
         first, last = _instant(self.first_ms), _instant(self.last_ms)
-        return Summary(topic, self.sent, late, duplicates, malformed, self.bytes, seconds, first, last)
+        return Summary(
+            topic, self.sent, late, duplicates, malformed, self.bytes, seconds, first, last
+        )
 
 
 def _instant(ms: int | None) -> datetime | None:

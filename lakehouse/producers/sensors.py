@@ -9,8 +9,18 @@ from random import Random
 from typing import NamedTuple
 from zlib import crc32
 
-from lakehouse.producers.mishaps import Form, spoiled, with_mishaps
-from lakehouse.producers.workload import DUPLICATE, LATE, MALFORMED, ORDINARY, Moment, Record, Workload, draws, moments
+from lakehouse.producers.faults import Form, spoiled, with_faults
+from lakehouse.producers.workload import (
+    DUPLICATE,
+    LATE,
+    MALFORMED,
+    ORDINARY,
+    Moment,
+    Record,
+    Workload,
+    draws,
+    moments,
+)
 
 WINDOW_MS = 5_000
 _DAY = 1440  # minutes
@@ -36,14 +46,22 @@ class Readings(NamedTuple):
     max_f: Decimal
 
 
-def records(workload: Workload, start_ms: int, end_ms: int | None = None, sensors: int = 20) -> Iterator[Record]:
-    """The records sent in `[start_ms, end_ms)`, sensor after sensor, in the order of sending; keyed by sensor."""
-    sent = with_mishaps(_good(workload, start_ms, end_ms, sensors), _FORM)
+def records(
+    workload: Workload, start_ms: int, end_ms: int | None = None, sensors: int = 20
+) -> Iterator[Record]:
+    """The records sent in `[start_ms, end_ms)`, sensor after sensor, in the order of sending.
+
+    Keyed by sensor.
+    """
+    sent = with_faults(_good(workload, start_ms, end_ms, sensors), _FORM)
     return _with_outages(sent, workload, sensors) if workload.offline_ms else sent
 
 
 def _with_outages(records: Iterator[Record], workload: Workload, sensors: int) -> Iterator[Record]:
-    """From minute 20 of each hour on, one sensor after the other is offline; its records wait, and none is lost."""
+    """From minute 20 of each hour on, one sensor after the other is offline.
+
+    Its records wait, and none is lost.
+    """
     waiting: list[Record] = []
     back_ms = 0
     for record in records:
@@ -112,12 +130,16 @@ def _good(workload: Workload, start_ms: int, end_ms: int | None, sensors: int) -
         yield Record(sensor.key, value, sensor.partition, time_ms, event_ms, kind)
 
 
-def _drawn(workload: Workload, start_ms: int, end_ms: int | None, sensors: int) -> Iterator[tuple[Moment, Sensor, int]]:
+def _drawn(
+    workload: Workload, start_ms: int, end_ms: int | None, sensors: int
+) -> Iterator[tuple[Moment, Sensor, int]]:
     """Per reading its moment, its sensor and its hundredths of a degree."""
     rng = Random(workload.seed)
     places = [_sensor(rng, n, workload.partitions) for n in range(sensors)]
     curve = [cos(2 * pi * minute / _DAY) for minute in range(_DAY)]  # warmest at 0
-    for moment, noise in zip(moments(workload, start_ms, end_ms), draws(rng, range(-40, 41)), strict=False):
+    for moment, noise in zip(
+        moments(workload, start_ms, end_ms), draws(rng, range(-40, 41)), strict=False
+    ):
         sensor = places[moment.index % sensors]
         height = curve[(moment.event_ms // 60_000 - sensor.warmest) % _DAY]
         yield moment, sensor, int(sensor.mean + sensor.swing * height) + noise
@@ -128,5 +150,10 @@ def _sensor(rng: Random, number: int, partitions: int) -> Sensor:
     # crc32 and not hash(): the same partition in every process
     partition = crc32(name.encode()) % partitions
     return Sensor(
-        name, name.encode(), partition, rng.randint(5_500, 8_500), rng.randint(300, 1_500), rng.randint(780, 960)
+        name,
+        name.encode(),
+        partition,
+        rng.randint(5_500, 8_500),
+        rng.randint(300, 1_500),
+        rng.randint(780, 960),
     )

@@ -12,38 +12,99 @@ from random import Random
 from typing import NamedTuple
 from zlib import crc32
 
-from lakehouse.producers.mishaps import Form, spoiled, with_mishaps
-from lakehouse.producers.workload import DUPLICATE, MALFORMED, ORDINARY, Moment, Record, Workload, draws, moments
+from lakehouse.producers.faults import Form, spoiled, with_faults
+from lakehouse.producers.workload import (
+    DUPLICATE,
+    MALFORMED,
+    ORDINARY,
+    Moment,
+    Record,
+    Workload,
+    draws,
+    moments,
+)
 
 # networks of well-known owners, without the last part of the address; private ones have no country
 NETWORKS = (
-    ("8.8.8.", "US"), ("66.249.66.", "US"), ("2001:4860:4860::", "US"), ("81.2.69.", "GB"), ("193.99.144.", "DE"),
-    ("195.135.220.", "DE"), ("2001:638::", "DE"), ("212.27.48.", "FR"), ("2a01:e00::", "FR"), ("200.160.2.", "BR"),
-    ("202.12.27.", "JP"), ("139.130.4.", "AU"), ("196.25.1.", "ZA"), ("129.132.1.", "CH"), ("164.100.1.", "IN"),
-    ("10.0.0.", "ZZ"), ("192.168.7.", "ZZ"),
-)  # fmt: skip
+    ("8.8.8.", "US"),
+    ("66.249.66.", "US"),
+    ("2001:4860:4860::", "US"),
+    ("81.2.69.", "GB"),
+    ("193.99.144.", "DE"),
+    ("195.135.220.", "DE"),
+    ("2001:638::", "DE"),
+    ("212.27.48.", "FR"),
+    ("2a01:e00::", "FR"),
+    ("200.160.2.", "BR"),
+    ("202.12.27.", "JP"),
+    ("139.130.4.", "AU"),
+    ("196.25.1.", "ZA"),
+    ("129.132.1.", "CH"),
+    ("164.100.1.", "IN"),
+    ("10.0.0.", "ZZ"),
+    ("192.168.7.", "ZZ"),
+)
 AGENTS = (  # and whether it is a bot
-    ("Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/142.0.0.0 Safari/537.36",
-     False),
-    ("Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.6 Safari/605.1.15",
-     False),
+    (
+        "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/142.0.0.0 Safari/537.36",
+        False,
+    ),
+    (
+        "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.6 Safari/605.1.15",
+        False,
+    ),
     ("Mozilla/5.0 (X11; Linux x86_64; rv:144.0) Gecko/20100101 Firefox/144.0", False),
     ("Mozilla/5.0 (Windows NT 10.0; Win64; x64; rv:144.0) Gecko/20100101 Firefox/144.0", False),
-    ("Mozilla/5.0 (iPhone; CPU iPhone OS 18_6 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.6 "
-     "Mobile/15E148 Safari/604.1", False),
-    ("Mozilla/5.0 (Linux; Android 10; K) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/142.0.0.0 Mobile Safari/537.36",
-     False),
+    (
+        "Mozilla/5.0 (iPhone; CPU iPhone OS 18_6 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.6 "
+        "Mobile/15E148 Safari/604.1",
+        False,
+    ),
+    (
+        "Mozilla/5.0 (Linux; Android 10; K) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/142.0.0.0 Mobile Safari/537.36",
+        False,
+    ),
     ("Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)", True),
     ("Mozilla/5.0 (compatible; bingbot/2.0; +http://www.bing.com/bingbot.htm)", True),
     ("curl/8.14.1", True),
-)  # fmt: skip
+)
 PAGES = (  # the most wanted first
-    "/", "/search", "/products", "/blog", "/pricing", "/docs", "/products/lamp", "/contact", "/blog/lakehouse", "/about",
-    "/docs/start", "/products/chair", "/careers", "/blog/streaming", "/docs/reference", "/imprint", "/feed.xml",
-    "/robots.txt", "/assets/site.css", "/assets/site.js", "/assets/logo.svg",
-)  # fmt: skip
-ANSWERS = (("GET", 200, 0.85), ("GET", 304, 0.07), ("GET", 404, 0.04), ("POST", 200, 0.03), ("GET", 500, 0.01))
-REFERRERS = ("-", "-", "https://www.example.org/", "https://www.example.org/blog?page=2", "https://duckduckgo.com/")
+    "/",
+    "/search",
+    "/products",
+    "/blog",
+    "/pricing",
+    "/docs",
+    "/products/lamp",
+    "/contact",
+    "/blog/lakehouse",
+    "/about",
+    "/docs/start",
+    "/products/chair",
+    "/careers",
+    "/blog/streaming",
+    "/docs/reference",
+    "/imprint",
+    "/feed.xml",
+    "/robots.txt",
+    "/assets/site.css",
+    "/assets/site.js",
+    "/assets/logo.svg",
+)
+ANSWERS = (
+    ("GET", 200, 0.85),
+    ("GET", 304, 0.07),
+    ("GET", 404, 0.04),
+    ("POST", 200, 0.03),
+    ("GET", 500, 0.01),
+)
+REFERRERS = (
+    "-",
+    "-",
+    "https://www.example.org/",
+    "https://www.example.org/blog?page=2",
+    "https://duckduckgo.com/",
+)
 STAY_S, VISITORS, GAP_S = 600, 5_000, 1_800
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _QUOTED = r'"(?P<{}>[^"\\]*(?:\\.[^"\\]*)*)"'
@@ -74,7 +135,7 @@ class Request(NamedTuple):
 
 def records(workload: Workload, start_ms: int, end_ms: int | None = None) -> Iterator[Record]:
     """The records sent in `[start_ms, end_ms)`, in the order of sending; keyed by address."""
-    return with_mishaps(_good(workload, start_ms, end_ms), _FORM)
+    return with_faults(_good(workload, start_ms, end_ms), _FORM)
 
 
 def malformed(kind: str, time_ms: int) -> Record:
@@ -84,7 +145,10 @@ def malformed(kind: str, time_ms: int) -> Record:
 
 
 def of_lines(lines: Iterable[bytes], partitions: int) -> Iterator[Record]:
-    """A record of each line of an access log, at the line's own time; what is no such line is MALFORMED, and now."""
+    """A record of each line of an access log, at the line's own time.
+
+    What is no such line is MALFORMED, and now.
+    """
     for line in lines:
         found = _LINE.fullmatch(line.decode(errors="replace"))
         event_ms = parsed(found["event_time"]) if found else None
@@ -98,7 +162,9 @@ def of_lines(lines: Iterable[bytes], partitions: int) -> Iterator[Record]:
         yield Record(key, line, crc32(key) % partitions, time_ms, event_ms, ORDINARY)
 
 
-def expected_visitors(workload: Workload, start_ms: int, end_ms: int) -> dict[tuple[str, int], tuple[int, int]]:
+def expected_visitors(
+    workload: Workload, start_ms: int, end_ms: int
+) -> dict[tuple[str, int], tuple[int, int]]:
     """(requests, distinct visitors) by (country, start of the 5 min window in ms, every minute) in what `records` sends.
 
     Here and below: late or not, duplicates twice, without bots.
@@ -111,7 +177,9 @@ def expected_visitors(workload: Workload, start_ms: int, end_ms: int) -> dict[tu
     return {window: (len(found), len(set(found))) for window, found in windows.items()}
 
 
-def expected_page_views(workload: Workload, start_ms: int, end_ms: int) -> dict[tuple[str, int], tuple[int, int]]:
+def expected_page_views(
+    workload: Workload, start_ms: int, end_ms: int
+) -> dict[tuple[str, int], tuple[int, int]]:
     """(views, distinct visitors) by (path, start of the 5 min window in ms)."""
     windows: dict[tuple[str, int], list[Visitor]] = defaultdict(list)
     for second, visitor, request in _people(workload, start_ms, end_ms):
@@ -120,7 +188,9 @@ def expected_page_views(workload: Workload, start_ms: int, end_ms: int) -> dict[
     return {window: (len(found), len(set(found))) for window, found in windows.items()}
 
 
-def expected_sessions(workload: Workload, start_ms: int, end_ms: int) -> dict[tuple[str, int], tuple[int, int, str]]:
+def expected_sessions(
+    workload: Workload, start_ms: int, end_ms: int
+) -> dict[tuple[str, int], tuple[int, int, str]]:
     """(time of the last page in ms, pages, country) by (visitor's pseudonym, time of the first page in ms)."""
     times: dict[Visitor, list[int]] = defaultdict(list)
     for second, visitor, request in _people(workload, start_ms, end_ms):
@@ -129,7 +199,11 @@ def expected_sessions(workload: Workload, start_ms: int, end_ms: int) -> dict[tu
     sessions = {}
     for visitor, found in times.items():
         found.sort()
-        begins = [0, *(i for i, (a, b) in enumerate(pairwise(found), 1) if b - a > GAP_S), len(found)]
+        begins = [
+            0,
+            *(i for i, (a, b) in enumerate(pairwise(found), 1) if b - a > GAP_S),
+            len(found),
+        ]
         for first, after in pairwise(begins):
             session = visitor.pseudonym, found[first] * 1000
             sessions[session] = found[after - 1] * 1000, after - first, visitor.country
@@ -183,7 +257,9 @@ def _good(workload: Workload, start_ms: int, end_ms: int | None) -> Iterator[Rec
         yield Record(key, value, crc32(key) % workload.partitions, time_ms, event_ms, kind)
 
 
-def _people(workload: Workload, start_ms: int, end_ms: int) -> Iterator[tuple[int, Visitor, Request]]:
+def _people(
+    workload: Workload, start_ms: int, end_ms: int
+) -> Iterator[tuple[int, Visitor, Request]]:
     """Second, visitor and request of all that is well-formed and not of a bot; duplicates twice."""
     for moment, visitor, request in _drawn(workload, start_ms, end_ms):
         if moment.kind != MALFORMED and not visitor.is_bot:
@@ -191,11 +267,13 @@ def _people(workload: Workload, start_ms: int, end_ms: int) -> Iterator[tuple[in
                 yield moment.event_ms // 1000, visitor, request
 
 
-def _drawn(workload: Workload, start_ms: int, end_ms: int | None) -> Iterator[tuple[Moment, Visitor, Request]]:
+def _drawn(
+    workload: Workload, start_ms: int, end_ms: int | None
+) -> Iterator[tuple[Moment, Visitor, Request]]:
     """Per request its moment, its visitor and what is requested.
 
-    There are as many places as make each ask for something every 20 s. Every ten minutes, but not all at once, a place
-    is taken by another visitor, who may have been there before.
+    There are as many places as make each ask for something every 20 s. Every ten minutes, but not
+    all at once, a place is taken by another visitor, who may have been there before.
     """
     rng = Random(workload.seed)
     asked, weights = _requests(rng)
@@ -203,7 +281,9 @@ def _drawn(workload: Workload, start_ms: int, end_ms: int | None) -> Iterator[tu
         lambda place, turn: _visitor(crc32(f"{workload.seed} {place} {turn}".encode()) % VISITORS)
     )
     places = draws(rng, range(20 * workload.rate))
-    drawn = zip(moments(workload, start_ms, end_ms), places, draws(rng, asked, weights), strict=False)
+    drawn = zip(
+        moments(workload, start_ms, end_ms), places, draws(rng, asked, weights), strict=False
+    )
     for moment, place, request in drawn:
         yield moment, taken_by(place, (moment.event_ms // 1000 + 7 * place) // STAY_S), request
 

@@ -21,11 +21,13 @@ class Workload:
     rate: int = 1_000  # events per second of event time; duplicates come on top
     disorder_ms: int = 100  # an ordinary event is sent up to this much after it happened
     late_share: float = 0.0
-    late_by_ms: int = 60_000  # a late event is sent more than `disorder_ms` and up to this much after it happened
+    # a late event is sent more than `disorder_ms` and up to this much after it happened
+    late_by_ms: int = 60_000
     duplicate_share: float = 0.0  # sent twice, byte for byte
     malformed_share: float = 0.0
     partitions: int = 1
-    offline_ms: int = 0  # once an hour one device is cut off for so long, and then sends at once what it measured
+    # once an hour one device is cut off for so long, and then sends at once what it measured
+    offline_ms: int = 0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -49,7 +51,10 @@ class Workload:
 
 
 class Record(NamedTuple):
-    """One Kafka record to send, with what its producer knows of it; `event_ms` is None if it is malformed."""
+    """One Kafka record to send, with what its producer knows of it.
+
+    `event_ms` is None if it is malformed.
+    """
 
     key: bytes | None
     value: bytes | None
@@ -70,16 +75,19 @@ class Moment(NamedTuple):
 
 
 def moments(workload: Workload, start_ms: int, end_ms: int | None) -> Iterator[Moment]:
-    """The moments of the events sent in `[start_ms, end_ms)`, or from `start_ms` for ever, evenly `rate` a second.
+    """The moments of the events sent in `[start_ms, end_ms)`, or from `start_ms` forever, evenly `rate` a second.
 
-    No event happens after it is sent: a record ahead of its own timestamp is malformed, and made so on purpose only.
+    No event happens after it is sent: a record ahead of its own timestamp is malformed, and made so
+    on purpose only.
     """
-    rng = Random(f"moments {workload.seed}")  # apart from the contents, which so stay the same under other disorder
+    # apart from the contents, which so stay the same under other disorder
+    rng = Random(f"moments {workload.seed}")
     shares = (workload.late_share, workload.duplicate_share, workload.malformed_share)
     kinds = draws(rng, (LATE, DUPLICATE, MALFORMED, ORDINARY), (*shares, 1 - sum(shares)))
     skews = draws(rng, range(workload.disorder_ms + 1))
     for index, kind, skew in zip(count(), kinds, skews, strict=False):
-        time_ms = start_ms + index * 1000 // workload.rate  # from the index, so that it never drifts
+        # from the index, so that it never drifts
+        time_ms = start_ms + index * 1000 // workload.rate
         if end_ms is not None and time_ms >= end_ms:
             return
         if kind == LATE:
@@ -90,4 +98,5 @@ def moments(workload: Workload, start_ms: int, end_ms: int | None) -> Iterator[M
 def draws(rng: Random, pool: Sequence[T], weights: Sequence[float] | None = None) -> Iterator[T]:
     """Endless independent draws from `pool`."""
     while True:
-        yield from rng.choices(pool, weights, k=1000)  # many at once: three times as fast as one by one
+        # many at once: three times as fast as one by one
+        yield from rng.choices(pool, weights, k=1000)

@@ -1,10 +1,10 @@
 """Stream and batch compared, range by range.
 
-    reconciliation   the bounded run of a closed range against the table
-    coverage         how much is proven, and what is due
-    invalidation     which proven partitions were changed since
-    diagnosis        why a table differs
-    provenance       who wrote the rows of a partition
-    attempts         that a reconciliation began, and why it failed
-    verdicts         the certificates in sum
+reconciliation   the batch run of a closed range against the table
+coverage         how much is reconciled, and what is due
+invalidation     which reconciled partitions were changed since
+diagnosis        why a table differs
+provenance       who wrote the rows of a partition
+attempts         that a reconciliation began, and why it failed
+verdicts         the certificates in sum
 """

@@ -1,6 +1,7 @@
 """That a reconciliation has begun, and why it failed: without it a crash would look as if nobody had asked.
 
-`_ledger/<table>.proving.json` is there from the beginning of a reconciliation until one has ended with a verdict.
+`_commit_log/<table>.reconciling.json` is there from the beginning of a reconciliation until one has
+ended with a verdict.
 """
 
 import json
@@ -14,12 +15,15 @@ from lakehouse.errors import RangeError
 from lakehouse.ranges import Range
 from lakehouse.settings import Settings
 from lakehouse.storage.certificates import Certificate
-from lakehouse.storage.commits import LEDGER
+from lakehouse.storage.commits import COMMIT_LOGS
 from lakehouse.storage.files import replace_file
 
 
 def failed(settings: Settings, table: Table) -> str:
-    """Why the last reconciliation of a table ended without a verdict, or that it has not ended; empty if it gave one."""
+    """Why the last reconciliation of a table ended without a verdict, or that it has not ended.
+
+    Empty if it gave one.
+    """
     noted = _read(_path(settings, table))
     if noted is None:
         return ""
@@ -28,17 +32,23 @@ def failed(settings: Settings, table: Table) -> str:
 
 
 def _path(settings: Settings, table: Table) -> Path:
-    return settings.root / LEDGER / f"{table.name}.proving.json"
+    return settings.root / COMMIT_LOGS / f"{table.name}.reconciling.json"
 
 
 @contextmanager
-def noting_failure(settings: Settings, table: Table, span: Range | None) -> Iterator[list[Certificate]]:
+def noting_failure(
+    settings: Settings, table: Table, span: Range | None
+) -> Iterator[list[Certificate]]:
     """Keeps on disk that a reconciliation has begun, and why it failed, until one ends with a verdict; yields where that goes.
 
     What is refused with a RangeError, or lies ahead of the frontier, tells nothing.
     """
     path = _path(settings, table)
-    noted = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "range": str(span) if span else "", "why": ""}
+    noted = {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "range": str(span) if span else "",
+        "why": "",
+    }
     before = _read(path)
     replace_file(path, noted)
     found: list[Certificate] = []

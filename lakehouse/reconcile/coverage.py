@@ -1,4 +1,4 @@
-"""How much of a table's history is proven, and which partitions are to be proven next: by logs and certificates, without Spark.
+"""How much of a table's history is reconciled, and which partitions are to be reconciled next: by logs and certificates, without Spark.
 
 A partition is computed again only if that can tell something new.
 """
@@ -11,28 +11,37 @@ from datetime import UTC, datetime, timedelta
 from lakehouse.declare.catalog import Catalog, table_path
 from lakehouse.declare.columns import ORIGIN, PARTITION
 from lakehouse.declare.table import Table
-from lakehouse.ranges import EPOCH, GRAINS, Range, floor, joined, partition_format, partition_range
+from lakehouse.ranges import (
+    EPOCH,
+    PARTITION_LENGTHS,
+    Range,
+    floor,
+    joined,
+    partition_format,
+    partition_range,
+)
 from lakehouse.reconcile.invalidation import Mark, emptied, look
 from lakehouse.settings import Settings
 from lakehouse.storage import delta_log
 from lakehouse.storage.certificates import Certificate, Verdict, certificates
-from lakehouse.storage.journal import frontier
+from lakehouse.storage.commit_log import frontier
 
 MOST = 200  # partitions of a table that are asked for at once
 _INSTANT = timedelta(microseconds=1)
-_SAMPLED_AFTER = timedelta(days=1)  # what is proven is proven again, one partition at a time, but not sooner
+# what is reconciled is reconciled again, one partition at a time, but not sooner
+_SAMPLED_AFTER = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What the Delta log says of one partition: its rows, and whether a bounded run wrote any of them."""
+    """What the Delta log says of one partition: its rows, and whether a batch run wrote any of them."""
 
     rows: int = 0
-    by_bounded: bool = False
+    by_batch: bool = False
 
     @property
     def origin(self) -> str:
-        return "bounded" if self.by_bounded else "live"
+        return "batch" if self.by_batch else "stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +55,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A closed partition that is to be proven, and why."""
+    """A closed partition that is to be reconciled, and why."""
 
     partition: str
     why: str
@@ -54,36 +63,39 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How much of a table's closed history is proven."""
+    """How much of a table's closed history is reconciled."""
 
     table: str
     partitions: int  # closed ones, from the first row on
-    proven: int  # the last verdict is EQUAL, and nothing was changed since
-    proven_now: int  # under the present declaration; the others under the one that made them
-    oldest_unproven: datetime | None  # the start of the first partition that is not proven
+    reconciled: int  # the last verdict is EQUAL, and nothing was changed since
+    reconciled_now: int  # under the present declaration; the others under the one that made them
+    oldest_unreconciled: datetime | None  # the start of the first partition that is not reconciled
     different: tuple[Certificate, ...]  # the last verdict of these is DIFFERENT
     pending: tuple[str, ...]
-    unprovable: tuple[str, ...]
-    changed: tuple[Due, ...]  # since they were proven
-    seconds: float  # that proving took within the last day
+    unverifiable: tuple[str, ...]
+    changed: tuple[Due, ...]  # since they were reconciled
+    seconds: float  # that reconciling took within the last day
     lost: tuple[Lost, ...] = ()  # partitions of which a data file is not there
     unknown: tuple[str, ...] = ()  # partitions that no certificate tells of
     before_since: int = 0  # partitions that begin before `settings.since`: the schedules of Dagster leave them alone
 
     @property
     def share(self) -> float:
-        return self.proven / self.partitions if self.partitions else 0.0
+        return self.reconciled / self.partitions if self.partitions else 0.0
 
 
 def stored(settings: Settings, table: Table) -> tuple[int, dict[str, Stored]]:
-    """The table's Delta version and what each of its partitions holds; (-1, {}) if it is not there."""
+    """The table's Delta version and what each of its partitions holds.
+
+    (-1, {}) if it is not there.
+    """
     version = delta_log.latest(table_path(settings, table))
     found: dict[str, Stored] = {}
     for file in delta_log.files(table_path(settings, table), version) if version >= 0 else ():
         key = file.get(f"partition.{PARTITION}", "")
         before = found.get(key, Stored())
-        bounded = before.by_bounded or file.get(f"min.{ORIGIN}") == "bounded"  # sorts before "live"
-        found[key] = Stored(before.rows + (file["num_records"] or 0), bounded)
+        batch = before.by_batch or file.get(f"min.{ORIGIN}") == "batch"  # sorts before "live"
+        found[key] = Stored(before.rows + (file["num_records"] or 0), batch)
     return version, found
 
 
@@ -105,7 +117,9 @@ def reasons(settings: Settings, table: Table, partitions: Iterable[str]) -> dict
     path, found = table_path(settings, table, "quarantine"), {key: Counter() for key in partitions}
     if found and DeltaTable.is_deltatable(str(path)):
         here = pc.field(PARTITION).isin(list(found))
-        rows = DeltaTable(str(path)).to_pyarrow_dataset().to_table(["reason", PARTITION], filter=here)
+        rows = (
+            DeltaTable(str(path)).to_pyarrow_dataset().to_table(["reason", PARTITION], filter=here)
+        )
         for row in rows.group_by(["reason", PARTITION]).aggregate([([], "count_all")]).to_pylist():
             found[row[PARTITION]][row["reason"]] += row["count_all"]
     return found
@@ -121,13 +135,17 @@ def closed(
     ahead = frontier(settings, table)
     if ahead is None:
         return None
-    grain, first = GRAINS[table.partition_by], first or first_day(settings)
+    length, first = PARTITION_LENGTHS[table.partition_by], first or first_day(settings)
     # Dagster does not know the partitions of the future, which a fast clock may close
-    end = floor(min(ahead, datetime.now(UTC)), grain)
+    end = floor(min(ahead, datetime.now(UTC)), length)
     if end <= first:
         return None
     _, found = stored(settings, table)
-    starts = [s for s in (partition_range(key, table.partition_by).start for key in {*found, *known}) if s >= first]
+    starts = [
+        s
+        for s in (partition_range(key, table.partition_by).start for key in {*found, *known})
+        if s >= first
+    ]
     return Range(min(starts), end) if starts and min(starts) < end else None
 
 
@@ -139,20 +157,30 @@ def latest(
     OPEN is none: it says nothing of a partition.
     """
     found: dict[str, Certificate] = {}
-    grain = GRAINS[table.partition_by]
+    length = PARTITION_LENGTHS[table.partition_by]
     for certificate in certificates(settings, table):
-        start, end = floor(max(certificate.start, first) + grain - _INSTANT, grain), floor(certificate.end, grain)
-        if certificate.verdict == "OPEN" or verdict not in (None, certificate.verdict) or start >= end:
+        start, end = (
+            floor(max(certificate.start, first) + length - _INSTANT, length),
+            floor(certificate.end, length),
+        )
+        if (
+            certificate.verdict == "OPEN"
+            or verdict not in (None, certificate.verdict)
+            or start >= end
+        ):
             continue
         found |= dict.fromkeys(Range(start, end).partitions(table.partition_by), certificate)
     return found
 
 
 def due(settings: Settings, catalog: Catalog, table: Table) -> list[Due]:
-    """The closed partitions to prove now, in order, at most `MOST`; looks at what was changed since it was asked last.
+    """The closed partitions to reconcile now, in order, at most `MOST`.
 
-    New ones; those whose rows, or rows of their input, were changed since; those that are pending; those that were not
-    EQUAL under another declaration; and of the others the one whose proof is the oldest.
+    Looks at what was changed since it was asked last.
+
+    New ones; those whose rows, or rows of their input, were changed since; those that are pending;
+    those that were not EQUAL under another declaration; and of the others the one whose
+    reconciliation is the oldest.
     """
     if not table.deterministic:
         return []
@@ -170,17 +198,21 @@ def due(settings: Settings, catalog: Catalog, table: Table) -> list[Due]:
             found.append(Due(key, marks[key].why))
         elif last.verdict == "PENDING":
             found.append(Due(key, "it was PENDING"))
-        elif last.verdict == "DIFFERENT" and last.fingerprint != table.fingerprint:
+        elif last.verdict == "DIFFERENT" and last.code_version != table.code_version:
             found.append(Due(key, "it was DIFFERENT under another declaration"))
-        elif last.verdict == "EQUAL" and last.fingerprint == table.fingerprint:
+        elif last.verdict == "EQUAL" and last.code_version == table.code_version:
             settled.append((last.at, key))
-    if len(found) < MOST and settled and (oldest := min(settled))[0] < datetime.now(UTC) - _SAMPLED_AFTER:
-        found.append(Due(oldest[1], f"a sample, proven at {oldest[0]:%Y-%m-%dT%H:%MZ}"))
+    if (
+        len(found) < MOST
+        and settled
+        and (oldest := min(settled))[0] < datetime.now(UTC) - _SAMPLED_AFTER
+    ):
+        found.append(Due(oldest[1], f"a sample, reconciled at {oldest[0]:%Y-%m-%dT%H:%MZ}"))
     return sorted(found[:MOST], key=lambda each: each.partition)
 
 
 def coverage(settings: Settings, catalog: Catalog, table: Table) -> Coverage:
-    """The share of history that is proven, what differs, and what the proof cost within the last day.
+    """The share of history that is reconciled, what differs, and what the reconciliation cost within the last day.
 
     Of all history, also of what lies before `settings.since`.
     """
@@ -193,26 +225,40 @@ def coverage(settings: Settings, catalog: Catalog, table: Table) -> Coverage:
         verdict = "" if key in gone and verdict == "EQUAL" else verdict
         by_verdict.setdefault(verdict, []).append(key)
     equal = by_verdict.get("EQUAL", [])
-    unproven = next((key for key in keys if key not in set(equal)), None)
+    unreconciled = next((key for key in keys if key not in set(equal)), None)
     since = datetime.now(UTC) - timedelta(days=1)
     return Coverage(
-        table=table.name, partitions=len(keys), proven=len(equal),
-        proven_now=sum(known[key].fingerprint == table.fingerprint for key in equal),
-        oldest_unproven=partition_range(unproven, table.partition_by).start if unproven else None,
+        table=table.name,
+        partitions=len(keys),
+        reconciled=len(equal),
+        reconciled_now=sum(known[key].code_version == table.code_version for key in equal),
+        oldest_unreconciled=partition_range(unreconciled, table.partition_by).start
+        if unreconciled
+        else None,
         different=tuple(known[key] for key in by_verdict.get("DIFFERENT", [])),
-        pending=tuple(by_verdict.get("PENDING", [])), unprovable=tuple(by_verdict.get("UNPROVABLE", [])),
+        pending=tuple(by_verdict.get("PENDING", [])),
+        unverifiable=tuple(by_verdict.get("UNVERIFIABLE", [])),
         changed=tuple(Due(key, marks[key].why) for key in sorted(marks)),
         seconds=sum(c.seconds for c in certificates(settings, table) if c.at > since),
         lost=tuple(gone[key] for key in sorted(gone.keys() & set(keys))),
         unknown=tuple(key for key in keys if key not in known),
-        before_since=sum(key < first_day(settings).strftime(partition_format(table.partition_by)) for key in keys),
-    )  # fmt: skip
+        before_since=sum(
+            key < first_day(settings).strftime(partition_format(table.partition_by)) for key in keys
+        ),
+    )
 
 
 def _closed_and_changed(
-    settings: Settings, catalog: Catalog, table: Table, known: Mapping[str, Certificate], first: datetime
+    settings: Settings,
+    catalog: Catalog,
+    table: Table,
+    known: Mapping[str, Certificate],
+    first: datetime,
 ) -> tuple[list[str], dict[str, Mark]]:
-    """The closed partitions in order, also those that somebody has emptied; and which of those proven were changed since."""
+    """The closed partitions in order, also those that somebody has emptied.
+
+    And which of those reconciled were changed since.
+    """
 
     def keys(more: Iterable[str]) -> list[str]:
         span = closed(settings, table, [*known, *more], first)

@@ -1,4 +1,4 @@
-"""Why a table differs from its bounded run: what its log, that of its input, the ledger and a second computation say."""
+"""Why a table differs from its batch run: what its log, that of its input, the log tables and a second computation say."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -7,9 +7,9 @@ from lakehouse.reconcile.coverage import latest
 from lakehouse.reconcile.invalidation import reaches, version_of
 from lakehouse.reconcile.provenance import Makers, makers
 from lakehouse.storage import delta_log
+from lakehouse.storage.commit_log import dropped_by_spark
 from lakehouse.storage.delta_log import Change
 from lakehouse.storage.digest import EMPTY, Digest
-from lakehouse.storage.journal import dropped_by_spark
 from lakehouse.storage.lake import Lake
 
 LOST = "a data file is missing"
@@ -24,36 +24,71 @@ UNKNOWN = "not known"
 
 
 def causes(
-    lake: Lake, table: Table, partitions: Sequence[str], computed: Mapping[str, Digest], again: Callable[[], Mapping[str, Digest]]
+    lake: Lake,
+    table: Table,
+    partitions: Sequence[str],
+    computed: Mapping[str, Digest],
+    again: Callable[[], Mapping[str, Digest]],
 ) -> dict[str, str]:
     """For each partition that differs the cause, as far as it can be known: the first that applies, and its evidence.
 
-    `computed` are digests of the bounded run, `again` computes it a second time.
+    `computed` are digests of the batch run, `again` computes it a second time.
     """
     if not partitions:
         return {}
     driving = lake.catalog.driving_input(table)
-    _, made_at = delta_log.made(lake.path(table))  # a certificate that is older tells of another table of that name
-    proven = {key: c for key, c in latest(lake.settings, table, "EQUAL").items() if key in partitions and c.at >= made_at}
-    wrote = {key: proven[key].version if key in proven else -1 for key in partitions}  # evidence is what came after that
-    read = {key: version_of(proven[key], driving) if key in proven else -1 for key in partitions}
+    # a certificate that is older tells of another table of that name
+    _, made_at = delta_log.made(lake.path(table))
+    reconciled = {
+        key: c
+        for key, c in latest(lake.settings, table, "EQUAL").items()
+        if key in partitions and c.at >= made_at
+    }
+    # evidence is what came after that
+    wrote = {key: reconciled[key].version if key in reconciled else -1 for key in partitions}
+    read = {
+        key: version_of(reconciled[key], driving) if key in reconciled else -1 for key in partitions
+    }
     column = lake.catalog.event_time(driving) if lake.catalog.kind(driving) == "ingest" else ""
-    own, inputs = _changes(lake, table, min(wrote.values())), _changes(lake, driving, min(read.values()), column)
+    own, inputs = (
+        _changes(lake, table, min(wrote.values())),
+        _changes(lake, driving, min(read.values()), column),
+    )
     made = makers(lake.settings, table, partitions)
     second = again()
 
     def cause(key: str) -> str:
-        here = [change for change in own if change.version > wrote[key] and key in change.partitions]
-        reached = [change for change in inputs if change.version > read[key] and reaches(change, driving, table, key)]
-        dropped = dropped_by_spark(lake.settings, table, proven[key].at if key in proven else None)
+        here = [
+            change for change in own if change.version > wrote[key] and key in change.partitions
+        ]
+        reached = [
+            change
+            for change in inputs
+            if change.version > read[key] and reaches(change, driving, table, key)
+        ]
+        dropped = dropped_by_spark(
+            lake.settings, table, reconciled[key].at if key in reconciled else None
+        )
         return (
             _told(BY_HAND, (c for c in here if not c.app), "is by no run of this lakehouse")
-            or _told(TWICE, (c for c in here if c.again or (key in proven and c.live)), "is of a batch whose rows were there")
-            or _told(INPUT_BY_HAND, (c for c in reached if not c.ours), f"of {driving.name} is by no run of this lakehouse")
-            or (f"{DROPPED}: {dropped} since the last proof, which the gate had accepted" if dropped else "")
+            or _told(
+                TWICE,
+                (c for c in here if c.again or (key in reconciled and c.live)),
+                "is of a batch whose rows were there",
+            )
+            or _told(
+                INPUT_BY_HAND,
+                (c for c in reached if not c.ours),
+                f"of {driving.name} is by no run of this lakehouse",
+            )
+            or (
+                f"{DROPPED}: {dropped} since the last reconciliation, which the gate had accepted"
+                if dropped
+                else ""
+            )
             or _unsteady(computed.get(key, EMPTY), second.get(key, EMPTY))
             or _others(table, made.get(key, Makers()))
-            or f"{UNKNOWN}: each commit on record is ours, and computed again it gives the same rows"
+            or f"{UNKNOWN}: each commit on ingest table is ours, and computed again it gives the same rows"
         )
 
     return {key: cause(key) for key in partitions}
@@ -84,8 +119,8 @@ def _unsteady(first: Digest, second: Digest) -> str:
 
 def _others(table: Table, made: Makers) -> str:
     """Whether its writers had other dimensions, or other code."""
-    if len(made.snapshots) > 1:
-        return f"{DIMENSION}: while it was written, from {dict(made.snapshots[0])} to {dict(made.snapshots[-1])}"
-    if others := [each for each in made.fingerprints if each != table.fingerprint]:
-        return f"{CODE}: written under declaration {', '.join(others)}, now {table.fingerprint}; a backfill brings it under this"
+    if len(made.references) > 1:
+        return f"{DIMENSION}: while it was written, from {dict(made.references[0])} to {dict(made.references[-1])}"
+    if others := [each for each in made.code_versions if each != table.code_version]:
+        return f"{CODE}: written under declaration {', '.join(others)}, now {table.code_version}; a backfill brings it under this"
     return ""

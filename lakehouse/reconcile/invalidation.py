@@ -1,7 +1,8 @@
-"""Which proven partitions were changed since: by the logs of a table and of its input, looked at from where it was left off.
+"""Which reconciled partitions were changed since: by the logs of a table and of its input, looked at from where it was left off.
 
-`_ledger/<table>.proof.json` keeps up to which version each log was looked at, and what was found and is not proven since; and of
-each table its id, with the time since which another has its name, or an older copy its place.
+`_commit_log/<table>.reconciliation.json` keeps up to which version each log was looked at, and what
+was found and is not reconciled since; and of each table its id, with the time since which another
+has its name, or an older copy its place.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -15,7 +16,7 @@ from lakehouse.ranges import partition_range
 from lakehouse.settings import Settings
 from lakehouse.storage import delta_log
 from lakehouse.storage.certificates import Certificate
-from lakehouse.storage.commits import LEDGER
+from lakehouse.storage.commits import COMMIT_LOGS
 from lakehouse.storage.delta_log import Change
 from lakehouse.storage.files import alone, read_value, replace_file
 from lakehouse.transform import lateness
@@ -40,17 +41,26 @@ class Mark:
 
     def with_(self, other: "Mark | None") -> "Mark":
         """Both changes, told as this one."""
-        return self if other is None else Mark(max(self.version, other.version), max(self.input, other.input), self.why)
+        return (
+            self
+            if other is None
+            else Mark(max(self.version, other.version), max(self.input, other.input), self.why)
+        )
 
 
 def look(
-    settings: Settings, catalog: Catalog, table: Table, known: Mapping[str, Certificate], closed: Iterable[str]
+    settings: Settings,
+    catalog: Catalog,
+    table: Table,
+    known: Mapping[str, Certificate],
+    closed: Iterable[str],
 ) -> dict[str, Mark]:
-    """The partitions changed since they were proven, with what the logs say since the last look; kept for the next.
+    """The partitions changed since they were reconciled, with what the logs say since the last look; kept for the next.
 
-    `known`: the last certificates. Of `closed` partitions without one a change is kept, too: a proof may be under way that has
-    not seen it. A certificate from before the table, or its input, was made again or put back from a copy counts as changed.
-    What somebody removed is kept of every partition (`emptied`): one without a row left is none that the table has.
+    `known`: the last certificates. Of `closed` partitions without one a change is kept, too: a
+    reconciliation may be under way that has not seen it. A certificate from before the table, or
+    its input, was made again or put back from a copy counts as changed. What somebody removed is
+    kept of every partition (`emptied`): one without a row left is none that the table has.
     """
     driving, candidates = catalog.driving_input(table), known.keys() | set(closed)
     with alone(_lock(settings, table)):
@@ -62,23 +72,33 @@ def look(
                 marks.clear()  # they are by versions that are gone
                 gone_back.add(each.name)
             if before is None:  # the first look: from the oldest certificate on
-                seen = (c.version if each is table else version_of(c, driving) for c in known.values())
+                seen = (
+                    c.version if each is table else version_of(c, driving) for c in known.values()
+                )
                 before = min(seen, default=delta_log.oldest(path) if each is table else now)
             if now > before:
                 column = catalog.event_time(each) if catalog.kind(each) == "ingest" else ""
-                for key, mark in _marked(delta_log.changes(path, before, column), each, table, candidates, now).items():
+                for key, mark in _marked(
+                    delta_log.changes(path, before, column), each, table, candidates, now
+                ).items():
                     marks[key] = mark.with_(marks.get(key))
             versions[each.name] = now
-        marks = {key: mark for key, mark in marks.items() if key not in known or mark.holds(known[key], driving)}
+        marks = {
+            key: mark
+            for key, mark in marks.items()
+            if key not in known or mark.holds(known[key], driving)
+        }
         kept = {key: [mark.version, mark.input, mark.why] for key, mark in sorted(marks.items())}
         tables = _kept(settings, table).get("tables", {})
         again = _made_again(settings, (table, driving), known, tables, gone_back)
-        replace_file(_path(settings, table), {"versions": versions, "marks": kept, "tables": tables})
+        replace_file(
+            _path(settings, table), {"versions": versions, "marks": kept, "tables": tables}
+        )
     return {key: mark for key, mark in marks.items() if key in known} | again
 
 
 def emptied(settings: Settings, table: Table) -> Set[str]:
-    """Partitions that were changed and are not proven since, by the last look: there may be no row left in them."""
+    """Partitions that were changed and are not reconciled since, by the last look: there may be no row left in them."""
     return _marks(settings, table).keys()
 
 
@@ -91,24 +111,35 @@ def _made_again(
 ) -> dict[str, Mark]:
     """The partitions whose certificate tells of another table of that name, or of one that is not there.
 
-    `kept`: name -> the table's id, since when certificates count, and its last commit when it was looked at; brought up to date.
-    `gone_back`: tables with fewer versions than at the last look.
+    `kept`: name -> the table's id, since when certificates count, and its last commit when it was
+    looked at; brought up to date. `gone_back`: tables with fewer versions than at the last look.
     """
     found: dict[str, Mark] = {}
     for each in tables:
-        entry = _present(table_path(settings, each), kept.get(each.name, ["", "", ""]), known, each.name in gone_back)
+        entry = _present(
+            table_path(settings, each),
+            kept.get(each.name, ["", "", ""]),
+            known,
+            each.name in gone_back,
+        )
         if entry is None:
             found |= dict.fromkeys(known, Mark(-1, -1, f"{each.name} is not there any more"))
             continue
         kept[each.name], since = entry, entry[1]
         if since:
-            older = (key for key, certificate in known.items() if certificate.at < datetime.fromisoformat(since))
+            older = (
+                key
+                for key, certificate in known.items()
+                if certificate.at < datetime.fromisoformat(since)
+            )
             why = f"{each.name} was made again, or put back from an older copy, at {since[:19]}Z"
             found |= dict.fromkeys(older, Mark(-1, -1, why))
     return found
 
 
-def _present(path: Path, kept: list[str], known: Mapping[str, Certificate], gone_back: bool) -> list[str] | None:
+def _present(
+    path: Path, kept: list[str], known: Mapping[str, Certificate], gone_back: bool
+) -> list[str] | None:
     """What `_made_again` keeps of a table, brought up to date; None if it is not there."""
     before, since, seen = kept
     now = delta_log.stamp(path, delta_log.latest(path))
@@ -139,18 +170,24 @@ def _marked(
     for change in found:
         if own:
             by_hand = change.removes and not change.ours
-            touched: Iterable[str] = change.partitions if by_hand else change.partitions & candidates
+            touched: Iterable[str] = (
+                change.partitions if by_hand else change.partitions & candidates
+            )
         elif change.removes or not (change.ours and change.live):
             touched = [key for key in candidates if reaches(change, changed, table, key)]
         else:
-            continue  # what a live run appends to its table is ahead of the frontier of each table that reads it, or late
-        marks |= dict.fromkeys(touched, mark(change.version, f"{changed.name} was changed by {change}"))
+            continue  # what a stream appends to its table is ahead of the frontier of each table that reads it, or late
+        marks |= dict.fromkeys(
+            touched, mark(change.version, f"{changed.name} was changed by {change}")
+        )
     return marks
 
 
 def reaches(change: Change, changed: Table, table: Table, partition: str) -> bool:
     """Whether rows of that partition of `table` may be computed from what was changed in its input."""
-    spans = change.spans or [partition_range(key, changed.partition_by) for key in change.partitions]
+    spans = change.spans or [
+        partition_range(key, changed.partition_by) for key in change.partitions
+    ]
     whole = partition_range(partition, table.partition_by)
     return any(lateness.reached(table, span).overlaps(whole) for span in spans)
 
@@ -165,11 +202,14 @@ def _marks(settings: Settings, table: Table) -> dict[str, Mark]:
 
 
 def _kept(settings: Settings, table: Table) -> dict[str, dict]:
-    return read_value(_path(settings, table), dict, "the logs are looked at as if for the first time") or {}
+    return (
+        read_value(_path(settings, table), dict, "the logs are looked at as if for the first time")
+        or {}
+    )
 
 
 def _path(settings: Settings, table: Table) -> Path:
-    return settings.root / LEDGER / f"{table.name}.proof.json"
+    return settings.root / COMMIT_LOGS / f"{table.name}.reconciliation.json"
 
 
 def _lock(settings: Settings, table: Table) -> Path:

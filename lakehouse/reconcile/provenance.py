@@ -1,4 +1,4 @@
-"""Who wrote the rows of a partition: by the ledger of commits, under which declaration and with which snapshots."""
+"""Who wrote the rows of a partition: by the log tables of commits, under which declaration and with which reference tables."""
 
 import json
 from bisect import bisect_right
@@ -8,39 +8,44 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lakehouse.declare.table import Table
-from lakehouse.ranges import GRAINS, partition_range
+from lakehouse.ranges import PARTITION_LENGTHS, partition_range
 from lakehouse.settings import Settings
-from lakehouse.storage import commits, ledger
+from lakehouse.storage import commits, log_tables
 
-_COLUMNS = ["role", "at", "fingerprint", "inputs", "frontier", "start", "end"]
-_DIGITS = {"hour": len("2026-01-01T00"), "day": len("2026-01-01")}  # of an instant, that tell its partition
-_SNAPSHOTS = r'"snapshots": (?P<snapshots>\{[^}]*\})'
+_COLUMNS = ["role", "at", "code_version", "inputs", "frontier", "start", "end"]
+# of an instant, that tell its partition
+_DIGITS = {
+    "hour": len("2026-01-01T00"),
+    "day": len("2026-01-01"),
+}
+_REFERENCES = r'"references": (?P<references>\{[^}]*\})'
 
 
 @dataclass(frozen=True, slots=True)
 class Makers:
-    """What the writers of one partition had: declarations and snapshot versions, the last ones last."""
+    """What the writers of one partition had: declarations and versions of reference tables, the last ones last."""
 
-    fingerprints: tuple[str, ...] = ()
-    snapshots: tuple[Mapping[str, int], ...] = ()
+    code_versions: tuple[str, ...] = ()
+    references: tuple[Mapping[str, int], ...] = ()
 
 
 class _Writer(NamedTuple):
-    """Commits that had the same, of one partition of the frontier (live) or of one range (bounded)."""
+    """Commits that had the same, of one partition of the frontier (stream) or of one range (batch)."""
 
     ahead: str | None
     start: str | None
     end: str | None
-    fingerprint: str
-    snapshots: str
+    code_version: str
+    references: str
 
 
 def makers(settings: Settings, table: Table, partitions: Iterable[str]) -> dict[str, Makers]:
-    """Of each of the `partitions` what wrote it: live runs whose frontier crossed it, bounded runs of it.
+    """Of each of the `partitions` what wrote it: streams whose frontier crossed it, batch runs of it.
 
-    Reads the Delta table `_commits`, brought up to date, once. A partition whose writers are not on record is not there.
+    Reads the Delta table `_commits`, brought up to date, once. A partition whose writers are not on
+    ingest table is not there.
     """
-    ledger.flush(settings, [table])
+    log_tables.flush(settings, [table])
     first = _first(settings, table)
     crossed, ranges = defaultdict(list), []
     for writer in sorted(first, key=first.__getitem__):
@@ -55,44 +60,63 @@ def makers(settings: Settings, table: Table, partitions: Iterable[str]) -> dict[
         start, end = whole.start.isoformat(), whole.end.isoformat()
         found = list(crossed.get(start[:digits], []))
         if not table.window:  # its rows are written up to a partition ahead of its frontier
-            found += crossed.get((whole.start - GRAINS[table.partition_by]).isoformat()[:digits], [])
+            found += crossed.get(
+                (whole.start - PARTITION_LENGTHS[table.partition_by]).isoformat()[:digits], []
+            )
         if (after := bisect_right(steps, start[:digits])) < len(steps):
             found.append(crossed[steps[after]][0])  # the one that closed it
         found += [writer for writer in ranges if writer.start <= start and end <= writer.end]
         found.sort(key=first.__getitem__)
-        pinned = {writer.snapshots: json.loads(writer.snapshots) for writer in found if writer.snapshots}
-        return Makers(tuple(dict.fromkeys(writer.fingerprint for writer in found)), tuple(pinned.values()))
+        pinned = {
+            writer.references: json.loads(writer.references)
+            for writer in found
+            if writer.references
+        }
+        return Makers(
+            tuple(dict.fromkeys(writer.code_version for writer in found)), tuple(pinned.values())
+        )
 
-    return {key: found for key in partitions if (found := of(key)).fingerprints}
+    return {key: found for key in partitions if (found := of(key)).code_versions}
 
 
 def _first(settings: Settings, table: Table) -> dict[_Writer, str]:
-    """The writers on record, each with the time of its first commit. Instants are ISO text in UTC, which sorts as they do."""
+    """The writers on ingest table, each with the time of its first commit.
+
+    Instants are ISO text in UTC, which sorts as they do.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
     from deltalake import DeltaTable
 
-    path = settings.root / commits.LEDGER / "_commits"
+    path = settings.root / commits.COMMIT_LOGS / "_commits"
     if not (path / "_delta_log").is_dir():
         return {}
     role = pc.field("role")
-    live = (role == "live") & pc.field("frontier").is_valid()
-    replaced = (role == "bounded") & (pc.field("version") != commits.NOTHING)
+    live = (role == "stream") & pc.field("frontier").is_valid()
+    replaced = (role == "batch") & (pc.field("version") != commits.NOTHING)
     wanted = (pc.field("table") == table.name) & (live | replaced)
     found: dict[_Writer, str] = {}
-    for batch in DeltaTable(str(path)).to_pyarrow_dataset().to_batches(columns=_COLUMNS, filter=wanted):
-        is_live, nothing = pc.equal(batch["role"], "live"), pa.scalar(None, pa.string())
-        ahead = pc.utf8_slice_codeunits(batch["frontier"].cast(pa.string()), 0, _DIGITS[table.partition_by])
+    for batch in (
+        DeltaTable(str(path)).to_pyarrow_dataset().to_batches(columns=_COLUMNS, filter=wanted)
+    ):
+        is_stream, nothing = pc.equal(batch["role"], "stream"), pa.scalar(None, pa.string())
+        ahead = pc.utf8_slice_codeunits(
+            batch["frontier"].cast(pa.string()), 0, _DIGITS[table.partition_by]
+        )
         columns = {
-            "ahead": pc.if_else(is_live, ahead, nothing),
-            "start": pc.if_else(is_live, nothing, batch["start"].cast(pa.string())),
-            "end": pc.if_else(is_live, nothing, batch["end"].cast(pa.string())),
-            "fingerprint": batch["fingerprint"].cast(pa.string()),
-            "snapshots": pc.struct_field(pc.extract_regex(batch["inputs"].cast(pa.string()), _SNAPSHOTS), "snapshots"),
+            "ahead": pc.if_else(is_stream, ahead, nothing),
+            "start": pc.if_else(is_stream, nothing, batch["start"].cast(pa.string())),
+            "end": pc.if_else(is_stream, nothing, batch["end"].cast(pa.string())),
+            "code_version": batch["code_version"].cast(pa.string()),
+            "references": pc.struct_field(
+                pc.extract_regex(batch["inputs"].cast(pa.string()), _REFERENCES), "references"
+            ),
             "at": batch["at"].cast(pa.string()),
         }
         groups = pa.table(columns).group_by(list(_Writer._fields)).aggregate([("at", "min")])
         for row in groups.to_pylist():
-            writer = _Writer(row["ahead"], row["start"], row["end"], row["fingerprint"], row["snapshots"] or "")
+            writer = _Writer(
+                row["ahead"], row["start"], row["end"], row["code_version"], row["references"] or ""
+            )
             found[writer] = min(row["at_min"], found.get(writer, row["at_min"]))
     return found

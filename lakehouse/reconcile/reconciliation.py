@@ -1,4 +1,4 @@
-"""The proof: the bounded run of a closed range, compared with what the table holds of it, partition by partition."""
+"""The reconciliation: the batch run of a closed range, compared with what the table holds of it, partition by partition."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +30,10 @@ from lakehouse.transform.versions import VALID
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """What a table holds of a range behind its frontier, and what the bounded run gives; digests by partition."""
+    """What a table holds of a range behind its frontier, and what the batch run gives.
+
+    Digests by partition.
+    """
 
     span: Range
     actual: DataFrame
@@ -38,7 +41,7 @@ class _Sides:
     inputs: Mapping[str, object]
     ours: Mapping[str, Digest]
     theirs: Mapping[str, Digest]
-    by_bounded: Mapping[str, int]  # rows of the table that a bounded run wrote
+    by_batch: Mapping[str, int]  # rows of the table that a batch run wrote
     lost: Mapping[str, str]  # partitions of which a file is not there -> its name
 
     @property
@@ -47,31 +50,39 @@ class _Sides:
 
     @property
     def unequal(self) -> list[str]:
-        return [key for key in self.keys if key in self.lost or self.ours.get(key, EMPTY) != self.theirs.get(key, EMPTY)]
+        return [
+            key
+            for key in self.keys
+            if key in self.lost or self.ours.get(key, EMPTY) != self.theirs.get(key, EMPTY)
+        ]
 
 
 def reconcile(lake: Lake, table: Table, span: Range | None = None) -> Certificate:
-    """`prove`, in sum: one certificate over the whole range, with the gravest of the verdicts. Only its parts are recorded."""
-    return summed(prove(lake, table, span))
+    """`reconcile`, in sum: one certificate over the whole range, with the gravest of the verdicts.
+
+    Only its parts are recorded.
+    """
+    return summed(reconcile_parts(lake, table, span))
 
 
-def prove(lake: Lake, table: Table, span: Range | None = None) -> list[Certificate]:
+def reconcile_parts(lake: Lake, table: Table, span: Range | None = None) -> list[Certificate]:
     """Recomputes `span` (default: from the first row up to the frontier) and compares it with the table.
 
-    A certificate for each partition, in order; neighbours without a row on either side share one. What lies ahead of the
-    frontier is OPEN; of a row table's open partition only rows whose arrival the frontier has passed are compared, the
-    same on both sides. The input is read as it is now, snapshots as the writers of the rows read them. Nothing is changed;
-    the verdicts are recorded in `_certificates`. A state or history has no ranges: it is recomputed whole, from the record at the
-    version that its last commit had read. Raises RangeError.
+    A certificate for each partition, in order; neighbours without a row on either side share one.
+    What lies ahead of the frontier is OPEN; of a row table's open partition only rows whose arrival
+    the frontier has passed are compared, the same on both sides. The input is read as it is now,
+    reference tables as the writers of the rows read them. Nothing is changed; the verdicts are
+    recorded in `_certificates`. A keyed or versioned table has no ranges: it is recomputed whole,
+    from the ingest table at the version that its last commit had read. Raises RangeError.
     """
     with noting_failure(lake.settings, table, span) as found:
-        found += _proven(lake, table, span)
+        found += _reconciled(lake, table, span)
         certify(lake.settings, found)
     return found
 
 
-def _proven(lake: Lake, table: Table, span: Range | None) -> list[Certificate]:
-    """The certificates of `prove`, not recorded yet."""
+def _reconciled(lake: Lake, table: Table, span: Range | None) -> list[Certificate]:
+    """The certificates of `reconcile`, not recorded yet."""
     started = time.monotonic()
     if table.keeps:
         return [_kept(lake, table, span, started)]
@@ -79,51 +90,80 @@ def _proven(lake: Lake, table: Table, span: Range | None) -> list[Certificate]:
     span = span or _whole(lake, table, ahead)
     driving = lake.catalog.driving_input(table)
     blank = Certificate(
-        table=table.name, start=span.start, end=span.end, verdict="EQUAL", rows_in_table=0, rows_recomputed=0,
-        rows_by_batch_runs=0, digest_in_table=str(EMPTY), digest_recomputed=str(EMPTY), frontier=ahead,
+        table=table.name,
+        start=span.start,
+        end=span.end,
+        verdict="EQUAL",
+        rows_in_table=0,
+        rows_recomputed=0,
+        rows_by_batch_runs=0,
+        checksum_in_table=str(EMPTY),
+        checksum_recomputed=str(EMPTY),
+        frontier=ahead,
         version=delta_writer.version(lake.path(table)),
         inputs={"tables": {driving.name: delta_writer.version(lake.path(driving))}},
-        fingerprint=table.fingerprint, at=datetime.now(UTC), seconds=0.0,
-    )  # fmt: skip
+        code_version=table.code_version,
+        at=datetime.now(UTC),
+        seconds=0.0,
+    )
     found: list[Certificate] = []
     if span.start < ahead:
         found += _behind(lake, table, Range(span.start, min(span.end, ahead)), blank)
     if span.end > ahead:
-        detail = f"ahead of the frontier {ranges.text(ahead)}, where the live run is still to write"
+        detail = f"ahead of the frontier {ranges.text(ahead)}, where the stream is still to write"
         found.append(replace(blank, start=max(span.start, ahead), verdict="OPEN", detail=detail))
     # the time it took is shared among them by their rows
-    share = (time.monotonic() - started) / sum(1 + c.rows_in_table + c.rows_recomputed for c in found)
+    share = (time.monotonic() - started) / sum(
+        1 + c.rows_in_table + c.rows_recomputed for c in found
+    )
     return [replace(c, seconds=share * (1 + c.rows_in_table + c.rows_recomputed)) for c in found]
 
 
 def _kept(lake: Lake, table: Table, span: Range | None, started: float) -> Certificate:
     if span is not None:
         lake.catalog.check_derived(table)  # raises
-    last = next(lake.journal(table).live(), None)
+    last = next(lake.commit_log(table).by_stream(), None)
     if last is None or last.frontier is None:
-        raise RangeError(f"table={table.name}: nothing is computed before the live run's first commit; start its job")
-    record = lake.catalog.driving_input(table)
-    read = late_merge.version_read(last, record)
+        raise RangeError(
+            f"table={table.name}: nothing is computed before the stream's first commit; start its job"
+        )
+    ingest = lake.catalog.driving_input(table)
+    read = late_merge.version_read(last, ingest)
     lake.check_whole(table, last.version)
-    rows = lake.read(record, read)
+    rows = lake.read(ingest, read)
     actual = lake.read(table, last.version)
-    expected = keyed.recomputed(lake, table, rows, dict(last.inputs["snapshots"]))
+    expected = keyed.recomputed(lake, table, rows, dict(last.inputs["references"]))
     ours, theirs = digest(actual), digest(expected)
     first = compute.first(lake, table) or last.frontier
     found = Certificate(
-        table=table.name, start=min(first, last.frontier), end=last.frontier, verdict="EQUAL", rows_in_table=ours.rows,
-        rows_recomputed=theirs.rows, rows_by_batch_runs=0, digest_in_table=str(ours), digest_recomputed=str(theirs),
-        frontier=last.frontier, version=last.version, fingerprint=table.fingerprint, at=datetime.now(UTC),
-        inputs={"tables": {record.name: read}, "snapshots": last.inputs["snapshots"]}, seconds=time.monotonic() - started,
-    )  # fmt: skip
+        table=table.name,
+        start=min(first, last.frontier),
+        end=last.frontier,
+        verdict="EQUAL",
+        rows_in_table=ours.rows,
+        rows_recomputed=theirs.rows,
+        rows_by_batch_runs=0,
+        checksum_in_table=str(ours),
+        checksum_recomputed=str(theirs),
+        frontier=last.frontier,
+        version=last.version,
+        code_version=table.code_version,
+        at=datetime.now(UTC),
+        inputs={"tables": {ingest.name: read}, "references": last.inputs["references"]},
+        seconds=time.monotonic() - started,
+    )
     if ours == theirs:
         return found
     keys = (*table.keys, *(VALID[:1] if table.keeps == "versions" else ()))
     everywhere = (each.withColumn("_all", F.lit(1)) for each in (expected, actual))
     difference = differences(*everywhere, keys, "_all", table.tolerance).get(1)
     if difference is None or not table.deterministic:
-        return found if table.deterministic else replace(found, verdict="UNPROVABLE", detail="declared with deterministic=False")
-    why = f"`lakehouse backfill {table.name}` has its job compute it anew, when it is started the next time"
+        return (
+            found
+            if table.deterministic
+            else replace(found, verdict="UNVERIFIABLE", detail="declared with deterministic=False")
+        )
+    why = f"`lakehouse backfill {table.name}` has its job compute it again, when it is started the next time"
     return replace(found, verdict="DIFFERENT", detail=why, **_shown(difference))
 
 
@@ -131,36 +171,64 @@ def summed(found: Sequence[Certificate]) -> Certificate:
     """One certificate for neighbouring ranges: counts and digests are those of all rows together."""
     verdict = min((c.verdict for c in found), key=GRAVEST.index)
     gravest = [c for c in found if c.verdict == verdict]
-    counts = ("rows_in_table", "rows_recomputed", "rows_by_batch_runs", "missing", "extra", "changed", "seconds")
-    digests = ("digest_in_table", "digest_recomputed")
+    counts = (
+        "rows_in_table",
+        "rows_recomputed",
+        "rows_by_batch_runs",
+        "missing",
+        "extra",
+        "changed",
+        "seconds",
+    )
+    digests = ("checksum_in_table", "checksum_recomputed")
     return replace(
-        found[-1], start=found[0].start, verdict=verdict, inputs=gravest[0].inputs,
+        found[-1],
+        start=found[0].start,
+        verdict=verdict,
+        inputs=gravest[0].inputs,
         **{name: sum(getattr(c, name) for c in found) for name in counts},
-        **{name: str(reduce(Digest.__add__, (Digest.parsed(getattr(c, name)) for c in found))) for name in digests},
+        **{
+            name: str(reduce(Digest.__add__, (Digest.parsed(getattr(c, name)) for c in found)))
+            for name in digests
+        },
         examples=tuple(e for c in found for e in c.examples)[:20],
         detail="; ".join(dict.fromkeys(c.detail for c in gravest if c.detail)),
         cause="; ".join(dict.fromkeys(c.cause for c in gravest if c.cause)),
-    )  # fmt: skip
+    )
 
 
 def _behind(lake: Lake, table: Table, span: Range, blank: Certificate) -> Iterator[Certificate]:
     """The certificates of a range behind the frontier, in order."""
     if not table.deterministic:
         detail = "declared with deterministic=False: its runs may differ, so a difference would say nothing"
-        yield replace(blank, end=span.end, verdict="UNPROVABLE", detail=detail)
+        yield replace(blank, end=span.end, verdict="UNVERIFIABLE", detail=detail)
         return
-    for part, snapshots in _by_snapshots(lake, table, span):
-        gone = [f"{n} at version {v}" for n, v in snapshots.items() if v < delta_log.oldest(lake.path(lake.catalog.table(n)))]
+    for part, references in _by_references(lake, table, span):
+        gone = [
+            f"{n} at version {v}"
+            for n, v in references.items()
+            if v < delta_log.oldest(lake.path(lake.catalog.table(n)))
+        ]
         if gone:
             detail = f"it was computed with {', '.join(gone)}, not kept any more"
-            yield replace(blank, start=part.start, end=part.end, verdict="UNPROVABLE", detail=detail)
+            yield replace(
+                blank, start=part.start, end=part.end, verdict="UNVERIFIABLE", detail=detail
+            )
             continue
-        sides = _computed(lake, table, part, snapshots, blank)
-        first = compute.first(lake, table) if sides.unequal else None  # of all that there is: not read without need
+        sides = _computed(lake, table, part, references, blank)
+        # of all that there is: not read without need
+        first = compute.first(lake, table) if sides.unequal else None
         found = {key: c for key in sides.unequal if (c := _gone(table, key, sides, first, blank))}
         unequal = [key for key in sides.unequal if key not in found]
         if unequal:
-            found |= _compared(lake, table, sides, unequal, blank, partial(_computed, lake, table, part, snapshots, blank))
+            found |= _compared(
+                lake,
+                table,
+                sides,
+                unequal,
+                blank,
+                partial(_computed, lake, table, part, references, blank),
+            )
         reached = part.start
         for key in sides.keys:
             piece = _piece([key], table, part)
@@ -172,27 +240,34 @@ def _behind(lake: Lake, table: Table, span: Range, blank: Certificate) -> Iterat
             yield _certificate(sides, Range(reached, part.end), "", blank)
 
 
-def _computed(lake: Lake, table: Table, span: Range, snapshots: Mapping[str, int], blank: Certificate) -> _Sides:
-    computed = compute.compute(lake, table, span, snapshots=snapshots)
+def _computed(
+    lake: Lake, table: Table, span: Range, references: Mapping[str, int], blank: Certificate
+) -> _Sides:
+    computed = compute.compute(lake, table, span, references=references)
     instant = lateness.instant_of(table.window, lake.catalog.event_time(table))
     partitions = set(span.partitions(table.partition_by))
-    lost = {key: files[0]["path"] for key, files in lake.lost(table, partitions, blank.version).items()}
+    lost = {
+        key: files[0]["path"] for key, files in lake.lost(table, partitions, blank.version).items()
+    }
     if lost:
         _check_reachable(lake, table, blank.version)
     stored = lake.partitions(table, partitions, blank.version, without_lost=True)
-    actual, expected = stored.where(lateness.between(instant, span)), judged_rows.good(computed.judged)
+    actual, expected = (
+        stored.where(lateness.between(instant, span)),
+        judged_rows.good(computed.judged),
+    )
     if lake.catalog.kind(table) == "row":
         settled = F.col(f"{ARRIVAL}.watermark") < F.lit(blank.frontier)
         expected, actual = expected.where(settled), actual.where(settled)
-    once_more = F.struct(PARTITION, F.lit("bounded").alias(ORIGIN))
+    once_more = F.struct(PARTITION, F.lit("batch").alias(ORIGIN))
     there, made = digests_by((actual, F.struct(PARTITION, ORIGIN)), (expected, once_more))
-    ours, by_bounded = {}, {}
+    ours, by_batch = {}, {}
     for (key, origin), part in there.items():
         ours[key] = ours.get(key, EMPTY) + part
-        if origin == "bounded":
-            by_bounded[key] = part.rows
+        if origin == "batch":
+            by_batch[key] = part.rows
     theirs = {key: part for (key, _), part in made.items()}
-    return _Sides(span, actual, expected, computed.inputs, ours, theirs, by_bounded, lost)
+    return _Sides(span, actual, expected, computed.inputs, ours, theirs, by_batch, lost)
 
 
 def _check_reachable(lake: Lake, table: Table, version: int) -> None:
@@ -202,40 +277,71 @@ def _check_reachable(lake: Lake, table: Table, version: int) -> None:
     if len(delta_log.lost(path, files)) == len(files):
         raise CommitError(
             f"table={table.name}, files={len(files)} (in {path}): the table's log names them and none is there; bring the "
-            f"storage back, or, if they are lost, `lakehouse repair {table.name}` computes them again"
+            f"storage back, or, if they are lost, `lakehouse reconcile repair {table.name}` computes them again"
         )
 
 
-def _certificate(sides: _Sides, span: Range, key: str, blank: Certificate, **judged: object) -> Certificate:
-    """Of the partition `key`, or ("") of neighbours without a row; EQUAL unless `judged` otherwise."""
+def _certificate(
+    sides: _Sides, span: Range, key: str, blank: Certificate, **judged: object
+) -> Certificate:
+    """Of the partition `key`, or ("") of neighbours without a row.
+
+    EQUAL unless `judged` otherwise.
+    """
     ours, theirs = sides.ours.get(key, EMPTY), sides.theirs.get(key, EMPTY)
     return replace(
-        blank, start=span.start, end=span.end, inputs=sides.inputs, rows_in_table=ours.rows, rows_recomputed=theirs.rows,
-        rows_by_batch_runs=sides.by_bounded.get(key, 0), digest_in_table=str(ours), digest_recomputed=str(theirs), **judged,
-    )  # fmt: skip
+        blank,
+        start=span.start,
+        end=span.end,
+        inputs=sides.inputs,
+        rows_in_table=ours.rows,
+        rows_recomputed=theirs.rows,
+        rows_by_batch_runs=sides.by_batch.get(key, 0),
+        checksum_in_table=str(ours),
+        checksum_recomputed=str(theirs),
+        **judged,
+    )
 
 
 def _compared(
-    lake: Lake, table: Table, sides: _Sides, keys: list[str], blank: Certificate, again: Callable[[], _Sides]
+    lake: Lake,
+    table: Table,
+    sides: _Sides,
+    keys: list[str],
+    blank: Certificate,
+    again: Callable[[], _Sides],
 ) -> dict[str, Certificate]:
     """The certificates of partitions whose digests are not the same: row by row, and explained."""
     here = F.col(PARTITION).isin(keys)
     found = _differences(lake, table, sides.expected.where(here), sides.actual.where(here))
     waiting, found = _pending(lake, table, sides, found)
     why = diagnosis.causes(lake, table, list(found), sides.theirs, lambda: again().theirs)
-    judged: dict[str, dict[str, object]] = {key: {"verdict": "EQUAL"} for key in keys}  # within the tolerance
-    judged |= {key: _shown(difference) | {"verdict": "PENDING", "detail": d} for key, (difference, d) in waiting.items()}
-    judged |= {key: _shown(difference) | {"verdict": "DIFFERENT", "cause": why[key]} for key, difference in found.items()}
-    for key in sides.lost.keys() & judged.keys():  # whatever else it waits for: its rows cannot be read
+    # within the tolerance
+    judged: dict[str, dict[str, object]] = {key: {"verdict": "EQUAL"} for key in keys}
+    judged |= {
+        key: _shown(difference) | {"verdict": "PENDING", "detail": d}
+        for key, (difference, d) in waiting.items()
+    }
+    judged |= {
+        key: _shown(difference) | {"verdict": "DIFFERENT", "cause": why[key]}
+        for key, difference in found.items()
+    }
+    # whatever else it waits for: its rows cannot be read
+    for key in sides.lost.keys() & judged.keys():
         judged[key] |= {"verdict": "DIFFERENT", "cause": diagnosis.lost(sides.lost[key])}
-    return {key: _certificate(sides, _piece([key], table, sides.span), key, blank, **told) for key, told in judged.items()}
+    return {
+        key: _certificate(sides, _piece([key], table, sides.span), key, blank, **told)
+        for key, told in judged.items()
+    }
 
 
 def _shown(found: Difference) -> dict[str, object]:
     return {name: getattr(found, name) for name in ("missing", "extra", "changed", "examples")}
 
 
-def _differences(lake: Lake, table: Table, expected: DataFrame, actual: DataFrame) -> dict[str, Difference]:
+def _differences(
+    lake: Lake, table: Table, expected: DataFrame, actual: DataFrame
+) -> dict[str, Difference]:
     keys = (WINDOW, *table.keys) if table.window else table.keys
     return differences(expected, actual, keys, PARTITION, table.tolerance)  # type: ignore[return-value]
 
@@ -243,7 +349,7 @@ def _differences(lake: Lake, table: Table, expected: DataFrame, actual: DataFram
 def _pending(
     lake: Lake, table: Table, sides: _Sides, found: dict[str, Difference]
 ) -> tuple[dict[str, tuple[Difference, str]], dict[str, Difference]]:
-    """What of the differences waits for a bounded run, and for which; and what does not."""
+    """What of the differences waits for a batch run, and for which; and what does not."""
     if not found:
         return {}, {}
     if table.late != "update":
@@ -252,29 +358,38 @@ def _pending(
         waiting = {key: (found[key], detail) for key in found if key in outdated}
         return waiting, {key: difference for key, difference in found.items() if key not in waiting}
     dirt = [
-        d for d in late_merge.dirty(lake.settings, lake.catalog, table)
+        d
+        for d in late_merge.dirty(lake.settings, lake.catalog, table)
         if partition_range(d.partition, table.partition_by).overlaps(sides.span)
-    ]  # fmt: skip
+    ]
     detail = f"late rows wait in {', '.join(d.partition for d in dirt) or 'the input'}; `lakehouse update {table.name}`"
     detail += " rewrites a partition once it has closed" if any(not d.closed for d in dirt) else ""
     settled = late_merge.settled(lake, table, sides.span, dirt)
     others = _differences(lake, table, settled(sides.expected), settled(sides.actual))
-    return {key: (found[key], detail) for key in found if key not in others}, {key: others[key] for key in others if key in found}
+    return {key: (found[key], detail) for key in found if key not in others}, {
+        key: others[key] for key in others if key in found
+    }
 
 
-def _by_snapshots(lake: Lake, table: Table, span: Range) -> Iterator[tuple[Range, Mapping[str, int]]]:
-    """The range in parts, each with the versions of snapshots that the writers of its rows read last."""
+def _by_references(
+    lake: Lake, table: Table, span: Range
+) -> Iterator[tuple[Range, Mapping[str, int]]]:
+    """The range in parts, each with the versions of reference tables that the writers of its rows read last."""
     start, versions = span.start, None
-    if lake.catalog.snapshot_inputs(table):
+    if lake.catalog.pinned_inputs(table):
         _, stored = coverage.stored(lake.settings, table)
-        wholes = {key: whole for key in sorted(stored) if (whole := partition_range(key, table.partition_by)).overlaps(span)}
+        wholes = {
+            key: whole
+            for key in sorted(stored)
+            if (whole := partition_range(key, table.partition_by)).overlaps(span)
+        }
         made = makers(lake.settings, table, wholes)
         for key, whole in wholes.items():
-            snapshots = made[key].snapshots[-1] if key in made and made[key].snapshots else {}
-            if versions not in (None, snapshots):
+            references = made[key].references[-1] if key in made and made[key].references else {}
+            if versions not in (None, references):
                 yield Range(start, whole.start), versions
                 start = whole.start
-            versions = snapshots
+            versions = references
     yield Range(start, span.end), versions or {}
 
 
@@ -284,15 +399,21 @@ def _piece(keys: Sequence[str], table: Table, span: Range) -> Range:
     return Range(max(first.start, span.start), min(last.end, span.end))
 
 
-def _gone(table: Table, key: str, sides: _Sides, first: datetime | None, blank: Certificate) -> Certificate | None:
-    """UNPROVABLE, if all that the partition was computed from is older than the first row that the input still has."""
+def _gone(
+    table: Table, key: str, sides: _Sides, first: datetime | None, blank: Certificate
+) -> Certificate | None:
+    """UNVERIFIABLE, if all that the partition was computed from is older than the first row that the input still has."""
     span = _piece([key], table, sides.span)
     if key in sides.theirs or (first and lateness.context(span, table).end > first):
         return None
-    detail = f"its input is not kept any more: its first row is of {ranges.text(first)}" if first else "its input is empty"
+    detail = (
+        f"its input is not kept any more: its first row is of {ranges.text(first)}"
+        if first
+        else "its input is empty"
+    )
     if key in sides.lost:
         detail = f"data file {sides.lost[key]} is missing and cannot be computed again, for {detail}; restore it from a backup"
-    return _certificate(sides, span, key, blank, verdict="UNPROVABLE", detail=detail)
+    return _certificate(sides, span, key, blank, verdict="UNVERIFIABLE", detail=detail)
 
 
 def _whole(lake: Lake, table: Table, ahead: datetime) -> Range:

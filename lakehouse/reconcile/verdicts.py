@@ -1,4 +1,4 @@
-"""The certificates in sum: of each table the last verdict, how far it is proven, which ranges are known to differ."""
+"""The certificates in sum: of each table the last verdict, how far it is reconciled, which ranges are known to differ."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -6,9 +6,9 @@ from datetime import datetime
 
 from lakehouse.settings import Settings
 from lakehouse.storage.certificates import Verdict
-from lakehouse.storage.commits import LEDGER
+from lakehouse.storage.commits import COMMIT_LOGS
 
-GRAVEST: tuple[Verdict, ...] = ("DIFFERENT", "PENDING", "UNPROVABLE", "OPEN", "EQUAL")
+GRAVEST: tuple[Verdict, ...] = ("DIFFERENT", "PENDING", "UNVERIFIABLE", "OPEN", "EQUAL")
 Span = tuple[datetime, datetime]  # [start, end) as it was recorded
 _COUNTS = ["missing", "extra", "changed"]
 _COLUMNS = ["table", "start", "end", "verdict", "at", *_COUNTS]
@@ -23,15 +23,16 @@ class Found:
 
 
 @dataclass(slots=True)
-class Proofs:
+class Outcomes:
     """What the certificates of one table say together."""
 
     at: datetime | None = None  # when the last verdict was given
     verdict: Verdict | None = None
-    proven_until: datetime | None = None  # the latest end of a range that was EQUAL
+    reconciled_until: datetime | None = None  # the latest end of a range that was EQUAL
     different: dict[Span, Found] = field(default_factory=dict)  # and not EQUAL since
     counts: Counter[str] = field(default_factory=Counter)  # by verdict
-    doubtful: dict[Span, Verdict] = field(default_factory=dict)  # ranges whose last verdict is not EQUAL; OPEN is none
+    # ranges whose last verdict is not EQUAL; OPEN is none
+    doubtful: dict[Span, Verdict] = field(default_factory=dict)
 
     @property
     def in_force(self) -> Verdict | None:
@@ -45,15 +46,23 @@ class Proofs:
         self.at, self.verdict = at, verdict
         self.counts[verdict] += 1
         if verdict != "OPEN":
-            self.doubtful = {left: each for s, each in self.doubtful.items() for left in _outside(s, span)}
+            self.doubtful = {
+                left: each for s, each in self.doubtful.items() for left in _outside(s, span)
+            }
             self.doubtful |= {span: verdict} if verdict != "EQUAL" else {}
         if verdict == "DIFFERENT":
-            # asked again, with hours that have closed since: if no more rows differ, it is the same difference
-            again = next((s for s, found in self.different.items() if (s[0], found.rows) == (span[0], rows)), None)
+            # asked again, with hours that have closed since: if no more rows differ, it is the same
+            # difference
+            again = next(
+                (s for s, found in self.different.items() if (s[0], found.rows) == (span[0], rows)),
+                None,
+            )
             self.different[span] = self.different.pop(again) if again else Found(at, rows)
         if verdict == "EQUAL":
-            self.proven_until = max(self.proven_until or span[1], span[1])
-            self.different = {left: found for s, found in self.different.items() for left in _outside(s, span)}
+            self.reconciled_until = max(self.reconciled_until or span[1], span[1])
+            self.different = {
+                left: found for s, found in self.different.items() for left in _outside(s, span)
+            }
 
 
 def _outside(span: Span, equal: Span) -> list[Span]:
@@ -63,15 +72,15 @@ def _outside(span: Span, equal: Span) -> list[Span]:
 
 
 class Verdicts:
-    """The ledger of certificates, kept in sum: what was read once is not read again, for it grows by a file a verdict."""
+    """The log tables of certificates, kept in sum: what was read once is not read again, for it grows by a file a verdict."""
 
     def __init__(self, settings: Settings) -> None:
-        self._path = settings.root / LEDGER / "_certificates"
+        self._path = settings.root / COMMIT_LOGS / "_certificates"
         self._delta = None
         self._read: set[str] = set()
-        self._proofs: dict[str, Proofs] = {}
+        self._outcomes: dict[str, Outcomes] = {}
 
-    def now(self) -> dict[str, Proofs]:
+    def now(self) -> dict[str, Outcomes]:
         """By table, of those that have a certificate."""
         import pyarrow.parquet as pq
         from deltalake import DeltaTable
@@ -79,22 +88,23 @@ class Verdicts:
         log = self._path / "_delta_log"
         if not log.is_dir():
             return {}
-        if self._delta is None or not (log / f"{self._delta.version():020}.json").exists():  # removed, and made again
+        # removed, and made again
+        if self._delta is None or not (log / f"{self._delta.version():020}.json").exists():
             self._delta = DeltaTable(str(self._path))
         else:
             self._delta.update_incremental()
         files = set(self._delta.file_uris())
         if not self._read <= files:  # compacted: the same verdicts in other files
-            self._read, self._proofs = set(), {}
+            self._read, self._outcomes = set(), {}
         if new := sorted(files - self._read):
             rows = pq.read_table(new, columns=_COLUMNS).to_pylist()
             for row in rows:
                 row |= {name: datetime.fromisoformat(row[name]) for name in ("start", "end", "at")}
             for row in sorted(rows, key=lambda row: row["at"]):
-                proofs = self._proofs.setdefault(row["table"], Proofs())
-                proofs.add(row["verdict"], (row["start"], row["end"]), row["at"], _rows(row))
+                outcomes = self._outcomes.setdefault(row["table"], Outcomes())
+                outcomes.add(row["verdict"], (row["start"], row["end"]), row["at"], _rows(row))
             self._read = files
-        return self._proofs
+        return self._outcomes
 
 
 def _rows(row: dict) -> str:

@@ -1,10 +1,10 @@
 """What the library runs on: Spark, its jars, Kafka.
 
-    session            the Spark session
-    jars               the jars that pip does not bring
-    cds_archive        Spark's classes, mapped instead of loaded
-    kafka_options      the Kafka properties of the settings, in both dialects
-    kafka_broker       the embedded broker
-    kafka_properties   its configuration
-    kafka_address      which broker this lakehouse talks to
+session            the Spark session
+jars               the jars that pip does not bring
+cds_archive        Spark's classes, mapped instead of loaded
+kafka_options      the Kafka properties of the settings, in both dialects
+kafka_broker       the embedded broker
+kafka_properties   its configuration
+kafka_address      which broker this lakehouse talks to
 """

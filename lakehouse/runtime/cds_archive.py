@@ -1,9 +1,9 @@
 """Class data sharing: the JVM maps Spark's classes from an archive instead of reading and checking thousands in their jars.
 
-It takes more than a quarter off the time in which a session starts and runs its first queries. The archive is made once by a
-small run of everything (`python -m lakehouse.cli.record_classes`, part of `make setup`), for this Python environment and this
-java. A JVM that it does not fit ignores it. It holds only what is on the class path: `session` puts Delta and Kafka's client
-there.
+It takes more than a quarter off the time in which a session starts and runs its first queries. The
+archive is made once by a small run of everything (`python -m lakehouse.cli.record_classes`, part of
+`make setup`), for this Python environment and this java. A JVM that it does not fit ignores it. It
+holds only what is on the class path: `session` puts Delta and Kafka's client there.
 """
 
 import hashlib
@@ -17,14 +17,19 @@ from pathlib import Path
 from lakehouse.runtime import jars
 from lakehouse.settings import java
 
-_RECORDING = "lakehouse.cli.record_classes"  # run by its name: it stands on all that is above this room
+# run by its name: it stands on all that is above this room
+_RECORDING = "lakehouse.cli.record_classes"
 _LIMIT = 600.0  # seconds; a machine with other work takes minutes
 
 
 def options() -> str:
     """What a JVM of ours is to be told; empty if there is no archive."""
     found = archive()
-    return f"-XX:SharedArchiveFile={found} -Xlog:cds=off -Xlog:cds+dynamic=off" if found.exists() else ""
+    return (
+        f"-XX:SharedArchiveFile={found} -Xlog:cds=off -Xlog:cds+dynamic=off"
+        if found.exists()
+        else ""
+    )
 
 
 def archive() -> Path:
@@ -41,7 +46,10 @@ def _recording() -> Path:
 
 
 def make() -> bool:
-    """Makes the archive if it is not there; False if that did not succeed, and everything is just slower."""
+    """Makes the archive if it is not there.
+
+    False if that did not succeed, and everything is just slower.
+    """
     wanted = archive()
     if wanted.exists():
         return True
@@ -49,10 +57,14 @@ def make() -> bool:
     try:
         subprocess.run(
             [sys.executable, "-m", _RECORDING, str(beside)],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_LIMIT, check=True,
-        )  # fmt: skip
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_LIMIT,
+            check=True,
+        )
         fits(beside)
-        for before in wanted.parent.glob(f"{wanted.stem.rpartition('-')[0]}*.jsa"):  # 200 MB each, and of use to nobody
+        # 200 MB each, and of use to nobody
+        for before in wanted.parent.glob(f"{wanted.stem.rpartition('-')[0]}*.jsa"):
             before.unlink()
         beside.rename(wanted)
     except (subprocess.SubprocessError, OSError):

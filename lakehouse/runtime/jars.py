@@ -1,8 +1,9 @@
 """The jars that pip does not bring: Delta and the Kafka connector for Spark, and a whole Kafka broker.
 
-Resolved once by the Ivy that PySpark ships, from `ivy.xml`; each must have the sum that `jars.sha256` names. They
-lie in a folder named after those sums, so that checkouts of different versions share `settings.jars` in peace.
-`python -m lakehouse.runtime.jars` resolves them ahead of the first run.
+Resolved once by the Ivy that PySpark ships, from `ivy.xml`; each must have the sum that
+`jars.sha256` names. They lie in a folder named after those sums, so that checkouts of different
+versions share `settings.jars` in peace. `python -m lakehouse.runtime.jars` resolves them ahead of
+the first run.
 """
 
 import hashlib
@@ -36,9 +37,12 @@ class Jars:
 
 
 def resolve(jars_dir: Path, progress: Callable[[str], None] | None = None) -> Jars:
-    """The jars under `jars_dir`, downloaded first if they are not there; raises JarsError if one is not as checked in.
+    """The jars under `jars_dir`, downloaded first if they are not there.
 
-    Safe to call from several processes at once. A call after the first compares sizes and times only.
+    Raises JarsError if one is not as checked in.
+
+    Safe to call from several processes at once. A call after the first compares sizes and times
+    only.
     """
     sums = SUMS.read_text()
     home = jars_dir / hashlib.sha256(sums.encode()).hexdigest()[:12]
@@ -51,15 +55,22 @@ def resolve(jars_dir: Path, progress: Callable[[str], None] | None = None) -> Ja
                 elif not _seen_before(home):
                     verify(home, sums)
         except OSError as err:
-            raise JarsError(f"jars={jars_dir}: the jars are kept there, once for all checkouts; {err}") from err
+            raise JarsError(
+                f"jars={jars_dir}: the jars are kept there, once for all checkouts; {err}"
+            ) from err
         except portalocker.LockException as err:
-            raise JarsError(f"jars={jars_dir}: another process has been resolving for {_TIME_LIMIT} s; end it") from err
+            raise JarsError(
+                f"jars={jars_dir}: another process has been resolving for {_TIME_LIMIT} s; end it"
+            ) from err
     spark, kafka = (tuple(sorted((home / role).glob("*.jar"))) for role in _ROLES)
     return Jars(spark, kafka)
 
 
 def verify(home: Path, sums: str) -> None:
-    """Compare every jar under `home` with `sums` and note its size and time; raises JarsError naming the jars."""
+    """Compare every jar under `home` with `sums` and note its size and time.
+
+    Raises JarsError naming the jars.
+    """
     expected = {name: digest for digest, name in map(str.split, sums.splitlines())}
     found = {str(p.relative_to(home)): p for role in _ROLES for p in (home / role).glob("*.jar")}
     wrong = [f"{name} is missing" for name in sorted(expected.keys() - found.keys())]
@@ -70,7 +81,7 @@ def verify(home: Path, sums: str) -> None:
     if wrong:
         raise JarsError(
             f"jars={home}: exactly the jars of {SUMS.name}, bit for bit, may run; {'; '.join(wrong)}."
-            " Delete the folder and run again to download them anew"
+            " Delete the folder and run again to download them again"
         )
     (home / ".verified").write_text(_stats(home))
 
@@ -91,11 +102,14 @@ def _seen_before(home: Path) -> bool:
 def _stats(home: Path) -> str:
     jars = sorted(jar for role in _ROLES for jar in (home / role).glob("*.jar"))
     stats = [(jar, jar.stat()) for jar in jars]
-    return "".join(f"{jar.parent.name}/{jar.name} {stat.st_size} {stat.st_mtime_ns}\n" for jar, stat in stats)
+    return "".join(
+        f"{jar.parent.name}/{jar.name} {stat.st_size} {stat.st_mtime_ns}\n" for jar, stat in stats
+    )
 
 
 def _download(home: Path, sums: str, progress: Callable[[str], None]) -> None:
-    cache = home.parent / ".ivy"  # kept when a download breaks, so that the next one goes on from there
+    # kept when a download breaks, so that the next one goes on from there
+    cache = home.parent / ".ivy"
     progress(f"downloading {len(sums.splitlines())} jars to {home} (66 MB, once)")
     with tempfile.TemporaryDirectory(dir=home.parent, prefix=".resolving-") as folder:
         fresh = Path(folder, home.name)
@@ -103,34 +117,53 @@ def _download(home: Path, sums: str, progress: Callable[[str], None]) -> None:
         try:
             verify(fresh, sums)
         finally:
-            shutil.rmtree(cache, ignore_errors=True)  # served its time; or holds a jar that we refuse
+            # served its time; or holds a jar that we refuse
+            shutil.rmtree(cache, ignore_errors=True)
         os.rename(fresh, home)
     progress("they are in place, each as checked in")
 
 
 def _ivy(cache: Path, pattern: str) -> None:
-    command = [java(), f"-Divy.default.ivy.user.dir={cache}", "-jar", str(_ivy_jar()), "-ivy", str(IVY)]
+    command = [
+        java(),
+        f"-Divy.default.ivy.user.dir={cache}",
+        "-jar",
+        str(_ivy_jar()),
+        "-ivy",
+        str(IVY),
+    ]
     command += ["-cache", str(cache / "cache"), "-confs", *_ROLES, "-retrieve", pattern]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=_TIME_LIMIT)
     except subprocess.TimeoutExpired as err:
-        raise JarsError(f"jars: Ivy had {_TIME_LIMIT} s and was not done; run again, it goes on where it was") from err
+        raise JarsError(
+            f"jars: Ivy had {_TIME_LIMIT} s and was not done; run again, it goes on where it was"
+        ) from err
     if run.returncode != 0:
         told = [line.strip() for line in (run.stdout + run.stderr).splitlines() if line.strip()]
         last = "\n  ".join(line for line in told[-8:] if not line.startswith("at "))
-        raise JarsError(f"jars: Ivy must reach Maven Central the first time and could not. It said:\n  {last}")
+        raise JarsError(
+            f"jars: Ivy must reach Maven Central the first time and could not. It said:\n  {last}"
+        )
 
 
 def _ivy_jar() -> Path:
     spec = importlib.util.find_spec("pyspark")  # found, not imported: that costs 0.3 s
-    folders = (Path(folder, "jars") for folder in (spec.submodule_search_locations if spec else None) or ())
+    folders = (
+        Path(folder, "jars") for folder in (spec.submodule_search_locations if spec else None) or ()
+    )
     for jar in (jar for folder in folders for jar in sorted(folder.glob("ivy-*.jar"))):
         return jar
-    raise JarsError("jars: pip's pyspark brings the Ivy that resolves them, and none is installed; run `make setup`")
+    raise JarsError(
+        "jars: pip's pyspark brings the Ivy that resolves them, and none is installed; run `make setup`"
+    )
 
 
 def main() -> int:
-    """Resolve the jars of the settings' folder; says nothing and returns 0 when they are there and as checked in."""
+    """Resolve the jars of the settings' folder.
+
+    Says nothing and returns 0 when they are there and as checked in.
+    """
     try:
         resolve(from_environment().jars, progress=lambda line: print(line, flush=True))
     except LakehouseError as err:

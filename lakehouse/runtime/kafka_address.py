@@ -1,6 +1,7 @@
 """Which broker this lakehouse talks to: the one of the settings, or the embedded one by the record it left.
 
-Apart from `kafka_broker`, which starts and stops it, so that whoever only needs an address does not load all that.
+Apart from `kafka_broker`, which starts and stops it, so that whoever only needs an address does not
+load all that.
 """
 
 import json
@@ -14,7 +15,8 @@ from lakehouse.errors import BrokerError
 from lakehouse.settings import Settings
 from lakehouse.storage.files import read_value
 
-_CLOCK_STEP = 2.0  # seconds; the kernel's boot time, which start times are counted from, is corrected by NTP
+# seconds; the kernel's boot time, which start times are counted from, is corrected by NTP
+_CLOCK_STEP = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,12 @@ def last(settings: Settings) -> Broker | None:
 
 def _decoded(given: dict) -> Broker:
     broker = Broker(**given)
-    int(broker.pid), float(broker.start_time), broker.bootstrap_servers.split(",")  # raise of what they are not
+    # raise of what they are not
+    (
+        int(broker.pid),
+        float(broker.start_time),
+        broker.bootstrap_servers.split(","),
+    )
     return broker
 
 
@@ -70,7 +77,10 @@ def running(settings: Settings) -> Broker | None:
 
 
 def bootstrap_servers(settings: Settings) -> str:
-    """The address of the broker; raises BrokerError if the settings name none and the embedded one is not running."""
+    """The address of the broker.
+
+    Raises BrokerError if the settings name none and the embedded one is not running.
+    """
     named = settings.bootstrap_servers or settings.kafka.get("bootstrap.servers", "")
     if named:
         return named

@@ -55,12 +55,17 @@ def start(settings: Settings, jars: Jars) -> Broker:
             broker = _launch(home, jars, address)
             kafka_address.write(settings, broker)
             if not _answers(broker):
-                raise BrokerError(f"broker={home}: it must stay up and ended while starting. {_end_of(broker.log)}")
+                raise BrokerError(
+                    f"broker={home}: it must stay up and ended while starting. {_end_of(broker.log)}"
+                )
     return broker
 
 
 def stop(settings: Settings) -> bool:
-    """End the embedded broker: SIGTERM, and SIGKILL after STOP_LIMIT seconds. False if none was running."""
+    """End the embedded broker: SIGTERM, and SIGKILL after STOP_LIMIT seconds.
+
+    False if none was running.
+    """
     home = kafka_address.home(settings)
     if not home.exists():
         return False
@@ -83,11 +88,17 @@ def stop(settings: Settings) -> bool:
 def ensure_topics(
     settings: Settings, partitions: Mapping[str, int], config: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
-    """Create the topics of `partitions` that are missing, with the topic properties `config`; the names created.
+    """Create the topics of `partitions` that are missing, with the topic properties `config`.
 
-    A topic that is there stays as it is, also with another number of partitions. Raises BrokerError.
+    The names created.
+
+    A topic that is there stays as it is, also with another number of partitions. Raises
+    BrokerError.
     """
-    topics = [NewTopic(name, n, replication_factor=-1, config=dict(config or {})) for name, n in partitions.items()]
+    topics = [
+        NewTopic(name, n, replication_factor=-1, config=dict(config or {}))
+        for name, n in partitions.items()
+    ]
     if not topics:
         return ()
     admin = AdminClient(client_config(settings) | {"log_level": "0"})
@@ -98,7 +109,9 @@ def ensure_topics(
             created.append(name)
         except KafkaException as err:
             if err.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise BrokerError(f"topic={name}: the broker must create it and did not; {err.args[0].str()}") from err
+                raise BrokerError(
+                    f"topic={name}: the broker must create it and did not; {err.args[0].str()}"
+                ) from err
     return tuple(created)
 
 
@@ -128,17 +141,21 @@ def _format(home: Path, jars: Jars) -> None:
     command = _command(jars, "kafka.tools.StorageTool", "format", *arguments)
     run = subprocess.run(command, cwd=home, capture_output=True, text=True)
     if run.returncode != 0:
-        raise BrokerError(f"broker={home}: its storage must be formatted once; {(run.stdout + run.stderr).strip()}")
+        raise BrokerError(
+            f"broker={home}: its storage must be formatted once; {(run.stdout + run.stderr).strip()}"
+        )
 
 
 def _launch(home: Path, jars: Jars, address: str) -> Broker:
     if (home / _LOG).exists():
         os.replace(home / _LOG, home / f"{_LOG}.1")
-    # By way of a shell that ends at once: in a session of its own no terminal reaches the broker, and as nobody's
-    # child it leaves no zombie behind, whoever started it.
+    # By way of a shell that ends at once: in a session of its own no terminal reaches the broker,
+    # and as nobody's child it leaves no zombie behind, whoever started it.
     detached = ["/bin/sh", "-c", f'"$@" </dev/null >{_LOG} 2>&1 & echo $!', "sh"]
     command = detached + _command(jars, "kafka.Kafka", "server.properties")
-    run = subprocess.run(command, cwd=home, stdout=subprocess.PIPE, check=True, start_new_session=True)
+    run = subprocess.run(
+        command, cwd=home, stdout=subprocess.PIPE, check=True, start_new_session=True
+    )
     try:
         start_time = psutil.Process(int(run.stdout)).create_time()
     except psutil.NoSuchProcess as err:
@@ -147,9 +164,16 @@ def _launch(home: Path, jars: Jars, address: str) -> Broker:
 
 
 def _answers(broker: Broker) -> bool:
-    """Wait until the broker answers; False if its process ends instead. Raises BrokerError after READY_LIMIT."""
+    """Wait until the broker answers; False if its process ends instead.
+
+    Raises BrokerError after READY_LIMIT.
+    """
     admin = AdminClient(
-        {"bootstrap.servers": broker.bootstrap_servers, "log_level": "0", "reconnect.backoff.max.ms": "200"}
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "log_level": "0",
+            "reconnect.backoff.max.ms": "200",
+        }
     )
     deadline = time.monotonic() + READY_LIMIT
     while time.monotonic() < deadline:

@@ -7,14 +7,16 @@ from lakehouse.runtime.kafka_address import bootstrap_servers
 from lakehouse.runtime.kafka_properties import LARGEST_RECORD
 from lakehouse.settings import Settings
 
-# Spark reads a topic with a third less CPU when a poll brings more; the broker's own share drops to a sixth.
+# Spark reads a topic with a third less CPU when a poll brings more; the broker's own share drops to
+# a sixth.
 _LARGE_FETCHES = {
     "fetch.max.bytes": str(64 << 20),
     "max.partition.fetch.bytes": str(16 << 20),
     "max.poll.records": "10000",
 }
 _NO_TELEMETRY = {"enable.metrics.push": "false"}
-_LARGE_RECORDS = {"message.max.bytes": str(LARGEST_RECORD)}  # a producer's limit; the broker has the last word
+# a producer's limit; the broker has the last word
+_LARGE_RECORDS = {"message.max.bytes": str(LARGEST_RECORD)}
 _RENAMED = {
     "sasl.mechanisms": "sasl.mechanism",
     "ssl.ca.location": "ssl.truststore.location",
@@ -22,20 +24,39 @@ _RENAMED = {
     "ssl.certificate.pem": "ssl.keystore.certificate.chain",
     "ssl.key.pem": "ssl.keystore.key",
 }
-_FILES = {"ssl.certificate.location": "ssl.keystore.certificate.chain", "ssl.key.location": "ssl.keystore.key"}
-_JAVA_ONLY = ("sasl.jaas.config", "ssl.truststore.", "ssl.keystore.type", "ssl.keystore.key", "ssl.keystore.cert")
+_FILES = {
+    "ssl.certificate.location": "ssl.keystore.certificate.chain",
+    "ssl.key.location": "ssl.keystore.key",
+}
+_JAVA_ONLY = (
+    "sasl.jaas.config",
+    "ssl.truststore.",
+    "ssl.keystore.type",
+    "ssl.keystore.key",
+    "ssl.keystore.cert",
+)
 _LOGIN = "org.apache.kafka.common.security"
-_LOGIN_MODULES = {"PLAIN": f"{_LOGIN}.plain.PlainLoginModule", "SCRAM": f"{_LOGIN}.scram.ScramLoginModule"}
+_LOGIN_MODULES = {
+    "PLAIN": f"{_LOGIN}.plain.PlainLoginModule",
+    "SCRAM": f"{_LOGIN}.scram.ScramLoginModule",
+}
 
 
 def client_config(settings: Settings) -> dict[str, str]:
     """The properties of a confluent-kafka client. They may hold secrets: never log them."""
-    given = {name: value for name, value in settings.kafka.items() if not name.startswith(_JAVA_ONLY)}
-    return _NO_TELEMETRY | _LARGE_RECORDS | given | {"bootstrap.servers": bootstrap_servers(settings)}
+    given = {
+        name: value for name, value in settings.kafka.items() if not name.startswith(_JAVA_ONLY)
+    }
+    return (
+        _NO_TELEMETRY | _LARGE_RECORDS | given | {"bootstrap.servers": bootstrap_servers(settings)}
+    )
 
 
 def spark_options(settings: Settings) -> dict[str, str]:
-    """The options of Spark's Kafka source and sink, prefix `kafka.` included. They may hold secrets: never log them."""
+    """The options of Spark's Kafka source and sink, prefix `kafka.` included.
+
+    They may hold secrets: never log them.
+    """
     properties = _LARGE_FETCHES | _NO_TELEMETRY | _java(settings)
     properties["bootstrap.servers"] = bootstrap_servers(settings)
     return {f"kafka.{name}": value for name, value in properties.items()}
@@ -47,7 +68,9 @@ def _java(settings: Settings) -> dict[str, str]:
     java = {_RENAMED.get(name, name): value for name, value in given.items() if name not in _FILES}
     java |= {_FILES[name]: _pem(name, path) for name, path in given.items() if name in _FILES}
     if user is not None:
-        java.setdefault("sasl.jaas.config", _jaas(java.get("sasl.mechanism", ""), user, password or ""))
+        java.setdefault(
+            "sasl.jaas.config", _jaas(java.get("sasl.mechanism", ""), user, password or "")
+        )
     if {"ssl.ca.location", "ssl.ca.pem"} & given.keys():
         java["ssl.truststore.type"] = "PEM"
     if {"ssl.keystore.certificate.chain", "ssl.keystore.key"} & java.keys():
@@ -77,7 +100,11 @@ def _pem(name: str, path: str) -> str:
         with open(path, encoding="ascii") as file:
             text = file.read()
     except (OSError, UnicodeDecodeError) as err:
-        raise SettingsError(f"kafka.{name}={path}: a readable PEM file; {type(err).__name__}") from err
+        raise SettingsError(
+            f"kafka.{name}={path}: a readable PEM file; {type(err).__name__}"
+        ) from err
     if name == "ssl.key.location" and not re.search("BEGIN (ENCRYPTED )?PRIVATE KEY", text):
-        raise SettingsError(f"kafka.{name}={path}: Java reads a PKCS#8 key only; convert it by `openssl pkcs8 -topk8`")
+        raise SettingsError(
+            f"kafka.{name}={path}: Java reads a PKCS#8 key only; convert it by `openssl pkcs8 -topk8`"
+        )
     return text

@@ -8,7 +8,11 @@ from pathlib import Path
 from lakehouse.errors import BrokerError
 
 LARGEST_RECORD = 16 << 20  # bytes; Kafka's own limit of 1 MiB is no limit of a lake
-_FIRST_PORT, _PORTS = 20_000, 12_000  # below the ephemeral ports: no outgoing connection takes one while we are down
+# below the ephemeral ports: no outgoing connection takes one while we are down
+_FIRST_PORT, _PORTS = (
+    20_000,
+    12_000,
+)
 
 _SERVER = {
     "process.roles": "broker,controller",
@@ -40,7 +44,10 @@ _SERVER = {
 
 
 def write(home: Path) -> str:
-    """Write `home`/server.properties, with the ports of the last start if they are free; the broker's address."""
+    """Write `home`/server.properties, with the ports of the last start if they are free.
+
+    The broker's address.
+    """
     path = home / "server.properties"
     port, controller = _free_ports([*_last_ports(path), *_ports_of(home)])
     address = f"127.0.0.1:{port}"
@@ -78,4 +85,6 @@ def _free_ports(candidates: Iterable[int]) -> tuple[int, int]:
         free.append(port)
         if len(free) == 2:
             return free[0], free[1]
-    raise BrokerError(f"ports={free}: the broker needs two free ones among a hundred of 127.0.0.1; end what holds them")
+    raise BrokerError(
+        f"ports={free}: the broker needs two free ones among a hundred of 127.0.0.1; end what holds them"
+    )

@@ -1,4 +1,4 @@
-"""The Spark session: Delta, Kafka, UTC, RocksDB state; the same for live and bounded runs."""
+"""The Spark session: Delta, Kafka, UTC, RocksDB state; the same for live and batch runs."""
 
 import os
 import sys
@@ -16,7 +16,9 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 def create(settings: Settings, name: str, *, ui: bool = False) -> SparkSession:
-    """A session named `name`, with `ui` and Spark's own pages; `settings.spark_conf` overrides every choice made here.
+    """A session named `name`, with `ui` and Spark's own pages.
+
+    `settings.spark_conf` overrides every choice made here.
 
     Raises JarsError.
     """
@@ -27,13 +29,17 @@ def create(settings: Settings, name: str, *, ui: bool = False) -> SparkSession:
     for key, value in chosen.items():
         builder = builder.config(key, str(value))
     spark = builder.getOrCreate()
-    # of the property itself only spark-submit takes notice: workers would run on the first python3 of the PATH
+    # of the property itself only spark-submit takes notice: workers would run on the first python3
+    # of the PATH
     spark.sparkContext.pythonExec = str(chosen["spark.pyspark.python"])
     spark.sparkContext.setLogLevel("ERROR")
-    if "spark.sql.files.minPartitionNum" not in settings.spark_conf:  # else files would be split by the parallelism of leaves
-        spark.conf.set("spark.sql.files.minPartitionNum", str(spark.sparkContext.defaultParallelism))
-    # Hadoop's checksums on local disks: a second file for each, a process for its permissions, and twice as many to list.
-    # (Delta's commits go another way: `fs.AbstractFileSystem.file.impl`.)
+    # else files would be split by the parallelism of leaves
+    if "spark.sql.files.minPartitionNum" not in settings.spark_conf:
+        spark.conf.set(
+            "spark.sql.files.minPartitionNum", str(spark.sparkContext.defaultParallelism)
+        )
+    # Hadoop's checksums on local disks: a second file for each, a process for its permissions, and
+    # twice as many to list. (Delta's commits go another way: `fs.AbstractFileSystem.file.impl`.)
     local = spark._jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark._jsc.hadoopConfiguration())
     local.setWriteChecksum(False)
     return spark
@@ -42,8 +48,9 @@ def create(settings: Settings, name: str, *, ui: bool = False) -> SparkSession:
 def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
     found = list(map(str, jars.resolve(settings.jars).spark))
     return {
-        # Spark reads `spark.jars` with a class loader of its own, whose classes no archive holds (`cds_archive`), and copies
-        # them, 23 MB, into a folder of each session: so they are for executors elsewhere only
+        # Spark reads `spark.jars` with a class loader of its own, whose classes no archive holds
+        # (`cds_archive`), and copies them, 23 MB, into a folder of each session: so they are for
+        # executors elsewhere only
         "spark.driver.extraClassPath": ":".join(found),
         "spark.jars": "" if _in_one_process(settings.spark_master) else ",".join(found),
         "spark.driver.memory": settings.driver_memory,
@@ -53,47 +60,63 @@ def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
-        **({"spark.executorEnv.PYTHONPATH": os.pathsep.join(map(str, settings.module_path))} if settings.module_path else {}),
-        "spark.sql.warehouse.dir": str(settings.root.absolute() / "_warehouse"),  # else a folder wherever one happens to be
+        **(
+            {"spark.executorEnv.PYTHONPATH": os.pathsep.join(map(str, settings.module_path))}
+            if settings.module_path
+            else {}
+        ),
+        "spark.sql.warehouse.dir": str(
+            settings.root.absolute() / "_warehouse"
+        ),  # else a folder wherever one happens to be
         "spark.sql.shuffle.partitions": settings.shuffle_partitions,
         "spark.sql.leafNodeDefaultParallelism": "1",  # rows of a step that are in memory are one task
         # 50 tasks for a log of a few files would take longer than the commit itself
         "spark.databricks.delta.snapshotPartitions": settings.shuffle_partitions,
-        # a writer per partition that is open at once, instead of sorting all rows by partition first
+        # a writer per partition that is open at once, instead of sorting all rows by partition
+        # first
         "spark.sql.maxConcurrentOutputFileWriters": "32",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96, the default, is larger and costs more to write
-        "spark.sql.streaming.stateStore.providerClass":
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        # one budget for all state of the process; without it each partition of each query takes what it likes
+        # one budget for all state of the process; without it each partition of each query takes
+        # what it likes
         "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
         "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": settings.state_memory_mb,
-        # a process of six tables has more classes than the 100 that are kept by default, and would compile all in each batch
+        # a process of six tables has more classes than the 100 that are kept by default, and would
+        # compile all in each batch
         "spark.sql.codegen.cache.maxEntries": "1000",
         # through FileContext, the default, each rename on a local disk forks two processes
-        "spark.sql.streaming.checkpointFileManagerClass":
-            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
-        # of more than 32 files that are read by name, the default, a job would be made to look whether they are there
+        "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming"
+        ".checkpointing.FileSystemBasedCheckpointFileManager",
+        # of more than 32 files that are read by name, the default, a job would be made to look
+        # whether they are there
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
         "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",  # LocalFs writes checksums
-        # a source is asked for news this often; 10 ms, the default, lists the Delta log without pause
+        # a source is asked for news this often; 10 ms, the default, lists the Delta log without
+        # pause
         "spark.sql.streaming.pollingDelay": "100ms",
         "spark.sql.streaming.stopTimeout": "60s",
-        # else PySpark looks for the caller's line at each call that makes a column, for messages; a tenth of a short micro-batch
+        # else PySpark looks for the caller's line at each call that makes a column, for messages; a
+        # tenth of a short micro-batch
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.scheduler.mode": "FAIR",
-        **({"spark.scheduler.allocation.file": Path(settings.scheduler_pools).as_uri()} if settings.scheduler_pools else {}),
+        **(
+            {"spark.scheduler.allocation.file": Path(settings.scheduler_pools).as_uri()}
+            if settings.scheduler_pools
+            else {}
+        ),
         "spark.ui.enabled": str(ui).lower(),
         "spark.ui.port": "0",  # one that is free: from 4040 on, the default, there is none for a seventeenth session
         "spark.ui.killEnabled": "false",  # whoever supervises a job ends it, and says why
-        # plans of so many past queries are kept in memory, shown or not; of a micro-batch there are several
+        # plans of so many past queries are kept in memory, shown or not; of a micro-batch there are
+        # several
         "spark.sql.ui.retainedExecutions": "100",
         "spark.ui.showConsoleProgress": "false",
         "spark.pyspark.python": sys.executable,
         "spark.executorEnv.PYTHONSAFEPATH": "1",  # Python workers import what the driver does: nothing from the current folder
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-    }  # fmt: skip
+    }
 
 
 def _in_one_process(master: str) -> bool:
@@ -103,7 +126,9 @@ def _in_one_process(master: str) -> bool:
 
 @contextmanager
 def opened(settings: Settings, name: str) -> Iterator[SparkSession]:
-    """A session for one piece of work, stopped after it; one that this process has already is used and left running.
+    """A session for one piece of work, stopped after it.
+
+    One that this process has already is used and left running.
 
     What is on disk when it begins can be read until it ends (`read_holds`).
     """

@@ -9,7 +9,10 @@ from lakehouse.storage import small_commits
 
 
 def in_memory(rows: DataFrame) -> pa.Table | None:
-    """The rows here; None if they are more than the driver may be sent, or of columns that only Spark writes."""
+    """The rows here.
+
+    None if they are more than the driver may be sent, or of columns that only Spark writes.
+    """
     try:
         found = rows.toArrow()
     except Py4JError as err:

@@ -1,9 +1,12 @@
-"""What a table's live query was begun with, and that it goes on as nothing else. Read and compared without a JVM.
+"""What a table's streaming query was begun with, and that it goes on as nothing else.
 
-A checkpoint is of one declaration. Under another one Spark refuses some changes and takes others without a word, such as another
-window or filter, and then rows of two meanings stand in one table. So a declaration is kept, beside the journal, when the query
-begins, and compared at each start. What decides no row of the stream is not part of it: comments, docstrings, expectations, the
-policy for late rows, owner, metrics, `early_results`, `stale_after`, `tolerance`, `deterministic`.
+Read and compared without a JVM.
+
+A checkpoint is of one declaration. Under another one Spark refuses some changes and takes others
+without a word, such as another window or filter, and then rows of two meanings stand in one table.
+So a declaration is kept, beside the commit log, when the query begins, and compared at each start.
+What decides no row of the stream is not part of it: comments, docstrings, expectations, the policy
+for late rows, owner, metrics, `early_results`, `stale_after`, `tolerance`, `deterministic`.
 """
 
 import json
@@ -22,9 +25,9 @@ from lakehouse.declare.sources import KafkaSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
-from lakehouse.storage.commits import LEDGER
+from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.commits import COMMIT_LOGS
 from lakehouse.storage.files import replace_file
-from lakehouse.storage.journal import Journal
 
 _BOTH = "rows of both would stand in one table"
 _CODE = "rows before and after the change would be computed by different code"
@@ -34,7 +37,7 @@ _MEANING = {  # of a change, by the first word of what changed
     "topics": "an ingest table keeps the topics that it began with",
     "schema": "rows before and after the change would be read from their topic differently",
     "input": "its positions are those of that table",
-    "histories": "rows before and after the change would be joined differently",
+    "versioned tables": "rows before and after the change would be joined differently",
     "reads": "rows before and after the change would be joined with other tables",
     "event": "rows are in partitions by that time",
     "delay": "rows before and after the change would be late by different delays",
@@ -51,7 +54,10 @@ _RUNS = ("function", "query", "constant")
 _ONWARD = {  # kind -> what may change from here on: its query has no state, and each row keeps what it was computed with
     "ingest": (*_RUNS, "delay", "schema"),
     "row": (*_RUNS, "reads", "duplicates"),
-    "window": (*_RUNS, "reads"),  # if each is computed whole when it closes, whatever the function does
+    "window": (
+        *_RUNS,
+        "reads",
+    ),  # if each is computed whole when it closes, whatever the function does
 }
 _SHOWN = 90  # characters of a line of code in a message
 
@@ -74,17 +80,21 @@ class Change:
 
 
 def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
-    """What decides the rows that the table's live query writes, by name, as text."""
+    """What decides the rows that the table's streaming query writes, by name, as text."""
     driving, topics = catalog.driving_input(table), catalog.topics_of(table)
-    code = {"query": " ".join(table.sql.split())} if table.sql else code_version.written(table.transformation)
+    code = (
+        {"query": " ".join(table.sql.split())}
+        if table.sql
+        else code_version.written(table.transformation)
+    )
     found = {
         "layer": table.layer,
         "kind": catalog.kind(table),
         "topics": ", ".join(sorted(source.topic for source in topics.values())),
         **{f"schema of {source.topic}": _schema(source) for source in topics.values()},
         "input": driving.name if driving else "",
-        "histories": ", ".join(sorted(t.name for t in catalog.histories(table))),
-        "reads": ", ".join(sorted(t.name for t in catalog.snapshot_inputs(table))),
+        "versioned tables": ", ".join(sorted(t.name for t in catalog.histories(table))),
+        "reads": ", ".join(sorted(t.name for t in catalog.pinned_inputs(table))),
         "event time": catalog.event_time(table),
         "delay": str(table.delay),
         "window": str(table.window or ""),
@@ -97,41 +107,55 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
 
 
 def begin(settings: Settings, catalog: Catalog, table: Table) -> None:
-    """Keeps what the table's live query begins with. Raises DeclarationError if it would go on as something else."""
+    """Keeps what the table's streaming query begins with.
+
+    Raises DeclarationError if it would go on as something else.
+    """
     check(settings, catalog, [table])
     if _kept(settings, table) is not None:
         return
-    last = None if _path(settings, table).exists() else next(Journal(settings, table).live(), None)
-    if last and last.fingerprint != table.fingerprint:  # of a lakehouse from before declarations were kept, or the file is gone
+    last = (
+        None
+        if _path(settings, table).exists()
+        else next(CommitLog(settings, table).by_stream(), None)
+    )
+    # of a lakehouse from before declarations were kept, or the file is gone
+    if last and last.code_version != table.code_version:
         told = (
-            f"table={table.name}, fingerprint={table.fingerprint}: its last rows were written under {last.fingerprint}, and what "
+            f"table={table.name}, code version={table.code_version}: its last rows were written under {last.code_version}, and what "
             f"that was is not known, for there is no {_path(settings, table)}. The query goes on, and later changes are noticed; "
-            f"`lakehouse reconcile {table.name}` finds what differs"
+            f"`lakehouse reconcile run {table.name}` finds what differs"
         )
         print(told, file=sys.stderr, flush=True)
     keep(settings, catalog, table)
 
 
 def keep(settings: Settings, catalog: Catalog, table: Table) -> None:
-    """Keeps the present declaration as the one that the table's live query begins with, or goes on with."""
+    """Keeps the present declaration as the one that the table's streaming query begins with, or goes on with."""
     known = {"at": datetime.now(UTC).isoformat(), "declaration": declaration(catalog, table)}
-    seam = noted_seam(settings, table) if _kept(settings, table) else None
-    replace_file(_path(settings, table), known | ({"seam": seam} if seam else {}))
+    handover = noted_handover(settings, table) if _kept(settings, table) else None
+    replace_file(_path(settings, table), known | ({"handover": handover} if handover else {}))
 
 
-def note_seam(settings: Settings, table: Table, seam: Mapping[str, object]) -> None:
-    """Keeps where the table's live query begins, beside what it begins with: `seam_of` as JSON."""
-    replace_file(_path(settings, table), json.loads(_path(settings, table).read_text()) | {"seam": seam})
+def note_handover(settings: Settings, table: Table, handover: Mapping[str, object]) -> None:
+    """Keeps where the table's streaming query begins, beside what it begins with: `handover_of` as JSON."""
+    replace_file(
+        _path(settings, table),
+        json.loads(_path(settings, table).read_text()) | {"handover": handover},
+    )
 
 
-def noted_seam(settings: Settings, table: Table) -> Mapping[str, object] | None:
-    """Where the table's live query began, as it was noted then; None if that was with all that its input had."""
+def noted_handover(settings: Settings, table: Table) -> Mapping[str, object] | None:
+    """Where the table's streaming query began, as it was noted then.
+
+    None if that was with all that its input had.
+    """
     path = _path(settings, table)
-    return json.loads(path.read_text()).get("seam") if path.exists() else None
+    return json.loads(path.read_text()).get("handover") if path.exists() else None
 
 
 def check(settings: Settings, catalog: Catalog, tables: Iterable[Table]) -> None:
-    """Raises DeclarationError, a line for each table, if their live queries would go on as something else."""
+    """Raises DeclarationError, a line for each table, if their streaming queries would go on as something else."""
     if refused := refusals(settings, catalog, tables):
         raise DeclarationError("\n".join(refused))
 
@@ -143,24 +167,34 @@ def refusals(settings: Settings, catalog: Catalog, tables: Iterable[Table]) -> l
 
 
 def changes(settings: Settings, catalog: Catalog, table: Table) -> list[Change]:
-    """What changed of a table's declaration since its live query began; nothing if it has not begun."""
+    """What changed of a table's declaration since its streaming query began.
+
+    Nothing if it has not begun.
+    """
     kept = _kept(settings, table)
     if kept is None:
         return []
     now = declaration(catalog, table)
-    found = [Change(name, kept.get(name, ""), now.get(name, "")) for name in kept | now if _differs(name, kept, now)]
+    found = [
+        Change(name, kept.get(name, ""), now.get(name, ""))
+        for name in kept | now
+        if _differs(name, kept, now)
+    ]
     of_topics = any(each.what == "topics" for each in found)  # then their schemas are others, too
     return [each for each in found if not (of_topics and each.what == "schema")]
 
 
 def accept(settings: Settings, catalog: Catalog, table: Table) -> list[Change]:
-    """Has a table's live query go on as it is declared now, where that is possible, and returns what changed.
+    """Has a table's streaming query go on as it is declared now, where that is possible, and returns what changed.
 
-    The rows that are there stay as they are. Raises DeclarationError if nothing changed, or if that is not possible.
+    The rows that are there stay as they are. Raises DeclarationError if nothing changed, or if that
+    is not possible.
     """
     changed = changes(settings, catalog, table)
     if not changed:
-        raise DeclarationError(f"table={table.name}: it is declared as its live query began, so there is nothing to accept")
+        raise DeclarationError(
+            f"table={table.name}: it is declared as its streaming query began, so there is nothing to accept"
+        )
     if not _goes_onward(catalog, table, changed):
         raise DeclarationError(_refusal(catalog, table, changed))
     keep(settings, catalog, table)
@@ -174,12 +208,22 @@ def remarks(settings: Settings, catalog: Catalog, tables: Sequence[Table]) -> li
 
 
 def _pinned(settings: Settings, catalog: Catalog, table: Table) -> str:
-    """That a table's state is in another number of partitions than the settings say; empty if it is not."""
+    """That a table's state is in another number of partitions than the settings say.
+
+    Empty if it is not.
+    """
     name = "spark.sql.shuffle.partitions"
-    now, then = str(settings.spark_conf.get(name, settings.shuffle_partitions)), _noted(settings, table).get(name)
+    now, then = (
+        str(settings.spark_conf.get(name, settings.shuffle_partitions)),
+        _noted(settings, table).get(name),
+    )
     if then in (None, now):
         return ""
-    whole = f"`lakehouse backfill {table.name}` has its job compute it whole" if table.keeps else "declare it under another name"
+    whole = (
+        f"`lakehouse backfill {table.name}` has its job compute it whole"
+        if table.keeps
+        else "declare it under another name"
+    )
     return (
         f"table={table.name}, shuffle_partitions={now}: its state is in {then} partitions, and Spark keeps to them as long as "
         f"the checkpoint is there, so the setting changes nothing here; set shuffle_partitions to {then} for pipeline "
@@ -188,10 +232,15 @@ def _pinned(settings: Settings, catalog: Catalog, table: Table) -> str:
 
 
 def _noted(settings: Settings, table: Table) -> Mapping[str, str]:
-    """Spark's settings as it noted them with the last micro-batch of a query that keeps state; none of another query."""
+    """Spark's settings as it noted them with the last micro-batch of a query that keeps state.
+
+    None of another query.
+    """
     from lakehouse.storage.checkpoints import CHECKPOINTS
 
-    generations = [p for p in (settings.root / CHECKPOINTS / table.name).glob("*") if p.name.isdigit()]
+    generations = [
+        p for p in (settings.root / CHECKPOINTS / table.name).glob("*") if p.name.isdigit()
+    ]
     checkpoint = max(generations, key=lambda p: int(p.name), default=None)
     if checkpoint is None or not (checkpoint / "state").is_dir():
         return {}
@@ -204,7 +253,9 @@ def _noted(settings: Settings, table: Table) -> Mapping[str, str]:
 
 def _differs(name: str, kept: Mapping[str, str], now: Mapping[str, str]) -> bool:
     then, present = kept.get(name, ""), now.get(name, "")
-    return then != present and not (name.startswith("function") and code_version.same(then, present))
+    return then != present and not (
+        name.startswith("function") and code_version.same(then, present)
+    )
 
 
 def _goes_onward(catalog: Catalog, table: Table, changed: list[Change]) -> bool:
@@ -218,11 +269,11 @@ def _refusal(catalog: Catalog, table: Table, changed: list[Change]) -> str:
     kind, what = catalog.kind(table), {change.what for change in changed}
     another = "declare it under another name, or take the change back"
     if _goes_onward(catalog, table, changed):
-        remedy = f"`lakehouse accept {table.name}` has it go on from here, with the rows before as they are; or {another}"
+        remedy = f"`lakehouse table accept {table.name}` has it go on from here, with the rows before as they are; or {another}"
     elif kind in ("keyed", "versioned") and not what & {"layer", "kind"}:
         remedy = f"`lakehouse backfill {table.name}` has its job compute it whole at the next start; or {another}"
     elif kind in ("row", "window"):
-        remedy = f"{another}; `lakehouse seam NAME` fills the new table from the rows that its input has"
+        remedy = f"{another}; `lakehouse bootstrap NAME` fills the new table from the rows that its input has"
     else:
         remedy = f"{another}; a new ingest table reads its topics from their beginning"
     return f"table={table.name}, {'; '.join(map(str, changed))}; {remedy}"
@@ -239,18 +290,26 @@ def _apart(then: str, now: str) -> tuple[str, str]:
     pairs = zip_longest(then.splitlines(), now.splitlines(), fillvalue="")
     one, other = next(((a.strip(), b.strip()) for a, b in pairs if a != b), (then, now))
     if max(len(one), len(other)) > _SHOWN:
-        first = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+        first = next(
+            (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+            min(len(one), len(other)),
+        )
         begin = max(0, first - _SHOWN // 3)
-        one, other = (f"{'…' if begin else ''}{each[begin : begin + _SHOWN]}" for each in (one, other))
+        one, other = (
+            f"{'…' if begin else ''}{each[begin : begin + _SHOWN]}" for each in (one, other)
+        )
     return one, other
 
 
 def _path(settings: Settings, table: Table) -> Path:
-    return settings.root / LEDGER / f"{table.name}.declared.json"
+    return settings.root / COMMIT_LOGS / f"{table.name}.declared.json"
 
 
 def _kept(settings: Settings, table: Table) -> dict[str, str] | None:
-    """The declaration that the table's live query began with; None if it is not known, or if nothing is left of that query."""
+    """The declaration that the table's streaming query began with.
+
+    None if it is not known, or if nothing is left of that query.
+    """
     path = _path(settings, table)
     if not path.exists():
         return None
@@ -259,7 +318,7 @@ def _kept(settings: Settings, table: Table) -> dict[str, str] | None:
         folder = settings.root / known["layer"] / table.name
     except (ValueError, KeyError, TypeError) as err:
         raise DeclarationError(
-            f"table={table.name}, file={path}: it says what the table's live query began with, and cannot be read ({err!r}); "
+            f"table={table.name}, file={path}: it says what the table's streaming query began with, and cannot be read ({err!r}); "
             "restore it, or remove it, and the present declaration counts as that one"
         ) from err
     return known if _has_begun(settings, table, folder) else None

@@ -1,4 +1,4 @@
-"""Certificates: the recorded verdicts, in the Delta table `_certificates` of the ledger."""
+"""Certificates: the recorded verdicts, in the Delta table `_certificates` of the log tables."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -8,10 +8,10 @@ from typing import Literal
 
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
-from lakehouse.storage import ledger
-from lakehouse.storage.commits import LEDGER, encoded
+from lakehouse.storage import log_tables
+from lakehouse.storage.commits import COMMIT_LOGS, encoded
 
-Verdict = Literal["EQUAL", "DIFFERENT", "PENDING", "OPEN", "UNPROVABLE"]
+Verdict = Literal["EQUAL", "DIFFERENT", "PENDING", "OPEN", "UNVERIFIABLE"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,14 @@ class Certificate:
     verdict: Verdict
     rows_in_table: int
     rows_recomputed: int
-    rows_by_batch_runs: int  # rows of the range that a bounded run wrote: they prove nothing about the stream
-    digest_in_table: str
-    digest_recomputed: str
+    # rows of the range that a batch run wrote: they reconcile nothing about the stream
+    rows_by_batch_runs: int
+    checksum_in_table: str
+    checksum_recomputed: str
     frontier: datetime | None
     version: int
     inputs: Mapping[str, object]
-    fingerprint: str
+    code_version: str
     at: datetime
     seconds: float
     missing: int = 0
@@ -45,12 +46,12 @@ def certify(settings: Settings, certificates: Iterable[Certificate]) -> None:
     """Records the verdicts in the Delta table `_certificates`."""
     rows = [json.loads(encoded(c)) for c in certificates]
     if rows:
-        ledger.append(settings.root / LEDGER / "_certificates", rows, Certificate, None)
+        log_tables.append(settings.root / COMMIT_LOGS / "_certificates", rows, Certificate, None)
 
 
 def certificates(settings: Settings, table: Table | None = None) -> list[Certificate]:
     """The recorded verdicts, oldest first."""
-    known = ledger.opened(settings.root / LEDGER / "_certificates")
+    known = log_tables.opened(settings.root / COMMIT_LOGS / "_certificates")
     if known is None:
         return []
     rows = known.to_pyarrow_table().sort_by("at").to_pylist()
@@ -62,5 +63,7 @@ def _certificate(row: Mapping[str, object]) -> Certificate:
     given["inputs"] = json.loads(str(given["inputs"]))
     given["examples"] = tuple(json.loads(str(given["examples"])))
     for name in ("start", "end", "at", "frontier"):
-        given[name] = datetime.fromisoformat(str(given[name])).astimezone(UTC) if name in given else None
+        given[name] = (
+            datetime.fromisoformat(str(given[name])).astimezone(UTC) if name in given else None
+        )
     return Certificate(**given)  # type: ignore[arg-type]

@@ -1,9 +1,10 @@
 """Where a table stands by its own commits, and whether the checkpoint of a query of Spark's fits that.
 
-Each life of a query is a generation: a folder `_checkpoints/<table>/<generation>`, if it is Spark's, and an application of
-Delta's own transactions, `<table>:live:<generation>`. Delta skips a transaction that is not above the last one of its
-application, and takes none of them back when a table is restored. So a generation that begins is above all that folders, the
-journal, `_ledger/<table>.generations.jsonl` and transactions know.
+Each life of a query is a generation: a folder `_checkpoints/<table>/<generation>`, if it is
+Spark's, and an application of Delta's own transactions, `<table>:stream:<generation>`. Delta skips
+a transaction that is not above the last one of its application, and takes none of them back when a
+table is restored. So a generation that begins is above all that folders, the commit log,
+`_commit_log/<table>.generations.jsonl` and transactions know.
 """
 
 import json
@@ -22,9 +23,9 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, delta_writer
-from lakehouse.storage.commits import LEDGER, Commit
+from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.commits import COMMIT_LOGS, Commit
 from lakehouse.storage.files import append_line, values_backwards
-from lakehouse.storage.journal import Journal
 
 CHECKPOINTS = "_checkpoints"
 _INSTANTS = ("watermark", "frontier")
@@ -38,10 +39,12 @@ class Beginning:
     after: tuple[int, int] | None  # generation and batch; None: with all that its input has
     why: str
     at: str  # ISO 8601 UTC
-    frontier: str = ""  # state is built again: windows that had ended by then are in the table already
-    aside: str = ""  # likewise of the quarantine
+    # state is built again: windows that had ended by then are in the table already
+    frontier: str = ""
+    aside: str = ""  # the same of the quarantine
     version: int | None = None  # of the input: the first that is read for that
-    continues: bool = False  # its micro-batches are numbered from `after` on, and that one may be run again
+    # its micro-batches are numbered from `after` on, and that one may be run again
+    continues: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +67,18 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a table stands: the last micro-batch that it holds, by its Delta log and by its journal."""
+    """Where a table stands: the last micro-batch that it holds, by its Delta log and by its commit log."""
 
     version: int  # of the table; of one that was restored, the version to which it was
     latest: int  # of the table's log
-    written: Written | None  # the last commit of a live query
-    noted: Commit | None  # the last line of the journal that the table bears out
-    taken_back: Commit | None  # the last line of the journal, if the table does not hold its rows any more
+    written: Written | None  # the last commit of a streaming query
+    noted: Commit | None  # the last line of the commit log that the table bears out
+    # the last line of the commit log, if the table does not hold its rows any more
+    taken_back: Commit | None
 
     @property
     def pending(self) -> Written | None:
-        """A micro-batch whose rows are in the table, and whose line is not in the journal: a crash came between."""
+        """A micro-batch whose rows are in the table, and whose line is not in the commit log: a crash came between."""
         known = self.noted is not None and (self.noted.generation, self.noted.batch)
         return self.written if self.written and (not known or self.written.number > known) else None
 
@@ -89,7 +93,7 @@ class Standing:
 
 
 def standing(settings: Settings, table: Table) -> Standing:
-    """Where the table stands now, by the newest commits of its log, as far back as the last one of a live query."""
+    """Where the table stands now, by the newest commits of its log, as far back as the last one of a streaming query."""
     path = table_path(settings, table)
     latest = version = delta_log.latest(path)
     holds, written = latest, None
@@ -102,16 +106,23 @@ def standing(settings: Settings, table: Table) -> Standing:
         version -= 1
     # a line without a commit of its own names the last commit; a keyed table's names its version
     held = written.version if written and not table.keeps else holds
-    made = delta_log.made(path) if held == 0 else None  # without rows: lines from before are of another table of that name
+    # without rows: lines from before are of another table of that name
+    made = delta_log.made(path) if held == 0 else None
     since = made[1] if made else EPOCH
-    noted = next((c for c in Journal(settings, table).live() if c.version <= held and c.at >= since), None)
-    newest = next(Journal(settings, table).live(), None)
+    noted = next(
+        (c for c in CommitLog(settings, table).by_stream() if c.version <= held and c.at >= since),
+        None,
+    )
+    newest = next(CommitLog(settings, table).by_stream(), None)
     gone = newest is not None and (newest.version > held or newest.at < since)
     return Standing(holds, latest, written, noted, newest if gone else None)
 
 
 def first_after(path: Path, table: Table, number: tuple[int, int] | None) -> int | None:
-    """The first version of a table or its quarantine by a micro-batch later than that number; None if there is none."""
+    """The first version of a table or its quarantine by a micro-batch later than that number.
+
+    None if there is none.
+    """
     version, first = delta_log.latest(path), None
     while version >= 0 and (info := _commit_info(path, version)) is not None:
         if info.get("operation") == "RESTORE":
@@ -130,16 +141,25 @@ def _commit_info(path: Path, version: int) -> dict | None:
     if not commit.exists():
         return None
     with commit.open() as log:
-        return next((found["commitInfo"] for line in log if "commitInfo" in (found := json.loads(line))), {})
+        return next(
+            (found["commitInfo"] for line in log if "commitInfo" in (found := json.loads(line))), {}
+        )
 
 
 def _restored_to(path: Path, info: Mapping, version: int) -> int:
     wanted = info.get("operationParameters", {}).get("version")
     if wanted not in (None, "null"):
         return int(wanted)
-    wanted = datetime.fromisoformat(str(info["operationParameters"]["timestamp"])).astimezone(UTC).timestamp() * 1000
+    wanted = (
+        datetime.fromisoformat(str(info["operationParameters"]["timestamp"]))
+        .astimezone(UTC)
+        .timestamp()
+        * 1000
+    )
     earlier = range(version - 1, -1, -1)
-    return next((v for v in earlier if (_commit_info(path, v) or {}).get("timestamp", 0) <= wanted), 0)
+    return next(
+        (v for v in earlier if (_commit_info(path, v) or {}).get("timestamp", 0) <= wanted), 0
+    )
 
 
 def _written(table: Table, version: int, info: Mapping) -> Written | None:
@@ -148,21 +168,32 @@ def _written(table: Table, version: int, info: Mapping) -> Written | None:
         name, live, generation = str(mark["app"]).rsplit(":", 2)
     except (ValueError, KeyError, TypeError):
         return None
-    if (name, live) != (table.name, "live"):
+    if (name, live) != (table.name, "stream"):
         return None
     at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
-    at = datetime.fromisoformat(mark["at"]) if "at" in mark else at  # an ingest table's: when its rows arrived
+    # an ingest table's: when its rows arrived
+    at = datetime.fromisoformat(mark["at"]) if "at" in mark else at
     instants = (datetime.fromisoformat(str(mark[n])) if mark.get(n) else None for n in _INSTANTS)
-    return Written(int(generation), mark["batch"], version, at, mark["inputs"], *instants, mark.get("topics", {}))
+    return Written(
+        int(generation),
+        mark["batch"],
+        version,
+        at,
+        mark["inputs"],
+        *instants,
+        mark.get("topics", {}),
+    )
 
 
 def app(table: Table, generation: int) -> str:
-    return f"{table.name}:live:{generation}"
+    return f"{table.name}:stream:{generation}"
 
 
 def numbers(folder: Path) -> list[int]:
     """The numbered files or folders in it, in order."""
-    return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
+    return (
+        sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
+    )
 
 
 def folder_of(settings: Settings, table: Table, generation: int) -> Path:
@@ -171,12 +202,16 @@ def folder_of(settings: Settings, table: Table, generation: int) -> Path:
 
 def generation(settings: Settings, table: Table) -> int:
     """The newest generation that anything but transactions knows; 1 before the first."""
-    begun, line = beginning(settings, table), next(Journal(settings, table).live(), None)
+    begun, line = beginning(settings, table), next(CommitLog(settings, table).by_stream(), None)
     known = numbers(settings.root / CHECKPOINTS / table.name)
-    return max([1, *known, *([begun.generation] if begun else []), *([line.generation] if line else [])])
+    return max(
+        [1, *known, *([begun.generation] if begun else []), *([line.generation] if line else [])]
+    )
 
 
-def begin(settings: Settings, table: Table, after: tuple[int, int] | None, why: str, **more: object) -> Beginning:
+def begin(
+    settings: Settings, table: Table, after: tuple[int, int] | None, why: str, **more: object
+) -> Beginning:
     """Notes the beginning of the generation that is above all, and makes its folder."""
     newest = max(generation(settings, table), after[0] if after else 0) + 1
     paths = [table_path(settings, table), table_path(settings, table, "quarantine")]
@@ -190,9 +225,15 @@ def begin(settings: Settings, table: Table, after: tuple[int, int] | None, why: 
 
 
 def beginning(settings: Settings, table: Table, of: int | None = None) -> Beginning | None:
-    """The beginning of that generation, or the last one noted; None of a generation that is the first."""
+    """The beginning of that generation, or the last one noted.
+
+    None of a generation that is the first.
+    """
     # a crash tears a line before its generation has begun
-    known = values_backwards(beginnings(settings, table), lambda line: Beginning(**line | {"after": _pair(line["after"])}))
+    known = values_backwards(
+        beginnings(settings, table),
+        lambda line: Beginning(**line | {"after": _pair(line["after"])}),
+    )
     return next((found for found in known if of in (None, found.generation)), None)
 
 
@@ -202,13 +243,21 @@ def _pair(after: list[int] | None) -> tuple[int, int] | None:
 
 def beginnings(settings: Settings, table: Table) -> Path:
     """The file that keeps how each generation began."""
-    return settings.root / LEDGER / f"{table.name}.generations.jsonl"
+    return settings.root / COMMIT_LOGS / f"{table.name}.generations.jsonl"
 
 
 def misfit(
-    checkpoint: Path, standing: Standing, begun: Beginning | None, inputs: Mapping | None, *, stateful: bool
-) -> str:  # fmt: skip
-    """Why the query cannot go on from its checkpoint; empty if it can. `inputs`: what the table's last micro-batch had read."""
+    checkpoint: Path,
+    standing: Standing,
+    begun: Beginning | None,
+    inputs: Mapping | None,
+    *,
+    stateful: bool,
+) -> str:
+    """Why the query cannot go on from its checkpoint; empty if it can.
+
+    `inputs`: what the table's last micro-batch had read.
+    """
     own, number = int(checkpoint.name), standing.number
     offsets, commits = numbers(checkpoint / "offsets"), numbers(checkpoint / "commits")
     if not offsets and not commits:
@@ -246,7 +295,10 @@ def ended(checkpoint: Path, batch: int) -> dict | None:
 
 
 def state_gone(checkpoint: Path, batch: int) -> str:
-    """Why the state after that micro-batch cannot be read; empty if each of its partitions has the version."""
+    """Why the state after that micro-batch cannot be read.
+
+    Empty if each of its partitions has the version.
+    """
     operator = checkpoint / "state" / "0"
     for partition in numbers(operator):
         names = (p.name for p in (operator / str(partition)).iterdir())
@@ -261,7 +313,10 @@ def write(spark: SparkSession, checkpoint: Path, offset: Mapping) -> None:
     now = int(datetime.now(UTC).timestamp() * 1000)
     known = json.loads(metadata.apply(0, now, spark._jsparkSession.conf()).json())
     # what nobody set is null here, where Spark writes the value in force
-    known["conf"] = {name: spark.conf.get(name) if value is None else value for name, value in known["conf"].items()}
+    known["conf"] = {
+        name: spark.conf.get(name) if value is None else value
+        for name, value in known["conf"].items()
+    }
     (checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
     for folder in ("offsets", "commits"):
         (checkpoint / folder).mkdir()
@@ -269,7 +324,7 @@ def write(spark: SparkSession, checkpoint: Path, offset: Mapping) -> None:
 
 
 def forget(settings: Settings, table: Table) -> bool:
-    """Removes the checkpoint of a query that was Spark's and is stepped now: what upkeep keeps for it nobody would ever read."""
+    """Removes the checkpoint of a query that was Spark's and is stepped now: what maintenance keeps for it nobody would ever read."""
     folder = settings.root / CHECKPOINTS / table.name
     if not any(folder.glob("*/offsets")):
         return False
@@ -280,12 +335,16 @@ def forget(settings: Settings, table: Table) -> bool:
 def renew(settings: Settings, table: Table) -> None:
     """Begins the next generation of a keyed or versioned table: its job computes it again at the next start."""
     newest, last = generation(settings, table), standing(settings, table).last
-    if (last and last.generation == newest) or (folder_of(settings, table, newest) / "offsets").exists():
+    if (last and last.generation == newest) or (
+        folder_of(settings, table, newest) / "offsets"
+    ).exists():
         begin(settings, table, None, "it was asked for")
 
 
 def began(settings: Settings, table: Table) -> bool:
-    """Whether the table's live query was ever started, so that it goes on where it is: by its checkpoint, journal or commits."""
-    if any((settings.root / CHECKPOINTS / table.name).glob("*/offsets")) or next(Journal(settings, table).live(), None):
+    """Whether the table's streaming query was ever started, so that it goes on where it is: by its checkpoint, commit log or commits."""
+    if any((settings.root / CHECKPOINTS / table.name).glob("*/offsets")) or next(
+        CommitLog(settings, table).by_stream(), None
+    ):
         return True
     return standing(settings, table).written is not None

@@ -1,4 +1,4 @@
-"""One line of what is known about a write of a table: in its journal, and in the ledger."""
+"""One line of what is known about a write of a table: in its commit log, and in the log tables."""
 
 import json
 from collections.abc import Mapping
@@ -6,14 +6,18 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Literal
 
-LEDGER = "_ledger"
-NOTHING = -1  # the version of a bounded commit that found nothing to rewrite
-Role = Literal["live", "bounded", "snapshot", "void"]  # void: earlier lines of versions above its own hold no more
+COMMIT_LOGS = "_commit_log"
+NOTHING = -1  # the version of a batch commit that found nothing to rewrite
+# void: earlier lines of versions above its own hold no more
+Role = Literal["stream", "batch", "reference", "void"]
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One write of one table. Instants are aware UTC; `inputs` and `heads` are maps as text keys to plain values."""
+    """One write of one table. Instants are aware UTC.
+
+    `inputs` and `heads` are maps as text keys to plain values.
+    """
 
     table: str
     role: Role
@@ -21,24 +25,27 @@ class Commit:
     batch: int
     version: int
     at: datetime
-    fingerprint: str
-    arrived: int = 0  # live runs: rows that entered (window tables: pairs of row and window)
-    late: int = 0  # live runs
-    late_from: datetime | None = None  # least and greatest instant of what late rows missed (`lateness.counts`)
+    code_version: str
+    arrived: int = 0  # streams: rows that entered (window tables: pairs of row and window)
+    late: int = 0  # streams
+    # least and greatest instant of what late rows missed (`lateness.counts`)
+    late_from: datetime | None = None
     late_to: datetime | None = None
     quarantined: int = 0
     written: int = 0
     watermark: datetime | None = None  # in force for this batch
     frontier: datetime | None = None  # the table is complete behind it
-    inputs: Mapping[str, object] = field(default_factory=dict)  # offsets of a topic, versions of tables
-    heads: Mapping[str, tuple[datetime, datetime]] = field(default_factory=dict)  # record: partition -> Head
-    start: datetime | None = None  # bounded runs: the range
+    # offsets of a topic, versions of tables
+    inputs: Mapping[str, object] = field(default_factory=dict)
+    # record: partition -> Head
+    heads: Mapping[str, tuple[datetime, datetime]] = field(default_factory=dict)
+    start: datetime | None = None  # batch runs: the range
     end: datetime | None = None
     seconds: float = 0.0
 
     @property
     def filtered(self) -> int:
-        """Rows that the transformation left out (live runs of stateless tables)."""
+        """Rows that the transformation left out (streams of stateless tables)."""
         return self.arrived - self.late - self.quarantined - self.written
 
 
@@ -50,5 +57,8 @@ def decoded(line: str) -> Commit:
     given = json.loads(line)
     for name in ("at", "watermark", "frontier", "late_from", "late_to", "start", "end"):
         given[name] = given.get(name) and datetime.fromisoformat(given[name])
-    given["heads"] = {p: (datetime.fromisoformat(e), datetime.fromisoformat(a)) for p, (e, a) in given["heads"].items()}
+    given["heads"] = {
+        p: (datetime.fromisoformat(e), datetime.fromisoformat(a))
+        for p, (e, a) in given["heads"].items()
+    }
     return Commit(**given)

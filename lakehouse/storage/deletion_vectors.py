@@ -1,8 +1,9 @@
 """Deletion vectors, as Delta's protocol has them on disk: which rows of a data file are dead.
 
-A file `deletion_vector_<uuid>.bin` holds the vectors of one commit: a version byte, then of each vector its size, its data and
-a checksum. The data are a magic number and a roaring bitmap of 64-bit positions, in its portable form. The log names file,
-place and cardinality of a vector beside the data file that it belongs to (`descriptor`).
+A file `deletion_vector_<uuid>.bin` holds the vectors of one commit: a version byte, then of each
+vector its size, its data and a checksum. The data are a magic number and a roaring bitmap of 64-bit
+positions, in its portable form. The log names file, place and cardinality of a vector beside the
+data file that it belongs to (`descriptor`).
 """
 
 import struct
@@ -18,7 +19,8 @@ from lakehouse.errors import CommitError
 
 _VERSION = b"\x01"
 _MAGIC = 1681511377
-_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"  # Z85
+# Z85
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _ID = 20  # characters of a UUID in Z85
 
 
@@ -82,7 +84,9 @@ def file_of(path: Path, descriptor: Mapping) -> Path:
 
 def identity(descriptor: Mapping | None) -> str:
     """What tells one vector of a data file from another; empty of none."""
-    return "" if descriptor is None else f"{descriptor['pathOrInlineDv']}@{descriptor.get('offset')}"
+    return (
+        "" if descriptor is None else f"{descriptor['pathOrInlineDv']}@{descriptor.get('offset')}"
+    )
 
 
 def _file(folder: Path, name: uuid.UUID) -> Path:
@@ -111,12 +115,13 @@ def _z85(data: bytes) -> str:
 def _bytes(text: str) -> bytes:
     words = (text[start : start + 5] for start in range(0, len(text), 5))
     return b"".join(
-        sum(_DIGITS.index(c) * 85 ** (4 - n) for n, c in enumerate(word)).to_bytes(4, "big") for word in words
+        sum(_DIGITS.index(c) * 85 ** (4 - n) for n, c in enumerate(word)).to_bytes(4, "big")
+        for word in words
     )
 
 
 def _broken(path: Path, file: Path, what: str) -> CommitError:
     return CommitError(
         f"table={path.name}, file={file.name}: the deletion vector is not what the log says ({what}), so which rows are dead is "
-        f"not known; put the file back, or have the table computed anew by `lakehouse backfill {path.name}`"
+        f"not known; put the file back, or have the table computed again by `lakehouse backfill {path.name}`"
     )

@@ -13,7 +13,8 @@ from lakehouse.declare.columns import PARTITION
 from lakehouse.ranges import EPOCH, Range
 
 _EVER = Range(EPOCH, datetime(9999, 1, 1, tzinfo=UTC))
-_CUT = timedelta(milliseconds=1, microseconds=1)  # Delta cuts the greatest timestamp of a file to milliseconds
+# Delta cuts the greatest timestamp of a file to milliseconds
+_CUT = timedelta(milliseconds=1, microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +24,12 @@ class Change:
     version: int
     at: datetime
     operation: str  # as Delta names it: WRITE, DELETE, UPDATE, ...
-    app: str  # by the mark that every writer of ours leaves (`delta_writer`); empty: somebody else's
+    # by the mark that every writer of ours leaves (`delta_writer`); empty: somebody else's
+    app: str
     batch: int
     partitions: frozenset[str]  # in which rows came or went
-    spans: tuple[Range, ...]  # of a record: the event time of what came or went, by the files' statistics
+    # of a record: the event time of what came or went, by the files' statistics
+    spans: tuple[Range, ...]
     removes: bool
     again: bool  # its batch had been written before
 
@@ -37,7 +40,7 @@ class Change:
 
     @property
     def live(self) -> bool:
-        return ":live:" in self.app
+        return ":stream:" in self.app
 
     def __str__(self) -> str:
         return f"version {self.version} ({self.operation} at {self.at:%Y-%m-%dT%H:%M:%SZ})"
@@ -49,7 +52,9 @@ def latest(path: Path) -> int:
 
 
 def changes(path: Path, after: int, column: str = "") -> list[Change] | None:
-    """The changes later than version `after`, oldest first; None if the log does not have all of these versions any more.
+    """The changes later than version `after`, oldest first.
+
+    None if the log does not have all of these versions any more.
 
     With `column`, a timestamp, each tells the span of it that its files have.
     """
@@ -81,16 +86,21 @@ def stamp(path: Path, version: int) -> str:
 
 
 def files(path: Path, version: int | None = None) -> list[dict]:
-    """The files of the table, now or at a version, with rows, bytes, partition and statistics; none if it is not there.
+    """The files of the table, now or at a version, with rows, bytes, partition and statistics.
 
-    Keys are those of deltalake: `num_records`, `size_bytes`, `partition.<column>`, `min.<column>`, `max.<column>`.
+    None if it is not there.
+
+    Keys are those of deltalake: `num_records`, `size_bytes`, `partition.<column>`, `min.<column>`,
+    `max.<column>`.
     """
     import pyarrow
     from deltalake import DeltaTable
 
     if not DeltaTable.is_deltatable(str(path)):  # removed, to be filled again
         return []
-    return pyarrow.table(DeltaTable(str(path), version=version).get_add_actions(flatten=True)).to_pylist()
+    return pyarrow.table(
+        DeltaTable(str(path), version=version).get_add_actions(flatten=True)
+    ).to_pylist()
 
 
 def lost(path: Path, found: Iterable[dict]) -> list[dict]:
@@ -102,7 +112,9 @@ def schema(path: Path, version: int | None = None) -> StructType:
     """The columns of the table, as Spark has them."""
     from deltalake import DeltaTable
 
-    return StructType.fromJson(json.loads(DeltaTable(str(path), version=version).schema().to_json()))
+    return StructType.fromJson(
+        json.loads(DeltaTable(str(path), version=version).schema().to_json())
+    )
 
 
 def may_reach(file: dict, column: str, instant: datetime) -> bool:
@@ -132,10 +144,20 @@ def written(path: Path, version: int) -> datetime | None:
 
 
 def last_streamed(path: Path, partitions: Container[str]) -> int:
-    """The last version from which a stream reads rows of any of the partitions; -1 if none that is kept."""
-    for commit in sorted((p for p in (path / "_delta_log").glob("*.json") if p.stem.isdigit()), reverse=True):
+    """The last version from which a stream reads rows of any of the partitions.
+
+    -1 if none that is kept.
+    """
+    for commit in sorted(
+        (p for p in (path / "_delta_log").glob("*.json") if p.stem.isdigit()), reverse=True
+    ):
         actions = [json.loads(line) for line in commit.read_text().splitlines()]
-        changes = [(kind, a[kind]) for a in actions for kind in ("add", "remove") if a.get(kind, {}).get("dataChange")]
+        changes = [
+            (kind, a[kind])
+            for a in actions
+            for kind in ("add", "remove")
+            if a.get(kind, {}).get("dataChange")
+        ]
         if any(kind == "remove" for kind, _ in changes):
             continue  # a rewrite, over which streams pass
         if any(each["partitionValues"].get(PARTITION) in partitions for _, each in changes):
@@ -149,7 +171,9 @@ def _versions(path: Path) -> Iterator[int]:
 
 def _change(commit: Path, version: int, column: str, seen: set[tuple[str, int]]) -> Change | None:
     actions = [json.loads(line) for line in commit.read_text().splitlines() if line]
-    files = [(kind, action[kind]) for action in actions for kind in ("add", "remove") if kind in action]
+    files = [
+        (kind, action[kind]) for action in actions for kind in ("add", "remove") if kind in action
+    ]
     moved = [(kind, file) for kind, file in files if file["dataChange"]]
     if not moved:
         return None
@@ -157,11 +181,15 @@ def _change(commit: Path, version: int, column: str, seen: set[tuple[str, int]])
     written = _mark(info.get("userMetadata"))
     again, _ = written in seen, seen.add(written)
     return Change(
-        version, datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC), info.get("operation", "unknown"), *written,
+        version,
+        datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC),
+        info.get("operation", "unknown"),
+        *written,
         frozenset((file.get("partitionValues") or {}).get(PARTITION) or "" for _, file in moved),
         tuple(_span(file, column) for _, file in moved) if column else (),
-        any(kind == "remove" for kind, _ in moved), bool(written[0]) and again,
-    )  # fmt: skip
+        any(kind == "remove" for kind, _ in moved),
+        bool(written[0]) and again,
+    )
 
 
 def _mark(metadata: str | None) -> tuple[str, int]:
@@ -174,7 +202,10 @@ def _mark(metadata: str | None) -> tuple[str, int]:
 
 
 def _span(file: dict, column: str) -> Range:
-    """The span of the column that the file has; all time, if its statistics do not say (those of a removal need not)."""
+    """The span of the column that the file has.
+
+    All time, if its statistics do not say (those of a removal need not).
+    """
     stats = json.loads(file.get("stats") or "{}")
     ends = [stats.get(name, {}).get(column) for name in ("minValues", "maxValues")]
     if None in ends:

@@ -26,63 +26,93 @@ def committed(path: Path, app: str) -> int:
 
 
 def append(
-    rows: DataFrame, path: Path, app: str, batch: int, metadata: Mapping[str, object], *, replayed: bool = False
+    rows: DataFrame,
+    path: Path,
+    app: str,
+    batch: int,
+    metadata: Mapping[str, object],
+    *,
+    replayed: bool = False,
 ) -> int:
     """Appends the rows of one micro-batch and returns the Delta version that has them.
 
-    The batch is recorded in the same commit as the last one of `app` (`committed`); a batch `replayed` after that is
-    computed all the same, for its counts and, behind a stateful operator, for its state. Spark writes the files, as Delta
-    does, with their statistics; the commit is that of `append_few`. Delta's own would read the state of the whole table,
-    most of the time of a small commit, for what the caller knows. Two writers of one `app` exclude each other: the one that
-    commits second fails.
+    The batch is recorded in the same commit as the last one of `app` (`committed`); a batch
+    `replayed` after that is computed all the same, for its counts and, behind a stateful operator,
+    for its state. Spark writes the files, as Delta does, with their statistics; the commit is that
+    of `append_few`. Delta's own would read the state of the whole table, most of the time of a
+    small commit, for what the caller knows. Two writers of one `app` exclude each other: the one
+    that commits second fails.
     """
     if replayed:
-        rows.agg(F.count(F.lit(1))).head()  # not by Spark's "noop": V2 writes cannot read a file with marked rows (keyed tables)
+        # not by Spark's "noop": V2 writes cannot read a file with marked rows (keyed tables)
+        rows.agg(F.count(F.lit(1))).head()
         return version_of(path, app, batch)
     return small_commits.commit(_written(rows, path), path, app, batch, _text(app, batch, metadata))
 
 
-def append_few(rows: "pyarrow.Table", path: Path, app: str, batch: int, metadata: Mapping[str, object]) -> int:
+def append_few(
+    rows: "pyarrow.Table", path: Path, app: str, batch: int, metadata: Mapping[str, object]
+) -> int:
     """As `append`, of rows that are here already: without a Spark job."""
     return small_commits.append(rows, path, app, batch, _text(app, batch, metadata))
 
 
 def upsert(
-    rows: "pyarrow.Table", path: Path, app: str, batch: int, metadata: Mapping[str, object], touched: "pyarrow.ChunkedArray"
+    rows: "pyarrow.Table",
+    path: Path,
+    app: str,
+    batch: int,
+    metadata: Mapping[str, object],
+    touched: "pyarrow.ChunkedArray",
 ) -> int:
     """As `append_few`, but in place of all rows that a keyed table has of the `touched` keys."""
     return keyed_files.upsert(rows, path, app, batch, _text(app, batch, metadata), touched)
 
 
-def swap(rows: DataFrame, path: Path, app: str, batch: int, metadata: Mapping[str, object], files: int) -> int:
+def swap(
+    rows: DataFrame, path: Path, app: str, batch: int, metadata: Mapping[str, object], files: int
+) -> int:
     """As `append`, but in place of all rows that a keyed table has, in so many `files`: readers see the one or the other."""
     return keyed_files.replace(rows, path, app, batch, _text(app, batch, metadata), files)
 
 
-def replace(rows: DataFrame, path: Path, partitions: Sequence[str], metadata: Mapping[str, object]) -> int:
+def replace(
+    rows: DataFrame, path: Path, partitions: Sequence[str], metadata: Mapping[str, object]
+) -> int:
     """Replaces whole partitions by `rows`, which lie in them, in one commit, and returns its version.
 
-    A live append to another partition is no conflict to Delta. Nothing replaced by nothing is no commit.
+    A live append to another partition is no conflict to Delta. Nothing replaced by nothing is no
+    commit.
     """
-    return _overwrite(rows, path, partitions, _text(f"bounded:{metadata['run']}", 0, metadata))
+    return _overwrite(rows, path, partitions, _text(f"batch:{metadata['run']}", 0, metadata))
 
 
 def overwrite(rows: DataFrame, path: Path, metadata: Mapping[str, object]) -> int:
-    """Replaces a whole snapshot table, in one commit, and returns its version."""
-    return _overwrite(rows, path, None, _text(f"snapshot:{metadata['run']}", 0, metadata))
+    """Replaces a whole reference table, in one commit, and returns its version."""
+    return _overwrite(rows, path, None, _text(f"reference:{metadata['run']}", 0, metadata))
 
 
 def _overwrite(rows: DataFrame, path: Path, partitions: Sequence[str] | None, text: str) -> int:
     spark = rows.sparkSession
     jvm = spark._jvm
-    transaction = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path)).startTransaction()
+    transaction = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
+        spark._jsparkSession, str(path)
+    ).startTransaction()
     actions = _in_place(rows, transaction, path, partitions)
     if partitions and not actions.size():
         return transaction.snapshot().version()
     some, none = jvm.scala.Some, jvm.scala.Option.empty()
     predicate = some(_within(partitions)) if partitions else none
-    mode, write = jvm.org.apache.spark.sql.SaveMode.Overwrite, getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Write")
-    return _commit(path, transaction, actions, write(mode, none, predicate, some(text), none, none, none, none, none))
+    mode, write = (
+        jvm.org.apache.spark.sql.SaveMode.Overwrite,
+        getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Write"),
+    )
+    return _commit(
+        path,
+        transaction,
+        actions,
+        write(mode, none, predicate, some(text), none, none, none, none, none),
+    )
 
 
 def _within(partitions: Sequence[str]) -> str:
@@ -92,65 +122,99 @@ def _within(partitions: Sequence[str]) -> str:
 def _written(rows: DataFrame, path: Path) -> "list[AddAction]":
     """Has Spark write the rows as files of the table, which a commit is yet to name."""
     found = _writer(rows.sparkSession, path).writeFiles(rows._jdf)
-    return [small_commits.added(json.loads(found.apply(n).json())["add"]) for n in range(found.size())]
+    return [
+        small_commits.added(json.loads(found.apply(n).json())["add"]) for n in range(found.size())
+    ]
 
 
-_bases: dict[Path, tuple[str, object]] = {}  # of each table: its id, and the snapshot by which Spark writes its files
+# of each table: its id, and the snapshot by which Spark writes its files
+_bases: dict[Path, tuple[str, object]] = {}
 
 
 def _writer(spark: SparkSession, path: Path):
     """A transaction of Delta's that writes files, and is never committed.
 
-    It asks its snapshot for columns and properties alone, so any will do: for the present one Delta lists the log, and asks for
-    the state of each file in it, once for each snapshot.
+    It asks its snapshot for columns and properties alone, so any will do: for the present one Delta
+    lists the log, and asks for the state of each file in it, once for each snapshot.
     """
     jvm, identity = spark._jvm, small_commits.identity(path)
     log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path))
     if _bases.get(path, ("", None))[0] != identity:
-        _bases[path] = identity, log.update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty())
+        _bases[path] = (
+            identity,
+            log.update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty()),
+        )
     return log.startTransaction(jvm.scala.Option.empty(), jvm.scala.Some(_bases[path][1]))
 
 
 def _commit(path: Path, transaction, actions, operation) -> int:
     """Commits the JVM's list of actions, and returns the version.
 
-    On a local disk Delta looks whether that version is there, then renames a file to it: of two processes at once the
-    second would write over the first. So there is one at a time. (deltalake's commits are atomic by themselves.)
+    On a local disk Delta looks whether that version is there, then renames a file to it: of two
+    processes at once the second would write over the first. So there is one at a time. (deltalake's
+    commits are atomic by themselves.)
     """
     with alone(path / "_delta_log" / ".commit.lock"):
         return transaction.commit(actions, operation)
 
 
 def _in_place(rows: DataFrame, transaction, path: Path, partitions: Sequence[str] | None):
-    """Writes the files of `rows`; the JVM's list of their additions, and of the removals of all files of these partitions.
+    """Writes the files of `rows`.
 
-    Delta is told what was read, for its conflicts, and not asked for it: it would compute the state of the table, as its own
-    overwrite does, in a second and more.
+    The JVM's list of their additions, and of the removals of all files of these partitions.
+
+    Delta is told what was read, for its conflicts, and not asked for it: it would compute the state
+    of the table, as its own overwrite does, in a second and more.
     """
     spark = rows.sparkSession
     jvm, parser = spark._jvm, spark._jsparkSession.sessionState().sqlParser()
     if partitions is None:
         transaction.readWholeTable()
     else:
-        read = jvm.org.apache.spark.api.python.PythonUtils.toSeq([parser.parseExpression(_within(partitions))])
+        read = jvm.org.apache.spark.api.python.PythonUtils.toSeq(
+            [parser.parseExpression(_within(partitions))]
+        )
         transaction.trackReadPredicates(read, True, True)
     actions = transaction.writeFiles(rows._jdf)
     for file in delta_log.files(path, transaction.snapshot().version()):
         if partitions is None or file[f"partition.{PARTITION}"] in partitions:
-            actions = actions.appended(jvm.org.apache.spark.sql.delta.actions.Action.fromJson(_removal(file)))
+            actions = actions.appended(
+                jvm.org.apache.spark.sql.delta.actions.Action.fromJson(_removal(file))
+            )
     return actions
 
 
 def _removal(file: Mapping[str, object]) -> str:
-    values = {name.removeprefix("partition."): file[name] for name in file if name.startswith("partition.")}
-    gone = {"path": file["path"], "deletionTimestamp": time.time_ns() // 1_000_000, "dataChange": True}
-    return json.dumps({"remove": gone | {"extendedFileMetadata": True, "partitionValues": values, "size": file["size_bytes"]}})
+    values = {
+        name.removeprefix("partition."): file[name]
+        for name in file
+        if name.startswith("partition.")
+    }
+    gone = {
+        "path": file["path"],
+        "deletionTimestamp": time.time_ns() // 1_000_000,
+        "dataChange": True,
+    }
+    return json.dumps(
+        {
+            "remove": gone
+            | {"extendedFileMetadata": True, "partitionValues": values, "size": file["size_bytes"]}
+        }
+    )
 
 
 def purge(path: Path, partitions: Sequence[str]) -> int:
-    """Removes the files of closed partitions that only older versions have, and returns how many; nobody may need these."""
+    """Removes the files of closed partitions that only older versions have, and returns how many.
+
+    Nobody may need these.
+    """
     kept = {Path(file).name for file in _delta(path).file_uris()}
-    found = [file for p in partitions for file in (path / f"{PARTITION}={p}").glob("*.parquet") if file.name not in kept]
+    found = [
+        file
+        for p in partitions
+        for file in (path / f"{PARTITION}={p}").glob("*.parquet")
+        if file.name not in kept
+    ]
     for file in found:
         file.unlink()
         file.with_name(f".{file.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum
@@ -158,8 +222,11 @@ def purge(path: Path, partitions: Sequence[str]) -> int:
 
 
 def replaced(path: Path, run: str, after: int) -> int | None:
-    """The version, later than `after`, by which that run replaced partitions; None if it did not."""
-    return _marked(path, f"bounded:{run}", 0, after)
+    """The version, later than `after`, by which that run replaced partitions.
+
+    None if it did not.
+    """
+    return _marked(path, f"batch:{run}", 0, after)
 
 
 def holds(path: Path, partitions: Sequence[str]) -> bool:
@@ -168,7 +235,10 @@ def holds(path: Path, partitions: Sequence[str]) -> bool:
 
 
 def tidy(path: Path, hours: int = 1) -> None:
-    """Removes the files that no version of the last hours needs; of none but the present one with 0."""
+    """Removes the files that no version of the last hours needs.
+
+    Of none but the present one with 0.
+    """
     _delta(path).vacuum(retention_hours=hours, enforce_retention_duration=False, dry_run=False)
 
 
@@ -202,9 +272,11 @@ def noted(path: Path, app: str, batch: int) -> dict | None:
 def _marked(path: Path, app: str, batch: int, after: int = -1) -> int | None:
     """The version, later than `after`, whose commit carries our mark: other writers may have committed since.
 
-    From the newest backwards, file by file: the table's state, which grows with its files, is not loaded for that.
+    From the newest backwards, file by file: the table's state, which grows with its files, is not
+    loaded for that.
     """
-    mark = json.dumps(f'{{"app": "{app}", "batch": {batch},')[:-1]  # as it stands in the log, quoted once more
+    # as it stands in the log, quoted once more
+    mark = json.dumps(f'{{"app": "{app}", "batch": {batch},')[:-1]
     latest = delta_log.latest(path)
     for version in range(latest, after, -1):
         commit = path / "_delta_log" / f"{version:020}.json"

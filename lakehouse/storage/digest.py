@@ -1,9 +1,9 @@
 """Fingerprints of sets of rows, and the differences between two of them.
 
-A digest is free of order: the count of rows and two sums over salted 64-bit hashes of each row. Sums, because an
-exclusive or cancels duplicates; hashes over the values and which of them are null, because xxhash64 ignores nulls.
-Equal digests mean equal multisets of rows (a chance of about 2^-100 for an accident); unequal ones only ask for the
-comparison of rows.
+A digest is free of order: the count of rows and two sums over salted 64-bit hashes of each row.
+Sums, because an exclusive or cancels duplicates; hashes over the values and which of them are null,
+because xxhash64 ignores nulls. Equal digests mean equal multisets of rows (a chance of about 2^-100
+for an accident); unequal ones only ask for the comparison of rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,9 @@ from lakehouse.declare.columns import helper
 from lakehouse.ranges import text
 
 _SALTS = ("a", "b")
-_GROUP, _ROW, _OURS, _EXPECTED, _ACTUAL = map(helper, ("group", "row", "ours", "expected", "actual"))
+_GROUP, _ROW, _OURS, _EXPECTED, _ACTUAL = map(
+    helper, ("group", "row", "ours", "expected", "actual")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,9 @@ class Digest:
 
     def __add__(self, other: "Digest") -> "Digest":
         """The digest of both sets of rows together."""
-        return Digest(self.rows + other.rows, (self.a + other.a) % 2**64, (self.b + other.b) % 2**64)
+        return Digest(
+            self.rows + other.rows, (self.a + other.a) % 2**64, (self.b + other.b) % 2**64
+        )
 
 
 EMPTY = Digest(0, 0, 0)
@@ -47,7 +51,7 @@ EMPTY = Digest(0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Rows by key: only in the bounded result (missing), only in the table (extra), or with other values (changed)."""
+    """Rows by key: only in the batch result (missing), only in the table (extra), or with other values (changed)."""
 
     missing: int
     extra: int
@@ -62,37 +66,53 @@ class Difference:
 NONE = Difference(0, 0, 0, ())
 
 
-def proven_columns(rows: DataFrame) -> list[str]:
+def reconciled_columns(rows: DataFrame) -> list[str]:
     """The columns that are compared: all but the technical ones, which start with `_`."""
     return sorted(c for c in rows.columns if not c.startswith("_"))
 
 
 def digest(rows: DataFrame) -> Digest:
-    """The fingerprint of `rows`, technical columns left out."""
+    """The code version of `rows`, technical columns left out."""
     return digests_by((rows, F.lit(1)))[0].get(1, EMPTY)
 
 
 def digests_by(*sets: tuple[DataFrame, Column]) -> list[dict]:
-    """Of each set of rows one digest for each value of a column, all of one type; by one query, one pass over each."""
-    tagged = (_hashed(rows, group).withColumn("_of", F.lit(n)) for n, (rows, group) in enumerate(sets))
+    """Of each set of rows one digest for each value of a column, all of one type.
+
+    By one query, one pass over each.
+    """
+    tagged = (
+        _hashed(rows, group).withColumn("_of", F.lit(n)) for n, (rows, group) in enumerate(sets)
+    )
     found: list[dict] = [{} for _ in sets]
     for r in reduce(DataFrame.unionByName, tagged).collect():
-        found[r["_of"]][r["_group"]] = Digest(r["n"], *(_joined(r[f"{s}0"], r[f"{s}1"]) for s in _SALTS))
+        found[r["_of"]][r["_group"]] = Digest(
+            r["n"], *(_joined(r[f"{s}0"], r[f"{s}1"]) for s in _SALTS)
+        )
     return found
 
 
 def _hashed(rows: DataFrame, group: Column) -> DataFrame:
     """A row for each value of `group` (`_group`): the count, and the sums of hashes."""
-    leaves = [leaf for name in proven_columns(rows) for leaf in _leaves(F.col(name), rows.schema[name].dataType)]
+    leaves = [
+        leaf
+        for name in reconciled_columns(rows)
+        for leaf in _leaves(F.col(name), rows.schema[name].dataType)
+    ]
     values, flags = zip(*leaves, strict=True)
     hashes = [F.xxhash64(F.lit(salt), *values, *_bits(flags)) for salt in _SALTS]
-    # the two halves are summed apart: a sum of 64-bit values would overflow, one of decimals would be slow
+    # the two halves are summed apart: a sum of 64-bit values would overflow, one of decimals would
+    # be slow
     halves = [
         F.sum(half).alias(f"{salt}{i}")
         for salt in _SALTS
-        for i, half in enumerate((F.shiftrightunsigned(salt, 32), F.col(salt).bitwiseAND(0xFFFFFFFF)))
+        for i, half in enumerate(
+            (F.shiftrightunsigned(salt, 32), F.col(salt).bitwiseAND(0xFFFFFFFF))
+        )
     ]
-    salted = rows.select(group.alias("_group"), *(h.alias(s) for h, s in zip(hashes, _SALTS, strict=True)))
+    salted = rows.select(
+        group.alias("_group"), *(h.alias(s) for h, s in zip(hashes, _SALTS, strict=True))
+    )
     return salted.groupBy("_group").agg(F.count(F.lit(1)).alias("n"), *halves)
 
 
@@ -128,18 +148,22 @@ def differences(
     group: str,
     tolerance: float = 0.0,
     most: int = 20,
-    names: tuple[str, str] = ("bounded", "table"),
+    names: tuple[str, str] = ("batch", "table"),
 ) -> dict[object, Difference]:
     """The rows that differ, for each value of the column `group` where any do, `most` examples of it.
 
-    As multisets, paired by `keys`; doubles within the relative `tolerance` are the same. `names`: what the examples call the two.
+    As multisets, paired by `keys`; doubles within the relative `tolerance` are the same. `names`:
+    what the examples call the two.
     """
-    columns = proven_columns(expected)
+    columns = reconciled_columns(expected)
     keys = [k for k in keys if k in columns] or columns
     values = [c for c in columns if c not in keys]
     row, ours = _struct(values).alias(_ROW), F.col(_OURS)
-    expected, actual = (rows.select(*columns, F.col(group).alias(_GROUP)) for rows in (expected, actual))
-    # tagged and grouped, not joined: both sides come from the same tables, in a join their columns would be ambiguous
+    expected, actual = (
+        rows.select(*columns, F.col(group).alias(_GROUP)) for rows in (expected, actual)
+    )
+    # tagged and grouped, not joined: both sides come from the same tables, in a join their columns
+    # would be ambiguous
     only_expected = expected.exceptAll(actual).select(_GROUP, *keys, row, F.lit(True).alias(_OURS))
     only_actual = actual.exceptAll(expected).select(_GROUP, *keys, row, F.lit(False).alias(_OURS))
     sides = {_EXPECTED: F.when(ours, F.col(_ROW)), _ACTUAL: F.when(~ours, F.col(_ROW))}
@@ -148,7 +172,9 @@ def differences(
     try:
         found: dict[object, Difference] = {}
         for pair in pairs.toLocalIterator():
-            found[pair[_GROUP]] = _counted(found.get(pair[_GROUP], NONE), pair, keys, tolerance, most, names)
+            found[pair[_GROUP]] = _counted(
+                found.get(pair[_GROUP], NONE), pair, keys, tolerance, most, names
+            )
         return {group: difference for group, difference in found.items() if difference.total}
     finally:
         pairs.unpersist()
@@ -159,33 +185,58 @@ def _struct(values: Sequence[str]) -> Column:
 
 
 def _counted(
-    before: Difference, pair: Row, keys: Sequence[str], tolerance: float, most: int, names: tuple[str, str]
+    before: Difference,
+    pair: Row,
+    keys: Sequence[str],
+    tolerance: float,
+    most: int,
+    names: tuple[str, str],
 ) -> Difference:
     """`before`, and what the rows of one more key differ by."""
     expected, actual = pair[_EXPECTED] or [], pair[_ACTUAL] or []
     same = min(len(expected), len(actual))
     far = sum(not _close(e, a, tolerance) for e, a in zip(expected, actual, strict=False))
-    kind = "changed" if far else "missing" if len(expected) > same else "extra" if len(actual) > same else None
+    kind = (
+        "changed"
+        if far
+        else "missing"
+        if len(expected) > same
+        else "extra"
+        if len(actual) > same
+        else None
+    )
     examples = before.examples
     if kind and len(examples) < most:
         key = ", ".join(f"{k}={_shown(pair[k])}" for k in keys)
-        examples = (*examples, f"{kind}: {key}: {names[0]} {_all(expected)}, {names[1]} {_all(actual)}")
+        examples = (
+            *examples,
+            f"{kind}: {key}: {names[0]} {_all(expected)}, {names[1]} {_all(actual)}",
+        )
     missing, extra = before.missing + len(expected) - same, before.extra + len(actual) - same
     return Difference(missing, extra, before.changed + far, examples)
 
 
 def _close(expected: Row, actual: Row, tolerance: float) -> bool:
     return all(
-        e == a or (isinstance(e, float) and isinstance(a, float) and abs(e - a) <= tolerance * max(abs(e), abs(a)))
+        e == a
+        or (
+            isinstance(e, float)
+            and isinstance(a, float)
+            and abs(e - a) <= tolerance * max(abs(e), abs(a))
+        )
         for e, a in zip(expected, actual, strict=True)
     )
 
 
 def _all(rows: Sequence[Row]) -> str:
-    return "; ".join(", ".join(f"{k}={_shown(v)}" for k, v in r.asDict().items()) for r in rows) or "nothing"
+    return (
+        "; ".join(", ".join(f"{k}={_shown(v)}" for k, v in r.asDict().items()) for r in rows)
+        or "nothing"
+    )
 
 
 def _shown(value: object) -> str:
     if isinstance(value, Row) and len(value) == 2:
         return f"[{_shown(value[0])}, {_shown(value[1])})"
-    return text(value) if isinstance(value, datetime) else str(value)  # as UTC: PySpark hands out naive local time
+    # as UTC: PySpark hands out naive local time
+    return text(value) if isinstance(value, datetime) else str(value)

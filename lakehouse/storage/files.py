@@ -1,4 +1,4 @@
-"""Small files that one process writes and others read meanwhile: journals of lines, and values replaced as a whole."""
+"""Small files that one process writes and others read meanwhile: commit logs of lines, and values replaced as a whole."""
 
 import json
 import os
@@ -21,13 +21,17 @@ def append_line(path: Path, text: str) -> None:
     with path.open("ab+", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - 1, 0))
-        torn = size > 0 and file.read(1) != b"\n"  # a crash while writing: closed here, left out when read
+        # a crash while writing: closed here, left out when read
+        torn = size > 0 and file.read(1) != b"\n"
         file.write((b"\n" if torn else b"") + text.encode() + b"\n")
         os.fsync(file.fileno())
 
 
 def lines_backwards(path: Path, block: int = 1 << 16) -> Iterator[str]:
-    """The lines of JSON objects of a file, last first; a torn one (a crash while writing) is left out."""
+    """The lines of JSON objects of a file, last first.
+
+    A torn one (a crash while writing) is left out.
+    """
     if not path.exists():
         return
     with path.open("rb") as file:
@@ -48,7 +52,8 @@ _torn: set[tuple[Path, str]] = set()
 def values_backwards(path: Path, decode: Callable[[dict], Value]) -> Iterator[Value]:
     """What `append_line` wrote as JSON, decoded, last first.
 
-    A line that holds something else is said on standard error, once in the life of a process, and left out.
+    A line that holds something else is said on standard error, once in the life of a process, and
+    left out.
     """
     for line in lines_backwards(path):
         try:
@@ -91,8 +96,8 @@ def replace_file(path: Path, value: object) -> None:
 def read_value(path: Path, decode: Callable[[object], Value], meaning: str) -> Value | None:
     """What `replace_file` wrote, decoded; None if there is no file.
 
-    A file that holds something else is moved aside, and the user reads on standard error which file that is, where it is now,
-    and what follows (`meaning`); then it counts as not there.
+    A file that holds something else is moved aside, and the user reads on standard error which file
+    that is, where it is now, and what follows (`meaning`); then it counts as not there.
     """
     try:
         given = path.read_bytes()
@@ -107,11 +112,16 @@ def read_value(path: Path, decode: Callable[[object], Value], meaning: str) -> V
 
 def aside_name(path: Path) -> Path:
     """Where a file that holds garbage goes: beside itself, with the time in its name."""
-    return path.with_name(f"{path.name}{_UNREADABLE}{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:4]}")
+    return path.with_name(
+        f"{path.name}{_UNREADABLE}{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:4]}"
+    )
 
 
 def moved_aside(path: Path) -> list[Path]:
-    """The files of that name that were unreadable, and that nobody has removed since; oldest first."""
+    """The files of that name that were unreadable, and that nobody has removed since.
+
+    Oldest first.
+    """
     return sorted(path.parent.glob(f"{path.name}{_UNREADABLE}*"))
 
 

@@ -1,7 +1,8 @@
 """Where the rows of each key are: of every data file of a keyed table its keys in order, and which of its rows are dead.
 
-In memory are 16 bytes for the key of each row, and the deletion vectors. The keys are read from the column `_key` alone when the
-job starts, and follow each commit of this process; if somebody else has committed, what changed is read anew.
+In memory are 16 bytes for the key of each row, and the deletion vectors. The keys are read from the
+column `_key` alone when the job starts, and follow each commit of this process; if somebody else
+has committed, what changed is read again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,7 +25,10 @@ _BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Keys as two numbers each, sorted by them; `order`: their places in what they were taken from, None if it is sorted."""
+    """Keys as two numbers each, sorted by them.
+
+    `order`: their places in what they were taken from, None if it is sorted.
+    """
 
     high: np.ndarray
     low: np.ndarray
@@ -56,7 +60,9 @@ def keys_of(column: pa.ChunkedArray | pa.Array) -> Keys:
         whole = whole.fill_null(bytes(_BYTES))
     fixed = whole.cast(pa.binary(_BYTES))
     start = fixed.offset * _BYTES
-    words = np.frombuffer(fixed.buffers()[1] or b"", dtype=">u8", count=2 * len(fixed), offset=start).reshape(-1, 2)
+    words = np.frombuffer(
+        fixed.buffers()[1] or b"", dtype=">u8", count=2 * len(fixed), offset=start
+    ).reshape(-1, 2)
     high, low = words[:, 0].astype(np.uint64), words[:, 1].astype(np.uint64)
     rising = (high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] >= low[:-1]))
     if rising.all():
@@ -112,7 +118,9 @@ class File:
         living = np.ones(len(self.keys), bool)
         living[deletion_vectors.places(self.dead)] = False
         living[without] = False
-        return pq.read_table(self.path / unquote(self.name), partitioning=None).filter(pa.array(living))
+        return pq.read_table(self.path / unquote(self.name), partitioning=None).filter(
+            pa.array(living)
+        )
 
     def rows(self, places: np.ndarray) -> pa.Table:
         """The rows at these places; only the row groups that have one are read."""
@@ -178,4 +186,6 @@ def _read(path: Path, named: Mapping, known: File | None) -> File:
             nothing = np.zeros(stored.metadata.num_rows, np.uint64)
             keys = Keys(nothing, nothing, None, True)
     vector = named.get("deletionVector")
-    return File(path, dict(named), keys, deletion_vectors.read(path, vector) if vector else BitMap())
+    return File(
+        path, dict(named), keys, deletion_vectors.read(path, vector) if vector else BitMap()
+    )

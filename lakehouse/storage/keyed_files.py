@@ -1,9 +1,11 @@
 """Tables with a row, or versions, for each key: a step writes the rows that it changes, and marks those that they replace.
 
-A step is one Delta commit without a Spark job: a small file of the new rows, sorted by `_key`; deletion vectors for the rows that
-they take the place of (`key_index` knows where those are); and at most one piece of tidying, so that files stay few and mostly
-alive. Small files are merged with the new rows; a large one of which a third is dead is written anew. All of it is a change of
-data to Delta, so that whoever writes the same files meanwhile is refused. `benchmarks.keyed_step` measures it.
+A step is one Delta commit without a Spark job: a small file of the new rows, sorted by `_key`;
+deletion vectors for the rows that they take the place of (`key_index` knows where those are); and
+at most one piece of tidying, so that files stay few and mostly alive. Small files are merged with
+the new rows; a large one of which a third is dead is written again. All of it is a change of data
+to Delta, so that whoever writes the same files meanwhile is refused. `benchmarks.keyed_step`
+measures it.
 """
 
 import json
@@ -34,14 +36,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 LARGE = 250_000  # rows of a file that is merged no more: it is written in about 0.3 CPU seconds
-# rows of a row group: what is decoded to read one row of it. Of a million versions with eight columns those of 100 keys are read
-# in 0.08 CPU seconds with 4,096 and in 0.04 with 1,024; a file of 250,000 is written in 0.23 and 0.36
+# rows of a row group: what is decoded to read one row of it. Of a million versions with eight
+# columns those of 100 keys are read in 0.08 CPU seconds with 4,096 and in 0.04 with 1,024; a file
+# of 250,000 is written in 0.23 and 0.36
 GROUP = 2_048
 _MANY = 6  # small files of about one size, which are merged
 _GROWTH = 4  # small files are of about one size if the rows of one are less than so many times those of another
 _LEAST = 1_024  # rows; smaller files are of one size
-_DEAD = 1 / 3  # of a file, above which it is written anew
-_CHECKPOINTS = 50  # commits from one of Delta's checkpoints to the next, as the table's property has it
+_DEAD = 1 / 3  # of a file, above which it is written again
+# commits from one of Delta's checkpoints to the next, as the table's property has it
+_CHECKPOINTS = 50
 _ATTEMPTS = 20
 _STAGED = "_staged-"
 _DAY = 86_400
@@ -50,7 +54,10 @@ _lock = threading.Lock()
 
 
 def can_upsert(path: Path) -> bool:
-    """Whether every row of the table has its key; those of an earlier version of the library have none."""
+    """Whether every row of the table has its key.
+
+    Those of an earlier version of the library have none.
+    """
     return _opened(path).complete
 
 
@@ -62,12 +69,17 @@ def rows_of(path: Path, keys: pa.ChunkedArray) -> pa.Table | None:
 
 
 def upsert(
-    rows: pa.Table, path: Path, app: str, batch: int, metadata: str, touched: pa.ChunkedArray | None = None
+    rows: pa.Table,
+    path: Path,
+    app: str,
+    batch: int,
+    metadata: str,
+    touched: pa.ChunkedArray | None = None,
 ) -> int:
     """Has the `rows` take the place of all rows of the `touched` keys (default: their own), and returns the version.
 
-    They are the batch of `app`; `metadata` is noted with it. Raises CommitError if `app` has committed that batch before: two
-    writers of one table exclude each other.
+    They are the batch of `app`; `metadata` is noted with it. Raises CommitError if `app` has
+    committed that batch before: two writers of one table exclude each other.
     """
     wanted = keys_of(rows[KEY] if touched is None else touched)
 
@@ -76,12 +88,20 @@ def upsert(
         merged = _untidy(index, dying, rows.num_rows)
         parts = [
             rows,
-            *(file.live(dying.get(file.name, np.empty(0, np.intp))).select(rows.column_names) for file in merged),
+            *(
+                file.live(dying.get(file.name, np.empty(0, np.intp))).select(rows.column_names)
+                for file in merged
+            ),
         ]
         added = list(_written(_joined(parts, rows.schema), path))
         gone = {file.name for file in merged}
-        gone |= {name for name, places in dying.items() if len(places) == index.files[name].live_rows}
-        marked = _marked(path, [(index.files[name], places) for name, places in dying.items() if name not in gone])
+        gone |= {
+            name for name, places in dying.items() if len(places) == index.files[name].live_rows
+        }
+        marked = _marked(
+            path,
+            [(index.files[name], places) for name, places in dying.items() if name not in gone],
+        )
         removals = [_removal(index.files[name]) for name in gone | {file.name for file in marked}]
         return [*removals, *({"add": file.named} for file in (*marked, *added))], [*marked, *added]
 
@@ -121,12 +141,21 @@ def _opened(path: Path) -> Index:
     return index
 
 
-def _commit(path: Path, app: str, batch: int, metadata: str, mode: str, change: Callable, whole: bool = False) -> int:
+def _commit(
+    path: Path,
+    app: str,
+    batch: int,
+    metadata: str,
+    mode: str,
+    change: Callable,
+    whole: bool = False,
+) -> int:
     """Makes one commit of what `change` says: actions, and files that are new to the index.
 
     It is given the index or, for the `whole` table, the log's state alone.
     """
-    # JVM writers look whether a version is there and then rename a file to it (`delta_writer`), so they must not look meanwhile
+    # JVM writers look whether a version is there and then rename a file to it (`delta_writer`), so
+    # they must not look meanwhile
     with alone(path / "_delta_log" / ".commit.lock"):
         for _ in range(_ATTEMPTS):
             index = None if whole else _opened(path)
@@ -134,7 +163,11 @@ def _commit(path: Path, app: str, batch: int, metadata: str, mode: str, change: 
             _check_first(state, path, app, batch)
             actions, files = change(state if whole else index)
             version, now = state.version + 1, _now()
-            told = [_info(app, batch, metadata, mode, state.version, now), _transaction(app, batch, now), *actions]
+            told = [
+                _info(app, batch, metadata, mode, state.version, now),
+                _transaction(app, batch, now),
+                *actions,
+            ]
             if not _create(path, version, told):
                 continue  # a writer that asks for no lock, as deltalake's vacuum, was faster
             if whole:
@@ -182,7 +215,7 @@ def _follow(index: Index, version: int, actions: list[dict], files: list[File]) 
 
 
 def _untidy(index: Index, dying: dict[str, np.ndarray], new: int) -> list[File]:
-    """The files that this step writes anew, with its own rows: small ones that are many, or a large one that is mostly dead."""
+    """The files that this step writes again, with its own rows: small ones that are many, or a large one that is mostly dead."""
     sizes: dict[int, list[File]] = {}
     for file in index:
         if file.live_rows < LARGE // 2:
@@ -192,9 +225,16 @@ def _untidy(index: Index, dying: dict[str, np.ndarray], new: int) -> list[File]:
         taken = list(_at_most(files, LARGE - new))
         if len(taken) >= _MANY or (len(taken) > 1 and len(taken) < len(files)):
             return taken
-    dead = {file.name: (file.dead_rows + len(dying.get(file.name, ()))) / max(len(file.keys), 1) for file in index}
+    dead = {
+        file.name: (file.dead_rows + len(dying.get(file.name, ()))) / max(len(file.keys), 1)
+        for file in index
+    }
     worst = max(dead, key=lambda name: dead[name], default="")
-    return [index.files[worst]] if worst and dead[worst] > _DEAD and len(index.files[worst].keys) > _LEAST else []
+    return (
+        [index.files[worst]]
+        if worst and dead[worst] > _DEAD and len(index.files[worst].keys) > _LEAST
+        else []
+    )
 
 
 def _size(rows: int) -> int:
@@ -221,11 +261,20 @@ def _written(rows: pa.Table, path: Path) -> Iterator[File]:
     pieces = math.ceil(rows.num_rows / LARGE)
     ends = [rows.num_rows * n // pieces for n in range(pieces + 1)] if pieces else []
     for start, end in pairwise(ends):
-        part, name = rows.slice(start, end - start), f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
+        part, name = (
+            rows.slice(start, end - start),
+            f"part-00000-{uuid.uuid4()}-c000.snappy.parquet",
+        )
         pq.write_table(
-            part, path / name, compression="snappy", coerce_timestamps="us", store_decimal_as_integer=True, row_group_size=GROUP,
-            write_statistics=[KEY], use_dictionary=[column for column in rows.column_names if column != KEY],
-        )  # fmt: skip
+            part,
+            path / name,
+            compression="snappy",
+            coerce_timestamps="us",
+            store_decimal_as_integer=True,
+            row_group_size=GROUP,
+            write_statistics=[KEY],
+            use_dictionary=[column for column in rows.column_names if column != KEY],
+        )
         yield File(path, _named(path, name, part.num_rows), keys_of(part[KEY]), BitMap())
 
 
@@ -238,7 +287,9 @@ def _marked(path: Path, dying: list[tuple[File, np.ndarray]]) -> list[File]:
     for file, (old, _), vector in zip(marked, dying, vectors, strict=True):
         stats = json.dumps({"numRecords": len(file.keys), "tightBounds": False})
         file.named = old.named | {"dataChange": True, "stats": stats, "deletionVector": vector}
-        vars(file).update({name: vars(old)[name] for name in ("metadata", "groups") if name in vars(old)})
+        vars(file).update(
+            {name: vars(old)[name] for name in ("metadata", "groups") if name in vars(old)}
+        )
     return marked
 
 
@@ -270,9 +321,13 @@ def _taken_in(file: Path, path: Path) -> dict | None:
 
 def _named(path: Path, name: str, rows: int) -> dict:
     return {
-        "path": name, "partitionValues": {}, "size": os.stat(path / name).st_size, "modificationTime": _now(), "dataChange": True,
+        "path": name,
+        "partitionValues": {},
+        "size": os.stat(path / name).st_size,
+        "modificationTime": _now(),
+        "dataChange": True,
         "stats": json.dumps({"numRecords": rows}),
-    }  # fmt: skip
+    }
 
 
 def _removal(file: File) -> dict:
@@ -280,19 +335,35 @@ def _removal(file: File) -> dict:
 
 
 def _removed(named: dict) -> dict:
-    """The action that removes a file. It names the vector, too: a file with another vector is another one to Delta."""
+    """The action that removes a file.
+
+    It names the vector, too: a file with another vector is another one to Delta.
+    """
     vector = {"deletionVector": named["deletionVector"]} if "deletionVector" in named else {}
     about = {"deletionTimestamp": _now(), "dataChange": True, "extendedFileMetadata": True}
-    return {"remove": {"path": named["path"]} | about | {"partitionValues": {}, "size": named["size"]} | vector}
+    return {
+        "remove": {"path": named["path"]}
+        | about
+        | {"partitionValues": {}, "size": named["size"]}
+        | vector
+    }
 
 
 def _info(app: str, batch: int, metadata: str, mode: str, read: int, now: int) -> dict:
     parameters = {"outputMode": mode, "queryId": app, "epochId": str(batch)}
-    return {"commitInfo": {
-        "timestamp": now, "operation": "STREAMING UPDATE", "operationParameters": parameters, "readVersion": read,
-        "isolationLevel": "Serializable", "isBlindAppend": False, "userMetadata": metadata, "engineInfo": "lakehouse",
-        "txnId": str(uuid.uuid4()),
-    }}  # fmt: skip
+    return {
+        "commitInfo": {
+            "timestamp": now,
+            "operation": "STREAMING UPDATE",
+            "operationParameters": parameters,
+            "readVersion": read,
+            "isolationLevel": "Serializable",
+            "isBlindAppend": False,
+            "userMetadata": metadata,
+            "engineInfo": "lakehouse",
+            "txnId": str(uuid.uuid4()),
+        }
+    }
 
 
 def _transaction(app: str, batch: int, now: int) -> dict:

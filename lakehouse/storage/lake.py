@@ -18,7 +18,7 @@ from lakehouse.errors import CommitError
 from lakehouse.ranges import Range
 from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, recent
-from lakehouse.storage.journal import Journal
+from lakehouse.storage.commit_log import CommitLog
 
 _LOOK = 0.25  # of the freshness: how often a query behind the head looks for news
 
@@ -35,17 +35,17 @@ class Lake:
         return table_path(self.settings, table, side)
 
     def pace(self, table: Table) -> timedelta:
-        """The least time between two micro-batches of the table's live query.
+        """The least time between two micro-batches of the table's streaming query.
 
-        Only the queries at a pipeline's head wait: the others have nothing to do until these have committed, and follow at
-        once. A query of Spark's has to look for that.
+        Only the queries at a pipeline's head wait: the others have nothing to do until these have
+        committed, and follow at once. A query of Spark's has to look for that.
         """
         if self.catalog.at_head(table):
             return self.settings.pace(table.pipeline)
         return duration(self.settings.fresh_within) * _LOOK
 
-    def journal(self, table: Table) -> Journal:
-        return Journal(self.settings, table)
+    def commit_log(self, table: Table) -> CommitLog:
+        return CommitLog(self.settings, table)
 
     def exists(self, table: Table) -> bool:
         return (self.path(table) / "_delta_log").is_dir()
@@ -58,7 +58,11 @@ class Lake:
         return reader.load(str(self.path(table, side)))
 
     def spanning(
-        self, table: Table, span: Range, version: int | None = None, within: Sequence[Range] | None = None
+        self,
+        table: Table,
+        span: Range,
+        version: int | None = None,
+        within: Sequence[Range] | None = None,
     ) -> DataFrame:
         """As `read`, of a table with event time: the rows of the span, and others of the same files.
 
@@ -68,20 +72,39 @@ class Lake:
 
         def needed(file: dict) -> bool:
             held = delta_log.may_hold(file, column, span)
-            return held and (within is None or any(delta_log.may_hold(file, column, part) for part in within))
+            return held and (
+                within is None or any(delta_log.may_hold(file, column, part) for part in within)
+            )
 
         return self._of_files(table, needed, version)
 
     def partitions(
-        self, table: Table, keys: Collection[str], version: int | None = None, side: Side = "", *, without_lost: bool = False
+        self,
+        table: Table,
+        keys: Collection[str],
+        version: int | None = None,
+        side: Side = "",
+        *,
+        without_lost: bool = False,
     ) -> DataFrame:
-        """As `read`, of some partitions alone; `without_lost` of their files that are there (`lost` names the others)."""
-        return self._of_files(table, lambda file: file[f"partition.{PARTITION}"] in keys, version, side, without_lost)
+        """As `read`, of some partitions alone.
 
-    def lost(self, table: Table, keys: Collection[str], version: int | None = None, side: Side = "") -> dict[str, list[dict]]:
+        `without_lost` of their files that are there (`lost` names the others).
+        """
+        return self._of_files(
+            table, lambda file: file[f"partition.{PARTITION}"] in keys, version, side, without_lost
+        )
+
+    def lost(
+        self, table: Table, keys: Collection[str], version: int | None = None, side: Side = ""
+    ) -> dict[str, list[dict]]:
         """Of these partitions the files that the table's log names and that are not on disk, by partition."""
         path, found = self.path(table, side), {}
-        mine = (file for file in delta_log.files(path, version) if file[f"partition.{PARTITION}"] in keys)
+        mine = (
+            file
+            for file in delta_log.files(path, version)
+            if file[f"partition.{PARTITION}"] in keys
+        )
         for file in delta_log.lost(path, mine):
             found.setdefault(file[f"partition.{PARTITION}"], []).append(file)
         return found
@@ -94,7 +117,9 @@ class Lake:
         side: Side = "",
         without_lost: bool = False,
     ) -> DataFrame:
-        """The rows of the files that are needed. Through Delta a table that has just changed costs most of a second to read.
+        """The rows of the files that are needed.
+
+        Through Delta a table that has just changed costs most of a second to read.
 
         Raises CommitError for a file that is not on disk, unless the caller knows and does without.
         """
@@ -105,13 +130,16 @@ class Lake:
                 raise _gone(self.catalog, table, path, lost)
             gone = {file["path"] for file in lost}
             found = [file for file in found if file["path"] not in gone]
-        return self._read(path, [path / unquote(file["path"]) for file in found], delta_log.schema(path, version))
+        return self._read(
+            path, [path / unquote(file["path"]) for file in found], delta_log.schema(path, version)
+        )
 
     def rows_of(self, table: Table, files: Sequence[Path], schema: StructType) -> DataFrame:
         """The rows of these files of a table. Raises CommitError for one that is not on disk."""
         path = self.path(table)
         if (kept := recent.rows_of(files)) is not None:
-            nullable = StructType([StructField(f.name, f.dataType) for f in schema])  # as of rows from files
+            # as of rows from files
+            nullable = StructType([StructField(f.name, f.dataType) for f in schema])
             return self.spark.createDataFrame(kept.select(schema.names), nullable)
         if lost := [{"path": str(file.relative_to(path))} for file in files if not file.exists()]:
             raise _gone(self.catalog, table, path, lost)
@@ -126,13 +154,20 @@ class Lake:
     def _read(self, path: Path, files: Sequence[Path], schema: StructType) -> DataFrame:
         if not files:
             return self.spark.createDataFrame([], schema)
-        return self.spark.read.schema(schema).option("basePath", str(path)).parquet(*map(str, files))
+        return (
+            self.spark.read.schema(schema).option("basePath", str(path)).parquet(*map(str, files))
+        )
 
-    def snapshots(self, versions: dict[str, int]) -> dict[str, DataFrame]:
-        """Inputs without event time, each at its pinned version; through Delta only where rows are marked as replaced."""
+    def references(self, versions: dict[str, int]) -> dict[str, DataFrame]:
+        """Inputs without event time, each at its pinned version.
+
+        Through Delta only where rows are marked as replaced.
+        """
         tables = {self.catalog.table(name): version for name, version in versions.items()}
         return {
-            table.name: self.read(table, version) if table.keeps else self._of_files(table, lambda file: True, version)
+            table.name: self.read(table, version)
+            if table.keeps
+            else self._of_files(table, lambda file: True, version)
             for table, version in tables.items()
         }
 
@@ -141,7 +176,7 @@ def _gone(catalog: Catalog, table: Table, path: Path, lost: list[dict]) -> Commi
     """What to say of data files that a table's log names and that are not on disk."""
     remedy = "restore it from a backup: an ingest table is computed from nothing else"
     if catalog.is_derived(table):
-        remedy = f"`lakehouse repair {table.name}` computes its partition again"
+        remedy = f"`lakehouse reconcile repair {table.name}` computes its partition again"
     if catalog.kind(table) == "reference":
         remedy = f"`lakehouse backfill {table.name}` computes it again"
     if table.keeps:

@@ -1,6 +1,7 @@
 """What a Delta log says of a table at its newest version: each data file with its deletion vector, and the last batches.
 
-deltalake does not hand out the descriptors of deletion vectors, and a commit that changes one has to name the one before.
+deltalake does not hand out the descriptors of deletion vectors, and a commit that changes one has
+to name the one before.
 """
 
 import json
@@ -18,7 +19,10 @@ _OF_FILES = ("path", "partitionValues", "size", "modificationTime", "stats", "de
 
 @dataclass(slots=True)
 class LogState:
-    """The log as it was read last; `files` by their paths as the log writes them, `batches` by application."""
+    """The log as it was read last.
+
+    `files` by their paths as the log writes them, `batches` by application.
+    """
 
     path: Path
     version: int = -1
@@ -31,10 +35,13 @@ class LogState:
         actions = list(actions)
         removed = [action["remove"]["path"] for action in actions if action.get("remove")]
         added = [action["add"] for action in actions if action.get("add")]
-        for name in removed:  # before what is added: a file that gets another vector is removed with the old one
+        # before what is added: a file that gets another vector is removed with the old one
+        for name in removed:
             self.files.pop(name, None)
         self.files |= {file["path"]: _kept(file) for file in added}
-        self.batches |= {txn["appId"]: txn["version"] for action in actions if (txn := action.get("txn"))}
+        self.batches |= {
+            txn["appId"]: txn["version"] for action in actions if (txn := action.get("txn"))
+        }
         return bool(removed or added)
 
     def committed(self, version: int, actions: Iterable[Mapping]) -> None:
@@ -88,8 +95,12 @@ def files_at(path: Path, version: int) -> list[dict]:
 
 def _read(path: Path, until: int | None) -> LogState:
     state = LogState(path)
-    checkpoints = (int(file.name[:20]) for file in (path / "_delta_log").glob("*.checkpoint.parquet"))
-    begin = max((version for version in checkpoints if until is None or version <= until), default=-1)
+    checkpoints = (
+        int(file.name[:20]) for file in (path / "_delta_log").glob("*.checkpoint.parquet")
+    )
+    begin = max(
+        (version for version in checkpoints if until is None or version <= until), default=-1
+    )
     if begin >= 0:
         _take_checkpoint(state, begin)
     for version, actions in commits(path, begin + 1):
@@ -102,22 +113,31 @@ def _read(path: Path, until: int | None) -> LogState:
 
 
 def _take_checkpoint(state: LogState, version: int) -> None:
-    rows = pq.read_table(state.path / "_delta_log" / f"{version:020}.checkpoint.parquet", columns=["add", "txn"])
-    state.files = {add["path"]: _kept(add) for add in rows["add"].to_pylist() if add and add["path"]}
+    rows = pq.read_table(
+        state.path / "_delta_log" / f"{version:020}.checkpoint.parquet", columns=["add", "txn"]
+    )
+    state.files = {
+        add["path"]: _kept(add) for add in rows["add"].to_pylist() if add and add["path"]
+    }
     state.batches = {
-        txn["appId"]: txn["version"] for txn in rows["txn"].to_pylist() if txn and txn["appId"] is not None
+        txn["appId"]: txn["version"]
+        for txn in rows["txn"].to_pylist()
+        if txn and txn["appId"] is not None
     }
     state.version = version
 
 
 def _living(file: Mapping) -> int:
-    return json.loads(file.get("stats") or "{}").get("numRecords", 0) - file.get("deletionVector", {}).get(
-        "cardinality", 0
-    )
+    return json.loads(file.get("stats") or "{}").get("numRecords", 0) - file.get(
+        "deletionVector", {}
+    ).get("cardinality", 0)
 
 
 def _kept(file: Mapping) -> dict:
-    """Of a data file what a later commit has to name; in a checkpoint a map is a list of pairs, and what is missing is null."""
+    """Of a data file what a later commit has to name.
+
+    In a checkpoint a map is a list of pairs, and what is missing is null.
+    """
     kept = {name: file[name] for name in _OF_FILES if file.get(name) is not None}
     vector = kept.get("deletionVector")
     if vector is not None and vector.get("storageType") is None:

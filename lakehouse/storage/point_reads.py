@@ -1,7 +1,7 @@
 """The rows of one key of a keyed table at its newest version: without a scan, and without a JVM.
 
-The log says which files there are; their footers say which row group may hold the key; that one is read. Footers are kept: a data
-file never changes.
+The log says which files there are; their footers say which row group may hold the key; that one is
+read. Footers are kept: a data file never changes.
 """
 
 from collections.abc import Sequence
@@ -24,9 +24,12 @@ _known: dict[Path, tuple[LogState, dict[str, str]]] = {}
 
 
 def get(path: Path, columns: Sequence[str], *values: str | None) -> list[dict[str, object]]:
-    """The rows of the key whose columns have these `values`, as text, None for null; none if there is no such key.
+    """The rows of the key whose columns have these `values`, as text, None for null.
 
-    Raises RangeError for a table that is not keyed, for another number of values, or a value that its column cannot have.
+    None if there is no such key.
+
+    Raises RangeError for a table that is not keyed, for another number of values, or a value that
+    its column cannot have.
     """
     state, types = _state(path)
     if KEY not in types or not columns:
@@ -45,7 +48,10 @@ def _state(path: Path) -> tuple[LogState, dict[str, str]]:
         state, _ = log_state.renewed(before)
     else:
         state = log_state.newest(path)
-        types = {field.name: getattr(field.type, "type", "struct") for field in DeltaTable(str(path)).schema().fields}
+        types = {
+            field.name: getattr(field.type, "type", "struct")
+            for field in DeltaTable(str(path)).schema().fields
+        }
     _known[path] = state, types
     return state, types
 
@@ -53,13 +59,17 @@ def _state(path: Path) -> tuple[LogState, dict[str, str]]:
 def _rows(path: Path, named: dict, key: bytes) -> list[dict[str, object]]:
     file = path / unquote(named["path"])
     metadata, places = _footer(file)
-    wanted = [n for n, (least, greatest) in enumerate(places) if least is None or least <= key <= greatest]
+    wanted = [
+        n for n, (least, greatest) in enumerate(places) if least is None or least <= key <= greatest
+    ]
     if not wanted:
         return []
     stored, found = pq.ParquetFile(file, metadata=metadata), []
     for group in wanted:
         inside = np.flatnonzero(
-            pc.equal(stored.read_row_group(group, columns=[KEY])[KEY], key).to_numpy(zero_copy_only=False)
+            pc.equal(stored.read_row_group(group, columns=[KEY])[KEY], key).to_numpy(
+                zero_copy_only=False
+            )
         )
         if len(inside) and (vector := named.get("deletionVector")):
             begins = sum(metadata.row_group(n).num_rows for n in range(group))
@@ -72,16 +82,25 @@ def _rows(path: Path, named: dict, key: bytes) -> list[dict[str, object]]:
 
 @lru_cache(_FILES)
 def _footer(file: Path) -> tuple[pq.FileMetaData, list[tuple[bytes | None, bytes | None]]]:
-    """A file's footer, and the least and greatest key of each row group; None if it does not say."""
+    """A file's footer, and the least and greatest key of each row group.
+
+    None if it does not say.
+    """
     try:
         metadata = pq.read_metadata(file)
     except FileNotFoundError as err:
         raise CommitError(
             f"table={file.parent.name}, file={file.name}: the table's log names it and it is not there; "
-            f"`lakehouse backfill {file.parent.name}` has the table computed anew"
+            f"`lakehouse backfill {file.parent.name}` has the table computed again"
         ) from err
     names = [metadata.schema.column(n).path for n in range(metadata.num_columns)]
     if KEY not in names:
         return metadata, [(None, None)] * metadata.num_row_groups
-    told = [metadata.row_group(n).column(names.index(KEY)).statistics for n in range(metadata.num_row_groups)]
-    return metadata, [(each.min, each.max) if each is not None and each.has_min_max else (None, None) for each in told]
+    told = [
+        metadata.row_group(n).column(names.index(KEY)).statistics
+        for n in range(metadata.num_row_groups)
+    ]
+    return metadata, [
+        (each.min, each.max) if each is not None and each.has_min_max else (None, None)
+        for each in told
+    ]

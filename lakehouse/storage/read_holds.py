@@ -1,7 +1,8 @@
-"""Runs that are under way: upkeep keeps all that there was when the first of them began.
+"""Runs that are under way: maintenance keeps all that there was when the first of them began.
 
-A run has been told which versions and files there are, and may read these, or the commits since then, hours later. Each is known
-by a file that it has locked, so that one that was killed holds nothing.
+A run has been told which versions and files there are, and may read these, or the commits since
+then, hours later. Each is known by a file that it has locked, so that one that was killed holds
+nothing.
 """
 
 import os
@@ -19,7 +20,8 @@ from lakehouse.settings import Settings
 @contextmanager
 def under_way(settings: Settings) -> Iterator[None]:
     """What is on disk now can be read until this ends."""
-    if not os.access(settings.root, os.W_OK):  # who may only read asks nobody to wait; where nothing is yet nothing can go
+    # who may only read asks nobody to wait; where nothing is yet nothing can go
+    if not os.access(settings.root, os.W_OK):
         yield
         return
     path = _folder(settings) / f"{os.getpid()}-{uuid.uuid4().hex}"
@@ -37,7 +39,11 @@ def under_way(settings: Settings) -> Iterator[None]:
 def began(settings: Settings) -> datetime | None:
     """When the first of those that are under way began; None if there is none."""
     folder = _folder(settings)
-    found = [_held(path) for path in folder.iterdir() if not path.name.startswith(".")] if folder.is_dir() else []
+    found = (
+        [_held(path) for path in folder.iterdir() if not path.name.startswith(".")]
+        if folder.is_dir()
+        else []
+    )
     return min(filter(None, found), default=None)
 
 

@@ -1,6 +1,7 @@
 """What this process has just written, kept in memory for those who read it next: rows by their file, the newest of them.
 
-A step reads what the step before it in the pipeline committed a moment ago. From memory that costs no file and no plan of one.
+A step reads what the step before it in the pipeline committed a moment ago. From memory that costs
+no file and no plan of one.
 """
 
 import threading
@@ -12,7 +13,8 @@ import pyarrow as pa
 
 _BYTES = 64 << 20  # of rows in memory, as Arrow; the oldest go first
 
-_kept: OrderedDict[Path, tuple[pa.Table, int]] = OrderedDict()  # with their bytes, which take a while to count
+# with their bytes, which take a while to count
+_kept: OrderedDict[Path, tuple[pa.Table, int]] = OrderedDict()
 _lock = threading.Lock()
 
 
@@ -27,7 +29,10 @@ def keep(file: Path, rows: pa.Table) -> None:
 
 
 def rows_of(files: Iterable[Path]) -> pa.Table | None:
-    """The rows of these files, in their order; None if one of them is not kept any more, or was never."""
+    """The rows of these files, in their order.
+
+    None if one of them is not kept any more, or was never.
+    """
     with _lock:
         found = [_kept.get(file) for file in files]
     if not found or None in found:

@@ -1,7 +1,8 @@
 """The technical column `_key`: 16 bytes that stand for the key of a row, by which it is found.
 
-They are the first half of SHA-256 over a text in which each value of the key has its length, so that equal bytes mean equal keys.
-Spark computes them with the rows (`column`); a point read computes the same without Spark (`of_text`).
+They are the first half of SHA-256 over a text in which each value of the key has its length, so
+that equal bytes mean equal keys. Spark computes them with the rows (`column`); a point read
+computes the same without Spark (`of_text`).
 """
 
 import hashlib
@@ -39,14 +40,17 @@ def _text(name: str, kind: str) -> "Column":
 
     value = F.col(name)
     if kind in ("float", "double"):
-        value = F.when(value == 0, F.lit(0).cast(kind)).otherwise(value)  # minus nought groups with nought
+        # minus nought groups with nought
+        value = F.when(value == 0, F.lit(0).cast(kind)).otherwise(value)
     shown = F.to_json(F.struct(value)) if kind in _NESTED else value.cast("string")
     told = F.concat(F.lit("v"), F.octet_length(shown).cast("string"), F.lit(":"), shown)
     return F.when(value.isNull(), F.lit("n")).otherwise(told)
 
 
 def of_text(table: str, types: Mapping[str, str], values: Sequence[str | None]) -> bytes:
-    """The `_key` of a key given as text, None for null. `types`: the columns of the key, and their types as Delta names them.
+    """The `_key` of a key given as text, None for null.
+
+    `types`: the columns of the key, and their types as Delta names them.
 
     Raises RangeError for another number of values, or one that is none of its column's type.
     """
@@ -54,7 +58,10 @@ def of_text(table: str, types: Mapping[str, str], values: Sequence[str | None]) 
         raise RangeError(
             f"table={table}, values={len(values)}: its key is {', '.join(types)}; give a value for each of these, in this order"
         )
-    told = (_told(table, name, kind, value) for (name, kind), value in zip(types.items(), values, strict=True))
+    told = (
+        _told(table, name, kind, value)
+        for (name, kind), value in zip(types.items(), values, strict=True)
+    )
     return hashlib.sha256(b"".join(told)).digest()[:16]
 
 
@@ -86,8 +93,9 @@ def _shown(table: str, name: str, kind: str, value: str) -> str:
     else:
         raise RangeError(
             f"table={table}, {name}={value!r}: a value of the type {kind} is not found by its text; use `lakehouse query`"
-            if kind != "boolean" else f"table={table}, {name}={value!r}: the column is a boolean; write true or false"
-        )  # fmt: skip
+            if kind != "boolean"
+            else f"table={table}, {name}={value!r}: the column is a boolean; write true or false"
+        )
     raise RangeError(
         f"table={table}, {name}={value!r}: the column is a {kind}; write the value as `lakehouse query` shows it"
     )

@@ -1,8 +1,10 @@
-"""Commits without a Spark job: rows, batch and position in one Delta commit; the rows of a short step, as Arrow, or files.
+"""Commits without a Spark job: rows, batch and position in one Delta commit.
 
-A commit by Spark costs a third of a CPU second whatever it holds; this one a fiftieth of that. The files of a short step are as
-Spark's own: Snappy, timestamps in microseconds, a folder for each partition, and the statistics of the columns that the table
-asks for.
+The rows of a short step, as Arrow, or files.
+
+A commit by Spark costs a third of a CPU second whatever it holds; this one a fiftieth of that. The
+files of a short step are as Spark's own: Snappy, timestamps in microseconds, a folder for each
+partition, and the statistics of the columns that the table asks for.
 """
 
 import json
@@ -28,7 +30,8 @@ from lakehouse.storage.files import alone
 
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST = 32  # characters of a text that a statistic holds whole
-_known: dict[Path, tuple[DeltaTable, str]] = {}  # the log of each table as it was read last, and the stamp of that version
+# the log of each table as it was read last, and the stamp of that version
+_known: dict[Path, tuple[DeltaTable, str]] = {}
 _lock = threading.Lock()
 
 
@@ -40,20 +43,30 @@ def can_hold(schema: pa.Schema) -> bool:
 def append(rows: pa.Table, path: Path, app: str, batch: int, metadata: str) -> int:
     """Appends the rows as the batch of `app`, noting `metadata` with them, and returns the version.
 
-    Raises CommitError if `app` has committed that batch before: two writers of one table exclude each other.
+    Raises CommitError if `app` has committed that batch before: two writers of one table exclude
+    each other.
     """
     table = _known.get(path, (None, ""))[0] or _table(path)  # its columns do not change
     searched = _searched(table)
     partitioned = table.metadata().partition_columns == [PARTITION]
-    columns = [field.name for field in table.schema().fields if not (partitioned and field.name == PARTITION)]
-    files = [_written(part, columns, path, key, searched) for key, part in _parts(rows, partitioned)]
+    columns = [
+        field.name
+        for field in table.schema().fields
+        if not (partitioned and field.name == PARTITION)
+    ]
+    files = [
+        _written(part, columns, path, key, searched) for key, part in _parts(rows, partitioned)
+    ]
     return commit(files, path, app, batch, metadata)
 
 
 def commit(files: Sequence[AddAction], path: Path, app: str, batch: int, metadata: str) -> int:
     """As `append`, of files that are written already."""
-    properties = CommitProperties(custom_metadata={"userMetadata": metadata}, app_transactions=[Transaction(app, batch)])
-    # JVM writers look whether a version is there and then rename a file to it (`delta_writer`), so they must not look meanwhile
+    properties = CommitProperties(
+        custom_metadata={"userMetadata": metadata}, app_transactions=[Transaction(app, batch)]
+    )
+    # JVM writers look whether a version is there and then rename a file to it (`delta_writer`), so
+    # they must not look meanwhile
     with alone(path / "_delta_log" / ".commit.lock"):
         table = _table(path)
         last = table.transaction_version(app)
@@ -63,7 +76,11 @@ def commit(files: Sequence[AddAction], path: Path, app: str, batch: int, metadat
                 "table, too; end one of them"
             )
         table.create_write_transaction(
-            list(files), "append", table.schema(), table.metadata().partition_columns or None, commit_properties=properties
+            list(files),
+            "append",
+            table.schema(),
+            table.metadata().partition_columns or None,
+            commit_properties=properties,
         )
         table.update_incremental()
         version = table.version()
@@ -75,7 +92,9 @@ def commit(files: Sequence[AddAction], path: Path, app: str, batch: int, metadat
 def added(file: Mapping) -> AddAction:
     """A file that Spark has written, by what Delta's log would say of it."""
     values, path = dict(file["partitionValues"]), unquote(file["path"])
-    return AddAction(path, file["size"], values, file["modificationTime"], True, file.get("stats") or "{}")
+    return AddAction(
+        path, file["size"], values, file["modificationTime"], True, file.get("stats") or "{}"
+    )
 
 
 def identity(path: Path) -> str:
@@ -112,14 +131,18 @@ def _parts(rows: pa.Table, partitioned: bool) -> Iterator[tuple[str | None, pa.T
         yield key, rows.filter(pc.is_null(keys) if key is None else pc.equal(keys, key))
 
 
-def _written(part: pa.Table, columns: list[str], path: Path, key: str | None, searched: list[str]) -> AddAction:
+def _written(
+    part: pa.Table, columns: list[str], path: Path, key: str | None, searched: list[str]
+) -> AddAction:
     """Writes one file of one partition (of none: "")."""
     rows = part.select(columns)
     name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
     folder = "" if key == "" else f"{PARTITION}={_NO_PARTITION if key is None else key}/"
     (path / folder).mkdir(exist_ok=True)
     file = path / folder / name
-    pq.write_table(rows, file, compression="snappy", coerce_timestamps="us", store_decimal_as_integer=True)
+    pq.write_table(
+        rows, file, compression="snappy", coerce_timestamps="us", store_decimal_as_integer=True
+    )
     recent.keep(file, rows if key == "" else rows.append_column(PARTITION, part[PARTITION]))
     values = {} if key == "" else {PARTITION: key}
     size, now = os.stat(file).st_size, time.time_ns() // 1_000_000
@@ -139,21 +162,29 @@ def _statistics(rows: pa.Table, searched: list[str]) -> str:
 def _of_column(column: pa.Array) -> tuple:
     """Least, greatest and count of nulls: of a struct those of its fields."""
     if pa.types.is_struct(column.type):
-        parts = {field.name: _of_column(pc.struct_field(column, [field.name])) for field in column.type}
+        parts = {
+            field.name: _of_column(pc.struct_field(column, [field.name])) for field in column.type
+        }
         return tuple({name: part[place] for name, part in parts.items()} for place in range(3))
     ends = pc.min_max(column)
     return _shown(ends["min"].as_py()), _shown(ends["max"].as_py()), column.null_count
 
 
 def _shown(value: object) -> str | None:
-    """As Delta writes it: an instant cut to milliseconds; None where it would have to be cut in a way of its own."""
+    """As Delta writes it: an instant cut to milliseconds.
+
+    None where it would have to be cut in a way of its own.
+    """
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return value if isinstance(value, str) and len(value) <= _LONGEST else None
 
 
 def _known_only(values: Mapping[str, object]) -> dict[str, object]:
-    kept = {name: _known_only(value) if isinstance(value, dict) else value for name, value in values.items()}
+    kept = {
+        name: _known_only(value) if isinstance(value, dict) else value
+        for name, value in values.items()
+    }
     return {name: value for name, value in kept.items() if value not in (None, {})}
 
 

@@ -8,15 +8,21 @@ from lakehouse.settings import Settings
 
 
 def whole_table_stream(spark: SparkSession, path: str) -> DataFrame:
-    """All rows of a Delta table in one micro-batch, then those that are added to it. What is removed from it is not told."""
+    """All rows of a Delta table in one micro-batch, then those that are added to it.
+
+    What is removed from it is not told.
+    """
     options = {"skipChangeCommits": "true", "maxFilesPerTrigger": 2**31 - 1}
     return spark.readStream.format("delta").options(**options).load(path)
 
 
-def table_stream(spark: SparkSession, settings: Settings, path: str, since: int | str | None = None) -> DataFrame:
+def table_stream(
+    spark: SparkSession, settings: Settings, path: str, since: int | str | None = None
+) -> DataFrame:
     """The rows added to a Delta table, commit by commit, so that stored watermarks come in order.
 
-    From the first commit that is kept (`upkeep`), or `since` a version or "latest"; a checkpoint goes on where it is.
+    From the first commit that is kept (`maintenance`), or `since` a version or "latest"; a
+    checkpoint goes on where it is.
     """
     return (
         spark.readStream.format("delta")

@@ -29,4 +29,8 @@ def _in_use(path: Path, oldest: int) -> set[Path]:
     named = log_state.files_at(path, oldest)
     for _, actions in log_state.commits(path, oldest + 1):
         named += [action["add"] for action in actions if action.get("add")]
-    return {deletion_vectors.file_of(path, vector) for file in named if (vector := file.get("deletionVector"))}
+    return {
+        deletion_vectors.file_of(path, vector)
+        for file in named
+        if (vector := file.get("deletionVector"))
+    }

@@ -1,21 +1,21 @@
 """The stream: how the tables of a pipeline are filled as their inputs grow. It stands on `batch`.
 
-    strategy        which engine a table has: Spark's own streaming query, or steps of our own
-    queries         the query of a table, by kind
-    micro_batch     how one micro-batch or step is written: exactly once
-    advance         one bounded step after another
-    topic_steps     the steps of an ingest table: ranges of offsets
-    topic_reader    messages as the broker hands them out
-    table_steps     the steps of a table behind another: commits of its input
-    positions       how far a table has read its input
-    news            who has committed
-    ingest          micro-batches of topics, and the watermark
-    offsets         offsets join on from commit to commit
-    topic_check     whether each message is there once
-    keyed           a row, or versions, for each key
-    early_results   windows before they are complete
-    handover        where a new table's batch run ends and its stream begins
-    generations     where a query begins again
-    lag             how far a stream is behind
-    state_reader    the state of Spark's queries, by key
+strategy        which engine a table has: Spark's own streaming query, or steps of our own
+queries         the query of a table, by kind
+micro_batch     how one micro-batch or step is written: exactly once
+advance         one limited step after another
+topic_steps     the steps of an ingest table: ranges of offsets
+topic_reader    messages as the broker hands them out
+table_steps     the steps of a table behind another: commits of its input
+positions       how far a table has read its input
+news            who has committed
+ingest          micro-batches of topics, and the watermark
+offsets         offsets join on from commit to commit
+topic_check     whether each message is there once
+keyed           a row, or versions, for each key
+early_results   windows before they are complete
+handover        where a new table's batch run ends and its stream begins
+generations     where a query begins again
+lag             how far a stream is behind
+state_reader    the state of Spark's queries, by key
 """

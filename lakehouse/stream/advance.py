@@ -1,8 +1,9 @@
-"""A query of ours: one bounded step after another over what a table's input has gained.
+"""A query of ours: one limited step after another over what a table's input has gained.
 
-A step reads what lies behind the table's position, computes, and commits rows and position together, so that the table itself
-says how far it is. One thread for each table: one that fails or is slow falls behind alone. What users of a query of Spark's
-know is here by the same names: `isActive`, `exception`, `stop`, `awaitTermination`, `processAllAvailable`, `recentProgress`.
+A step reads what lies behind the table's position, computes, and commits rows and position
+together, so that the table itself says how far it is. One thread for each table: one that fails or
+is slow falls behind alone. What users of a query of Spark's know is here by the same names:
+`isActive`, `exception`, `stop`, `awaitTermination`, `processAllAvailable`, `recentProgress`.
 """
 
 import json
@@ -20,7 +21,7 @@ from pyspark import InheritableThread
 from pyspark.sql import DataFrame
 
 from lakehouse.ranges import EPOCH
-from lakehouse.stream.micro_batch import BatchLog, LiveRun
+from lakehouse.stream.micro_batch import BatchLog, StreamRun
 
 LOOK = 0.5  # seconds until the next look for news that nobody tells of
 IDLE = 10.0  # seconds without anything to do, after which that is reported
@@ -66,7 +67,9 @@ class Report:
             }
             for source in self.sources
         ]
-        return json.dumps({name: getattr(self, name) for name in self.__slots__} | {"sources": sources})
+        return json.dumps(
+            {name: getattr(self, name) for name in self.__slots__} | {"sources": sources}
+        )
 
 
 class Piece(Protocol):
@@ -84,11 +87,20 @@ P = TypeVar("P", bound=Piece)
 class Stepped(ABC, Generic[P]):
     """Fills one table by steps until it is stopped, fails, or, `available_now`, has read what there was when it began."""
 
-    def __init__(self, run: LiveRun, take: Take, *, available_now: bool = False, pace: timedelta = timedelta(0)) -> None:
+    def __init__(
+        self,
+        run: StreamRun,
+        take: Take,
+        *,
+        available_now: bool = False,
+        pace: timedelta = timedelta(0),
+    ) -> None:
         self.run, self.take, self.available_now, self.pace = run, take, available_now, pace
         self.name = run.table.name
-        self.recentProgress: list[Report] = []  # of the last hundred steps; replaced and never changed, for others read it
-        self.in_flight: tuple[int, str] | None = None  # the batch that is computed, or failed, and its range
+        # of the last hundred steps; replaced and never changed, for others read it
+        self.recentProgress: list[Report] = []
+        # the batch that is computed, or failed, and its range
+        self.in_flight: tuple[int, str] | None = None
         self.trouble = ""  # why its input cannot be read just now; it goes on by itself
         self._stopping, self._error = threading.Event(), None
         self._idle = threading.Event()  # all that it knows of is read
@@ -99,7 +111,10 @@ class Stepped(ABC, Generic[P]):
 
     @abstractmethod
     def _resumed(self) -> tuple[object, int]:
-        """The position of the table, and the number of its next batch; one that a crash left unfinished is finished first."""
+        """The position of the table, and the number of its next batch.
+
+        One that a crash left unfinished is finished first.
+        """
 
     @abstractmethod
     def _next(self) -> P | None:
@@ -191,7 +206,9 @@ class Stepped(ABC, Generic[P]):
                     break
                 self._step(piece, number)
                 number += 1
-        except BaseException as err:  # also the SystemExit of a function that calls sys.exit: the thread ends by it
+        except (
+            BaseException
+        ) as err:  # also the SystemExit of a function that calls sys.exit: the thread ends by it
             if not self._stopping.is_set():
                 self._error = StepFailed("".join(traceback.format_exception(err)))
                 self._error.__cause__ = err
@@ -210,10 +227,18 @@ class Stepped(ABC, Generic[P]):
         self.in_flight = None
         self._at = piece.end
         took = time.monotonic() - started
-        self._report(Report(
-            self.name, number, _now(), piece.rows, piece.rows / max(started - before, took), round(took * 1000),
-            {"addBatch": round(took * 1000)}, (self._source(piece.end),),
-        ))  # fmt: skip
+        self._report(
+            Report(
+                self.name,
+                number,
+                _now(),
+                piece.rows,
+                piece.rows / max(started - before, took),
+                round(took * 1000),
+                {"addBatch": round(took * 1000)},
+                (self._source(piece.end),),
+            )
+        )
 
     def _report_idle(self) -> None:
         self._report(Report(self.name, -1, _now(), sources=(self._source(self._at),)))

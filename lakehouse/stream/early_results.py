@@ -1,7 +1,8 @@
 """Early results: what windows hold before they are complete, for people and dashboards.
 
-`<table>__early` is replaced as a whole, again and again, by the bounded function run over the open range: from the table's
-frontier on. So it agrees with what the live run will write if nothing else arrives. Downstream reads final rows only.
+`<table>__early` is replaced as a whole, again and again, by the batch function run over the open
+range: from the table's frontier on. So it agrees with what the stream will write if nothing else
+arrives. Downstream reads final rows only.
 """
 
 import shutil
@@ -16,9 +17,9 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, Range, text
 from lakehouse.storage import delta_writer, streams
 from lakehouse.storage.checkpoints import CHECKPOINTS
-from lakehouse.storage.journal import frontier
+from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.lake import Lake
-from lakehouse.stream.micro_batch import live_run
+from lakehouse.stream.micro_batch import stream_run
 from lakehouse.transform import judged_rows
 from lakehouse.transform.plan import Plan
 
@@ -27,23 +28,31 @@ _BEHIND = timedelta(minutes=2)
 _TIDY = 500  # refreshes between two removals of what earlier ones left
 
 
-def refresh(lake: Lake, step: Plan, snapshots: Mapping[str, DataFrame], number: int = 0) -> int:
-    """Replaces the early rows of a window table by what its input holds now; returns the Delta version."""
-    ahead, complete = (frontier(lake.settings, t) or EPOCH for t in (step.table, lake.catalog.table(step.driving)))
-    # in a catch-up the table is far behind: what its input has completed comes as final rows, not each second as early ones
+def refresh(lake: Lake, step: Plan, references: Mapping[str, DataFrame], number: int = 0) -> int:
+    """Replaces the early rows of a window table by what its input holds now.
+
+    Returns the Delta version.
+    """
+    ahead, complete = (
+        frontier(lake.settings, t) or EPOCH for t in (step.table, lake.catalog.table(step.driving))
+    )
+    # in a catch-up the table is far behind: what its input has completed comes as final rows, not
+    # each second as early ones
     ahead = max(ahead, complete - _BEHIND)
-    rows = judged_rows.good(compute.preview(lake, step, Range(ahead, _END), snapshots))
+    rows = judged_rows.good(compute.preview(lake, step, Range(ahead, _END), references))
     path = lake.path(step.table, "early")
-    version = delta_writer.overwrite(rows, path, {"run": f"early {number}", "frontier": text(ahead)})
+    version = delta_writer.overwrite(
+        rows, path, {"run": f"early {number}", "frontier": text(ahead)}
+    )
     if number % _TIDY == _TIDY - 1:
         delta_writer.tidy(path)
     return version
 
 
 def settle(lake: Lake, table: Table) -> None:
-    """Refreshes once, after the live run has ended: else windows that it has finished since would still be shown as open."""
-    run = live_run(lake, table)
-    refresh(lake, run.plan, run.snapshots())
+    """Refreshes once, after the stream has ended: else windows that it has finished since would still be shown as open."""
+    run = stream_run(lake, table)
+    refresh(lake, run.plan, run.references())
 
 
 def start(lake: Lake, table: Table) -> StreamingQuery:
@@ -51,12 +60,20 @@ def start(lake: Lake, table: Table) -> StreamingQuery:
 
     It keeps nothing: a new process begins with the input as it is.
     """
-    run = live_run(lake, table)
-    step, snapshots = run.plan, run.snapshots()
+    run = stream_run(lake, table)
+    step, references = run.plan, run.references()
     checkpoint = lake.settings.root / CHECKPOINTS / f"{table.name}__early"
     shutil.rmtree(checkpoint, ignore_errors=True)
-    grown = streams.table_stream(lake.spark, lake.settings, str(lake.path(lake.catalog.table(step.driving))), since="latest")
+    grown = streams.table_stream(
+        lake.spark, lake.settings, str(lake.path(lake.catalog.table(step.driving))), since="latest"
+    )
     lake.spark.sparkContext.setLocalProperty("spark.scheduler.pool", checkpoint.name)
-    writer = grown.writeStream.queryName(checkpoint.name).option("checkpointLocation", str(checkpoint))
+    writer = grown.writeStream.queryName(checkpoint.name).option(
+        "checkpointLocation", str(checkpoint)
+    )
     trigger = f"{table.early_results.total_seconds()} seconds"
-    return writer.foreachBatch(lambda _, n: refresh(lake, step, snapshots, n)).trigger(processingTime=trigger).start()
+    return (
+        writer.foreachBatch(lambda _, n: refresh(lake, step, references, n))
+        .trigger(processingTime=trigger)
+        .start()
+    )

@@ -1,4 +1,4 @@
-"""Where a live query begins: with its checkpoint if that fits the table, else in a new generation behind the table's last commit.
+"""Where a streaming query begins: with its checkpoint if that fits the table, else in a new generation behind the table's last commit.
 
 What the next generation begins with, by kind of table:
 
@@ -18,7 +18,7 @@ from lakehouse.declare.catalog import table_path
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, JobError
 from lakehouse.ranges import EPOCH
-from lakehouse.storage import checkpoints, delta_log, delta_writer, journal_repair
+from lakehouse.storage import checkpoints, commit_log_repair, delta_log, delta_writer
 from lakehouse.storage.checkpoints import Standing, Written
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.lake import Lake
@@ -27,7 +27,9 @@ from lakehouse.stream.strategy import is_stepped
 
 
 def fit(lake: Lake, table: Table) -> str:
-    """Makes sure that the newest checkpoint of the table's query fits the table; what was done for it, empty if nothing.
+    """Makes sure that the newest checkpoint of the table's query fits the table.
+
+    What was done for it, empty if nothing.
 
     Raises CommitError where rows might be lost.
     """
@@ -63,7 +65,10 @@ def fit(lake: Lake, table: Table) -> str:
 def _fit_stepped(lake: Lake, table: Table, standing: Standing) -> str:
     """Of a table that keeps its position itself only what was taken back is amiss: it goes on from what it holds."""
     if checkpoints.forget(lake.settings, table):
-        print(f"table={table.name}: it keeps its position in its own commits now; its checkpoint was removed", file=sys.stderr)
+        print(
+            f"table={table.name}: it keeps its position in its own commits now; its checkpoint was removed",
+            file=sys.stderr,
+        )
     fault = standing.last and _input_fault(lake, table, standing.last)
     if fault and not table.keeps:
         raise CommitError(f"table={table.name}, {fault}")
@@ -75,7 +80,13 @@ def _fit_stepped(lake: Lake, table: Table, standing: Standing) -> str:
         _check_readers(lake, table, standing)
         _put_back_aside(lake, table, standing)
         _void(lake, table, standing, checkpoints.generation(lake.settings, table) + 1)
-    begun = checkpoints.begin(lake.settings, table, standing.number, why, continues=bool(standing.last) and not table.keeps)
+    begun = checkpoints.begin(
+        lake.settings,
+        table,
+        standing.number,
+        why,
+        continues=bool(standing.last) and not table.keeps,
+    )
     told = (
         f"table={table.name}, generation={begun.generation}: {why}, so a new generation goes on behind "
         f"{_behind(table, standing)}; no row is lost or doubled"
@@ -96,7 +107,11 @@ def _behind(table: Table, standing: Standing) -> str:
     last = standing.last
     if table.keeps:
         return "nothing, with all of its ingest table"
-    return f"micro-batch {last.batch} of generation {last.generation}" if last else "nothing, with all that its input has"
+    return (
+        f"micro-batch {last.batch} of generation {last.generation}"
+        if last
+        else "nothing, with all that its input has"
+    )
 
 
 def _position(lake: Lake, table: Table, last: Written | Commit) -> Mapping:
@@ -106,10 +121,14 @@ def _position(lake: Lake, table: Table, last: Written | Commit) -> Mapping:
 
 def _begin(lake: Lake, table: Table, standing: Standing, why: str) -> str:
     kind, last = lake.catalog.kind(table), standing.last
-    if last is None and lake.catalog.is_derived(table) and delta_log.oldest(lake.path(lake.catalog.driving_input(table))) > 0:
+    if (
+        last is None
+        and lake.catalog.is_derived(table)
+        and delta_log.oldest(lake.path(lake.catalog.driving_input(table))) > 0
+    ):
         raise CommitError(
             f"table={table.name}: its checkpoint does not fit ({why}), the table holds no commit of it, and its input's log does "
-            f"not go back to its beginning; give the table a new name, and begin that by `lakehouse seam`"
+            f"not go back to its beginning; give the table a new name, and begin that by `lakehouse bootstrap`"
         )
     again = _state_from(lake, table, standing) if last and kind == "window" else {}
     begun = checkpoints.begin(lake.settings, table, standing.number, why, **again)
@@ -125,36 +144,45 @@ def _begin(lake: Lake, table: Table, standing: Standing, why: str) -> str:
 
 def _state_from(lake: Lake, table: Table, standing: Standing) -> dict[str, object]:
     """Up to where windows are in the table, and the version of the input with the first row of one that is not."""
+
     def reached(of: Written | Commit | None) -> datetime:
-        begun = handover.seam_of(lake.settings, table)
+        begun = handover.handover_of(lake.settings, table)
         return max((of and of.frontier) or EPOCH, begun.frontier if begun else EPOCH)
 
     ahead, aside = reached(standing.last), reached(standing.last)
     pending, path = standing.pending, lake.path(table, "quarantine")
-    if pending and delta_writer.committed(path, checkpoints.app(table, pending.generation)) < pending.batch:
+    if (
+        pending
+        and delta_writer.committed(path, checkpoints.app(table, pending.generation)) < pending.batch
+    ):
         aside = reached(standing.noted)  # the crash came before it
     driving = lake.catalog.driving_input(table)
     try:
-        version = handover.first_version(lake, driving, handover.reads_from(lake, table, min(ahead, aside)))
+        version = handover.first_version(
+            lake, driving, handover.reads_from(lake, table, min(ahead, aside))
+        )
     except JobError as err:
         raise CommitError(
             f"table={table.name}: its checkpoint does not fit, and its state cannot be built again: {err}; or give the table a "
-            "new name, and begin that by `lakehouse seam`"
+            "new name, and begin that by `lakehouse bootstrap`"
         ) from err
     return {"frontier": ahead.isoformat(), "aside": aside.isoformat(), "version": version}
 
 
 def _void(lake: Lake, table: Table, standing: Standing, generation: int) -> None:
-    """Notes that the lines of the journal above what the table holds are of rows that it does not hold any more."""
+    """Notes that the lines of the commit log above what the table holds are of rows that it does not hold any more."""
     held = standing.written.version if standing.written and not table.keeps else standing.version
     if not standing.last:
         held = NOTHING
-    void = Commit(table.name, "void", generation, -1, held, datetime.now(UTC), table.fingerprint)
-    lake.journal(table).append(void)
+    void = Commit(table.name, "void", generation, -1, held, datetime.now(UTC), table.code_version)
+    lake.commit_log(table).append(void)
 
 
 def _input_fault(lake: Lake, table: Table, last: Written | Commit) -> str:
-    """What is wrong if the input is not what was read of it any more, or lacks what comes next; else empty."""
+    """What is wrong if the input is not what was read of it any more, or lacks what comes next.
+
+    Else empty.
+    """
     driving = lake.catalog.driving_input(table)
     if driving is None:
         return ""
@@ -174,7 +202,7 @@ def _input_fault(lake: Lake, table: Table, last: Written | Commit) -> str:
     if offset["reservoirVersion"] < oldest:
         return (
             f"input={driving.name}, version={offset['reservoirVersion']}: the query goes on from there, and the input's log "
-            f"begins with {oldest}; give the table a new name, and begin that by `lakehouse seam`"
+            f"begins with {oldest}; give the table a new name, and begin that by `lakehouse bootstrap`"
         )
     if table.keeps and _put_back_since(lake, driving, last.at):
         return f"its input {driving.name} was put back since, and rows that were read of it are not there any more or come again"
@@ -182,8 +210,10 @@ def _input_fault(lake: Lake, table: Table, last: Written | Commit) -> str:
 
 
 def _put_back_since(lake: Lake, table: Table, moment: datetime) -> bool:
-    """Whether rows of the table were taken back later than that, by the journal as it stands: `Journal` hides such lines."""
-    lines = takewhile(lambda line: line.at > moment, journal_repair.readable(lake.journal(table).path))
+    """Whether rows of the table were taken back later than that, by the commit log as it stands: `Commit log` hides such lines."""
+    lines = takewhile(
+        lambda line: line.at > moment, commit_log_repair.readable(lake.commit_log(table).path)
+    )
     return any(line.role == "void" for line in lines)
 
 
@@ -219,7 +249,7 @@ def _begun_behind(lake: Lake, table: Table) -> list[str]:
 
 
 def _put_back_aside(lake: Lake, table: Table, standing: Standing) -> None:
-    """The quarantine as it was at the table's last commit: what was put aside later is judged again."""
+    """The quarantine as it was at the table's last commit: what was quarantined later is judged again."""
     path = table_path(lake.settings, table, "quarantine")
     if not lake.catalog.has_quarantine(table) or not (path / "_delta_log").is_dir():
         return

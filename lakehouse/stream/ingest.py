@@ -1,4 +1,4 @@
-"""The live run of an ingest table: the micro-batches of its topics, their offsets, and the watermark that follows from them."""
+"""The stream of an ingest table: the micro-batches of its topics, their offsets, and the watermark that follows from them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +11,7 @@ from lakehouse import watermarks
 from lakehouse.ranges import EPOCH
 from lakehouse.storage.checkpoints import Written, beginning
 from lakehouse.stream import offsets
-from lakehouse.stream.micro_batch import BatchLog, LiveRun
+from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.topic_steps import TopicSteps
 from lakehouse.transform import decode, plan
 from lakehouse.watermarks import Head
@@ -19,32 +19,61 @@ from lakehouse.watermarks import Head
 _INSTANT = timedelta(microseconds=1)
 
 
-def steps(run: LiveRun, *, available_now: bool = False, pace: timedelta = timedelta(0)) -> TopicSteps:
-    """The query of an ingest table. Raises TopicError, CommitError, DeclarationError, BrokerError (`TopicSteps`)."""
-    return TopicSteps(run, partial(record_batch, run), partial(finish, run), available_now=available_now, pace=pace)
+def steps(
+    run: StreamRun, *, available_now: bool = False, pace: timedelta = timedelta(0)
+) -> TopicSteps:
+    """The query of an ingest table.
+
+    Raises TopicError, CommitError, DeclarationError, BrokerError (`TopicSteps`).
+    """
+    return TopicSteps(
+        run,
+        partial(ingest_batch, run),
+        partial(finish, run),
+        available_now=available_now,
+        pace=pace,
+    )
 
 
-def finish(run: LiveRun, written: Written) -> None:
-    """Writes what a step, whose rows are in the table, has not written yet: its quarantine, its line of the journal."""
+def finish(run: StreamRun, written: Written) -> None:
+    """Writes what a step, whose rows are in the table, has not written yet: its quarantine, its line of the commit log."""
     lake, table = run.lake, run.table
     begun = beginning(lake.settings, table, written.generation)
-    before = lake.journal(table).before(*written.number)
+    before = lake.commit_log(table).before(*written.number)
     of = replace(run, generation=written.generation, begun=begun, committed=written.batch)
     begins = offsets.behind(lake.settings, table, before, {})
     records = {
-        name: decode.topic_rows(lake.spark, lake.settings, source, begins.get(source.topic), written.inputs)
+        name: decode.topic_rows(
+            lake.spark, lake.settings, source, begins.get(source.topic), written.inputs
+        )
         for name, source in run.plan.topics.items()
     }
-    record_batch(of, run.plan.record(records), written.batch, BatchLog(EPOCH, written.at, dict(written.inputs)))
+    ingest_batch(
+        of,
+        run.plan.ingest(records),
+        written.batch,
+        BatchLog(EPOCH, written.at, dict(written.inputs)),
+    )
 
 
-def record_batch(run: LiveRun, batch: DataFrame, batch_id: int, log: BatchLog) -> None:
-    """Writes one micro-batch of judged records (`Plan.record`); `log.inputs`: topic -> partition -> next offset."""
-    before = run.lake.journal(run.table).before(run.generation, batch_id)
+def ingest_batch(run: StreamRun, batch: DataFrame, batch_id: int, log: BatchLog) -> None:
+    """Writes one micro-batch of judged records (`Plan.ingest`).
+
+    `log.inputs`: topic -> partition -> next offset.
+    """
+    before = run.lake.commit_log(run.table).before(run.generation, batch_id)
     silent = {source.topic: source.idle_timeout for source in run.plan.topics.values()}
-    partitions = {_key(t, p): (t, int(p)) for t, offsets in sorted(log.inputs.items()) for p in sorted(offsets, key=int)}
+    partitions = {
+        _key(t, p): (t, int(p))
+        for t, offsets in sorted(log.inputs.items())
+        for p in sorted(offsets, key=int)
+    }
     delay, idle = run.table.delay, {key: silent[topic] for key, (topic, _) in partitions.items()}
-    heads = {key: Head(*head) for key, head in before.heads.items() if key in partitions} if before else {}
+    heads = (
+        {key: Head(*head) for key, head in before.heads.items() if key in partitions}
+        if before
+        else {}
+    )
     # a clock that was set back must not change the order in which rows arrived
     at = max([log.at, *(head.active + _INSTANT for head in heads.values())])
     mark = watermarks.watermark(before.watermark if before else EPOCH, heads, delay, idle)
@@ -53,7 +82,8 @@ def record_batch(run: LiveRun, batch: DataFrame, batch_id: int, log: BatchLog) -
     def counts(seen: Mapping[str, object]) -> dict[str, object]:
         latest = {key: plan.utc(seen[key]) for key in partitions if seen[key] is not None}
         if run.plan.by_ingestion and latest:
-            latest = dict.fromkeys(partitions, at)  # time goes on for a partition without records, too
+            # time goes on for a partition without records, too
+            latest = dict.fromkeys(partitions, at)
         now = watermarks.advanced(heads, latest, at)
         return {
             "arrived": seen["good"] + seen["bad"],  # the plan keeps every row
@@ -65,7 +95,17 @@ def record_batch(run: LiveRun, batch: DataFrame, batch_id: int, log: BatchLog) -
         return run.plan.arrived(judged, mark, at)
 
     noted = {"topics": dict(offsets.known(run.lake.settings, run.table).ids), "at": log.at}
-    run.write(batch, batch_id, counts, maxima, arrived, rows=log.rows, noted=noted, watermark=mark, inputs=log.inputs)
+    run.write(
+        batch,
+        batch_id,
+        counts,
+        maxima,
+        arrived,
+        rows=log.rows,
+        noted=noted,
+        watermark=mark,
+        inputs=log.inputs,
+    )
 
 
 def _key(topic: str, partition: str) -> str:

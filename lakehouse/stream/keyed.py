@@ -1,8 +1,9 @@
-"""The live run of a state or a history: one row for each key, or for each version of it, one commit a micro-batch.
+"""The stream of a keyed or versioned table: one row for each key, or for each version of it, one commit a micro-batch.
 
-The first micro-batch of a generation reads all of the record, and Spark writes what it gives. Those that follow write what they
-touch (`storage.keyed_files`); one that touches very many keys is written whole as well. A state is Spark's own aggregate, in
-update mode. A history is computed from the versions that the touched keys have, and the new changes.
+The first micro-batch of a generation reads all of the record, and Spark writes what it gives. Those
+that follow write what they touch (`storage.keyed_files`); one that touches very many keys is
+written whole as well. A state is Spark's own aggregate, in update mode. A versioned table is
+computed from the versions that the touched keys have, and the new changes.
 """
 
 import math
@@ -19,16 +20,16 @@ from lakehouse.storage.arrow import in_memory, in_spark
 from lakehouse.storage.lake import Lake
 from lakehouse.storage.row_keys import KEY, keyed
 from lakehouse.stream.advance import Take
-from lakehouse.stream.micro_batch import BatchLog, LiveRun
+from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.transform import plan, versions
 
 Batches = Callable[[DataFrame, int], None]
 _AT_ONCE = 10  # times `step_rows`, in rows to write; of 200,000 the job holds some 50 MB, and has them written in a second
 
 
-def state(run: LiveRun) -> tuple[DataFrame, Batches]:
+def state(run: StreamRun) -> tuple[DataFrame, Batches]:
     """A query whose micro-batches hold the rows of the keys that they touched, as they are now."""
-    rows = run.plan.kept(run.stream(), run.snapshots(), f"gate_{run.table.name}")
+    rows = run.plan.kept(run.stream(), run.references(), f"gate_{run.table.name}")
 
     def batches(batch: DataFrame, batch_id: int) -> None:
         inputs = _inputs(run, run.log(batch_id))
@@ -38,26 +39,44 @@ def state(run: LiveRun) -> tuple[DataFrame, Batches]:
             seen = run.gate_counts()
 
             def write(path: Path, app: str, metadata: Mapping[str, object]) -> int:
-                few = in_memory(keyed(batch, run.table.keys)) if batch_id and _is_short(run, path, written) else None
+                few = (
+                    in_memory(keyed(batch, run.table.keys))
+                    if batch_id and _is_short(run, path, written)
+                    else None
+                )
                 if few is not None:
                     return delta_writer.upsert(few, path, app, batch_id, metadata, few[KEY])
-                others = versions.of_keys(_there(run), batch, run.table.keys, others=True) if batch_id else None
-                return _swap(run, batch if others is None else others.unionByName(batch), written, path, app, batch_id, metadata)
+                others = (
+                    versions.of_keys(_there(run), batch, run.table.keys, others=True)
+                    if batch_id
+                    else None
+                )
+                return _swap(
+                    run,
+                    batch if others is None else others.unionByName(batch),
+                    written,
+                    path,
+                    app,
+                    batch_id,
+                    metadata,
+                )
 
-            run.keep(write, batch_id, inputs=inputs, written=written, **_reached(run, batch_id, seen))
+            run.keep(
+                write, batch_id, inputs=inputs, written=written, **_reached(run, batch_id, seen)
+            )
         finally:
             batch.unpersist()
 
     return rows, batches
 
 
-def history(run: LiveRun) -> tuple[Take]:
+def history(run: StreamRun) -> tuple[Take]:
     """Steps over the record's rows, which add to the versions of the keys in them."""
-    snapshots = run.snapshots()
+    references = run.references()
 
     def step(batch: DataFrame, batch_id: int, log: BatchLog) -> None:
         inputs, gate = _inputs(run, log), Observation()
-        new = run.plan.kept(batch, snapshots, gate)
+        new = run.plan.kept(batch, references, gate)
         short = batch_id and _is_short(run, run.lake.path(run.table), log.rows)
         few = in_memory(keyed(new, run.table.keys)) if short else None
         held = new.persist() if few is None else None
@@ -70,11 +89,17 @@ def history(run: LiveRun) -> tuple[Take]:
                     return delta_writer.upsert(rows, path, app, batch_id, metadata, few[KEY])
                 changes = in_spark(run.lake.spark, few).drop(KEY) if held is None else held
                 keys = run.table.keys
-                whole = versions.changed(_there(run), changes, keys) if batch_id else versions.versions(changes, keys)
+                whole = (
+                    versions.changed(_there(run), changes, keys)
+                    if batch_id
+                    else versions.versions(changes, keys)
+                )
                 return _swap(run, whole, written, path, app, batch_id, metadata)
 
             seen = run.plan.gate_counts(gate, batch)
-            run.keep(write, batch_id, inputs=inputs, written=written, **_reached(run, batch_id, seen))
+            run.keep(
+                write, batch_id, inputs=inputs, written=written, **_reached(run, batch_id, seen)
+            )
         finally:
             if held is not None:
                 held.unpersist()
@@ -82,21 +107,38 @@ def history(run: LiveRun) -> tuple[Take]:
     return (step,)
 
 
-def _is_short(run: LiveRun, path: Path, rows: int | None) -> bool:
+def _is_short(run: StreamRun, path: Path, rows: int | None) -> bool:
     """Whether so many rows are written by the job itself, into a table of which every row has its key."""
-    return rows is not None and rows <= _AT_ONCE * run.lake.settings.step_rows and keyed_files.can_upsert(path)
+    return (
+        rows is not None
+        and rows <= _AT_ONCE * run.lake.settings.step_rows
+        and keyed_files.can_upsert(path)
+    )
 
 
-def _versions(run: LiveRun, path: Path, changes: pa.Table) -> DataFrame:
+def _versions(run: StreamRun, path: Path, changes: pa.Table) -> DataFrame:
     """All versions of the keys that the changes touch."""
     there = keyed_files.rows_of(path, changes[KEY])
     if there is not None:
-        changes = pa.concat_tables([changes, there.select(changes.column_names).cast(changes.schema)])
-    rows = in_spark(run.lake.spark, changes).coalesce(1)  # of one partition Spark needs no exchange to bring keys together
-    return versions.versions(rows, run.table.keys).select(*plan.stored_schema(run.lake, run.table).names)
+        changes = pa.concat_tables(
+            [changes, there.select(changes.column_names).cast(changes.schema)]
+        )
+    # of one partition Spark needs no exchange to bring keys together
+    rows = in_spark(run.lake.spark, changes).coalesce(1)
+    return versions.versions(rows, run.table.keys).select(
+        *plan.stored_schema(run.lake, run.table).names
+    )
 
 
-def _swap(run: LiveRun, rows: DataFrame, brought: int, path: Path, app: str, batch_id: int, metadata: Mapping) -> int:
+def _swap(
+    run: StreamRun,
+    rows: DataFrame,
+    brought: int,
+    path: Path,
+    app: str,
+    batch_id: int,
+    metadata: Mapping,
+) -> int:
     """Has Spark write the whole table."""
     known = log_state.rows(path) if batch_id else 0
     files = max(1, math.ceil((known + brought) / keyed_files.LARGE))
@@ -104,22 +146,27 @@ def _swap(run: LiveRun, rows: DataFrame, brought: int, path: Path, app: str, bat
     return delta_writer.swap(rows, path, app, batch_id, metadata, files)
 
 
-def recomputed(lake: Lake, table: Table, rows: DataFrame, snapshots: dict[str, int]) -> DataFrame:
-    """What a state or history is, computed in batch from `rows`, all that the record has, and snapshots at these versions."""
-    kept = plan.plan_of(lake, table, judged=False).kept(rows, lake.snapshots(snapshots))
+def recomputed(lake: Lake, table: Table, rows: DataFrame, references: dict[str, int]) -> DataFrame:
+    """What a keyed or versioned table is by its whole ingest table, at these versions of its references."""
+    kept = plan.plan_of(lake, table, judged=False).kept(rows, lake.references(references))
     return versions.versions(kept, table.keys) if table.keeps == "versions" else kept
 
 
-def _there(run: LiveRun) -> DataFrame:
+def _there(run: StreamRun) -> DataFrame:
     return run.lake.read(run.table).drop(KEY)
 
 
-def _inputs(run: LiveRun, log: BatchLog) -> dict[str, object]:
-    return {"tables": {run.plan.driving: log.inputs}, "snapshots": run.pinned}
+def _inputs(run: StreamRun, log: BatchLog) -> dict[str, object]:
+    return {"tables": {run.plan.driving: log.inputs}, "references": run.pinned}
 
 
-def _reached(run: LiveRun, batch_id: int, seen: dict[str, object]) -> dict[str, object]:
-    before = run.lake.journal(run.table).before(run.generation, batch_id)
+def _reached(run: StreamRun, batch_id: int, seen: dict[str, object]) -> dict[str, object]:
+    before = run.lake.commit_log(run.table).before(run.generation, batch_id)
     start: datetime = (before and before.frontier) or run.start
     ahead = plan.utc(seen["watermark"]) if seen["watermark"] else start
-    return {"arrived": seen["arrived"], "late": seen["late"], "watermark": ahead, "frontier": max(start, ahead)}
+    return {
+        "arrived": seen["arrived"],
+        "late": seen["late"],
+        "watermark": ahead,
+        "frontier": max(start, ahead),
+    }

@@ -1,7 +1,8 @@
-"""One life of a table's live query, and how one micro-batch or step of it is written: exactly once, one journal line.
+"""One life of a table's streaming query, and how one micro-batch or step of it is written: exactly once, one commit log line.
 
-Commit points of a micro-batch, in order; a crash between any two is resumed by running the batch again:
-`begin` - rows - `rows` - quarantine - `quarantine` - journal - `journal` - of a query of Spark's its own commit file.
+Commit points of a micro-batch, in order; a crash between any two is resumed by running the batch
+again: `begin` - rows - `rows` - quarantine - `quarantine` - commit log - `commit log` - of a query
+of Spark's its own commit file.
 """
 
 import json
@@ -24,7 +25,7 @@ from lakehouse.storage import checkpoints, delta_writer, streams
 from lakehouse.storage.arrow import in_memory, in_spark
 from lakehouse.storage.checkpoints import Beginning
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.handovers import Seam, seam_of
+from lakehouse.storage.handovers import Handover, handover_of
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import news
 from lakehouse.transform import judged_rows, observing, plan
@@ -42,70 +43,83 @@ class BatchLog:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveRun:
-    """One life of a table's live query."""
+class StreamRun:
+    """One life of a table's streaming query."""
 
     lake: Lake
     table: Table
     plan: Plan
     generation: int
     checkpoint: Path
-    pinned: dict[str, int]  # snapshot inputs: the versions read
-    seam: Seam | None  # where it begins, if not with all that its input has
+    pinned: dict[str, int]  # pinned inputs: the versions read
+    handover: Handover | None  # where it begins, if not with all that its input has
     begun: Beginning | None  # how the generation began, if it is not the first
-    committed: int  # the last batch already in the table when this run began: at most that one is replayed
+    # the last batch already in the table when this run began: at most that one is replayed
+    committed: int
     reached: Callable[[str], None]  # called at each commit point
 
-    def snapshots(self) -> dict[str, DataFrame]:
-        """The pinned snapshot inputs, kept in memory: else each micro-batch would look for their files anew."""
-        return {name: rows.persist() for name, rows in self.lake.snapshots(self.pinned).items()}
+    def references(self) -> dict[str, DataFrame]:
+        """The pinned pinned inputs, kept in memory: else each micro-batch would look for their files again."""
+        return {name: rows.persist() for name, rows in self.lake.references(self.pinned).items()}
 
     def stream(self) -> DataFrame:
-        """The rows of the driving input: from the seam on, if the table has one, from the beginning if not.
+        """The rows of the driving input: from the handover on, if the table has one, from the beginning if not.
 
-        Those that a bounded run wrote are left out: they replace what already went downstream. A state or history reads all of
-        its record, first as it stands.
+        Those that a batch run wrote are left out: they replace what already went downstream. A
+        keyed or versioned table reads all of its record, first as it stands.
         """
         lake, path = self.lake, str(self.lake.path(self.lake.catalog.table(self.plan.driving)))
         if self.table.keeps:
             return streams.whole_table_stream(lake.spark, path)
-        since = self.seam.version if self.seam else None
+        since = self.handover.version if self.handover else None
         if self.begun and self.begun.version is not None:
             since = self.begun.version
-        return streams.table_stream(lake.spark, lake.settings, path, since).where(f"{ORIGIN} = 'live'")
+        return streams.table_stream(lake.spark, lake.settings, path, since).where(
+            f"{ORIGIN} = 'stream'"
+        )
 
     def gate_counts(self) -> dict[str, object]:
         """What the gate counted of the batch just run, from the metrics of the query's own execution."""
         query = next(q for q in self.lake.spark.streams.active if q.name == self.table.name)
         metrics = query._jsq.streamingQuery().lastExecution().observedMetrics()
         row = metrics.get(f"gate_{self.table.name}").get()
-        seen = {name: row.getAs(name) for name in ("arrived", "late", "late_from", "late_to", "watermark")}
+        seen = {
+            name: row.getAs(name)
+            for name in ("arrived", "late", "late_from", "late_to", "watermark")
+        }
         seen |= {name: micros(seen[name]) for name in ("late_from", "late_to")}
         if instant := seen["watermark"]:  # a java.sql.Timestamp
-            whole, rest = timedelta(seconds=instant.getTime() // 1000), timedelta(microseconds=instant.getNanos() // 1000)
+            whole, rest = (
+                timedelta(seconds=instant.getTime() // 1000),
+                timedelta(microseconds=instant.getNanos() // 1000),
+            )
             seen["watermark"] = EPOCH + whole + rest
         return seen
 
     def held(self, batch: DataFrame) -> DataFrame:
         """The rows of an aggregate, few, in memory: the state behind them must not be computed twice.
 
-        The observation takes their order away, with which Spark could not keep them: it has one where text or structs are
-        aggregated, and names a column that is gone.
+        The observation takes their order away, with which Spark could not keep them: it has one
+        where text or structs are aggregated, and names a column that is gone.
         """
         return batch.observe(f"batch_{self.table.name}", F.count(F.lit(1)).alias("rows")).persist()
 
     def complete(self, offset: Mapping[str, object]) -> datetime | None:
         """How far the driving input is complete by the commits before an offset, that are read whole; None if not known.
 
-        A micro-batch further than by the watermark of its rows, which was in force when they arrived.
+        A micro-batch further than by the watermark of its rows, which was in force when they
+        arrived.
         """
         last = offset["reservoirVersion"] - 1  # of that version itself it may have read a part
-        lines = self.lake.journal(self.lake.catalog.table(self.plan.driving)).live()
+        lines = self.lake.commit_log(self.lake.catalog.table(self.plan.driving)).by_stream()
         line = next((line for line in lines if line.version <= last), None)
         return line.frontier if line and line.version == last else None
 
     def noted_frontier(self, batch: int, start: datetime) -> datetime | None:
-        """The frontier of a micro-batch that an earlier life of the query got past; `start` if it wrote nothing then."""
+        """The frontier of a micro-batch that an earlier life of the query got past.
+
+        `start` if it wrote nothing then.
+        """
         if batch > self.committed:
             return None
         noted = delta_writer.noted(self.lake.path(self.table), self.app(batch), batch)
@@ -114,7 +128,7 @@ class LiveRun:
     @property
     def start(self) -> datetime:
         """The frontier before the first micro-batch."""
-        ahead = self.seam.frontier if self.seam else EPOCH
+        ahead = self.handover.frontier if self.handover else EPOCH
         return max(ahead, datetime.fromisoformat(self.begun.frontier)) if self.again else ahead
 
     @property
@@ -123,28 +137,39 @@ class LiveRun:
         return bool(self.begun and self.begun.frontier)
 
     def app(self, batch: int) -> str:
-        """Who writes that batch, to Delta; one that the generation before has written is still its own."""
+        """Who writes that batch, to Delta.
+
+        One that the generation before has written is still its own.
+        """
         of = self.begun.after if self.begun and self.begun.continues else None
         return checkpoints.app(self.table, of[0] if of and batch <= of[1] else self.generation)
 
     def due(self, judged: DataFrame) -> DataFrame:
-        """What of the judged rows is for this query to write: not what a bounded run, or the generation before, has written."""
-        if self.seam:  # what lies behind it is the bounded run's
-            first = self.seam.frontier.strftime(partition_format(self.table.partition_by))
+        """What of the judged rows is for this query to write: not what a batch run, or the generation before, has written."""
+        if self.handover:  # what lies behind it is the batch run's
+            first = self.handover.frontier.strftime(partition_format(self.table.partition_by))
             judged = judged.where(F.coalesce(F.col(PARTITION) >= first, F.lit(True)))
         if self.again:
             ends = F.col(f"{WINDOW}.end")
-            good, bad = (ends > F.lit(datetime.fromisoformat(e)) for e in (self.begun.frontier, self.begun.aside))
-            judged = judged.where(F.coalesce(F.when(F.col(REASON).isNull(), good).otherwise(bad), F.lit(True)))
+            good, bad = (
+                ends > F.lit(datetime.fromisoformat(e))
+                for e in (self.begun.frontier, self.begun.aside)
+            )
+            judged = judged.where(
+                F.coalesce(F.when(F.col(REASON).isNull(), good).otherwise(bad), F.lit(True))
+            )
         return judged
 
     def log(self, batch: int) -> BatchLog:
         """Reads the batch's line in the query's offset log."""
         lines = (self.checkpoint / "offsets" / str(batch)).read_text().splitlines()
         noted = json.loads(lines[1])
-        offsets = [json.loads(line) for line in lines[2:]]  # a line each source: of several topics, a topic each
+        # a line each source: of several topics, a topic each
+        offsets = [json.loads(line) for line in lines[2:]]
         return BatchLog(
-            _instant(noted["batchWatermarkMs"]), _instant(noted["batchTimestampMs"]), dict(ChainMap(*offsets))
+            _instant(noted["batchWatermarkMs"]),
+            _instant(noted["batchTimestampMs"]),
+            dict(ChainMap(*offsets)),
         )
 
     def write(
@@ -158,43 +183,61 @@ class LiveRun:
         noted: Mapping[str, object] | None = None,
         **known: object,
     ) -> None:
-        """Good rows to the table, bad ones to its quarantine, then the journal's line.
+        """Good rows to the table, bad ones to its quarantine, then the commit log's line.
 
-        `rows`: of the input, if known; few are computed into this process's memory, and committed from there. `counts` makes
-        the rest of that line from what was `observed` of the judged rows: in one place with the counts of good and bad, and
-        before they are `completed`, since each such place may cost a copy of every row. `noted`: with the rows, besides.
+        `rows`: of the input, if known; few are computed into this process's memory, and committed
+        from there. `counts` makes the rest of that line from what was `observed` of the judged
+        rows: in one place with the counts of good and bad, and before they are `completed`, since
+        each such place may cost a copy of every row. `noted`: with the rows, besides.
         """
         started = time.monotonic()
         app = self.app(batch)
-        metadata = {
-            "fingerprint": self.table.fingerprint,
-            "inputs": known["inputs"],
-            "watermark": known["watermark"],
-        } | ({"frontier": known["frontier"]} if "frontier" in known else {}) | dict(noted or {})
+        metadata = (
+            {
+                "code_version": self.table.code_version,
+                "inputs": known["inputs"],
+                "watermark": known["watermark"],
+            }
+            | ({"frontier": known["frontier"]} if "frontier" in known else {})
+            | dict(noted or {})
+        )
         path, aside = self.lake.path(self.table), self.lake.path(self.table, "quarantine")
         self.reached("begin")
         judged, replayed, few = self.due(judged), batch <= self.committed, None
         if not replayed and rows is not None and rows <= self.lake.settings.step_rows:
             few, seen = _few(judged, observed, completed)
         if few is not None:
-            version = delta_writer.append_few(few.filter(pc.field(REASON).is_null()), path, app, batch, metadata)
+            version = delta_writer.append_few(
+                few.filter(pc.field(REASON).is_null()), path, app, batch, metadata
+            )
         else:
-            counts_of_rows = (F.count(F.when(F.col(REASON).isNull(), 1)).alias("good"), F.count(REASON).alias("bad"), *observed)
+            counts_of_rows = (
+                F.count(F.when(F.col(REASON).isNull(), 1)).alias("good"),
+                F.count(REASON).alias("bad"),
+                *observed,
+            )
             outcome = Observation()
             many = judged_rows.good(completed(judged.observe(outcome, *counts_of_rows)))
             version = delta_writer.append(many, path, app, batch, metadata, replayed=replayed)
             seen = observing.observed(outcome) or judged.agg(*counts_of_rows).head().asDict()
         self.reached("rows")
         if seen["bad"] and not (replayed and batch <= delta_writer.committed(aside, app)):
-            self._put_aside(few if few is not None else completed(judged), aside, app, batch, metadata)
+            self._quarantine_rows(
+                few if few is not None else completed(judged), aside, app, batch, metadata
+            )
         self.reached("quarantine")
         told = {**known, **counts(seen), "quarantined": seen["bad"], "written": seen["good"]}
         if self.again and batch == 0:  # its rows have been counted
             told |= {"arrived": 0, "late": 0, "late_from": None, "late_to": None}
         self._tell(batch, version, seconds=time.monotonic() - started, **told)
 
-    def _put_aside(self, judged: "DataFrame | pa.Table", aside: Path, app: str, batch: int, metadata: Mapping) -> None:
-        """The bad rows to the quarantine; of a large batch by a second pass over it, paid for only if there are any."""
+    def _quarantine_rows(
+        self, judged: "DataFrame | pa.Table", aside: Path, app: str, batch: int, metadata: Mapping
+    ) -> None:
+        """The bad rows to the quarantine.
+
+        Of a large batch by a second pass over it, paid for only if there are any.
+        """
         if isinstance(judged, DataFrame):
             delta_writer.append(judged_rows.bad(judged), aside, app, batch, metadata)
             return
@@ -202,20 +245,25 @@ class LiveRun:
         delta_writer.append_few(judged_rows.bad(bad).toArrow(), aside, app, batch, metadata)
 
     def skip(self, batch: int, before: Commit | None, **known: object) -> None:
-        """The journal's line of a micro-batch that has nothing for the table: no commit, most of the time of a short one."""
+        """The commit log's line of a micro-batch that has nothing for the table: no commit, most of the time of a short one."""
         for point in ("begin", "rows", "quarantine"):
             self.reached(point)
         version = before.version if before else delta_writer.version(self.lake.path(self.table))
         self._tell(batch, version, **known)
 
-    def keep(self, write: Callable[[Path, str, Mapping[str, object]], int], batch: int, **known: object) -> None:
-        """What a batch changes of a state or history, then the journal's line; `written`: how many rows it brings.
+    def keep(
+        self, write: Callable[[Path, str, Mapping[str, object]], int], batch: int, **known: object
+    ) -> None:
+        """What a batch changes of a keyed or versioned table, then the commit log's line.
 
-        `write` is given the table's path, who writes, and what is to be noted, and returns the version.
+        `written`: how many rows it brings.
+
+        `write` is given the table's path, who writes, and what is to be noted, and returns the
+        version.
         """
         started = time.monotonic()
         app, path = self.app(batch), self.lake.path(self.table)
-        metadata = {"fingerprint": self.table.fingerprint, "inputs": known["inputs"]}
+        metadata = {"code_version": self.table.code_version, "inputs": known["inputs"]}
         self.reached("begin")
         if batch <= self.committed and known["written"]:
             version = delta_writer.version_of(path, app, batch)
@@ -229,26 +277,42 @@ class LiveRun:
 
     def _tell(self, batch: int, version: int, **known: object) -> None:
         commit = Commit(
-            table=self.table.name, role="live", generation=self.generation, batch=batch, version=version,
-            at=datetime.now(UTC), fingerprint=self.table.fingerprint, **known,
-        )  # fmt: skip
-        self.lake.journal(self.table).append(commit)
+            table=self.table.name,
+            role="stream",
+            generation=self.generation,
+            batch=batch,
+            version=version,
+            at=datetime.now(UTC),
+            code_version=self.table.code_version,
+            **known,
+        )
+        self.lake.commit_log(self.table).append(commit)
         news.tell(self.table.name)
-        self.reached("journal")
+        self.reached("commit_log")
 
 
-def live_run(lake: Lake, table: Table, reached: Callable[[str], None] = lambda point: None) -> LiveRun:
-    """The next run of a table's live query: its last generation, the snapshots pinned to their present versions."""
+def stream_run(
+    lake: Lake, table: Table, reached: Callable[[str], None] = lambda point: None
+) -> StreamRun:
+    """The next run of a table's streaming query: its last generation, the reference tables pinned to their present versions."""
     generation = checkpoints.generation(lake.settings, table)
     begun = checkpoints.beginning(lake.settings, table, generation)
-    pinned = {t.name: delta_writer.version(lake.path(t)) for t in lake.catalog.snapshot_inputs(table)}
+    pinned = {t.name: delta_writer.version(lake.path(t)) for t in lake.catalog.pinned_inputs(table)}
     committed = delta_writer.committed(lake.path(table), checkpoints.app(table, generation))
     if begun and begun.continues:
         committed = max(committed, begun.after[1])
-    return LiveRun(
-        lake, table, plan.plan_of(lake, table), generation, checkpoints.folder_of(lake.settings, table, generation), pinned,
-        seam_of(lake.settings, table), begun, committed, reached,
-    )  # fmt: skip
+    return StreamRun(
+        lake,
+        table,
+        plan.plan_of(lake, table),
+        generation,
+        checkpoints.folder_of(lake.settings, table, generation),
+        pinned,
+        handover_of(lake.settings, table),
+        begun,
+        committed,
+        reached,
+    )
 
 
 def _instant(milliseconds: int) -> datetime:
@@ -266,6 +330,8 @@ def _few(
     found = in_memory(completed(judged.observe(outcome, *observed) if observed else judged))
     if found is None:
         return None, {}
-    seen = (observing.observed(outcome) or judged.agg(*observed).head().asDict()) if observed else {}
+    seen = (
+        (observing.observed(outcome) or judged.agg(*observed).head().asDict()) if observed else {}
+    )
     bad = found.num_rows - found[REASON].null_count
     return found, seen | {"good": found.num_rows - bad, "bad": bad}

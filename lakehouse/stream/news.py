@@ -11,7 +11,10 @@ _changed = threading.Condition()
 
 
 def tell(table: str) -> None:
-    """Wakes those who wait for a commit of the table. Its line of the journal is written, so that they know how far it is."""
+    """Wakes those who wait for a commit of the table.
+
+    Its line of the commit log is written, so that they know how far it is.
+    """
     with _changed:
         _commits[table] += 1
         _changed.notify_all()

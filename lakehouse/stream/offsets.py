@@ -1,7 +1,7 @@
 """The offsets of an ingest table: they join on from commit to commit, and each is in the table or its quarantine once.
 
-`_ledger/<table>.topics.json` keeps the ids of its topics (a topic that was deleted and created again has another one), which of
-them begin at their beginning, and which gaps someone has declared.
+`_commit_log/<table>.topics.json` keeps the ids of its topics (a topic that was deleted and created
+again has another one), which of them begin at their beginning, and which gaps someone has declared.
 """
 
 import sys
@@ -15,7 +15,7 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, CommitError, TopicError
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
-from lakehouse.storage.commits import LEDGER, Commit
+from lakehouse.storage.commits import COMMIT_LOGS, Commit
 from lakehouse.storage.files import read_value, replace_file
 
 _NO_ID = ("", "None", "AAAAAAAAAAAAAAAAAAAAAA")  # as brokers before 2.8 are answered for
@@ -27,7 +27,10 @@ Offsets = Mapping[str, Mapping[str, int]]  # topic -> partition -> offset
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets of a partition that someone has declared to be lost; `until` is the next that is read."""
+    """Offsets of a partition that someone has declared to be lost.
+
+    `until` is the next that is read.
+    """
 
     topic: str
     partition: str
@@ -40,13 +43,14 @@ class Topics:
     """What is known of the topics of an ingest table."""
 
     ids: Mapping[str, str] = field(default_factory=dict)
-    # topics made again: the last micro-batch (generation, batch) of the one before, and when that was declared (ISO 8601 UTC)
-    anew: Mapping[str, tuple[int, int, str]] = field(default_factory=dict)
+    # topics made again: the last micro-batch (generation, batch) of the one before, and when that
+    # was declared (ISO 8601 UTC)
+    recreated: Mapping[str, tuple[int, int, str]] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
 
     def begins(self, topic: str, last: Commit) -> bool:
         """Whether the topic is another one than that whose offsets this commit has."""
-        after = self.anew.get(topic)
+        after = self.recreated.get(topic)
         return after is not None and (last.generation, last.batch) <= tuple(after[:2])
 
 
@@ -65,8 +69,8 @@ def known(settings: Settings, table: Table) -> Topics:
 
 
 def _decoded(kept: dict) -> Topics:
-    anew = {topic: tuple(after) for topic, after in kept["anew"].items()}
-    return Topics(kept["ids"], anew, tuple(Gap(**gap) for gap in kept["gaps"]))
+    recreated = {topic: tuple(after) for topic, after in kept["recreated"].items()}
+    return Topics(kept["ids"], recreated, tuple(Gap(**gap) for gap in kept["gaps"]))
 
 
 def note(settings: Settings, table: Table, topics: Topics) -> None:
@@ -74,7 +78,7 @@ def note(settings: Settings, table: Table, topics: Topics) -> None:
 
 
 def _path(settings: Settings, table: Table) -> Path:
-    return settings.root / LEDGER / f"{table.name}.topics.json"
+    return settings.root / COMMIT_LOGS / f"{table.name}.topics.json"
 
 
 def admin(settings: Settings):
@@ -84,7 +88,10 @@ def admin(settings: Settings):
 
 
 def ids(client, topics: Sequence[str]) -> dict[str, tuple[str, list[int]]]:
-    """Topic -> its id, empty of a broker that gives none, and its partitions. Raises BrokerError."""
+    """Topic -> its id, empty of a broker that gives none, and its partitions.
+
+    Raises BrokerError.
+    """
     from confluent_kafka import TopicCollection
 
     futures = client.describe_topics(TopicCollection(list(topics)), request_timeout=_WITHIN)
@@ -104,12 +111,18 @@ def on_broker(client, topics: Sequence[str]) -> dict[str, Broker]:
 
     described = ids(client, topics)
     partitions = {topic: numbers for topic, (_, numbers) in described.items()}
-    first, end = (_listed(client, partitions, spec, {}) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
+    first, end = (
+        _listed(client, partitions, spec, {})
+        for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+    )
     return {topic: Broker(described[topic][0], first[topic], end[topic]) for topic in described}
 
 
 def ends(client, settings: Settings, partitions: Mapping[str, Sequence[int]]) -> Offsets:
-    """Up to where topics can be read now, by the isolation level of the settings. Raises BrokerError."""
+    """Up to where topics can be read now, by the isolation level of the settings.
+
+    Raises BrokerError.
+    """
     from confluent_kafka import IsolationLevel
     from confluent_kafka.admin import OffsetSpec
 
@@ -118,11 +131,18 @@ def ends(client, settings: Settings, partitions: Mapping[str, Sequence[int]]) ->
     return _listed(client, partitions, OffsetSpec.latest(), {"isolation_level": level})
 
 
-def _listed(client, partitions: Mapping[str, Sequence[int]], spec, options: Mapping[str, object]) -> Offsets:
-    """Topic -> partition -> offset. A partition that was created a moment ago may have no leader yet: it is asked again."""
+def _listed(
+    client, partitions: Mapping[str, Sequence[int]], spec, options: Mapping[str, object]
+) -> Offsets:
+    """Topic -> partition -> offset.
+
+    A partition that was created a moment ago may have no leader yet: it is asked again.
+    """
     from confluent_kafka import KafkaException, TopicPartition
 
-    wanted = {TopicPartition(topic, p): spec for topic, numbers in partitions.items() for p in numbers}
+    wanted = {
+        TopicPartition(topic, p): spec for topic, numbers in partitions.items() for p in numbers
+    }
     found: dict[str, dict[str, int]] = {topic: {} for topic in partitions}
     deadline = time.monotonic() + _WITHIN
     while wanted:
@@ -138,7 +158,9 @@ def _listed(client, partitions: Mapping[str, Sequence[int]], spec, options: Mapp
                 found[at.topic][str(at.partition)] = offset
                 wanted = {each: spec for each in wanted if each != at}
             elif late:  # as of a broker that goes away
-                raise _unanswered(at.topic, "tell its offsets", f"of partition {at.partition} it told {offset}")
+                raise _unanswered(
+                    at.topic, "tell its offsets", f"of partition {at.partition} it told {offset}"
+                )
         if wanted:
             time.sleep(_AGAIN)
     return found
@@ -161,7 +183,10 @@ def _unanswered(topic: str, what: str, told: str) -> BrokerError:
 
 
 def check_ids(settings: Settings, table: Table, present: Mapping[str, str]) -> None:
-    """Keeps the ids of topics that are new to the table; raises TopicError if one is not that which the table has read."""
+    """Keeps the ids of topics that are new to the table.
+
+    Raises TopicError if one is not that which the table has read.
+    """
     before = known(settings, table)
     if nameless := sorted(topic for topic, identity in present.items() if not identity):
         _say(
@@ -175,7 +200,7 @@ def check_ids(settings: Settings, table: Table, present: Mapping[str, str]) -> N
         if before.ids.get(topic, identity) != identity:
             raise TopicError(
                 f"table={table.name}, topic={topic}, id={identity}: the table has read the topic of id {before.ids[topic]}, "
-                f"and this is another one of that name, so its offsets mean other messages; `lakehouse new-topic {table.name}` "
+                f"and this is another one of that name, so its offsets mean other messages; `lakehouse topic accept-new {table.name}` "
                 "declares it, and reads it from its beginning"
             )
     if new:
@@ -214,7 +239,8 @@ def _say(what: str) -> None:
 def start(settings: Settings, table: Table, topics: Sequence[str], last: Commit | None) -> Offsets:
     """Where a table goes on to read: behind its last commit, or at the beginning of what is new or was made again.
 
-    Raises TopicError for a topic that is not the one read, CommitError if what comes next is not there any more, BrokerError.
+    Raises TopicError for a topic that is not the one read, CommitError if what comes next is not
+    there any more, BrokerError.
     """
     found = on_broker(admin(settings), topics)
     check_ids(settings, table, {topic: each.id for topic, each in found.items()})
@@ -224,17 +250,25 @@ def start(settings: Settings, table: Table, topics: Sequence[str], last: Commit 
 
 
 def behind(settings: Settings, table: Table, last: Commit | None, first: Offsets) -> Offsets:
-    """The offsets behind a commit and the gaps that were declared there; of what it had not read the `first` ones."""
+    """The offsets behind a commit and the gaps that were declared there.
+
+    Of what it had not read the `first` ones.
+    """
     now, begins = known(settings, table), {topic: dict(offsets) for topic, offsets in first.items()}
     for topic, read in (last.inputs if last else {}).items():
         if not now.begins(topic, last):
-            begins[topic] = begins.get(topic, {}) | {p: _past(now.gaps, topic, p, offset) for p, offset in read.items()}
+            begins[topic] = begins.get(topic, {}) | {
+                p: _past(now.gaps, topic, p, offset) for p, offset in read.items()
+            }
     return begins
 
 
 def _past(gaps: Sequence[Gap], topic: str, partition: str, offset: int) -> int:
     """The offset behind the furthest gap that was declared to begin there: the topic may have lost more since."""
-    return max((g.until for g in gaps if (g.topic, g.partition, g.since) == (topic, partition, offset)), default=offset)
+    return max(
+        (g.until for g in gaps if (g.topic, g.partition, g.since) == (topic, partition, offset)),
+        default=offset,
+    )
 
 
 def lost(settings: Settings, table: Table, found: Mapping[str, Broker], last: Commit) -> list[Gap]:
@@ -262,28 +296,39 @@ def _check_there(table: Table, topic: str, read: Mapping[str, int], there: Broke
         if offset < there.first.get(partition, 0):
             raise CommitError(
                 f"table={table.name}, topic={topic}, partition={partition}, offset={offset}: the table goes on from there, and "
-                f"the topic begins with {there.first[partition]}; what is between is lost to the table. `lakehouse accept-gap "
+                f"the topic begins with {there.first[partition]}; what is between is lost to the table. `lakehouse topic accept-gap "
                 f"{table.name}` declares that and goes on; lengthen the retention"
             )
 
 
 def beyond(table: Table, read: Offsets, end: Offsets) -> str:
-    """That a topic ends before what was read of it; empty if none does. A broker that has just started may yet recover it."""
+    """That a topic ends before what was read of it; empty if none does.
+
+    A broker that has just started may yet recover it.
+    """
     for topic, partitions in read.items():
         for partition, offset in partitions.items():
             if offset > (ends := end[topic].get(partition, -1)):
                 return (
                     f"table={table.name}, topic={topic}, partition={partition}, offset={offset}: the table has read up to there, "
                     f"and the topic ends with {ends if ends >= 0 else 'none'}, so it has lost messages since; recover the topic, "
-                    f"or create it again and declare that by `lakehouse new-topic {table.name}`"
+                    f"or create it again and declare that by `lakehouse topic accept-new {table.name}`"
                 )
     return ""
 
 
-def declare_anew(settings: Settings, table: Table, present: Mapping[str, str], last: tuple[int, int]) -> None:
+def declare_recreated(
+    settings: Settings, table: Table, present: Mapping[str, str], last: tuple[int, int]
+) -> None:
     """Notes that topics of these ids are read from their beginning, behind that micro-batch (generation, batch)."""
     before, now = known(settings, table), datetime.now(UTC).isoformat()
-    changed = {topic: identity for topic, identity in present.items() if before.ids.get(topic, identity) != identity}
-    anew = dict.fromkeys(changed, (*last, now))
+    changed = {
+        topic: identity
+        for topic, identity in present.items()
+        if before.ids.get(topic, identity) != identity
+    }
+    recreated = dict.fromkeys(changed, (*last, now))
     gaps = tuple(gap for gap in before.gaps if gap.topic not in changed)
-    note(settings, table, Topics({**before.ids, **present}, {**before.anew, **anew}, gaps))
+    note(
+        settings, table, Topics({**before.ids, **present}, {**before.recreated, **recreated}, gaps)
+    )

@@ -1,7 +1,8 @@
 """How far a table has read its input, and what comes next: files, commit by commit, by the input's log alone.
 
-A position is written with the rows that were computed up to it, in their commit, in the form of Spark's own offsets
-(`reservoirVersion`, `index`): a table whose query was Spark's goes on by steps, and the other way round.
+A position is written with the rows that were computed up to it, in their commit, in the form of
+Spark's own offsets (`reservoirVersion`, `index`): a table whose query was Spark's goes on by steps,
+and the other way round.
 """
 
 import json
@@ -16,23 +17,30 @@ from lakehouse.storage import delta_log
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """The next file to read: that behind `index` of a version of the input; -1: the version's first."""
+    """The next file to read: that behind `index` of a version of the input.
+
+    -1: the version's first.
+    """
 
     version: int
     index: int = -1
 
     @classmethod
     def of(cls, offset: Mapping) -> "Position":
-        if offset.get("isStartingVersion"):  # Spark had read the table as it was at that version, in one batch
+        # Spark had read the table as it was at that version, in one batch
+        if offset.get("isStartingVersion"):
             return cls(offset["reservoirVersion"] + 1)
         return cls(offset["reservoirVersion"], max(offset["index"], -1))
 
     def offset(self, identity: str) -> dict[str, object]:
         """As it is kept with a commit. `identity`: the input's id, which no other table has."""
         return {
-            "sourceVersion": 1, "reservoirId": identity, "reservoirVersion": self.version, "index": self.index,
+            "sourceVersion": 1,
+            "reservoirId": identity,
+            "reservoirVersion": self.version,
+            "index": self.index,
             "isStartingVersion": False,
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,8 @@ def whole(path: Path, version: int) -> Piece:
 def following(path: Path, position: Position, files: int, until: int | None = None) -> Piece:
     """What was added behind the position, at most so many `files`, in commits up to version `until`.
 
-    Without files it tells how far the log has nothing to read. Raises CommitError if the log was cut behind the position.
+    Without files it tells how far the log has nothing to read. Raises CommitError if the log was
+    cut behind the position.
     """
     taken: list[_Added] = []
     version = position.version
@@ -90,7 +99,8 @@ def between(path: Path, start: Position, end: Position) -> Piece:
 def replaced(path: Path, piece: Piece) -> tuple[Path, ...]:
     """Files of the piece that are not on disk, and whose rows a later commit has replaced: what it put there is read elsewhere.
 
-    One that compaction has replaced is none of them: its rows are those of another file now, which no reader takes for new.
+    One that compaction has replaced is none of them: its rows are those of another file now, which
+    no reader takes for new.
     """
     gone = {file for file in piece.files if not file.exists()}
     if not gone:
@@ -125,7 +135,8 @@ def another(path: Path, identity: str) -> str:
 class Input:
     """The table that is read, by its id: asked often whether it is still the one, at the cost of a look at one file.
 
-    A commit's file never changes, so as long as one that was there with the id is there, so is the table.
+    A commit's file never changes, so as long as one that was there with the id is there, so is the
+    table.
     """
 
     def __init__(self, path: Path) -> None:
@@ -140,10 +151,16 @@ class Input:
 
     def _look(self) -> None:
         version = delta_log.latest(self.path)
-        vouches = version, delta_log.stamp(self.path, version)  # before the id, so that it is not of a later table
+        # before the id, so that it is not of a later table
+        vouches = (
+            version,
+            delta_log.stamp(self.path, version),
+        )
         found = delta_log.made(self.path)
         if found is None or found[0] != (self.identity or found[0]):
-            raise CommitError(f"{another(self.path, self.identity)}; see what removed or replaced the folder {self.path}")
+            raise CommitError(
+                f"{another(self.path, self.identity)}; see what removed or replaced the folder {self.path}"
+            )
         self.identity, self._vouches = found[0], vouches
 
 
@@ -155,12 +172,17 @@ def _kept(path: Path, version: int) -> list[_Added]:
     found = _added(path, version)
     if found is None:
         _check_kept(path, version)
-        raise CommitError(f"input={path.name}, version={version}: the table's log ends before it, and it was read; put it back")
+        raise CommitError(
+            f"input={path.name}, version={version}: the table's log ends before it, and it was read; put it back"
+        )
     return found
 
 
 def _check_kept(path: Path, version: int) -> None:
-    """Raises CommitError if the version was cut from the log, or the log ends before it; it may also be the next to come."""
+    """Raises CommitError if the version was cut from the log, or the log ends before it.
+
+    It may also be the next to come.
+    """
     if (path / "_delta_log" / f"{version - 1:020}.json").exists():
         return  # asked many times a second, so the log is not listed for it
     oldest, latest = delta_log.oldest(path), delta_log.latest(path)
@@ -173,15 +195,17 @@ def _check_kept(path: Path, version: int) -> None:
     if version < oldest:
         raise CommitError(
             f"input={path.name}, version={version}: its log begins with {oldest}, and was read up to there only; give the table "
-            "that reads it a new name, and begin that by `lakehouse seam`"
+            "that reads it a new name, and begin that by `lakehouse bootstrap`"
         )
 
 
 def _added(path: Path, version: int) -> list[_Added] | None:
-    """The files of rows that a commit added, each with the position behind it; None if the log does not have the commit.
+    """The files of rows that a commit added, each with the position behind it.
 
-    A commit that also removed rows put others in their place: what it replaced went downstream already, and what follows from
-    the change is computed again by those who repair it.
+    None if the log does not have the commit.
+
+    A commit that also removed rows put others in their place: what it replaced went downstream
+    already, and what follows from the change is computed again by those who repair it.
     """
     try:
         lines = (path / "_delta_log" / f"{version:020}.json").read_text().splitlines()

@@ -1,4 +1,6 @@
-"""The live run: one query, of steps or of Spark's, fills one table; what its micro-batches hold, by kind of table.
+"""The stream: one query, of steps or of Spark's, fills one table.
+
+What its micro-batches hold, by kind of table.
 
 Which of the two a table has, `strategy` decides; how a micro-batch is written, `micro_batch` says.
 """
@@ -20,12 +22,12 @@ from lakehouse.durations import spark_interval
 from lakehouse.ranges import EPOCH, Range
 from lakehouse.storage import begun_with, delta_log, delta_writer
 from lakehouse.storage.checkpoints import began
+from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.journal import frontier
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import generations, handover, ingest, keyed
 from lakehouse.stream.advance import Stepped, Take
-from lakehouse.stream.micro_batch import BatchLog, LiveRun, live_run
+from lakehouse.stream.micro_batch import BatchLog, StreamRun, stream_run
 from lakehouse.stream.strategy import strategy
 from lakehouse.stream.table_steps import Due, TableSteps
 from lakehouse.transform import creation, lateness, plan
@@ -43,7 +45,9 @@ def start(
     available_now: bool = False,
     reached: Callable[[str], None] = lambda point: None,
 ) -> StreamingQuery | Stepped:
-    """Starts the query that fills `table`, Spark's own or steps of ours (`stream.strategy`); its tables must exist (`prepare`).
+    """Starts the query that fills `table`, Spark's own or steps of ours (`stream.strategy`).
+
+    Its tables must exist (`prepare`).
 
     `available_now` ends it at the present.
 
@@ -55,13 +59,13 @@ def start(
     if lake.catalog.is_derived(table) and not began(lake.settings, table) and _cut(lake, table):
         begun = handover.begin(lake, table)
         told = (
-            f"table={table.name}: the log of {begun.input} does not go back to its beginning any more, so the live run begins at "
-            f"its seam {ranges.text(begun.frontier)}; what lies before that `lakehouse seam {table.name}` computes"
+            f"table={table.name}: the log of {begun.input} does not go back to its beginning any more, so the stream begins at "
+            f"its handover {ranges.text(begun.frontier)}; what lies before that `lakehouse bootstrap {table.name}` computes"
         )
         print(told, file=sys.stderr, flush=True)
     generations.fit(lake, table)
     filled_by = strategy(lake, table)
-    run = live_run(lake, table, reached)
+    run = stream_run(lake, table, reached)
     for name, version in pinned_states(lake, table, run.pinned).items():
         told = (
             f"table={table.name}, input={name}: read as of {version}, until the job is started again; a table that is to follow "
@@ -77,8 +81,14 @@ def start(
     kinds = {"window": _window, "keyed": keyed.state}
     stream, batches = kinds[run.plan.kind](run)
     lake.spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.name)
-    writer = stream.writeStream.queryName(table.name).option("checkpointLocation", str(run.checkpoint))
-    trigger = {"availableNow": True} if available_now else {"processingTime": spark_interval(lake.pace(table))}
+    writer = stream.writeStream.queryName(table.name).option(
+        "checkpointLocation", str(run.checkpoint)
+    )
+    trigger = (
+        {"availableNow": True}
+        if available_now
+        else {"processingTime": spark_interval(lake.pace(table))}
+    )
     mode = "update" if table.keeps == "latest" else "append"
     with _gate_kept(lake):
         return writer.outputMode(mode).foreachBatch(batches).trigger(**trigger).start()
@@ -86,9 +96,12 @@ def start(
 
 @contextmanager
 def _gate_kept(lake: Lake) -> Iterator[None]:
-    """The gate of a query that starts now stays in its plan. Behind a filter that is never true Spark else removes it.
+    """The gate of a query that starts now stays in its plan.
 
-    So it does with the watermark. (A micro-batch of another kind is counted by itself then: `Plan.gate_counts`.)
+    Behind a filter that is never true Spark else removes it.
+
+    So it does with the watermark. (A micro-batch of another kind is counted by itself then:
+    `Plan.gate_counts`.)
     """
     excluded = lake.spark.conf.get(_EXCLUDED, "")
     lake.spark.conf.set(_EXCLUDED, ",".join(filter(None, (excluded, _PRUNING))))
@@ -99,18 +112,23 @@ def _gate_kept(lake: Lake) -> Iterator[None]:
 
 
 def pinned_states(lake: Lake, table: Table, versions: Mapping[str, int]) -> dict[str, str]:
-    """The states among the snapshot inputs, and the snapshots that are made of one, and what the table sees of them.
+    """The keyed tables among the pinned inputs, and the reference tables that are made of one, and what the table sees of them.
 
     A state changes with each micro-batch; what is pinned does not.
     """
-    states = [t for t in lake.catalog.snapshot_inputs(table) if t.name in versions and _follows(lake, t)]
+    states = [
+        t for t in lake.catalog.pinned_inputs(table) if t.name in versions and _follows(lake, t)
+    ]
     at = {t.name: delta_log.written(lake.path(t), versions[t.name]) for t in states}
-    return {name: f"version {versions[name]}" + (f" of {ranges.text(moment)}" if moment else "") for name, moment in at.items()}
+    return {
+        name: f"version {versions[name]}" + (f" of {ranges.text(moment)}" if moment else "")
+        for name, moment in at.items()
+    }
 
 
 def _follows(lake: Lake, table: Table) -> bool:
-    """Whether the table changes with the stream: a state, or a snapshot of one."""
-    return bool(table.keeps) or any(_follows(lake, t) for t in lake.catalog.snapshot_inputs(table))
+    """Whether the table changes with the stream: a state, or a reference table of one."""
+    return bool(table.keeps) or any(_follows(lake, t) for t in lake.catalog.pinned_inputs(table))
 
 
 def _cut(lake: Lake, table: Table) -> bool:
@@ -124,16 +142,16 @@ def prepare(lake: Lake, tables: list[Table]) -> None:
         creation.create(lake, table)
 
 
-def _row(run: LiveRun) -> tuple[Take]:
+def _row(run: StreamRun) -> tuple[Take]:
     lake = run.lake
     driving = lake.catalog.table(run.plan.driving)
-    snapshots = run.snapshots()
+    references = run.references()
 
     def step(batch: DataFrame, batch_id: int, log: BatchLog) -> None:
-        before = lake.journal(run.table).before(run.generation, batch_id)
+        before = lake.commit_log(run.table).before(run.generation, batch_id)
         gate = Observation()
         others = _near(lake, run, batch) if run.table.deduplicate else None
-        judged = run.plan.derived(batch, snapshots, "live", gate, others=others)
+        judged = run.plan.derived(batch, references, "stream", gate, others=others)
         start = (before and before.frontier) or run.start
 
         def counts(_: Mapping[str, object]) -> dict[str, object]:
@@ -144,7 +162,11 @@ def _row(run: LiveRun) -> tuple[Take]:
                 "late": passed["late"],
                 "late_from": ranges.micros(passed["late_from"]),
                 "late_to": ranges.micros(passed["late_to"]),
-                "frontier": max(start, run.complete(log.inputs) or start, plan.utc(furthest) if furthest else start),
+                "frontier": max(
+                    start,
+                    run.complete(log.inputs) or start,
+                    plan.utc(furthest) if furthest else start,
+                ),
             }
 
         run.write(
@@ -153,51 +175,62 @@ def _row(run: LiveRun) -> tuple[Take]:
             counts,
             watermark=start,
             rows=log.rows,
-            inputs={"tables": {driving.name: log.inputs}, "snapshots": run.pinned},
+            inputs={"tables": {driving.name: log.inputs}, "references": run.pinned},
         )
 
     return (step,)
 
 
-def _near(lake: Lake, run: LiveRun, batch: DataFrame) -> DataFrame:
-    """The input's rows among which duplicates of the batch's rows may be; what arrived after the batch does not count."""
+def _near(lake: Lake, run: StreamRun, batch: DataFrame) -> DataFrame:
+    """The input's rows among which duplicates of the batch's rows may be.
+
+    What arrived after the batch does not count.
+    """
     moment = lake.catalog.event_time(lake.catalog.table(run.plan.driving))
     first, last = batch.agg(F.min(moment), F.max(moment)).head()
-    span = Range(plan.utc(first), plan.utc(last) + _INSTANT) if first else Range(EPOCH, EPOCH + timedelta(1))
+    span = (
+        Range(plan.utc(first), plan.utc(last) + _INSTANT)
+        if first
+        else Range(EPOCH, EPOCH + timedelta(1))
+    )
     within = lateness.between(F.col(moment), ranges.widened(span, run.table.deduplicate.within))
     return lake.read(lake.catalog.table(run.plan.driving)).where(within)
 
 
-def _window(run: LiveRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
+def _window(run: StreamRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
     lake = run.lake
     driving = lake.catalog.table(run.plan.driving)
     stream = run.stream()
     rows = lateness.driven_by_stored_watermark(stream, run.plan.event_time)
-    judged = run.plan.derived(rows, run.snapshots(), "live", f"gate_{run.table.name}")
+    judged = run.plan.derived(rows, run.references(), "stream", f"gate_{run.table.name}")
 
     def batches(batch: DataFrame, batch_id: int) -> None:
         log = run.log(batch_id)
         batch = run.held(batch)
         try:
             run.write(
-                batch, batch_id, lambda _: _of_gate(run), watermark=log.watermark,
-                frontier=max(log.watermark, run.start), rows=batch.count(),
-                inputs={"tables": {driving.name: log.inputs}, "snapshots": run.pinned},
-            )  # fmt: skip
+                batch,
+                batch_id,
+                lambda _: _of_gate(run),
+                watermark=log.watermark,
+                frontier=max(log.watermark, run.start),
+                rows=batch.count(),
+                inputs={"tables": {driving.name: log.inputs}, "references": run.pinned},
+            )
         finally:
             batch.unpersist()
 
     return judged, batches
 
 
-def _closing(run: LiveRun) -> tuple[Take, Due]:
-    """At each micro-batch the bounded function, on the range that it closes (`strategy.closes_ranges`).
+def _closing(run: StreamRun) -> tuple[Take, Due]:
+    """At each micro-batch the batch function, on the range that it closes (`strategy.closes_ranges`).
 
     The range is complete: of the rows still to come those that fall into it are late.
     """
     lake, table, computed = run.lake, run.table, run.plan
     driving = lake.catalog.table(computed.driving)
-    snapshots, histories = run.snapshots(), lake.catalog.histories(table)
+    references, histories = run.references(), lake.catalog.histories(table)
 
     def begins(before: Commit | None) -> datetime:
         return (before and before.frontier) or run.start
@@ -211,25 +244,31 @@ def _closing(run: LiveRun) -> tuple[Take, Due]:
         return ahead > start and lateness.closes(table, Range(start, ahead))
 
     def due(offset: Mapping[str, object]) -> bool:
-        complete = run.complete(offset)  # the line of the commit that was just seen may be yet to come
-        start = begins(next(lake.journal(table).live(), None))
+        # the line of the commit that was just seen may be yet to come
+        complete = run.complete(offset)
+        start = begins(next(lake.commit_log(table).by_stream(), None))
         return complete is not None and closes(start, ahead_of(start, complete))
 
     def step(batch: DataFrame, batch_id: int, log: BatchLog) -> None:
         batch = lateness.arrivals(batch, computed.event_time)
-        before = lake.journal(table).before(run.generation, batch_id)
+        before = lake.commit_log(table).before(run.generation, batch_id)
         start = begins(before)
         counted = cache(partial(_counted, computed, batch))
         ahead = ahead_of(start, run.complete(log.inputs) or counted()["watermark"] or start)
-        # a batch that is replayed does not decide anew what it has written: the stream may be further by now
+        # a batch that is replayed does not decide again what it has written: the stream may be
+        # further by now
         ahead = run.noted_frontier(batch_id, start) or ahead
         read = {history.name: delta_writer.version(lake.path(history)) for history in histories}
-        inputs = {"tables": {driving.name: log.inputs}, "snapshots": run.pinned} | ({"histories": read} if read else {})
+        inputs = {"tables": {driving.name: log.inputs}, "references": run.pinned} | (
+            {"versioned tables": read} if read else {}
+        )
         known = {"watermark": start, "frontier": ahead, "inputs": inputs}
         if not closes(start, ahead):
             run.skip(batch_id, before, **counted() | known)
             return
-        judged = compute.closing(lake, computed, Range(start, ahead), snapshots | lake.snapshots(read))
+        judged = compute.closing(
+            lake, computed, Range(start, ahead), references | lake.references(read)
+        )
         # counted after it is written: it can be read sooner
         run.write(judged, batch_id, lambda _: counted() | known, rows=log.rows, **known)
 
@@ -242,7 +281,7 @@ def _counted(step: Plan, batch: DataFrame) -> dict[str, object]:
     return seen | {"watermark": seen["watermark"] and plan.utc(seen["watermark"])}
 
 
-def _of_gate(run: LiveRun) -> dict[str, object]:
+def _of_gate(run: StreamRun) -> dict[str, object]:
     seen = run.gate_counts()
     del seen["watermark"]  # the query's own is in force
     return seen

@@ -1,4 +1,4 @@
-"""What a live query remembers between two micro-batches: its state, key by key, running or stopped, by Spark's own reader."""
+"""What a streaming query remembers between two micro-batches: its state, key by key, running or stopped, by Spark's own reader."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -11,19 +11,20 @@ from pyspark.sql.types import StructField, StructType
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.storage.lake import Lake
-from lakehouse.stream.micro_batch import live_run
+from lakehouse.stream.micro_batch import stream_run
 
 
 def state(lake: Lake, table: Table, key: Mapping[str, str] | None = None) -> DataFrame:
     """The state after the last micro-batch that was committed: the columns of the key, then what Spark keeps for it.
 
-    Of a window of text, say, its partial aggregates, by their names in Spark. `key`: values of columns of the key, as text;
-    only what has these. Raises RangeError for a table whose live query has no state, or has not run.
+    Of a window of text, say, its partial aggregates, by their names in Spark. `key`: values of
+    columns of the key, as text; only what has these. Raises RangeError for a table whose streaming
+    query has no state, or has not run.
     """
-    checkpoint = live_run(lake, table).checkpoint if lake.catalog.driving_input(table) else None
+    checkpoint = stream_run(lake, table).checkpoint if lake.catalog.driving_input(table) else None
     if not checkpoint or not (checkpoint / "state").is_dir():
         raise RangeError(
-            f"table={table.name}: its live query keeps no state, or has not run yet; sessions, windows of ten minutes or more "
+            f"table={table.name}: its streaming query keeps no state, or has not run yet; sessions, windows of ten minutes or more "
             "and keeps='latest' have one, where the range that closes is computed whole (shorter windows, joins) there is none"
         )
     lake.spark.streams.active  # noqa: B018 - the reader needs what this starts
@@ -35,7 +36,9 @@ def state(lake: Lake, table: Table, key: Mapping[str, str] | None = None) -> Dat
             rows = rows.where(F.col(name).cast("string") == value)
     except AnalysisException as err:
         names = ", ".join(name for name, _ in _columns(found, "key"))
-        raise RangeError(f"table={table.name}, key={name}: the columns of its key are {names}; name one of them") from err
+        raise RangeError(
+            f"table={table.name}, key={name}: the columns of its key are {names}; name one of them"
+        ) from err
     return rows
 
 
@@ -43,7 +46,9 @@ def _columns(found: DataFrame, side: str) -> list[tuple[str, Column]]:
     """The fields of the key or value, by their place: two aggregates may have one name."""
     fields = found.schema[side].dataType.fields
     placed = StructType([StructField(f"_{n}", each.dataType) for n, each in enumerate(fields)])
-    return [(each.name, F.col(side).cast(placed).getField(f"_{n}")) for n, each in enumerate(fields)]
+    return [
+        (each.name, F.col(side).cast(placed).getField(f"_{n}")) for n, each in enumerate(fields)
+    ]
 
 
 def _told_apart(columns: list[tuple[str, Column]]) -> list[tuple[str, Column]]:

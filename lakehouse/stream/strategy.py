@@ -2,11 +2,12 @@
 
     ingest    steps of our own: ranges of offsets of its topics
     append    steps of our own: the function over the rows that came
-    close     steps of our own: the bounded function over each range as it closes (`closes_ranges`)
+    close     steps of our own: the batch function over each range as it closes (`closes_ranges`)
     versions  steps of our own: the versions of the keys that changed
     state     a query of Spark's, which keeps the state: long windows, sessions, the latest row of each key
 
-What is stepped keeps its position in its own commits; only Spark's queries have a checkpoint beside the table.
+What is stepped keeps its position in its own commits; only Spark's queries have a checkpoint beside
+the table.
 """
 
 from typing import Literal
@@ -51,4 +52,6 @@ def in_batch_only(lake: Lake, step: Plan) -> bool:
     if window.kind == "count":
         return True
     rows = plan.on_no_rows(lake, step)
-    return determinism.needs_whole_windows(rows) or (window.kind == "session" and determinism.groups_by_window_alone(rows))
+    return determinism.needs_whole_windows(rows) or (
+        window.kind == "session" and determinism.groups_by_window_alone(rows)
+    )

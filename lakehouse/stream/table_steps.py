@@ -13,7 +13,7 @@ from lakehouse.declare.columns import ORIGIN
 from lakehouse.storage import checkpoints, delta_log
 from lakehouse.stream import news, positions
 from lakehouse.stream.advance import IDLE, LOOK, Source, Stepped, Take
-from lakehouse.stream.micro_batch import LiveRun
+from lakehouse.stream.micro_batch import StreamRun
 from lakehouse.stream.positions import Piece, Position
 from lakehouse.transform import plan
 
@@ -25,11 +25,14 @@ Due = Callable[[Mapping[str, object]], bool]
 
 
 class TableSteps(Stepped[Piece]):
-    """Fills a table from the commits of its driving input. A commit of this process wakes it; others it looks for."""
+    """Fills a table from the commits of its driving input. A commit of this process wakes it.
+
+    Others it looks for.
+    """
 
     def __init__(
         self,
-        run: LiveRun,
+        run: StreamRun,
         take: Take,
         due: Due = lambda offset: True,
         *,
@@ -52,7 +55,10 @@ class TableSteps(Stepped[Piece]):
         return self._at is not None and self._at >= position
 
     def _resumed(self) -> tuple[Position, int]:
-        """Where the table is, and the number of its next batch; one without its line in the journal is run once more for it."""
+        """Where the table is, and the number of its next batch.
+
+        One without its line in the commit log is run once more for it.
+        """
         self._watched = positions.Input(self._input)
         run = self.run
         standing = checkpoints.standing(run.lake.settings, run.table)
@@ -75,12 +81,15 @@ class TableSteps(Stepped[Piece]):
         return Position.of(commit.inputs["tables"][self.run.plan.driving])
 
     def _begins(self) -> Position:
-        """Where a table begins: at its seam if it has one, else with the first commit that is kept."""
-        seam = self.run.seam
-        return Position(seam.version) if seam else positions.begins(self._input)
+        """Where a table begins: at its handover if it has one, else with the first commit that is kept."""
+        handover = self.run.handover
+        return Position(handover.version) if handover else positions.begins(self._input)
 
     def _first(self) -> tuple[Position, int]:
-        """The position of a table without any batch, and the number of its next one; a history's first reads all there is."""
+        """The position of a table without any batch, and the number of its next one.
+
+        A versioned table's first reads all there is.
+        """
         if not self.run.table.keeps:
             return self._begins(), 0
         latest = delta_log.latest(self._input)
@@ -95,7 +104,9 @@ class TableSteps(Stepped[Piece]):
         idle, waiting = time.monotonic(), float("inf")
         while not self._stopping.is_set():
             told, now = news.told(self.run.plan.driving), time.monotonic()
-            piece = positions.following(self._input, self._at, self.run.lake.settings.max_files_per_trigger, self._until)
+            piece = positions.following(
+                self._input, self._at, self.run.lake.settings.max_files_per_trigger, self._until
+            )
             self._at = piece.end if not piece.files else self._at
             wait = LOOK
             if piece.files:
@@ -120,13 +131,21 @@ class TableSteps(Stepped[Piece]):
     def _worth(self, piece: Piece, waited: float) -> bool:
         """Whether a step would write something, or there is enough to be read, or it has waited long."""
         many = len(piece.files) >= self.run.lake.settings.max_files_per_trigger
-        return many or self._hurried.is_set() or waited > _PATIENCE or self._due(self._offset(piece.end))
+        return (
+            many
+            or self._hurried.is_set()
+            or waited > _PATIENCE
+            or self._due(self._offset(piece.end))
+        )
 
     def _offset(self, position: Position) -> dict[str, object]:
         return position.offset(self._watched.identity)
 
     def _rows(self, piece: Piece) -> DataFrame:
-        """Those of the files; without those that a batch run wrote, for they replace what went downstream already."""
+        """Those of the files.
+
+        Without those that a batch run wrote, for they replace what went downstream already.
+        """
         lake = self.run.lake
         driving = lake.catalog.table(self.run.plan.driving)
         files = piece.files
@@ -139,8 +158,10 @@ class TableSteps(Stepped[Piece]):
             )
             print(told, file=sys.stderr, flush=True)
         rows = lake.rows_of(driving, files, plan.stored_schema(lake, driving))
-        return rows if self.run.table.keeps else rows.where(F.col(ORIGIN) == "live")
+        return rows if self.run.table.keeps else rows.where(F.col(ORIGIN) == "stream")
 
     def _source(self, position: Position) -> Source:
         outstanding = len(positions.following(self._input, position, _OUTSTANDING).files)
-        return Source(json.dumps(self._offset(position)), metrics={"numFilesOutstanding": str(outstanding)})
+        return Source(
+            json.dumps(self._offset(position)), metrics={"numFilesOutstanding": str(outstanding)}
+        )

@@ -1,7 +1,8 @@
 """Whether an ingest table and its quarantine have each message of their topics once, as far as the topics still reach.
 
-Without Spark: positions from the tables' files, messages from the broker. Offsets that a topic cannot deliver (markers of
-transactions, what compaction removed) are not missing: where an offset is not in the table the topic is read to see.
+Without Spark: positions from the tables' files, messages from the broker. Offsets that a topic
+cannot deliver (markers of transactions, what compaction removed) are not missing: where an offset
+is not in the table the topic is read to see.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, RangeError
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
-from lakehouse.storage.journal import Journal
+from lakehouse.storage.commit_log import CommitLog
 from lakehouse.stream import offsets
 
 if TYPE_CHECKING:
@@ -38,13 +39,16 @@ class Checked:
 
 
 def check(settings: Settings, catalog: Catalog, table: Table) -> list[Checked]:
-    """Each partition of the table's topics. Raises RangeError for other tables, TopicError, BrokerError."""
+    """Each partition of the table's topics.
+
+    Raises RangeError for other tables, TopicError, BrokerError.
+    """
     topics = sorted(source.topic for source in catalog.topics_of(table).values())
     if not topics:
         raise RangeError(
             f"table={table.name}: a {catalog.kind(table)} table has no topic; name an ingest table, which reads one"
         )
-    last = next(Journal(settings, table).live(), None)
+    last = next(CommitLog(settings, table).by_stream(), None)
     if last is None:
         raise RangeError(f"table={table.name}: it has read nothing yet; start its job")
     there = offsets.on_broker(offsets.admin(settings), topics)
@@ -53,15 +57,24 @@ def check(settings: Settings, catalog: Catalog, table: Table) -> list[Checked]:
     found = []
     for topic in topics:
         read = {} if known.begins(topic, last) else last.inputs.get(topic, {})
-        since = known.anew.get(topic, (0, 0, ""))[2]
+        since = known.recreated.get(topic, (0, 0, ""))[2]
         stored = _stored(settings, table, topic, since)
         for partition, end in sorted(read.items(), key=lambda each: int(each[0])):
             start = min(there[topic].first.get(partition, 0), end)
-            found.append(_checked(settings, topic, int(partition), start, end, stored.get(int(partition))))
+            found.append(
+                _checked(settings, topic, int(partition), start, end, stored.get(int(partition)))
+            )
     return found
 
 
-def _checked(settings: Settings, topic: str, partition: int, start: int, end: int, stored: "np.ndarray | None") -> Checked:
+def _checked(
+    settings: Settings,
+    topic: str,
+    partition: int,
+    start: int,
+    end: int,
+    stored: "np.ndarray | None",
+) -> Checked:
     import numpy as np
 
     stored = np.empty(0, dtype=np.int64) if stored is None else stored
@@ -70,26 +83,38 @@ def _checked(settings: Settings, topic: str, partition: int, start: int, end: in
     doubled = once[counts > 1]
     absent = np.setdiff1d(np.arange(start, end), once, assume_unique=True)
     missing = _delivered(settings, topic, partition, absent) if len(absent) else []
-    told = [f"{name} {', '.join(map(str, which[:_SHOWN]))}" for name, which in (("missing", missing), ("doubled", doubled))
-            if len(which)]  # fmt: skip
-    return Checked(topic, partition, start, end, len(stored), len(missing), len(doubled), "; ".join(told))
+    told = [
+        f"{name} {', '.join(map(str, which[:_SHOWN]))}"
+        for name, which in (("missing", missing), ("doubled", doubled))
+        if len(which)
+    ]
+    return Checked(
+        topic, partition, start, end, len(stored), len(missing), len(doubled), "; ".join(told)
+    )
 
 
 def _stored(settings: Settings, table: Table, topic: str, since: str) -> dict[int, "np.ndarray"]:
-    """Partition -> the offsets of the topic in the table and its quarantine; those that arrived `since`, if that is given."""
+    """Partition -> the offsets of the topic in the table and its quarantine.
+
+    Those that arrived `since`, if that is given.
+    """
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
     from deltalake import DeltaTable
 
     parts: dict[int, list[np.ndarray]] = {}
-    columns = {name: pc.field("_arrival", name) for name in ("topic", "partition", "offset", "time")}
+    columns = {
+        name: pc.field("_arrival", name) for name in ("topic", "partition", "offset", "time")
+    }
     for side in ("", "quarantine"):
         rows = DeltaTable(str(table_path(settings, table, side))).to_pyarrow_dataset()
         for batch in rows.to_batches(columns=columns):
             ours = pc.equal(batch["topic"], topic)
             if since:
-                ours = pc.and_(ours, pc.greater_equal(batch["time"], pa.scalar(since).cast(batch["time"].type)))
+                ours = pc.and_(
+                    ours, pc.greater_equal(batch["time"], pa.scalar(since).cast(batch["time"].type))
+                )
             chosen = batch.filter(ours)
             for partition in pc.unique(chosen["partition"]).to_pylist():
                 own = chosen.filter(pc.equal(chosen["partition"], partition))
@@ -104,14 +129,21 @@ def _delivered(settings: Settings, topic: str, partition: int, absent: "np.ndarr
 
     ranges = np.split(absent, np.flatnonzero(np.diff(absent) > 1) + 1)
     config = {"isolation.level": "read_uncommitted", **client_config(settings)}  # as Spark reads it
-    own = {"group.id": "lakehouse-offsets", "enable.auto.commit": False, "enable.partition.eof": True, "log_level": "0"}
+    own = {
+        "group.id": "lakehouse-offsets",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "log_level": "0",
+    }
     consumer = Consumer(config | own)
     try:
         found: list[int] = []
         for each in ranges:
             first, end = int(each[0]), int(each[-1]) + 1
             consumer.assign([TopicPartition(topic, partition, first)])
-            found += [offset for offset in _read(consumer, topic, partition, end) if first <= offset < end]
+            found += [
+                offset for offset in _read(consumer, topic, partition, end) if first <= offset < end
+            ]
         return found
     finally:
         consumer.close()

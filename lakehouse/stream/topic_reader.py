@@ -13,10 +13,15 @@ from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
 from lakehouse.stream.offsets import Offsets
 
-HELD = pa.schema([
-    ("key", pa.binary()), ("value", pa.binary()), ("partition", pa.int32()), ("offset", pa.int64()),
-    ("timestamp", pa.timestamp("ms", "UTC")),
-])  # fmt: skip
+HELD = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("ms", "UTC")),
+    ]
+)
 _BYTES = 32 << 20  # of messages that are held: with more, nothing is fetched until some are taken
 _AT_ONCE = 10_000
 Place = tuple[str, int]  # topic and partition
@@ -29,15 +34,22 @@ class TopicReader:
         from confluent_kafka import Consumer
 
         own = {
-            "group.id": f"lakehouse-{table}", "enable.auto.commit": False, "enable.auto.offset.store": False,
-            "enable.partition.eof": True, "auto.offset.reset": "error", "log_level": "0",
+            "group.id": f"lakehouse-{table}",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "log_level": "0",
             "queued.max.messages.kbytes": _BYTES >> 10,
-        }  # fmt: skip
+        }
         self.most = most  # messages to hold
         self.error = ""  # what the broker said last, until a message comes
-        self._consumer = Consumer({"isolation.level": "read_uncommitted", **client_config(settings)} | own)
+        self._consumer = Consumer(
+            {"isolation.level": "read_uncommitted", **client_config(settings)} | own
+        )
         self._held: dict[Place, deque] = {}
-        self._reached: dict[Place, int] = {}  # the offset behind the last message that came, or behind what none is to be had of
+        # the offset behind the last message that came, or behind what none is to be had of
+        self._reached: dict[Place, int] = {}
         self._rows = self._bytes = 0
 
     @property
@@ -57,10 +69,16 @@ class TopicReader:
         """Reads from these offsets on, and drops what it held."""
         from confluent_kafka import TopicPartition
 
-        self._reached = {(topic, int(p)): offset for topic, partitions in offsets.items() for p, offset in partitions.items()}
+        self._reached = {
+            (topic, int(p)): offset
+            for topic, partitions in offsets.items()
+            for p, offset in partitions.items()
+        }
         self._held = {place: deque() for place in self._reached}
         self._rows = self._bytes = 0
-        self._consumer.assign([TopicPartition(*place, offset) for place, offset in self._reached.items()])
+        self._consumer.assign(
+            [TopicPartition(*place, offset) for place, offset in self._reached.items()]
+        )
 
     def lift(self) -> None:
         """Reads nothing until it is placed again."""
@@ -87,7 +105,9 @@ class TopicReader:
     def has_all(self, ends: Offsets) -> bool:
         """Whether all messages before these offsets are here."""
         return all(
-            self._reached[topic, int(p)] >= end for topic, partitions in ends.items() for p, end in partitions.items()
+            self._reached[topic, int(p)] >= end
+            for topic, partitions in ends.items()
+            for p, end in partitions.items()
         )
 
     def taken(self, ends: Offsets) -> Mapping[str, pa.Table]:
@@ -106,10 +126,15 @@ class TopicReader:
         self._rows -= len(found)
         self._bytes -= sum(map(_size, found))
         columns = [
-            [m.key() for m in found], [m.value() for m in found], [m.partition() for m in found],
-            [m.offset() for m in found], [m.timestamp()[1] for m in found],
-        ]  # fmt: skip
-        return pa.Table.from_arrays([pa.array(c, f.type) for c, f in zip(columns, HELD, strict=True)], schema=HELD)
+            [m.key() for m in found],
+            [m.value() for m in found],
+            [m.partition() for m in found],
+            [m.offset() for m in found],
+            [m.timestamp()[1] for m in found],
+        ]
+        return pa.Table.from_arrays(
+            [pa.array(c, f.type) for c, f in zip(columns, HELD, strict=True)], schema=HELD
+        )
 
     def _take_in(self, messages: Sequence) -> None:
         from confluent_kafka import KafkaError

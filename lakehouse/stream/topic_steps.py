@@ -1,7 +1,8 @@
 """The steps of an ingest table: a range of offsets each, from where the table's last commit ends to where the topics end.
 
-A short range is what the broker has handed out meanwhile; a long one, as in a catch-up, is read by Spark. Either way a step takes
-of every partition what was there when it was cut: which of them the broker happens to answer first decides nothing.
+A short range is what the broker has handed out meanwhile; a long one, as in a catch-up, is read by
+Spark. Either way a step takes of every partition what was there when it was cut: which of them the
+broker happens to answer first decides nothing.
 """
 
 import json
@@ -19,7 +20,7 @@ from lakehouse.storage import checkpoints
 from lakehouse.storage.checkpoints import Written
 from lakehouse.stream import offsets
 from lakehouse.stream.advance import IDLE, LOOK, Source, Stepped, Take
-from lakehouse.stream.micro_batch import LiveRun
+from lakehouse.stream.micro_batch import StreamRun
 from lakehouse.stream.offsets import Offsets
 from lakehouse.stream.topic_reader import TopicReader
 from lakehouse.transform import decode
@@ -45,12 +46,18 @@ class Records:
 class TopicSteps(Stepped[Records]):
     """Fills an ingest table from its topics.
 
-    Raises TopicError, CommitError or DeclarationError if it cannot go on from the table's last commit. A broker that does not
-    answer is waited for, unless the query is to end at the present.
+    Raises TopicError, CommitError or DeclarationError if it cannot go on from the table's last
+    commit. A broker that does not answer is waited for, unless the query is to end at the present.
     """
 
     def __init__(
-        self, run: LiveRun, take: Take, finish: Finish, *, available_now: bool = False, pace: timedelta = timedelta(0)
+        self,
+        run: StreamRun,
+        take: Take,
+        finish: Finish,
+        *,
+        available_now: bool = False,
+        pace: timedelta = timedelta(0),
     ) -> None:
         super().__init__(run, take, available_now=available_now, pace=pace)
         self._finish = finish
@@ -59,7 +66,8 @@ class TopicSteps(Stepped[Records]):
         self._reader: TopicReader | None = None  # once the thread runs
         self._until: Offsets | None = None
         self._ends: Offsets = {}  # of the topics, as they were asked for last
-        self._looked = self._sound = time.monotonic()  # when they were, and when they last reached as far as the table has read
+        # when they were, and when they last reached as far as the table has read
+        self._looked = self._sound = time.monotonic()
         self._begins: Offsets | None = None
         try:
             self._begins = self._begun()
@@ -93,7 +101,10 @@ class TopicSteps(Stepped[Records]):
         self._reader, self._at = TopicReader(settings, self.name, settings.step_rows), self._begins
         standing = checkpoints.standing(settings, table)
         if pending := standing.pending:
-            self.in_flight = pending.batch, f"batch {pending.batch}, offsets to {json.dumps(pending.inputs)}"
+            self.in_flight = (
+                pending.batch,
+                f"batch {pending.batch}, offsets to {json.dumps(pending.inputs)}",
+            )
             self._finish(pending)
             self.in_flight = None
         if self.available_now:
@@ -117,7 +128,10 @@ class TopicSteps(Stepped[Records]):
 
     def _wait_for_messages(self) -> None:
         """Returns when the next step is due and a message has come, or when it is time to ask the broker again."""
-        while not self._is_asked_for and (wait := self._began + self.pace.total_seconds() - time.monotonic()) > 0:
+        while (
+            not self._is_asked_for
+            and (wait := self._began + self.pace.total_seconds() - time.monotonic()) > 0
+        ):
             if self._reader.is_placed:
                 self._reader.gather(min(wait, LOOK))
             else:
@@ -133,7 +147,10 @@ class TopicSteps(Stepped[Records]):
         return self.available_now or self._hurried.is_set() or self._stopping.is_set()
 
     def _cut(self) -> Records | None:
-        """The next range that is there whole; None if there is nothing to read, or the broker does not answer."""
+        """The next range that is there whole.
+
+        None if there is nothing to read, or the broker does not answer.
+        """
         self._looked = time.monotonic()
         try:
             self._ends = self._asked()
@@ -170,7 +187,10 @@ class TopicSteps(Stepped[Records]):
         return Records(self._at, end, count, here)
 
     def _handed_out(self, end: Offsets) -> Mapping[str, pa.Table] | None:
-        """The messages before these offsets; None if they do not come, or are too many: Spark reads them, or says why."""
+        """The messages before these offsets.
+
+        None if they do not come, or are too many: Spark reads them, or says why.
+        """
         deadline = time.monotonic() + _HANDED_OUT
         while not self._reader.has_all(end):
             if self._reader.is_full or self._stopping.is_set() or time.monotonic() > deadline:
@@ -179,14 +199,23 @@ class TopicSteps(Stepped[Records]):
         return self._reader.taken(end)
 
     def _asked(self) -> Offsets:
-        """The ends of the topics; partitions that are new begin at their first offset. Raises BrokerError, TopicError."""
+        """The ends of the topics; partitions that are new begin at their first offset.
+
+        Raises BrokerError, TopicError.
+        """
         described = offsets.ids(self._client, self._topics)
         ids = {topic: identity for topic, (identity, _) in described.items()}
         offsets.check_ids(self.run.lake.settings, self.run.table, ids)
         partitions = {topic: numbers for topic, (_, numbers) in described.items()}
-        if any(str(p) not in self._at.get(topic, {}) for topic, numbers in partitions.items() for p in numbers):
+        if any(
+            str(p) not in self._at.get(topic, {})
+            for topic, numbers in partitions.items()
+            for p in numbers
+        ):
             there = offsets.on_broker(self._client, self._topics)
-            self._at = {topic: {**each.first, **self._at.get(topic, {})} for topic, each in there.items()}
+            self._at = {
+                topic: {**each.first, **self._at.get(topic, {})} for topic, each in there.items()
+            }
             self._reader.lift()
         return offsets.ends(self._client, self.run.lake.settings, partitions)
 
@@ -204,14 +233,21 @@ class TopicSteps(Stepped[Records]):
     def _rows(self, piece: Records) -> DataFrame:
         lake, plan, here = self.run.lake, self.run.plan, piece.here
         if here is not None:
-            return plan.record({name: lake.spark.createDataFrame(here[of.topic]) for name, of in plan.topics.items()})
+            return plan.ingest(
+                {
+                    name: lake.spark.createDataFrame(here[of.topic])
+                    for name, of in plan.topics.items()
+                }
+            )
         records = {
-            name: decode.topic_rows(lake.spark, lake.settings, of, piece.begin.get(of.topic), piece.end)
+            name: decode.topic_rows(
+                lake.spark, lake.settings, of, piece.begin.get(of.topic), piece.end
+            )
             for name, of in plan.topics.items()
         }
         # each task writes a file, and all that reads the table opens it
         tasks, partitions = 1 + piece.rows // _RECORDS, sum(map(len, piece.end.values()))
-        return plan.record(records).coalesce(tasks) if tasks < partitions else plan.record(records)
+        return plan.ingest(records).coalesce(tasks) if tasks < partitions else plan.ingest(records)
 
     def _offset(self, position: Offsets) -> dict[str, object]:
         return {topic: dict(partitions) for topic, partitions in position.items()}
@@ -221,7 +257,10 @@ class TopicSteps(Stepped[Records]):
 
     def _latest(self) -> Offsets:
         self._client = self._client or offsets.admin(self.run.lake.settings)
-        partitions = {topic: numbers for topic, (_, numbers) in offsets.ids(self._client, self._topics).items()}
+        partitions = {
+            topic: numbers
+            for topic, (_, numbers) in offsets.ids(self._client, self._topics).items()
+        }
         return offsets.ends(self._client, self.run.lake.settings, partitions)
 
     def _is_past(self, position: Offsets) -> bool:
@@ -241,12 +280,17 @@ class TopicSteps(Stepped[Records]):
 def _between(begin: Offsets, end: Offsets) -> int:
     """How many offsets lie between: of a partition that ends before where it begins none."""
     return sum(
-        max(offset - begin.get(topic, {}).get(p, 0), 0) for topic, partitions in end.items() for p, offset in partitions.items()
+        max(offset - begin.get(topic, {}).get(p, 0), 0)
+        for topic, partitions in end.items()
+        for p, offset in partitions.items()
     )
 
 
 def _up_to(ends: Offsets, until: Offsets) -> Offsets:
-    return {t: {p: min(end, until[t].get(p, end)) for p, end in partitions.items()} for t, partitions in ends.items()}
+    return {
+        t: {p: min(end, until[t].get(p, end)) for p, end in partitions.items()}
+        for t, partitions in ends.items()
+    }
 
 
 def _limited(begin: Offsets, end: Offsets, most: int) -> Offsets:
@@ -257,4 +301,7 @@ def _limited(begin: Offsets, end: Offsets, most: int) -> Offsets:
     def limited(first: int, last: int) -> int:
         return first + max((last - first) * most // waiting, min(last - first, 1))
 
-    return {t: {p: limited(begin[t][p], offset) for p, offset in parts.items()} for t, parts in end.items()}
+    return {
+        t: {p: limited(begin[t][p], offset) for p, offset in parts.items()}
+        for t, parts in end.items()
+    }

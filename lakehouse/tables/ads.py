@@ -16,7 +16,10 @@ ad_campaigns = files("ad_campaigns.csv", schema="ad_id STRING, campaign_id STRIN
 
 @table(layer="bronze", event_time="event_time", delay="1 second", owner="team:ads")
 def ad_events(ad_topic: DataFrame) -> DataFrame:
-    """Every ad event as it was sent; its event time, epoch milliseconds in a string, as a timestamp."""
+    """Every ad event as it was sent.
+
+    Its event time, epoch milliseconds in a string, as a timestamp.
+    """
     milliseconds = F.col("event_time").try_cast("bigint")
     # past the year 9999 timestamp_millis would fail the whole batch; as null it costs one row
     in_range = milliseconds.between(0, 253_402_300_799_999)

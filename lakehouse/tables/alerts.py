@@ -1,4 +1,7 @@
-"""Alerts on the valid readings: a sensor gone silent, a reading far from its mean. Beside `lakehouse.tables.sensors`."""
+"""Alerts on the valid readings: a sensor gone silent, a reading far from its mean.
+
+Beside `lakehouse.tables.sensors`.
+"""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -31,11 +34,15 @@ class Silence(KeyedProcess):
 class Anomaly(KeyedProcess):
     """A reading far from the mean of the readings of its sensor in the ten minutes before."""
 
-    output = "sensor_id STRING, event_time TIMESTAMP, temperature_c DECIMAL(6,2), mean_c DECIMAL(10,4)"
+    output = (
+        "sensor_id STRING, event_time TIMESTAMP, temperature_c DECIMAL(6,2), mean_c DECIMAL(10,4)"
+    )
 
     def on_row(self, state: State, row: Row, timers: Timers) -> Iterator[Row]:
         at, warmth = row["event_time"], row["temperature_c"]
-        before = [(then, each) for then, each in state.get("readings", []) if then >= at - _TEN_MINUTES]
+        before = [
+            (then, each) for then, each in state.get("readings", []) if then >= at - _TEN_MINUTES
+        ]
         earlier = [each for then, each in before if then < at]
         if len(earlier) >= _ENOUGH:
             mean = round(sum(earlier) / len(earlier), 4)
@@ -47,10 +54,14 @@ class Anomaly(KeyedProcess):
 @table(layer="gold", context=around(before=_MINUTE), owner="team:sensors")
 def silent_sensors(valid_readings: DataFrame) -> DataFrame:
     """Sensors that had sent nothing for a minute, at the instant when that was so."""
-    return process(valid_readings, by=["sensor_id"], function=Silence(), within=_MINUTE, at="event_time")
+    return process(
+        valid_readings, by=["sensor_id"], function=Silence(), within=_MINUTE, at="event_time"
+    )
 
 
 @table(layer="gold", context=around(before=_TEN_MINUTES), owner="team:sensors")
 def unusual_readings(valid_readings: DataFrame) -> DataFrame:
     """Readings more than two degrees away from the mean of their sensor's last ten minutes."""
-    return process(valid_readings, by=["sensor_id"], function=Anomaly(), within=_TEN_MINUTES, at="event_time")
+    return process(
+        valid_readings, by=["sensor_id"], function=Anomaly(), within=_TEN_MINUTES, at="event_time"
+    )

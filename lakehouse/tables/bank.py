@@ -39,9 +39,12 @@ account_topic = kafka(
     owner=_OWNER,
     expectations=[expect.column_values_to_be_between("amount", min_value=0, strict_min=True)],
 )
-def bank_events(transaction_topic: DataFrame, customer_topic: DataFrame, account_topic: DataFrame) -> DataFrame:
+def bank_events(
+    transaction_topic: DataFrame, customer_topic: DataFrame, account_topic: DataFrame
+) -> DataFrame:
     """All that happens in the bank, as it was sent: transfers, and what changes of customers and accounts."""
-    changed = {"event_time": F.coalesce("event_time", "sent")}  # of a deletion only Kafka has the time
+    # of a deletion only Kafka has the time
+    changed = {"event_time": F.coalesce("event_time", "sent")}
     customers = customer_topic.withColumns(changed | {"kind": F.lit("customer")}).drop("sent")
     accounts = account_topic.withColumns(changed | {"kind": F.lit("account")}).drop("sent")
     transfers = transaction_topic.withColumn("kind", F.lit("transfer"))
@@ -51,7 +54,10 @@ def bank_events(transaction_topic: DataFrame, customer_topic: DataFrame, account
 
 @table(layer="silver", keeps="versions", keys=["customer_id"], owner=_OWNER)
 def customer_history(bank_events: DataFrame) -> DataFrame:
-    """Each customer over time: country and segment, valid from, valid to; `deleted` once the customer has left."""
+    """Each customer over time: country and segment, valid from, valid to.
+
+    `deleted` once the customer has left.
+    """
     changes = bank_events.where("kind = 'customer'")
     return changes.select("customer_id", "country", "segment", "deleted", "event_time", "_arrival")
 
@@ -59,7 +65,9 @@ def customer_history(bank_events: DataFrame) -> DataFrame:
 @table(layer="silver", keeps="versions", keys=["account_id"], owner=_OWNER)
 def account_history(bank_events: DataFrame) -> DataFrame:
     """Each account over time: whose it was."""
-    return bank_events.where("kind = 'account'").select("account_id", "customer_id", "deleted", "event_time", "_arrival")
+    return bank_events.where("kind = 'account'").select(
+        "account_id", "customer_id", "deleted", "event_time", "_arrival"
+    )
 
 
 @table(layer="silver", owner=_OWNER)
@@ -70,9 +78,13 @@ def transfers(bank_events: DataFrame) -> DataFrame:
 
 
 @table(layer="silver", owner=_OWNER)
-def enriched_transfers(transfers: DataFrame, account_history: DataFrame, customer_history: DataFrame) -> DataFrame:
+def enriched_transfers(
+    transfers: DataFrame, account_history: DataFrame, customer_history: DataFrame
+) -> DataFrame:
     """Transfers with the customer who owned the paying account at that time, and with what that customer was then."""
-    owned = as_of_join(transfers, account_history, {"from_account": "account_id"}, "event_time", ["customer_id"])
+    owned = as_of_join(
+        transfers, account_history, {"from_account": "account_id"}, "event_time", ["customer_id"]
+    )
     return as_of_join(owned, customer_history, "customer_id", "event_time", ["country", "segment"])
 
 
@@ -86,9 +98,21 @@ def enriched_transfers(transfers: DataFrame, account_history: DataFrame, custome
 def account_totals(bank_events: DataFrame) -> DataFrame:
     """What each account paid and was paid, and the balance: both sides of a transfer come from one row, so all add up to zero."""
     none = F.lit(0).cast("decimal(18,2)")
-    paid = F.struct(F.col("from_account").alias("account_id"), F.col("amount").alias("debit"), none.alias("credit"))
-    received = F.struct(F.col("to_account").alias("account_id"), none.alias("debit"), F.col("amount").alias("credit"))
-    legs = bank_events.where("kind = 'transfer'").select(F.explode(F.array(paid, received)).alias("leg")).select("leg.*")
+    paid = F.struct(
+        F.col("from_account").alias("account_id"),
+        F.col("amount").alias("debit"),
+        none.alias("credit"),
+    )
+    received = F.struct(
+        F.col("to_account").alias("account_id"),
+        none.alias("debit"),
+        F.col("amount").alias("credit"),
+    )
+    legs = (
+        bank_events.where("kind = 'transfer'")
+        .select(F.explode(F.array(paid, received)).alias("leg"))
+        .select("leg.*")
+    )
     return legs.groupBy("account_id").agg(
         F.sum("debit").alias("debits"),
         F.sum("credit").alias("credits"),
@@ -97,9 +121,18 @@ def account_totals(bank_events: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="gold", window=tumbling("1 day"), partition_by="day", keys=["customer_id", "country"], owner=_OWNER)
+@table(
+    layer="gold",
+    window=tumbling("1 day"),
+    partition_by="day",
+    keys=["customer_id", "country"],
+    owner=_OWNER,
+)
 def customer_days(enriched_transfers: DataFrame) -> DataFrame:
-    """What each customer paid a day (UTC), by the country the customer lived in then; no customer: nobody owned the account."""
+    """What each customer paid a day (UTC), by the country the customer lived in then.
+
+    No customer: nobody owned the account.
+    """
     by_day = enriched_transfers.groupBy("window", "customer_id", "country")
     return by_day.agg(F.count("*").alias("transfers"), F.sum("amount").alias("paid"))
 
@@ -107,14 +140,20 @@ def customer_days(enriched_transfers: DataFrame) -> DataFrame:
 @table(layer="gold", window=session("2 minutes"), keys=["from_account"], owner=_OWNER)
 def account_sessions(transfers: DataFrame) -> DataFrame:
     """Payments of an account at most two minutes apart."""
-    return transfers.groupBy("window", "from_account").agg(F.count("*").alias("transfers"), F.sum("amount").alias("paid"))
+    return transfers.groupBy("window", "from_account").agg(
+        F.count("*").alias("transfers"), F.sum("amount").alias("paid")
+    )
 
 
 @table(layer="gold", context=around(before="1 minute"), owner=_OWNER)
 def small_then_large(transfers: DataFrame) -> DataFrame:
     """Large payments (500 and more) of an account that paid a small one (at most 1) within the minute before."""
-    small = transfers.where("amount <= 1").select(F.col("from_account").alias("payer"), F.col("event_time").alias("small_at"))
-    soon = F.expr("payer = from_account AND small_at < event_time AND small_at >= event_time - interval 1 minute")
+    small = transfers.where("amount <= 1").select(
+        F.col("from_account").alias("payer"), F.col("event_time").alias("small_at")
+    )
+    soon = F.expr(
+        "payer = from_account AND small_at < event_time AND small_at >= event_time - interval 1 minute"
+    )
     return transfers.where("amount >= 500").join(small, soon, "left_semi")
 
 
@@ -124,13 +163,21 @@ def fraud_features(transfers: DataFrame) -> DataFrame:
     of_account = Window.partitionBy("from_account").orderBy(F.unix_micros("event_time"))
 
     def total(measure: Column, since: timedelta) -> Column:
-        # of two running totals the difference: each is one pass, where a frame of a day is added up anew for every row
+        # of two running totals the difference: each is one pass, where a frame of a day is added up
+        # again for every row
         ends = (-1, -1 - since // timedelta(microseconds=1))
-        until, before = (measure.over(of_account.rangeBetween(Window.unboundedPreceding, end)) for end in ends)
+        until, before = (
+            measure.over(of_account.rangeBetween(Window.unboundedPreceding, end)) for end in ends
+        )
         return F.coalesce(until, F.lit(0)) - F.coalesce(before, F.lit(0))
 
     spans = {"1h": timedelta(hours=1), "1d": timedelta(days=1)}
     payments = {f"payments_{name}": total(F.count("amount"), span) for name, span in spans.items()}
-    paid = {f"paid_{name}": total(F.sum("amount"), span).cast("decimal(28,2)") for name, span in spans.items()}
+    paid = {
+        f"paid_{name}": total(F.sum("amount"), span).cast("decimal(28,2)")
+        for name, span in spans.items()
+    }
     columns = ("transaction_id", "from_account", "amount", "event_time", "_arrival")
-    return transfers.select(*columns, *(column.alias(name) for name, column in (payments | paid).items()))
+    return transfers.select(
+        *columns, *(column.alias(name) for name, column in (payments | paid).items())
+    )

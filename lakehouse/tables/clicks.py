@@ -1,4 +1,7 @@
-"""Click-through rates of the ad events: views joined with the clicks that followed. Beside `lakehouse.tables.ads`."""
+"""Click-through rates of the ad events: views joined with the clicks that followed.
+
+Beside `lakehouse.tables.ads`.
+"""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -12,10 +15,14 @@ _NEAR = "clicker = user_id AND clicked = ad_id AND clicked_at BETWEEN event_time
 def views_with_clicks(ad_events: DataFrame) -> DataFrame:
     """Each view of an ad, with how many clicks of its user on that ad followed within ten seconds."""
     clicks = ad_events.where("event_type = 'click'").select(
-        F.col("user_id").alias("clicker"), F.col("ad_id").alias("clicked"), F.col("event_time").alias("clicked_at")
+        F.col("user_id").alias("clicker"),
+        F.col("ad_id").alias("clicked"),
+        F.col("event_time").alias("clicked_at"),
     )
     views = ad_events.where("event_type = 'view'").join(clicks, F.expr(_NEAR), "left")
-    return views.groupBy("_arrival", "event_time", "user_id", "ad_id").agg(F.count("clicked_at").alias("clicks"))
+    return views.groupBy("_arrival", "event_time", "user_id", "ad_id").agg(
+        F.count("clicked_at").alias("clicks")
+    )
 
 
 @table(
@@ -30,5 +37,7 @@ def click_rates(views_with_clicks: DataFrame, campaigns: DataFrame) -> DataFrame
     of_campaigns = views_with_clicks.join(F.broadcast(campaigns), "ad_id")
     clicked = F.count_if(F.col("clicks") > 0)
     return of_campaigns.groupBy("window", "campaign_id").agg(
-        F.count("*").alias("views"), clicked.alias("clicked"), (clicked / F.count("*")).alias("rate")
+        F.count("*").alias("views"),
+        clicked.alias("clicked"),
+        (clicked / F.count("*")).alias("rate"),
     )

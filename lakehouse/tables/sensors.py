@@ -28,7 +28,10 @@ def sensor_readings(sensor_topic: DataFrame) -> DataFrame:
     ],
 )
 def valid_readings(sensor_readings: DataFrame) -> DataFrame:
-    """Readings in degrees Celsius, to a hundredth; readings outside of what the instrument can measure are put aside."""
+    """Readings in degrees Celsius, to a hundredth.
+
+    Readings outside of what the instrument can measure are quarantined.
+    """
     celsius = ((F.col("temperature_f") - 32) * 5 / 9).cast("decimal(6,2)")
     return sensor_readings.withColumn("temperature_c", celsius).drop("temperature_f")
 

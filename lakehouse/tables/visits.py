@@ -13,11 +13,12 @@ from lakehouse import expect, kafka, session, sliding, table, tumbling
 
 _COUNTRY = re.compile("[A-Z]{2}")
 
+# web servers limit a line to about that, and from_csv a row to 20,480 fields
 access_log = kafka(
     "access-log",
     format="text",
     schema="line STRING NOT NULL",
-    max_bytes=20_000,  # web servers limit a line to about that, and from_csv a row to 20,480 fields
+    max_bytes=20_000,
 )
 
 
@@ -34,25 +35,35 @@ access_log = kafka(
 def requests(access_log: DataFrame) -> DataFrame:
     """Every request as the server logged it: who (address, user, agent), when, what, and how it was answered.
 
-    `event_time` is null, and the row put aside, unless the whole value is one line of the combined log format.
+    `event_time` is null, and the row quarantined, unless the whole value is one line of the
+    combined log format.
     """
-    # possessive (*+), since Java's stack would not bear a group repeated over a line full of escapes
+    # possessive (*+), since Java's stack would not bear a group repeated over a line full of
+    # escapes
     quoted = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
     form = rf"^\S+ \S+ \S+ \[[^\]]+\] {quoted} \d{{3}} (?:\d+|-) {quoted} {quoted}$"
-    # read as CSV, which takes a line apart in half the time of as many regular expressions, and quotes off with it
+    # read as CSV, which takes a line apart in half the time of as many regular expressions, and
+    # quotes off with it
     fields = """ip STRING, identity STRING, user STRING, time STRING, zone STRING, request STRING, status INT, bytes BIGINT,
                 referrer STRING, agent STRING, malformed STRING"""
     options = {"sep": " ", "nullValue": "-", "columnNameOfCorruptRecord": "malformed"}
     parsed = access_log.withColumn("parsed", F.from_csv("line", fields, options))
     whole = F.col("line").rlike(form) & F.col("parsed.malformed").isNull()
-    kept = {name: F.col(f"parsed.{name}") for name in ("ip", "user", "status", "bytes", "referrer", "agent")}
+    kept = {
+        name: F.col(f"parsed.{name}")
+        for name in ("ip", "user", "status", "bytes", "referrer", "agent")
+    }
     written = F.concat_ws(" ", "parsed.time", "parsed.zone")
     moment = F.try_to_timestamp(written, F.lit("'['dd/MMM/yyyy:HH:mm:ss Z']'"))
     words = F.split("parsed.request", " ")
     target = F.split(F.get(words, 1), r"\?", 2)
     return parsed.withColumns(
         kept
-        | {"event_time": F.when(whole, moment), "method": F.get(words, 0), "protocol": F.get(words, 2)}
+        | {
+            "event_time": F.when(whole, moment),
+            "method": F.get(words, 0),
+            "protocol": F.get(words, 2),
+        }
         | {"path": F.get(target, 0), "query": F.get(target, 1)}
     ).drop("line", "parsed")
 
@@ -65,10 +76,13 @@ def requests(access_log: DataFrame) -> DataFrame:
 def visits(requests: DataFrame) -> DataFrame:
     """Requests with the visitor instead of the address: a pseudonym, the country, whether it is a bot; and with `is_page`.
 
-    `country` is an ISO 3166 code, ZZ where it is not known; `visitor` stands for one agent at one address.
+    `country` is an ISO 3166 code, ZZ where it is not known; `visitor` stands for one agent at one
+    address.
     """
     country, is_bot = F.arrow_udf(_countries, "string"), F.arrow_udf(_are_bots, "boolean")
-    asset = F.col("path").rlike(r"(?i)\.(css|js|map|json|xml|txt|png|jpe?g|gif|svg|webp|ico|woff2?|ttf)$")
+    asset = F.col("path").rlike(
+        r"(?i)\.(css|js|map|json|xml|txt|png|jpe?g|gif|svg|webp|ico|woff2?|ttf)$"
+    )
     page = (F.col("method") == "GET") & (F.col("status") < 400) & ~asset
     return requests.withColumns(
         {
@@ -92,9 +106,14 @@ def visits(requests: DataFrame) -> DataFrame:
     ],
 )
 def visitors_by_country(visits: DataFrame) -> DataFrame:
-    """Requests and distinct visitors per country in the last five minutes, every minute; bots left out."""
+    """Requests and distinct visitors per country in the last five minutes, every minute.
+
+    Bots left out.
+    """
     people = visits.where("NOT is_bot")
-    return people.groupBy("window", "country").agg(F.count("*").alias("visits"), _distinct("visitor").alias("visitors"))
+    return people.groupBy("window", "country").agg(
+        F.count("*").alias("visits"), _distinct("visitor").alias("visitors")
+    )
 
 
 @table(
@@ -108,7 +127,10 @@ def visitors_by_country(visits: DataFrame) -> DataFrame:
     ],
 )
 def visitor_sessions(visits: DataFrame) -> DataFrame:
-    """Sessions: a visitor's pages at most half an hour apart; the first, the last and how many; bots left out."""
+    """Sessions: a visitor's pages at most half an hour apart; the first, the last and how many.
+
+    Bots left out.
+    """
     sessions = _page_views(visits).groupBy("window", "visitor")
     return sessions.agg(
         F.count("*").alias("pages"),
@@ -159,11 +181,15 @@ def _distinct(column: str) -> Column:
 
 
 def _countries(addresses: pa.Array) -> pa.Array:
-    """The country of each IPv4 or IPv6 address; ZZ, as CLDR has it, for private, unknown and unreadable ones."""
+    """The country of each IPv4 or IPv6 address.
+
+    ZZ, as CLDR has it, for private, unknown and unreadable ones.
+    """
 
     def country(address: str) -> str:
         code = _geoip().lookup(address.removeprefix("::ffff:")).country_code
-        return code if _COUNTRY.fullmatch(code) else "ZZ"  # of some addresses it knows the continent alone: ASIA
+        # of some addresses it knows the continent alone: ASIA
+        return code if _COUNTRY.fullmatch(code) else "ZZ"
 
     return _each(country, addresses, pa.string())
 
@@ -177,7 +203,9 @@ def _are_bots(agents: pa.Array) -> pa.Array:
 def _each(function: Callable[[str], object], values: pa.Array, returned: pa.DataType) -> pa.Array:
     """`function` of each value, called once for equal ones; null stays null."""
     distinct = values.dictionary_encode()
-    return pa.array([function(value) for value in distinct.dictionary.to_pylist()], returned).take(distinct.indices)
+    return pa.array([function(value) for value in distinct.dictionary.to_pylist()], returned).take(
+        distinct.indices
+    )
 
 
 @cache

@@ -16,28 +16,43 @@ from lakehouse.transform import plan
 _CHECKPOINTS = 50  # commits from one of Delta's checkpoints to the next
 _PROPERTIES = {
     "delta.enableDeletionVectors": "false",  # pyarrow, by which side tables are read, refuses them
-    "delta.checkpointInterval": str(_CHECKPOINTS),  # the default, 10, would be one every few seconds
-    # each checkpoint names all files removed within it, by compaction one a micro-batch, and each reader reads it; how long they
-    # stay is by what is on disk (`upkeep`)
+    "delta.checkpointInterval": str(
+        _CHECKPOINTS
+    ),  # the default, 10, would be one every few seconds
+    # each checkpoint names all files removed within it, by compaction one a micro-batch, and each
+    # reader reads it; how long they stay is by what is on disk (`maintenance`)
     "delta.deletedFileRetentionDuration": "interval 10 minutes",
 }
-_KEYED = _PROPERTIES | {"delta.enableDeletionVectors": "true"}  # what a step replaces is marked (`storage.keyed_files`)
-_PASSING = _PROPERTIES | {  # replaced every second or so; its files go by what the log names (`tidy`)
-    "delta.logRetentionDuration": "interval 1 hour", "delta.deletedFileRetentionDuration": "interval 1 day",
-}  # fmt: skip
+# what a step replaces is marked (`storage.keyed_files`)
+_KEYED = _PROPERTIES | {"delta.enableDeletionVectors": "true"}
+_PASSING = (
+    _PROPERTIES
+    | {  # replaced every second or so; its files go by what the log names (`tidy`)
+        "delta.logRetentionDuration": "interval 1 hour",
+        "delta.deletedFileRetentionDuration": "interval 1 day",
+    }
+)
 
 
 def create(lake: Lake, table: Table) -> None:
-    """Makes the table and its quarantine if they are not there. Raises DeclarationError if the columns are others.
+    """Makes the table and its quarantine if they are not there.
 
-    A function that live and bounded runs may differ by is refused here, before it has run.
+    Raises DeclarationError if the columns are others.
+
+    A function that live and batch runs may differ by is refused here, before it has run.
     """
     declared = plan.stored_schema(lake, table)
     plan.check(lake, table)
     partitioned = lake.catalog.has_quarantine(table)
     if partitioned:
         _say_if_gone(lake, table)
-    _create(lake.path(table), declared, partitioned, _searched(lake, table), _KEYED if table.keeps else _PROPERTIES)
+    _create(
+        lake.path(table),
+        declared,
+        partitioned,
+        _searched(lake, table),
+        _KEYED if table.keeps else _PROPERTIES,
+    )
     if table.keeps:
         _prepare_keyed(lake.path(table))
     if partitioned:
@@ -57,15 +72,24 @@ def _say_if_gone(lake: Lake, table: Table) -> None:
     """Tells on standard error that a table has lost its quarantine, which is made again, empty."""
     path = lake.path(table, "quarantine")
     if delta_log.latest(lake.path(table)) > 0 and delta_log.latest(path) < 0:
-        remedy = "restore the folder" if lake.catalog.kind(table) == "ingest" else "a backfill puts them aside again"
+        remedy = (
+            "restore the folder"
+            if lake.catalog.kind(table) == "ingest"
+            else "a backfill puts them aside again"
+        )
         print(
             f"table={table.name}, quarantine={path}: it is not there any more, and with it the rows that it held; an empty "
-            f"one is made; {remedy}", file=sys.stderr, flush=True,
-        )  # fmt: skip
+            f"one is made; {remedy}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _searched(lake: Lake, table: Table) -> str:
-    """The columns whose least and greatest value each file records; each costs CPU for every row."""
+    """The columns whose least and greatest value each file records.
+
+    Each costs CPU for every row.
+    """
     kind = lake.catalog.kind(table)
     if not lake.catalog.has_quarantine(table):
         return ""
@@ -74,20 +98,33 @@ def _searched(lake: Lake, table: Table) -> str:
     return instant if kind == "ingest" else f"{instant},{ORIGIN}"
 
 
-def _create(path: Path, schema: StructType, partitioned: bool, searched: str, properties: dict[str, str] = _PROPERTIES) -> None:
+def _create(
+    path: Path,
+    schema: StructType,
+    partitioned: bool,
+    searched: str,
+    properties: dict[str, str] = _PROPERTIES,
+) -> None:
     from deltalake import DeltaTable, Schema
 
-    nullable = StructType([StructField(f.name, f.dataType) for f in schema])  # NOT NULL is the gate's to judge
+    # NOT NULL is the gate's to judge
+    nullable = StructType([StructField(f.name, f.dataType) for f in schema])
     # by delta-rs: an empty commit costs Spark half a second, and a pipeline has many tables
     DeltaTable.create(
-        str(path), Schema.from_json(nullable.json()), mode="ignore",
-        configuration=properties | ({"delta.dataSkippingStatsColumns": searched} if searched else {}),
+        str(path),
+        Schema.from_json(nullable.json()),
+        mode="ignore",
+        configuration=properties
+        | ({"delta.dataSkippingStatsColumns": searched} if searched else {}),
         partition_by=[PARTITION] if partitioned else None,
-    )  # fmt: skip
+    )
 
 
 def _prepare_keyed(path: Path) -> None:
-    """Lets a keyed table of an earlier version have what `storage.keyed_files` writes; its next step writes it whole."""
+    """Lets a keyed table of an earlier version have what `storage.keyed_files` writes.
+
+    Its next step writes it whole.
+    """
     from deltalake import DeltaTable, TableFeatures
     from deltalake.schema import Field, PrimitiveType
 
@@ -95,5 +132,7 @@ def _prepare_keyed(path: Path) -> None:
     if KEY not in {field.name for field in table.schema().fields}:
         table.alter.add_columns(Field(KEY, PrimitiveType("binary")))
     if table.metadata().configuration.get("delta.enableDeletionVectors") != "true":
-        table.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+        table.alter.add_feature(
+            TableFeatures.DeletionVectors, allow_protocol_versions_increase=True
+        )
         table.alter.set_table_properties({"delta.enableDeletionVectors": "true"})

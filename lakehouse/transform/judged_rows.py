@@ -12,12 +12,14 @@ def good(judged: DataFrame) -> DataFrame:
 
 
 def bad(judged: DataFrame) -> DataFrame:
-    """Rows put aside, in the columns of every quarantine: why, the raw value (or the row as JSON), the arrival."""
+    """Rows quarantined, in the columns of every quarantine: why, the raw value (or the row as JSON), the arrival."""
     rows = judged.where(F.col(REASON).isNotNull())
     if f"{RECORD}_value" in judged.columns:
         value, key = F.col(f"{RECORD}_value"), F.col(f"{RECORD}_key")
     else:
-        value = F.to_json(F.struct(*[c for c in judged.columns if not c.startswith("_")])).cast("binary")
+        value = F.to_json(F.struct(*[c for c in judged.columns if not c.startswith("_")])).cast(
+            "binary"
+        )
         key = F.lit(None).cast("binary")
     arrival = F.col(ARRIVAL) if ARRIVAL in judged.columns else F.lit(None).cast(ARRIVAL_TYPE)
     columns = {"reason": F.col(REASON), "value": value, "key": key, ARRIVAL: arrival}

@@ -1,8 +1,9 @@
 """Event time: arrival, watermark, windows, lateness. The only place where they are decided.
 
-Lateness is data: a record stores with each row, in the struct `_arrival`, the watermark in force when the row arrived.
-Every computation, live or bounded, compares with that stored instant and so makes the same decision however its input
-is cut into micro-batches. The live query makes Spark close windows by the same instants (`driven_by_stored_watermark`).
+Lateness is data: a record stores with each row, in the struct `_arrival`, the watermark in force
+when the row arrived. Every computation, live or batch, compares with that stored instant and so
+makes the same decision however its input is cut into micro-batches. The streaming query makes Spark
+close windows by the same instants (`driven_by_stored_watermark`).
 """
 
 from collections.abc import Sequence
@@ -18,15 +19,16 @@ from lakehouse.declare.columns import ARRIVAL, SOURCE_ORDER, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.declare.windows import Duplicates, Window
 from lakehouse.durations import spark_interval
-from lakehouse.ranges import EPOCH, FORMATS, GRAINS, Grain, Range, floor, widened
+from lakehouse.ranges import EPOCH, FORMATS, PARTITION_LENGTHS, PartitionBy, Range, floor, widened
 
 _LATE = "_late"
 _WATERMARK = "_watermark"  # `_arrival.watermark` as a column of its own, so that a query need not read the rest of the struct
-_WATERMARKED = {"spark.watermarkDelayMs": 0}  # by this internal key Spark finds the event-time column of an operator
+# by this internal key Spark finds the event-time column of an operator
+_WATERMARKED = {"spark.watermarkDelayMs": 0}
 
 
-def partition_of(instant: Column, grain: Grain) -> Column:
-    return F.date_format(instant, FORMATS[grain][1])
+def partition_of(instant: Column, length: PartitionBy) -> Column:
+    return F.date_format(instant, FORMATS[length][1])
 
 
 def instant_of(window: Window | None, event_time: str) -> Column:
@@ -41,8 +43,9 @@ def between(instant: Column, span: Range) -> Column:
 def passing(row: Column, *instants: datetime) -> list[Column]:
     """Instants that hold for one micro-batch only, as columns; `row`: any number that each row has.
 
-    As literals they would stand in the code that Spark generates, which would be compiled anew for each micro-batch, and run
-    cold: most of what a short one costs. A literal array is handed to the code instead; an index of a constant would be folded.
+    As literals they would stand in the code that Spark generates, which would be compiled again for
+    each micro-batch, and run cold: most of what a short one costs. A literal array is handed to the
+    code instead; an index of a constant would be folded.
     """
     held = F.array(*(F.lit(instant) for instant in instants))
     first = row.bitwiseAND(F.lit(0))
@@ -57,26 +60,37 @@ def between_passing(instant: Column, span: Range) -> Column:
 
 
 def context(span: Range, table: Table) -> Range:
-    """The range of input event time that a range of output is computed from; for sessions, where to start looking."""
+    """The range of input event time that a range of output is computed from.
+
+    For sessions, where to start looking.
+    """
     window = table.window
     if table.context:
         return Range(span.start - table.context.before, span.end + table.context.after)
     if window is None:
         return span
     if window.kind == "count":
-        return Range(floor(span.start, GRAINS[table.partition_by]), span.end)
-    if window.kind == "session":  # a row at the very end joins a session that ends there, so that it does not end there
+        return Range(floor(span.start, PARTITION_LENGTHS[table.partition_by]), span.end)
+    # a row at the very end joins a session that ends there, so that it does not end there
+    if window.kind == "session":
         return Range(span.start - window.reach, span.end + timedelta(microseconds=1))
     if not window.regular:
         return Range(span.start - window.reach, span.end)
-    first = _begun(window, span.start) + window.slide  # the first window that ends after the start of the span
-    return Range(first, max(first + timedelta(microseconds=1), _begun(window, span.end) + window.size))
+    # the first window that ends after the start of the span
+    first = _begun(window, span.start) + window.slide
+    return Range(
+        first, max(first + timedelta(microseconds=1), _begun(window, span.end) + window.size)
+    )
 
 
 def closes(table: Table, span: Range) -> bool:
     """Whether a window of the table may end in the span."""
     window = table.window
-    return window is None or not window.regular or _begun(window, span.end) > _begun(window, span.start)
+    return (
+        window is None
+        or not window.regular
+        or _begun(window, span.end) > _begun(window, span.start)
+    )
 
 
 def _begun(window: Window, instant: datetime) -> datetime:
@@ -85,44 +99,62 @@ def _begun(window: Window, instant: datetime) -> datetime:
 
 
 def reached(table: Table, span: Range) -> Range:
-    """What a range of its input may change in `table`; how far a session goes on is found when it is computed."""
+    """What a range of its input may change in `table`.
+
+    How far a session goes on is found when it is computed.
+    """
     if table.deduplicate:
         return widened(span, table.deduplicate.within)
     if table.context:
         return Range(span.start - table.context.after, span.end + table.context.before)
-    if table.window is None or table.window.within(GRAINS[table.partition_by]):
+    if table.window is None or table.window.within(PARTITION_LENGTHS[table.partition_by]):
         return span
-    before = table.window.size if table.window.kind == "session" else timedelta(0)  # it may have ended before, and does not now
+    # it may have ended before, and does not now
+    before = table.window.size if table.window.kind == "session" else timedelta(0)
     return Range(span.start - before, span.end + table.window.reach)
 
 
 def flagged(rows: DataFrame, table: Table, event_time: str) -> DataFrame:
     """`rows` (with `event_time` and `_arrival`) with the column `window`, if declared, and `_late`.
 
-    Late are rows whose window (of a row table: whose partition) had ended when they arrived; rows that are computed with
-    their neighbours, as in a session, whose end is not known yet, if they are not after the watermark: the very comparisons
-    that Spark makes.
+    Late are rows whose window (of a row table: whose partition) had ended when they arrived; rows
+    that are computed with their neighbours, as in a session, whose end is not known yet, if they
+    are not after the watermark: the very comparisons that Spark makes.
     """
     for columns in _flags(table, event_time, _WATERMARK in rows.columns):
         rows = rows.withColumns(columns)
         if table.window and table.window.zone != "UTC" and WINDOW in columns:
-            rows = rows.withMetadata(WINDOW, _WATERMARKED)  # Spark does not see that it comes from the event time
+            # Spark does not see that it comes from the event time
+            rows = rows.withMetadata(WINDOW, _WATERMARKED)
     return rows
 
 
-@lru_cache(maxsize=256)  # made once for each table: a call of Spark for each column costs more than a short step's rows
+@lru_cache(
+    maxsize=256
+)  # made once for each table: a call of Spark for each column costs more than a short step's rows
 def _flags(table: Table, event_time: str, known: bool) -> tuple[dict[str, Column], ...]:
-    """The columns that `flagged` adds, one set behind the other; `known`: the watermark is a column of its own already."""
+    """The columns that `flagged` adds, one set behind the other.
+
+    `known`: the watermark is a column of its own already.
+    """
     window, moment = table.window, F.col(event_time)
     watermark = F.col(_WATERMARK) if known else F.col(f"{ARRIVAL}.watermark")
     added = {} if known else {_WATERMARK: watermark}
     if table.keeps == "latest":
         return (added | {_LATE: F.lit(False)},)
     # the window of a counted row is known among the rows of its partition only
-    if table.keeps or table.context or table.as_of or (window is not None and window.kind == "count"):
+    if (
+        table.keeps
+        or table.context
+        or table.as_of
+        or (window is not None and window.kind == "count")
+    ):
         return (added | {_LATE: moment <= watermark},)
     if window is None:
-        return (added | {_LATE: _end_of(GRAINS[table.partition_by], event_time) <= watermark},)  # partitions are UTC
+        return (
+            added
+            | {_LATE: _end_of(PARTITION_LENGTHS[table.partition_by], event_time) <= watermark},
+        )  # partitions are UTC
     added |= {WINDOW: _assigned(window, event_time)}
     if window.kind == "tumbling" and window.zone == "UTC":
         return (added | {_LATE: _end_of(window.size, event_time, window.offset) <= watermark},)
@@ -147,7 +179,9 @@ def _assigned(window: Window, event_time: str) -> Column:
         spans = (spark_interval(each) for each in (window.size, window.slide, window.offset))
         return F.window(event_time, *spans)
     midnight = F.date_trunc("day", F.from_utc_timestamp(event_time, window.zone))
-    ends = (F.to_utc_timestamp(m, window.zone) for m in (midnight, midnight + F.expr("interval 1 day")))
+    ends = (
+        F.to_utc_timestamp(m, window.zone) for m in (midnight, midnight + F.expr("interval 1 day"))
+    )
     return F.struct(*(end.alias(name) for name, end in zip(("start", "end"), ends, strict=True)))
 
 
@@ -160,8 +194,8 @@ def arrivals(rows: DataFrame, event_time: str) -> DataFrame:
 def counts(table: Table, event_time: str) -> tuple[Column, ...]:
     """What to observe of `flagged` rows: how many arrived, how many of them late, the watermark they bring.
 
-    `late_from` and `late_to`: the least and greatest instant, in microseconds, of what the late ones missed: of their
-    window, or of themselves where no window is known yet.
+    `late_from` and `late_to`: the least and greatest instant, in microseconds, of what the late
+    ones missed: of their window, or of themselves where no window is known yet.
     """
     missed = F.when(F.col(_LATE), F.unix_micros(missed_instant(table, event_time)))
     return (
@@ -174,7 +208,10 @@ def counts(table: Table, event_time: str) -> tuple[Column, ...]:
 
 
 def missed_instant(table: Table, event_time: str) -> Column:
-    """The instant that places what a late row missed; where its neighbours decide that, the row itself."""
+    """The instant that places what a late row missed.
+
+    Where its neighbours decide that, the row itself.
+    """
     return F.col(event_time) if table.by_neighbours else instant_of(table.window, event_time)
 
 
@@ -183,33 +220,51 @@ def accepted(rows: DataFrame, *, late_too: bool = False) -> DataFrame:
     return (rows if late_too else rows.where(f"NOT {_LATE}")).drop(_LATE, _WATERMARK)
 
 
-def counted(rows: DataFrame, window: Window, keys: Sequence[str], event_time: str, grain: Grain, end: datetime) -> DataFrame:
-    """Accepted `rows`, whole partitions up to `end`, with the column `window` of a count window; windows not full yet left out.
+def counted(
+    rows: DataFrame,
+    window: Window,
+    keys: Sequence[str],
+    event_time: str,
+    length: PartitionBy,
+    end: datetime,
+) -> DataFrame:
+    """Accepted `rows`, whole partitions up to `end`, with the column `window` of a count window.
+
+    Windows not full yet left out.
 
     Of a partition that has closed by `end` the last window is complete however few rows it holds.
     """
-    closes = _end_of(GRAINS[grain], event_time)
+    closes = _end_of(PARTITION_LENGTHS[length], event_time)
     order = [F.col(event_time), *(F.col(f"{ARRIVAL}.{name}") for name in SOURCE_ORDER)]
     of_key = Sql.partitionBy(*keys, closes)
     group = F.floor((F.row_number().over(of_key.orderBy(*order)) - 1) / window.rows)
     of_group = Sql.partitionBy(*keys, closes, "_group")
     full = F.count(F.lit(1)).over(of_group) == window.rows
     last = F.max(event_time).over(of_group) + F.expr("interval 1 microsecond")
-    ends = F.struct(F.min(event_time).over(of_group).alias("start"), F.when(full, last).otherwise(closes).alias("end"))
-    placed = rows.withColumn("_group", group).withColumns({WINDOW: ends, "_complete": full | (closes <= F.lit(end))})
+    ends = F.struct(
+        F.min(event_time).over(of_group).alias("start"),
+        F.when(full, last).otherwise(closes).alias("end"),
+    )
+    placed = rows.withColumn("_group", group).withColumns(
+        {WINDOW: ends, "_complete": full | (closes <= F.lit(end))}
+    )
     return placed.where("_complete").drop("_group", "_complete")
 
 
-def firsts(rows: DataFrame, others: DataFrame, duplicates: Duplicates, event_time: str) -> DataFrame:
+def firsts(
+    rows: DataFrame, others: DataFrame, duplicates: Duplicates, event_time: str
+) -> DataFrame:
     """`rows` without those of which `others` (the same rows among them) hold a duplicate that arrived before.
 
-    Source order is (time of arrival, topic, partition, offset); a record's batches never go back in it. So what is kept is
-    decided when a row arrives, and no row that comes later changes it.
+    Source order is (time of arrival, topic, partition, offset); a record's batches never go back in
+    it. So what is kept is decided when a row arrives, and no row that comes later changes it.
     """
     order = F.struct(*(F.col(f"{ARRIVAL}.{name}") for name in SOURCE_ORDER))
     keys = [F.col(key).alias(f"_key_{key}") for key in duplicates.keys]
     before = others.select(*keys, F.col(event_time).alias("_then"), order.alias("_before"))
-    apart = F.abs(F.unix_micros(event_time) - F.unix_micros("_then")) <= duplicates.within // timedelta(microseconds=1)
+    apart = F.abs(
+        F.unix_micros(event_time) - F.unix_micros("_then")
+    ) <= duplicates.within // timedelta(microseconds=1)
     same = [F.col(key) == F.col(f"_key_{key}") for key in duplicates.keys]
     return rows.join(before, reduce(and_, [*same, apart, F.col("_before") < order]), "left_anti")
 
@@ -221,11 +276,16 @@ def late(rows: DataFrame) -> DataFrame:
 def driven_by_stored_watermark(rows: DataFrame, event_time: str) -> DataFrame:
     """Streaming `rows`, with Spark's watermark taken from `_arrival.watermark` instead of the maximum of `event_time`.
 
-    Spark finds the event-time column of a stateful operator by a metadata key. `withWatermark` puts it on a column that
-    holds the stored watermark; this function then lends the key to `event_time`, so that Spark closes windows by the
-    very instants that the gate compared with and drops no row that the gate accepted. The key is internal to Spark: a
-    Spark that did not know it any more would refuse the query, as an aggregation without a watermark.
+    Spark finds the event-time column of a stateful operator by a metadata key. `withWatermark` puts
+    it on a column that holds the stored watermark; this function then lends the key to
+    `event_time`, so that Spark closes windows by the very instants that the gate compared with and
+    drops no row that the gate accepted. The key is internal to Spark: a Spark that did not know it
+    any more would refuse the query, as an aggregation without a watermark.
     """
-    rows = rows.withColumn(_WATERMARK, F.col(f"{ARRIVAL}.watermark")).withWatermark(_WATERMARK, "0 seconds")
+    rows = rows.withColumn(_WATERMARK, F.col(f"{ARRIVAL}.watermark")).withWatermark(
+        _WATERMARK, "0 seconds"
+    )
     lent = {event_time: _WATERMARKED, _WATERMARK: {}}
-    return rows.select(*(F.col(c).alias(c, metadata=lent[c]) if c in lent else F.col(c) for c in rows.columns))
+    return rows.select(
+        *(F.col(c).alias(c, metadata=lent[c]) if c in lent else F.col(c) for c in rows.columns)
+    )

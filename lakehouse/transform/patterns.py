@@ -12,7 +12,7 @@
     def small_then_large(transfers: DataFrame) -> DataFrame:
         return process(transfers, by=["from_account"], function=SMALL_THEN_LARGE, within=SMALL_THEN_LARGE.within, at="event_time")
 
-A pattern is a process function (`lakehouse.transform.process`): the same live and bounded.
+A pattern is a process function (`lakehouse.transform.process`): the same as a stream and in batch.
 """
 
 from collections.abc import Callable, Iterator
@@ -47,7 +47,10 @@ def then(name: str, holds: Condition) -> Step:
 
 
 def directly(name: str, holds: Condition) -> Step:
-    """Followed at once: the very next row of the key; if it does not hold of that, there is no match."""
+    """Followed at once: the very next row of the key.
+
+    If it does not hold of that, there is no match.
+    """
     return Step("next", name, holds)
 
 
@@ -57,21 +60,38 @@ def never(holds: Condition) -> Step:
 
 
 class Pattern(KeyedProcess):
-    """Steps that follow each other `within` a time after the first; `select` makes a row of `output` from the rows by name.
+    """Steps that follow each other `within` a time after the first.
 
-    `at`: the event time of the rows. A match has that of its last row; one that ends with `never`, the end of its time, when it
-    is certain. Raises DeclarationError.
+    `select` makes a row of `output` from the rows by name.
+
+    `at`: the event time of the rows. A match has that of its last row; one that ends with `never`,
+    the end of its time, when it is certain. Raises DeclarationError.
     """
 
     def __init__(
-        self, *steps: Step, within: timedelta, output: str, select: Callable[..., Row], at: str = "event_time"
+        self,
+        *steps: Step,
+        within: timedelta,
+        output: str,
+        select: Callable[..., Row],
+        at: str = "event_time",
     ) -> None:
         kinds = [step.kind for step in steps]
         if not kinds or kinds[0] != "first" or "first" in kinds[1:] or len(steps) < 2:
-            raise DeclarationError(f"pattern={kinds}: it begins with first(...), once, and has a step that follows; add or move")
+            raise DeclarationError(
+                f"pattern={kinds}: it begins with first(...), once, and has a step that follows; add or move"
+            )
         if any(before == "never" and after != "then" for before, after in pairwise(kinds)):
-            raise DeclarationError(f"pattern={kinds}: after never(...) comes then(...), or nothing; say both conditions in one")
-        self.steps, self.within, self.output, self.select, self.at = steps, within, output, select, at
+            raise DeclarationError(
+                f"pattern={kinds}: after never(...) comes then(...), or nothing; say both conditions in one"
+            )
+        self.steps, self.within, self.output, self.select, self.at = (
+            steps,
+            within,
+            output,
+            select,
+            at,
+        )
 
     def on_row(self, state: State, row: Row, timers: Timers) -> Iterator[Row]:
         """Takes each match that is under way further, and begins one."""
@@ -83,14 +103,18 @@ class Pattern(KeyedProcess):
             going.append({"from": at, "step": 1, "rows": {self.steps[0].name: row}})
             if self.steps[-1].kind == "never":
                 timers.set(at + self.within)
-        yield from (self.select(**match["rows"]) for match in going if match["step"] == len(self.steps))
+        yield from (
+            self.select(**match["rows"]) for match in going if match["step"] == len(self.steps)
+        )
         state["matches"] = [match for match in going if match["step"] < len(self.steps)]
 
     def on_timer(self, state: State, at: datetime, timers: Timers) -> Iterator[Row]:
         """Ends what began `within` before: all that was to come came, and what was not to come did not."""
         matches = state.get("matches", [])
         over = [match for match in matches if at - match["from"] >= self.within]
-        yield from (self.select(**match["rows"]) for match in over if match["step"] == len(self.steps) - 1)
+        yield from (
+            self.select(**match["rows"]) for match in over if match["step"] == len(self.steps) - 1
+        )
         state["matches"] = [match for match in matches if match not in over]
 
     def _taken(self, match: Row, row: Row) -> Row | None:

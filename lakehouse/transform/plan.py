@@ -1,9 +1,10 @@
-"""The plan of a table: the gate, the user's function, the checks. One plan for live and bounded runs.
+"""The plan of a table: the gate, the user's function, the checks. One plan for live and batch runs.
 
-    record    raw records -> decoded -> function -> judged -> arrived
+    ingest    raw records -> decoded -> function -> judged -> arrived
     derived   rows of the driving input -> flagged -> accepted -> function -> judged
 
-A judged row carries `_reason` (null for a good row), `_origin` and `_partition`; the sink parts good from bad by it.
+A judged row carries `_reason` (null for a good row), `_origin` and `_partition`; the sink parts
+good from bad by it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,11 +24,19 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.storage import row_keys
 from lakehouse.storage.lake import Lake
-from lakehouse.transform import decode, determinism, lateness, observing, quality, returned, versions
+from lakehouse.transform import (
+    decode,
+    determinism,
+    lateness,
+    observing,
+    quality,
+    returned,
+    versions,
+)
 from lakehouse.transform.judged_rows import good
 from lakehouse.transform.quality import RowRule
 
-Origin = Literal["live", "bounded", "early"]
+Origin = Literal["stream", "batch", "early"]
 T = TypeVar("T")
 
 
@@ -38,8 +47,8 @@ class Plan:
     table: Table
     kind: Kind
     event_time: str
-    driving: str  # the input that carries event time; a record's are its topics
-    topics: Mapping[str, KafkaSource]  # of a record: its inputs
+    driving: str  # the input that carries event time; an ingest table's are its topics
+    topics: Mapping[str, KafkaSource]  # of an ingest table: its inputs
     rules: Sequence[RowRule]
     _made: dict[str, object] = field(init=False, default_factory=dict, repr=False, compare=False)
 
@@ -54,19 +63,23 @@ class Plan:
         """The column, of input and output alike, by which rows belong together: a window, or a row's own arrival."""
         return WINDOW if self.kind == "window" else ARRIVAL
 
-    def record(self, records: Mapping[str, DataFrame], *, timed: bool = False) -> DataFrame:
+    def ingest(self, records: Mapping[str, DataFrame], *, timed: bool = False) -> DataFrame:
         """Raw records of each topic through parser and function, judged: parsing first, then event time, then expectations.
 
-        Nothing in it changes from one micro-batch to the next; `arrived` adds what does. Key and value are kept of bad rows
-        only; the timestamp if `timed`.
+        Nothing in it changes from one micro-batch to the next; `arrived` adds what does. Key and
+        value are kept of bad rows only; the timestamp if `timed`.
         """
-        rows = self._called({name: decode.decoded(records[name], source) for name, source in self.topics.items()}, {RECORD})
+        rows = self._called(
+            {name: decode.decoded(records[name], source) for name, source in self.topics.items()},
+            {RECORD},
+        )
         judged, kept = self._once(f"record {timed}", lambda: self._judging(rows.columns, timed))
         return rows.select(*judged).select(*kept)
 
     def _judging(self, columns: Sequence[str], timed: bool) -> tuple[list[Column], list[Column]]:
         """What is selected of the function's rows, and what of that."""
-        # a column each: of a struct that is passed on whole, Spark would make an object for every row
+        # a column each: of a struct that is passed on whole, Spark would make an object for every
+        # row
         own = {name: F.col(f"{RECORD}.{name}") for name in (*decode.RAW, "topic")}
         named = {name: column.alias(f"{RECORD}_{name}") for name, column in own.items()}
         if not timed:
@@ -74,10 +87,17 @@ class Plan:
         if len(self.topics) == 1:
             del named["topic"]  # what all rows have in common need not go with each
         out_of_time = () if self.by_ingestion else self._out_of_time(own["topic"], own["timestamp"])
-        reason = F.coalesce(F.col(f"{RECORD}.problem"), *out_of_time, quality.first_broken(self.rules))
+        reason = F.coalesce(
+            F.col(f"{RECORD}.problem"), *out_of_time, quality.first_broken(self.rules)
+        )
         rest = [name for name in columns if name != RECORD]
-        held = {name: F.when(F.col(REASON).isNotNull(), F.col(f"{RECORD}_{name}")) for name in ("key", "value")}
-        kept = [held.get(name, F.col(f"{RECORD}_{name}")).alias(f"{RECORD}_{name}") for name in named]
+        held = {
+            name: F.when(F.col(REASON).isNotNull(), F.col(f"{RECORD}_{name}"))
+            for name in ("key", "value")
+        }
+        kept = [
+            held.get(name, F.col(f"{RECORD}_{name}")).alias(f"{RECORD}_{name}") for name in named
+        ]
         return [*rest, *named.values(), reason.alias(REASON)], [*rest, *kept, REASON]
 
     def maxima(self, partitions: Mapping[str, tuple[str, int]]) -> list[Column]:
@@ -89,7 +109,10 @@ class Plan:
         good = F.when(F.col(REASON).isNull(), moment)
         return self._once(
             f"maxima {sorted(partitions)}",
-            lambda: [F.max(F.when(self._of_partition(*where), good)).alias(key) for key, where in partitions.items()],
+            lambda: [
+                F.max(F.when(self._of_partition(*where), good)).alias(key)
+                for key, where in partitions.items()
+            ],
         )
 
     def _of_partition(self, topic: str, partition: int) -> Column:
@@ -108,11 +131,19 @@ class Plan:
         found = [F.when(moment.isNull(), F.lit(f"event time missing: {self.event_time}"))]
         for source in self.topics.values():
             here = topic == source.topic  # of one topic Spark knows this before it runs
-            early, most = moment < F.lit(source.min_event_time), source.max_future_skew // timedelta(microseconds=1)
+            early, most = (
+                moment < F.lit(source.min_event_time),
+                source.max_future_skew // timedelta(microseconds=1),
+            )
             found += [
-                F.when(here & early, F.lit(f"event time before {ranges.text(source.min_event_time)}")),
                 F.when(
-                    here & (ahead > most), F.lit(f"event time more than {source.max_future_skew} ahead of the record's timestamp")
+                    here & early, F.lit(f"event time before {ranges.text(source.min_event_time)}")
+                ),
+                F.when(
+                    here & (ahead > most),
+                    F.lit(
+                        f"event time more than {source.max_future_skew} ahead of the record's timestamp"
+                    ),
                 ),
             ]
         return found
@@ -126,12 +157,12 @@ class Plan:
         columns = {"watermark": in_force, "topic": topic} | position | {"time": time}
         arrival = F.struct(*(column.alias(name) for name, column in columns.items()))
         own = {INGESTION: time} if self.by_ingestion else {}
-        return judged.withColumns(own | {ARRIVAL: arrival} | self._placing(F.lit(at), "live"))
+        return judged.withColumns(own | {ARRIVAL: arrival} | self._placing(F.lit(at), "stream"))
 
     def derived(
         self,
         rows: DataFrame,
-        snapshots: Mapping[str, DataFrame],
+        references: Mapping[str, DataFrame],
         origin: Origin,
         observed: Observation | str | None = None,
         touched: DataFrame | None = None,
@@ -140,17 +171,20 @@ class Plan:
     ) -> DataFrame:
         """Rows of the driving input (with `_arrival`) through gate and function, judged.
 
-        `observed` receives the `counts`, in the same pass; live it also keeps the optimiser from moving filters below the
-        watermark. It costs a copy of every row, and a bounded run, whose input the live run has counted, does without.
-        A bounded run lets late rows in if the table is to be updated with them. `touched` (column: the `unit`) narrows the
-        computation to some windows, or to some rows of a row table. `others`: among which duplicates are looked for.
+        `observed` receives the `counts`, in the same pass; live it also keeps the optimiser from
+        moving filters below the watermark. It costs a copy of every row, and a batch run, whose
+        input the stream has counted, does without. A batch run lets late rows in if the table is to
+        be updated with them. `touched` (column: the `unit`) narrows the computation to some
+        windows, or to some rows of a row table. `others`: among which duplicates are looked for.
         `end`: up to where `rows` are complete; count windows are then.
         """
         self._once("input", lambda: returned.check_input(self.table, self.driving, rows))
         flagged = self._flagged(rows)
         if observed is not None:
             flagged = flagged.observe(observed, *lateness.counts(self.table, self.event_time))
-        taken = lateness.accepted(flagged, late_too=origin == "bounded" and self.table.late == "update")
+        taken = lateness.accepted(
+            flagged, late_too=origin == "batch" and self.table.late == "update"
+        )
         if touched is not None:
             taken = taken.join(F.broadcast(touched.select(self.unit)), self.unit, "left_semi")
         if self.table.window and self.table.window.kind == "count":
@@ -160,35 +194,44 @@ class Plan:
                     f"sees them, so keys are columns of {self.driving}; add them there"
                 )
             taken = lateness.counted(
-                taken, self.table.window, self.table.keys, self.event_time, self.table.partition_by, end or ranges.EPOCH
+                taken,
+                self.table.window,
+                self.table.keys,
+                self.event_time,
+                self.table.partition_by,
+                end or ranges.EPOCH,
             )
         if self.table.deduplicate:
             among = lateness.accepted(self._flagged(rows if others is None else others))
             taken = lateness.firsts(taken, among, self.table.deduplicate, self.event_time)
-        inputs = {self.driving: taken} | {name: _plain(each) for name, each in snapshots.items()}
+        inputs = {self.driving: taken} | {name: _plain(each) for name, each in references.items()}
         rows = self._called(inputs, {ARRIVAL} if self.kind == "row" else set())
         return rows.withColumns(self._once(f"derived {origin}", lambda: self._judged(origin)))
 
     def _judged(self, origin: Origin) -> dict[str, Column]:
         moment = lateness.instant_of(self.table.window, self.event_time)
         reason = F.coalesce(
-            F.when(moment.isNull(), F.lit(f"event time missing: {self.event_time}")), quality.first_broken(self.rules)
+            F.when(moment.isNull(), F.lit(f"event time missing: {self.event_time}")),
+            quality.first_broken(self.rules),
         )
         return {REASON: reason} | self._placing(moment, origin)
 
     def kept(
-        self, rows: DataFrame, snapshots: Mapping[str, DataFrame], observed: Observation | str | None = None
+        self,
+        rows: DataFrame,
+        references: Mapping[str, DataFrame],
+        observed: Observation | str | None = None,
     ) -> DataFrame:
-        """Rows of the record through the function: the state of each key among them, or the changes of a history.
+        """Rows of the ingest table through the function: the latest row of each key, or the versions of it.
 
-        No row is left out: late ones count, too. What breaks an expectation is not put aside, for a state without one of its
-        keys would be wrong: the check on the table tells it.
+        No row is left out: late ones count, too. What breaks an expectation is not quarantined, for
+        a state without one of its keys would be wrong: the check on the table tells it.
         """
         flagged = self._flagged(rows)
         if observed is not None:
             flagged = flagged.observe(observed, *lateness.counts(self.table, self.event_time))
         inputs = {self.driving: lateness.accepted(flagged, late_too=True)}
-        inputs |= {name: _plain(each) for name, each in snapshots.items()}
+        inputs |= {name: _plain(each) for name, each in references.items()}
         if self.kind == "keyed":
             return self._called(inputs, set())
         return versions.changes(self._called(inputs, {ARRIVAL}), self.event_time)
@@ -196,7 +239,8 @@ class Plan:
     def gate_counts(self, gate: Observation, rows: DataFrame) -> Mapping[str, object]:
         """What the gate observed of `rows`; counted by itself if they did not all pass it.
 
-        A join with nothing gives nothing without reading its other side, where it is not removed at all.
+        A join with nothing gives nothing without reading its other side, where it is not removed at
+        all.
         """
         seen = observing.observed(gate)
         return seen if seen and seen["arrived"] else self.counts(rows).head().asDict()
@@ -208,18 +252,27 @@ class Plan:
     def _flagged(self, rows: DataFrame) -> DataFrame:
         return lateness.flagged(rows.drop(PARTITION, ORIGIN), self.table, self.event_time)
 
-    def snapshot(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
-        """A table without event time, computed whole; rows that break an expectation are judged bad."""
+    def reference(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
+        """A table without event time, computed whole.
+
+        Rows that break an expectation are judged bad.
+        """
         rows = self._called(inputs, set())
         return rows.withColumn(REASON, quality.first_broken(self.rules))
 
     def _placing(self, moment: Column, origin: Origin) -> dict[str, Column]:
-        return {ORIGIN: F.lit(origin), PARTITION: lateness.partition_of(moment, self.table.partition_by)}
+        return {
+            ORIGIN: F.lit(origin),
+            PARTITION: lateness.partition_of(moment, self.table.partition_by),
+        }
 
     def _called(self, inputs: Mapping[str, DataFrame], kept: set[str]) -> DataFrame:
         """What the function makes of its inputs, checked at the first call: it is pure, and its inputs keep their columns."""
         rows = self.table(**inputs)
-        self._once("called", lambda: returned.check(self.table, self.kind, rows, inputs, kept, self.event_time))
+        self._once(
+            "called",
+            lambda: returned.check(self.table, self.kind, rows, inputs, kept, self.event_time),
+        )
         return rows
 
 
@@ -239,13 +292,19 @@ def utc(moment: datetime) -> datetime:
 
 
 def plan_of(lake: Lake, table: Table, *, judged: bool = True) -> Plan:
-    """The plan of a table; `judged=False` leaves the expectations out, where only the columns are asked for.
+    """The plan of a table.
+
+    `judged=False` leaves the expectations out, where only the columns are asked for.
 
     Made once for each table of a catalog.
     """
     known = lake.catalog.plans if lake.catalog.tables.get(table.name) is table else {}
     if (table.name, judged) not in known:
-        rules = quality.row_rules(lake.spark, stored_schema(lake, table), table.expectations) if judged else ()
+        rules = (
+            quality.row_rules(lake.spark, stored_schema(lake, table), table.expectations)
+            if judged
+            else ()
+        )
         known[table.name, judged] = _planned(lake, table, rules)
     return known[table.name, judged]
 
@@ -255,13 +314,23 @@ def _planned(lake: Lake, table: Table, rules: Sequence[RowRule]) -> Plan:
     kind, driving = catalog.kind(table), catalog.driving_input(table)
     timed = driving if driving and kind == "window" else table
     moment = table.event_time if kind == "ingest" else catalog.event_time(timed)
-    return Plan(table, kind, moment, driving.name if driving else table.inputs[0], catalog.topics_of(table), rules)
+    return Plan(
+        table,
+        kind,
+        moment,
+        driving.name if driving else table.inputs[0],
+        catalog.topics_of(table),
+        rules,
+    )
 
 
 def stored_schema(lake: Lake, table: Table) -> StructType:
-    """The columns of the table on disk. Raises DeclarationError if its function does not keep what it must.
+    """The columns of the table on disk.
 
-    Found once for each table of a catalog: it takes half a second, and all that reads the table asks for it.
+    Raises DeclarationError if its function does not keep what it must.
+
+    Found once for each table of a catalog: it takes half a second, and all that reads the table
+    asks for it.
     """
     known = lake.catalog.schemas if lake.catalog.tables.get(table.name) is table else {}
     if table.name not in known:
@@ -270,7 +339,7 @@ def stored_schema(lake: Lake, table: Table) -> StructType:
 
 
 def check(lake: Lake, table: Table) -> None:
-    """Raises DeclarationError if the function holds what live and bounded runs may differ by (`determinism`)."""
+    """Raises DeclarationError if the function holds what live and batch runs may differ by (`determinism`)."""
     step = plan_of(lake, table, judged=False)
     if step.kind in ("row", "window"):
         determinism.check(table, on_no_rows(lake, step), row_preserving=step.kind == "row")
@@ -291,15 +360,15 @@ def on_no_rows(lake: Lake, step: Plan) -> DataFrame:
 def _columns(lake: Lake, plan: Plan) -> StructType:
     empty = {name: _empty(lake, name) for name in plan.table.inputs}
     if plan.kind == "ingest":
-        return good(plan.arrived(plan.record(empty), ranges.EPOCH, ranges.EPOCH)).schema
+        return good(plan.arrived(plan.ingest(empty), ranges.EPOCH, ranges.EPOCH)).schema
     if plan.kind == "reference":
-        return good(plan.snapshot(empty)).schema
+        return good(plan.reference(empty)).schema
     rows = empty.pop(plan.driving)
     if plan.table.keeps:
         kept = plan.kept(rows, empty)
         rows = versions.versions(kept, plan.table.keys) if plan.kind == "versioned" else kept
         return row_keys.keyed(rows, plan.table.keys).schema
-    return good(plan.derived(rows, empty, "live", "schema")).schema
+    return good(plan.derived(rows, empty, "stream", "schema")).schema
 
 
 def _empty(lake: Lake, name: str) -> DataFrame:

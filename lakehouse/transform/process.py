@@ -16,9 +16,10 @@
     def silences(valid_readings: DataFrame) -> DataFrame:
         return process(valid_readings, by=["sensor_id"], function=Silence(), within=MINUTE, at="event_time")
 
-Rows come in the order of event time, then of the source, and timers between them: so what a function gives is decided by the
-rows, and not by how they were cut into micro-batches. A table's `context=` says how far back its rows reach, and `within` how
-long a key's state outlives its last row; the first is not less than the second, or the table is refused.
+Rows come in the order of event time, then of the source, and timers between them: so what a
+function gives is decided by the rows, and not by how they were cut into micro-batches. A table's
+`context=` says how far back its rows reach, and `within` how long a key's state outlives its last
+row; the first is not less than the second, or the table is refused.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -57,22 +58,31 @@ class Timers:
 
     def due(self, until: datetime, before: datetime | None = None) -> datetime | None:
         """Takes out the earliest instant, if it is not later than `until`, and earlier than `before`; else None."""
-        if not self._instants or self._instants[0] > until or (before and self._instants[0] >= before):
+        if (
+            not self._instants
+            or self._instants[0] > until
+            or (before and self._instants[0] >= before)
+        ):
             return None
         return heappop(self._instants)
 
 
 class KeyedProcess:
-    """What is done with the rows of one key. `output`: the columns of its rows, Spark DDL, the event time among them.
+    """What is done with the rows of one key.
 
-    `state` is a dict, empty at first, of values, lists and dicts as one likes. A row that is given without its event time has
-    that of the row or timer that it was made of.
+    `output`: the columns of its rows, Spark DDL, the event time among them.
+
+    `state` is a dict, empty at first, of values, lists and dicts as one likes. A row that is given
+    without its event time has that of the row or timer that it was made of.
     """
 
     output: str
 
     def on_row(self, state: State, row: Row, timers: Timers) -> Iterable[Row]:
-        """What comes of a row (by column; instants are aware, in UTC). Timers of the same instant come after it."""
+        """What comes of a row (by column; instants are aware, in UTC).
+
+        Timers of the same instant come after it.
+        """
         raise NotImplementedError
 
     def on_timer(self, state: State, at: datetime, timers: Timers) -> Iterable[Row]:
@@ -80,15 +90,22 @@ class KeyedProcess:
         return ()
 
 
-def process(rows: DataFrame, *, by: Sequence[str], function: KeyedProcess, within: timedelta, at: str) -> DataFrame:
-    """The rows that `function` gives, over `rows` (`at`: their event time; `_arrival`) of each key by itself.
+def process(
+    rows: DataFrame, *, by: Sequence[str], function: KeyedProcess, within: timedelta, at: str
+) -> DataFrame:
+    """The rows that `function` gives, over `rows` (`at`: their event time.
 
-    State and timers end `within` after a key's last row. Raises DeclarationError if the output has no event time.
+    `_arrival`) of each key by itself.
+
+    State and timers end `within` after a key's last row. Raises DeclarationError if the output has
+    no event time.
     """
     schema = StructType.fromDDL(f"{function.output}, {ARRIVAL} {ARRIVAL_TYPE}")
     schema[ARRIVAL].metadata = {REACH: within // timedelta(microseconds=1)}
     if at not in schema.names:
-        raise DeclarationError(f"output={function.output!r}: its rows have an event time, too; add {at} TIMESTAMP")
+        raise DeclarationError(
+            f"output={function.output!r}: its rows have an event time, too; add {at} TIMESTAMP"
+        )
 
     def of_keys(group: "pa.Table") -> "pa.Table":
         import pyarrow as pa
@@ -104,22 +121,41 @@ def process(rows: DataFrame, *, by: Sequence[str], function: KeyedProcess, withi
     return rows.groupBy(F.pmod(F.xxhash64(*by), F.lit(_AT_ONCE))).applyInArrow(of_keys, schema)
 
 
-def outputs(function: KeyedProcess, rows: Iterable[Row], within: timedelta, at: str) -> Iterator[Row]:
-    """What a function gives of the rows of one key. The row of a timer has the arrival of the row before it, so is never late."""
+def outputs(
+    function: KeyedProcess, rows: Iterable[Row], within: timedelta, at: str
+) -> Iterator[Row]:
+    """What a function gives of the rows of one key.
+
+    The row of a timer has the arrival of the row before it, so is never late.
+    """
     state, timers, last = {}, Timers(), None
-    for row in sorted(rows, key=lambda row: (row[at], *(row[ARRIVAL][name] for name in SOURCE_ORDER))):
+    for row in sorted(
+        rows, key=lambda row: (row[at], *(row[ARRIVAL][name] for name in SOURCE_ORDER))
+    ):
         if last:
             yield from _fired(function, state, timers, last, last[at] + within, at, row[at])
             if row[at] - last[at] > within:
                 state, timers = {}, Timers()
         last = row
-        yield from ({at: row[at], **made, ARRIVAL: row[ARRIVAL]} for made in function.on_row(state, row, timers))
+        yield from (
+            {at: row[at], **made, ARRIVAL: row[ARRIVAL]}
+            for made in function.on_row(state, row, timers)
+        )
     if last:
         yield from _fired(function, state, timers, last, last[at] + within, at)
 
 
 def _fired(
-    function: KeyedProcess, state: State, timers: Timers, last: Row, until: datetime, at: str, before: datetime | None = None
+    function: KeyedProcess,
+    state: State,
+    timers: Timers,
+    last: Row,
+    until: datetime,
+    at: str,
+    before: datetime | None = None,
 ) -> Iterator[Row]:
     while instant := timers.due(until, before):
-        yield from ({at: instant, **made, ARRIVAL: last[ARRIVAL]} for made in function.on_timer(state, instant, timers))
+        yield from (
+            {at: instant, **made, ARRIVAL: last[ARRIVAL]}
+            for made in function.on_timer(state, instant, timers)
+        )

@@ -1,7 +1,8 @@
 """Expectations: as Columns inside the streaming plan, and as a suite over rows at rest.
 
-Both come from Great Expectations' own definitions, so a rule means the same row by row as it does over a partition. It is
-imported inside functions only: it takes seconds, and declaring a table must not cost that.
+Both come from Great Expectations' own definitions, so a rule means the same row by row as it does
+over a partition. It is imported inside functions only: it takes seconds, and declaring a table must
+not cost that.
 """
 
 import json
@@ -40,38 +41,54 @@ class SuiteResult:
     detail: str
 
 
-def row_rules(spark: SparkSession, schema: StructType, expectations: Sequence[Expectation]) -> list[RowRule]:
+def row_rules(
+    spark: SparkSession, schema: StructType, expectations: Sequence[Expectation]
+) -> list[RowRule]:
     """The expectations that Great Expectations defines row by row, as Columns over rows of `schema`.
 
-    The others (row counts, means, uniqueness) need all rows: they are judged by `validate` on closed partitions only.
-    Raises DeclarationError for an unknown expectation, argument or column.
+    The others (row counts, means, uniqueness) need all rows: they are judged by `validate` on
+    closed partitions only. Raises DeclarationError for an unknown expectation, argument or column.
     """
     return list(_compiled(spark, schema.json(), tuple(expectations)))
 
 
-@lru_cache(maxsize=128)  # a fifth of a second a rule, asked for at every start of a query and every bounded run
-def _compiled(spark: SparkSession, schema: str, expectations: tuple[Expectation, ...]) -> tuple[RowRule, ...]:
+@lru_cache(
+    maxsize=128
+)  # a fifth of a second a rule, asked for at every start of a query and every batch run
+def _compiled(
+    spark: SparkSession, schema: str, expectations: tuple[Expectation, ...]
+) -> tuple[RowRule, ...]:
     if not expectations:
         return ()
     gx = _gx()
     engine = gx.SparkDFExecutionEngine()
     engine.resolve_metric_bundle = partial(_without_counting, engine.resolve_metric_bundle)
-    engine.load_batch_data("schema", spark.createDataFrame([], StructType.fromJson(json.loads(schema))))
+    engine.load_batch_data(
+        "schema", spark.createDataFrame([], StructType.fromJson(json.loads(schema)))
+    )
     rules = []
     for expectation in expectations:
         condition = _condition(gx, engine, expectation)
-        if condition is not None and " OVER " not in str(condition):  # a window function looks at other rows
+        # a window function looks at other rows
+        if condition is not None and " OVER " not in str(condition):
             rules.append(RowRule(expectation, F.coalesce(condition, F.lit(False))))
     return tuple(rules)
 
 
 def _without_counting(ask: Callable[[list], dict], metric_fn_bundle: Iterable) -> dict:
-    """The aggregates that conditions depend on. Each asks for the number of rows, too, and is told that there are none.
+    """The aggregates that conditions depend on.
 
-    Great Expectations would run a Spark job for that: 1.5 of the 1.6 s that a job's first rule took to compile.
+    Each asks for the number of rows, too, and is told that there are none.
+
+    Great Expectations would run a Spark job for that: 1.5 of the 1.6 s that a job's first rule took
+    to compile.
     """
     wanted = {each.metric_configuration.id: each for each in metric_fn_bundle}
-    known = {i: 0 for i, each in wanted.items() if each.metric_configuration.metric_name == "table.row_count"}
+    known = {
+        i: 0
+        for i, each in wanted.items()
+        if each.metric_configuration.metric_name == "table.row_count"
+    }
     others = [each for i, each in wanted.items() if i not in known]
     return known | (ask(others) if others else {})
 
@@ -85,7 +102,10 @@ def first_broken(rules: Sequence[RowRule]) -> Column:
 
 
 def validate(rows: DataFrame, expectations: Sequence[Expectation]) -> list[SuiteResult]:
-    """The suite of all expectations, run by Great Expectations over `rows`. Raises DeclarationError."""
+    """The suite of all expectations, run by Great Expectations over `rows`.
+
+    Raises DeclarationError.
+    """
     if not expectations:
         return []
     gx = _gx()
@@ -103,7 +123,10 @@ def _summary(expectation: Expectation, result) -> SuiteResult:
     error = _messages(result.exception_info or {})
     seen = found.get("partial_unexpected_list") or found.get("observed_value", "")
     return SuiteResult(
-        str(expectation), bool(result.success), int(found.get("unexpected_count") or 0), f"{error or seen}"
+        str(expectation),
+        bool(result.success),
+        int(found.get("unexpected_count") or 0),
+        f"{error or seen}",
     )
 
 
@@ -137,15 +160,21 @@ def _gx() -> _GX:
     from great_expectations.validator.metric_configuration import MetricConfiguration
     from great_expectations.validator.validation_graph import ValidationGraph
 
-    return _GX(great_expectations, SparkDFExecutionEngine, MetricConfiguration, ValidationGraph, get_expectation_impl)
+    return _GX(
+        great_expectations,
+        SparkDFExecutionEngine,
+        MetricConfiguration,
+        ValidationGraph,
+        get_expectation_impl,
+    )
 
 
 @contextmanager
 def _named_main() -> Iterator[None]:
     """Gives the main module a file name while Great Expectations is imported, which looks for Spark Connect.
 
-    Where Connect is not installed, PySpark ends a process whose main module has none, such as a run of Dagster's: it
-    takes it for its own doctests.
+    Where Connect is not installed, PySpark ends a process whose main module has none, such as a run
+    of Dagster's: it takes it for its own doctests.
     """
     main = sys.modules["__main__"]
     unnamed = not hasattr(main, "__file__")
@@ -168,11 +197,16 @@ def _resolved(gx: _GX, expectation: Expectation):
             f"expectation={expectation.type!r}: Great Expectations has none of that name; see its gallery for the names"
         ) from err
     except ValueError as err:  # pydantic's ValidationError among them
-        raise DeclarationError(f"expectation={expectation}: its arguments do not fit: {err}") from err
+        raise DeclarationError(
+            f"expectation={expectation}: its arguments do not fit: {err}"
+        ) from err
 
 
 def _condition(gx: _GX, engine, expectation: Expectation) -> Column | None:
-    """The Column of the condition under which a row is unexpected; None if the expectation is not row by row."""
+    """The Column of the condition under which a row is unexpected.
+
+    None if the expectation is not row by row.
+    """
     map_metric = getattr(_resolved(gx, expectation), "map_metric", None)
     if not map_metric:
         return None
@@ -186,6 +220,10 @@ def _condition(gx: _GX, engine, expectation: Expectation) -> Column | None:
     graph.build_metric_dependency_graph(metric_configuration=metric)
     resolved, aborted = graph.resolve(show_progress_bars=False)
     if aborted:
-        reasons = _messages({metric: failure["exception_info"] for metric, failure in aborted.items()})
-        raise DeclarationError(f"expectation={expectation}: it cannot be judged on this table: {reasons}")
+        reasons = _messages(
+            {metric: failure["exception_info"] for metric, failure in aborted.items()}
+        )
+        raise DeclarationError(
+            f"expectation={expectation}: it cannot be judged on this table: {reasons}"
+        )
     return resolved[metric.id][0]

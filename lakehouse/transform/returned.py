@@ -20,13 +20,22 @@ def check_input(table: Table, name: str, rows: DataFrame) -> None:
         )
 
 
-def check(table: Table, kind: Kind, rows: object, inputs: Mapping[str, DataFrame], kept: set[str], moment: str) -> None:
+def check(
+    table: Table,
+    kind: Kind,
+    rows: object,
+    inputs: Mapping[str, DataFrame],
+    kept: set[str],
+    moment: str,
+) -> None:
     """Raises DeclarationError unless `rows` are a DataFrame that keeps what it must, and has no column of the library's.
 
     `kept`: technical columns that must come through. `moment`: the column of the event time.
     """
     if not isinstance(rows, DataFrame):
-        raise DeclarationError(f"table={table.name}: its function returned {rows!r}; return a DataFrame")
+        raise DeclarationError(
+            f"table={table.name}: its function returned {rows!r}; return a DataFrame"
+        )
     where = f"table={table.name}, columns={rows.columns}"
     if lost := kept - set(rows.columns):
         raise DeclarationError(f"{where}{_lost(kind, rows, lost)}")
@@ -38,14 +47,20 @@ def check(table: Table, kind: Kind, rows: object, inputs: Mapping[str, DataFrame
     wanted = {moment} if kind in ("ingest", "row", "versioned") and not by_ingestion else set()
     wanted |= {WINDOW, *table.keys} if kind == "window" else set(table.keys)
     if missing := wanted - set(rows.columns):
-        raise DeclarationError(f"{where}: the declaration names {', '.join(sorted(missing))}; the function must return it")
+        raise DeclarationError(
+            f"{where}: the declaration names {', '.join(sorted(missing))}; the function must return it"
+        )
     added = {INGESTION} if by_ingestion else set(versions.VALID) if kind == "versioned" else set()
     if own := [name for name in rows.columns if name.lower() in added]:
-        raise DeclarationError(f"{where}: {', '.join(own)} is added by the library; leave it to it, or rename yours")
+        raise DeclarationError(
+            f"{where}: {', '.join(own)} is added by the library; leave it to it, or rename yours"
+        )
     if kind in ("window", "keyed") and ARRIVAL in rows.columns:
         raise DeclarationError(f"{where}{_of_single_rows(table, kind)}")
     if unknown := [name for name in rows.columns if name.startswith("_") and name not in kept]:
-        raise DeclarationError(f"{where}: a leading '_' marks technical columns; rename {', '.join(unknown)}")
+        raise DeclarationError(
+            f"{where}: a leading '_' marks technical columns; rename {', '.join(unknown)}"
+        )
 
 
 def _lost(kind: Kind, rows: DataFrame, lost: set[str]) -> str:

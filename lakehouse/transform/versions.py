@@ -1,8 +1,9 @@
 """Histories of what changes: the versions of each key, and which of them was valid at an instant (as-of joins).
 
-A change counts from its event time on; one that came late, from the watermark on that was in force when it arrived: nothing
-that is behind the border is changed by it. So which version a row at an instant finds is settled when the watermark passes
-that instant, and a row joined then, or by a bounded run a year later, finds the same.
+A change counts from its event time on; one that came late, from the watermark on that was in force
+when it arrived: nothing that is behind the border is changed by it. So which version a row at an
+instant finds is settled when the watermark passes that instant, and a row joined then, or by a
+batch run a year later, finds the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,18 +24,28 @@ _ORDER_TYPE = "struct<event_time:timestamp,time:timestamp,topic:string,partition
 def changes(rows: DataFrame, event_time: str) -> DataFrame:
     """Rows of a record (`event_time`, `_arrival`) as changes: `valid_from`, and `_order`, by which the later one is known."""
     known = F.col(f"{ARRIVAL}.watermark") + F.expr("interval 1 microsecond")
-    order = F.struct(F.col(event_time).alias("event_time"), *(F.col(f"{ARRIVAL}.{name}").alias(name) for name in SOURCE_ORDER))
-    return rows.withColumns({VALID[0]: F.greatest(event_time, known), _ORDER: order.cast(_ORDER_TYPE)}).drop(ARRIVAL)
+    order = F.struct(
+        F.col(event_time).alias("event_time"),
+        *(F.col(f"{ARRIVAL}.{name}").alias(name) for name in SOURCE_ORDER),
+    )
+    return rows.withColumns(
+        {VALID[0]: F.greatest(event_time, known), _ORDER: order.cast(_ORDER_TYPE)}
+    ).drop(ARRIVAL)
 
 
 def versions(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
     """The `changes` of each key that were ever valid, each until the next (`valid_to`, null of the last).
 
-    A change that a later one (by event time) was known before is none. What is left out stays out whatever comes, so that the
-    versions there are and the changes that are new give the same as all changes together.
+    A change that a later one (by event time) was known before is none. What is left out stays out
+    whatever comes, so that the versions there are and the changes that are new give the same as all
+    changes together.
     """
     so_far = Window.partitionBy(*keys).orderBy(VALID[0], _ORDER)
-    newest = changes.withColumn("_newest", F.max(_ORDER).over(so_far)).where(F.col(_ORDER) == F.col("_newest")).drop("_newest")
+    newest = (
+        changes.withColumn("_newest", F.max(_ORDER).over(so_far))
+        .where(F.col(_ORDER) == F.col("_newest"))
+        .drop("_newest")
+    )
     until = newest.withColumn(VALID[1], F.lead(VALID[0]).over(so_far))
     return until.where(F.col(VALID[1]).isNull() | (F.col(VALID[1]) > F.col(VALID[0])))
 
@@ -45,7 +56,9 @@ def changed(there: DataFrame, new: DataFrame, keys: Sequence[str]) -> DataFrame:
     return of_keys(there, new, keys, others=True).unionByName(touched)
 
 
-def of_keys(rows: DataFrame, few: DataFrame, keys: Sequence[str], *, others: bool = False) -> DataFrame:
+def of_keys(
+    rows: DataFrame, few: DataFrame, keys: Sequence[str], *, others: bool = False
+) -> DataFrame:
     """The `rows` of those keys that the `few` have, or of all `others`."""
     wanted = few.select(*(F.col(key).alias(f"_key_{key}") for key in keys))
     same = reduce(and_, (F.col(key).eqNullSafe(F.col(f"_key_{key}")) for key in keys))
@@ -53,19 +66,25 @@ def of_keys(rows: DataFrame, few: DataFrame, keys: Sequence[str], *, others: boo
 
 
 def as_of_join(
-    rows: DataFrame, history: DataFrame, on: str | Mapping[str, str], at: str, take: Sequence[str] | Mapping[str, str]
+    rows: DataFrame,
+    history: DataFrame,
+    on: str | Mapping[str, str],
+    at: str,
+    take: Sequence[str] | Mapping[str, str],
 ) -> DataFrame:
     """`rows`, each with the columns to `take` from the version of the `history` that was valid at its instant `at`.
 
-    `on`: the column of both, or of rows -> of the history. `take`: names, or name in the result -> in the history; null where
-    no version was valid, or the key was deleted (a column `deleted` says so).
+    `on`: the column of both, or of rows -> of the history. `take`: names, or name in the result ->
+    in the history; null where no version was valid, or the key was deleted (a column `deleted` says
+    so).
     """
     keys = {on: on} if isinstance(on, str) else dict(on)
     taken = dict(take) if isinstance(take, Mapping) else {name: name for name in take}
     there = history.where(~F.col("deleted")) if "deleted" in history.columns else history
     own = {helper(name): name for name in (*keys.values(), *VALID)}
     there = there.select(*(F.col(c).alias(n) for n, c in (own | taken).items()))
-    # looked at for each row and version: an end that is never null is compared in three quarters of the time
+    # looked at for each row and version: an end that is never null is compared in three quarters of
+    # the time
     begin, end = map(helper, VALID)
     there = there.withColumn(end, F.coalesce(end, F.timestamp_micros(F.lit(_EVER))))
     valid = (F.col(begin) <= F.col(at)) & (F.col(at) < F.col(end))

@@ -1,9 +1,9 @@
 """Random stories: what may happen to a stream, played for real, and what must hold in the end.
 
-    story      what happens: events, how they are cut, what is late, where everything crashes
-    suites     the tables that stories are told about, and what must hold of each
-    machine    stream, batch runs, late rows, repairs, hands and kills in any order
-    tally      what did occur, counted on what was stored
-    work       a piece of the telling of many, in a warm process
-    __main__   as many as one likes: `make stories COUNT=500`
+story      what happens: events, how they are cut, what is late, where everything crashes
+suites     the tables that stories are told about, and what must hold of each
+machine    stream, batch runs, late rows, repairs, hands and kills in any order
+tally      what did occur, counted on what was stored
+work       a piece of the telling of many, in a warm process
+__main__   as many as one likes: `make stories COUNT=500`
 """

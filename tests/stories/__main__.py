@@ -34,11 +34,15 @@ def pieces(count: int, runs: int, seed: int) -> Iterator[Piece]:
         for place, suite in enumerate(wanted):
             size = 1 if suite == "machine" else _AT_ONCE
             if (left := wanted[suite] - number * size) > 0:
-                yield Piece(suite, number, min(size, left), seed * 1_000_000 + place * 100_000 + number)
+                yield Piece(
+                    suite, number, min(size, left), seed * 1_000_000 + place * 100_000 + number
+                )
 
 
 def commit() -> str:
-    known = subprocess.run(["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True).stdout.strip()
+    known = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True
+    ).stdout.strip()
     return known or "unknown"
 
 
@@ -54,7 +58,10 @@ def tell_all(todo: list[Piece], file: Path, workers: int) -> None:
             lines.flush()
             state = "FAILED" if line["failure"] else "agrees"
             minutes = (time.monotonic() - begun) / 60
-            print(f"{number} of {len(todo)}: {line['piece']} {state}, {line['seconds']} s; {minutes:.0f} min", flush=True)
+            print(
+                f"{number} of {len(todo)}: {line['piece']} {state}, {line['seconds']} s; {minutes:.0f} min",
+                flush=True,
+            )
 
 
 def report(lines: list[dict], seed: int) -> tuple[str, str]:
@@ -63,7 +70,9 @@ def report(lines: list[dict], seed: int) -> tuple[str, str]:
     for line in lines:
         of_suite[line["suite"]].update(line["occurred"])
     failed = sum(bool(line["failure"]) for line in lines)
-    commits, dates = ("`, `".join(sorted({line[name] for line in lines})) for name in ("commit", "date"))
+    commits, dates = (
+        "`, `".join(sorted({line[name] for line in lines})) for name in ("commit", "date")
+    )
     counts = [str(of_suite[suite]["stories"]) for suite in of_suite]
     row = f"| {seed} | {dates.replace('`', '')} | `{commits}` | {' | '.join(counts)} | {failed} |"
     stories = sum((of_suite[suite] for suite in _SHARES), Counter())
@@ -82,9 +91,20 @@ def write(page: Path, row: str, text: str) -> None:
     """Puts the row into the page's table of runs, in place of an older one of the same seed, and the text below it."""
     before, _, rest = page.read_text().partition(BEGIN)
     old, _, after = rest.partition(END)
-    kept = [line for line in old.splitlines() if line[:2] == "| " and line[2].isdigit() and line.split()[1] != row.split()[1]]
-    head = ["| seed | date | commit | " + " | ".join(_SHARES) + f" | runs of {STEPS} steps | differences |", "|---" * 9 + "|"]
-    page.write_text(f"{before}{BEGIN}\n" + "\n".join([*head, *kept, row]) + f"\n\n{text}\n{END}{after}")
+    kept = [
+        line
+        for line in old.splitlines()
+        if line[:2] == "| " and line[2].isdigit() and line.split()[1] != row.split()[1]
+    ]
+    head = [
+        "| seed | date | commit | "
+        + " | ".join(_SHARES)
+        + f" | runs of {STEPS} steps | differences |",
+        "|---" * 9 + "|",
+    ]
+    page.write_text(
+        f"{before}{BEGIN}\n" + "\n".join([*head, *kept, row]) + f"\n\n{text}\n{END}{after}"
+    )
 
 
 def main() -> int:
@@ -93,16 +113,24 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=10, help="runs of the state machine")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--write", type=Path, help="a page of the docs, whose table gets this result")
+    parser.add_argument(
+        "--write", type=Path, help="a page of the docs, whose table gets this result"
+    )
     given = parser.parse_args()
     folder = Path(".stories")
     folder.mkdir(exist_ok=True)
     file = folder / f"{given.seed}.jsonl"
     known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     done = {line["piece"] for line in known if not line["failure"]}
-    todo = [piece for piece in pieces(given.count, given.runs, given.seed) if piece.name not in done]
-    print(f"seed {given.seed}: {len(todo)} pieces of work to do, {len(done)} done before; kept in {file}", flush=True)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # as the workers import, and Spark's own
+    todo = [
+        piece for piece in pieces(given.count, given.runs, given.seed) if piece.name not in done
+    ]
+    print(
+        f"seed {given.seed}: {len(todo)} pieces of work to do, {len(done)} done before; kept in {file}",
+        flush=True,
+    )
+    # as the workers import, and Spark's own
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     tell_all(todo, file, given.workers)
     latest = {line["piece"]: line for line in map(json.loads, file.read_text().splitlines())}
     row, text = report(list(latest.values()), given.seed)
@@ -112,7 +140,10 @@ def main() -> int:
     failures = [line for line in latest.values() if line["failure"]]
     for line in failures:
         print(f"\n{line['piece']} FAILED\n{line['failure']}", file=sys.stderr)
-    of_all = sum((Counter(line["occurred"]) for line in latest.values() if line["suite"] != "machine"), Counter())
+    of_all = sum(
+        (Counter(line["occurred"]) for line in latest.values() if line["suite"] != "machine"),
+        Counter(),
+    )
     absent = tally.missing(of_all) if given.count else []
     if absent:
         print(f"never occurred: {', '.join(absent)}", file=sys.stderr)

@@ -29,7 +29,9 @@ from lakehouse.testing import COMMIT_POINTS, Stage
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TABLES = ("plain", "sums", "slid")
 
-press_topic = kafka("presses", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
+press_topic = kafka(
+    "presses", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL"
+)
 
 
 @table(layer="bronze", event_time="at", delay="5 seconds")
@@ -80,7 +82,7 @@ RULES: dict[str, dict[str, st.SearchStrategy]] = {
 
 
 EXAMPLES = (
-    # found by seed 77: a partition of which every row was removed before it was proven was none that the table has, so never due
+    # found by seed 77: a partition of which every row was removed before it was reconciled was none that the table has, so never due
     (
         Step("time_passes", {"minutes": 90}),
         Step("stream_runs", {"files": 3, "abort": None}),
@@ -102,7 +104,7 @@ def runs(draw: st.DrawFn, steps: int) -> tuple[Step, ...]:
 
 
 class Killed(Exception):
-    """A batch run ends between its Delta commit and its line in the journal."""
+    """A batch run ends between its Delta commit and its line in the commit log."""
 
 
 class Machine:
@@ -173,8 +175,10 @@ class Machine:
             known = self.stage.lake.catalog.table(name)
             due = coverage.due(self.stage.lake.settings, self.stage.lake.catalog, known)
             for span in coverage.ranges(due, known):
-                reconciliation.prove(self.stage.lake, known, span)
-            assert all(done.verdict in ("EQUAL", "PENDING") for done in repair.run(self.stage.lake, name)), name
+                reconciliation.reconcile_parts(self.stage.lake, known, span)
+            assert all(
+                done.verdict in ("EQUAL", "PENDING") for done in repair.run(self.stage.lake, name)
+            ), name
 
     def ends(self) -> int:
         """Everything closes, is repaired and merged; then all must be EQUAL and as sent. How many rows were compared."""
@@ -189,7 +193,7 @@ class Machine:
                 if (span := partition_range(key, "hour")).end <= self.stage.frontier(name):
                     self.stage.backfill(name, span)
         for name in TABLES:
-            found = reconciliation.prove(lake, lake.catalog.table(name))
+            found = reconciliation.reconcile_parts(lake, lake.catalog.table(name))
             assert {c.verdict for c in found} <= {"EQUAL", "OPEN"}, (name, found)
             rows = sum(c.rows_in_table for c in found)
             assert rows, f"{name}: no row was compared"

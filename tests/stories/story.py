@@ -42,7 +42,11 @@ class Story:
 
     batches: tuple[Batch, ...]
     files: int = 1_000  # how many files of its input a derived query reads at a time
-    crashes: tuple[str | None, str | None] = (None, None)  # of each derived query, in its first life and in its last
+    # of each derived query, in its first life and in its last
+    crashes: tuple[str | None, str | None] = (
+        None,
+        None,
+    )
     early: int = 0  # the derived queries also run after that many batches
     tables: tuple[str, ...] = ()  # which derived tables take part; none: all
 
@@ -62,11 +66,16 @@ def stories(draw: st.DrawFn, tables: Sequence[str] = (), most: int = 3) -> Story
             # every second event is nasty by choice, the others are on time by choice: all late alike were late to nothing
             behind = draw(st.sampled_from((4000, 40, 12, 4, 3, 0) if place % 2 else (0, 1, 3, 12)))
             key, value = draw(st.sampled_from((1, 2))), draw(st.integers(-90, 200))
-            event = Event(clock - behind, key, draw(st.sampled_from((place % 2, 1 - place % 2))), value)
+            event = Event(
+                clock - behind, key, draw(st.sampled_from((place % 2, 1 - place % 2))), value
+            )
             events += [event] * draw(st.sampled_from((2, 1, 1, 1)))
         if draw(st.sampled_from((True, False))):
             events = draw(st.permutations(events[::-1]))
-        points = COMMIT_POINTS[number % len(COMMIT_POINTS) :] + COMMIT_POINTS[: number % len(COMMIT_POINTS)]
+        points = (
+            COMMIT_POINTS[number % len(COMMIT_POINTS) :]
+            + COMMIT_POINTS[: number % len(COMMIT_POINTS)]
+        )
         junk, crash = draw(st.sampled_from((1, 0, 2))), draw(st.sampled_from((*points, None)))
         batches.append(Batch(tuple(events), junk, crash))
     batches = _lagging(batches, draw(st.sampled_from((1, 0, 2))))
@@ -74,9 +83,14 @@ def stories(draw: st.DrawFn, tables: Sequence[str] = (), most: int = 3) -> Story
     return Story(
         tuple(batches),
         draw(st.sampled_from((1, 2, 1_000))),
-        (draw(st.sampled_from(("quarantine", "begin", None))), draw(st.sampled_from((*COMMIT_POINTS[1:], None)))),
+        (
+            draw(st.sampled_from(("quarantine", "begin", None))),
+            draw(st.sampled_from((*COMMIT_POINTS[1:], None))),
+        ),
         draw(st.sampled_from((len(batches) - 1, 1, 0))),
-        tuple(draw(st.lists(st.sampled_from(tables), min_size=1, max_size=most, unique=True))) if tables else (),
+        tuple(draw(st.lists(st.sampled_from(tables), min_size=1, max_size=most, unique=True)))
+        if tables
+        else (),
     )
 
 
@@ -87,7 +101,11 @@ def _lagging(batches: Sequence[Batch], by: int) -> list[Batch]:
         for event in batch.events:
             moved[number + by * event.partition].append(event)
     beside = [*batches, *[Batch(())] * by]
-    return [replace(old, events=tuple(events)) for old, events in zip(beside, moved, strict=True) if events or old.junk]
+    return [
+        replace(old, events=tuple(events))
+        for old, events in zip(beside, moved, strict=True)
+        if events or old.junk
+    ]
 
 
 def _idle(batches: Sequence[Batch], since: int) -> list[Batch]:
@@ -108,7 +126,13 @@ def _in_order(count: int = 24, step: int = 2) -> tuple[Batch, ...]:
 def _late(batches: tuple[Batch, ...], by: int = 4000) -> tuple[Batch, ...]:
     """The first event of each batch but the first comes that much too late."""
     first, *others = batches
-    return (first, *(replace(b, events=(replace(b.events[0], at=b.events[0].at - by), *b.events[1:])) for b in others))
+    return (
+        first,
+        *(
+            replace(b, events=(replace(b.events[0], at=b.events[0].at - by), *b.events[1:]))
+            for b in others
+        ),
+    )
 
 
 def _shuffled(batches: tuple[Batch, ...]) -> tuple[Batch, ...]:
@@ -128,7 +152,7 @@ def _everything(batches: tuple[Batch, ...], points: Sequence[str]) -> tuple[Batc
 
 
 PLAIN = _in_order()
-ALL_AT_ONCE = Story(_everything(_in_order(32), COMMIT_POINTS), 1, ("rows", "journal"), 2)
+ALL_AT_ONCE = Story(_everything(_in_order(32), COMMIT_POINTS), 1, ("rows", "commit_log"), 2)
 EXAMPLES = {
     "all at once": ALL_AT_ONCE,
     "crashes first and last": replace(ALL_AT_ONCE, crashes=("begin", "quarantine")),
@@ -141,5 +165,8 @@ EXAMPLES = {
     "cut file by file": Story(PLAIN, files=1),
     "messages that cannot be parsed": Story(tuple(replace(b, junk=2) for b in PLAIN)),
     "a resume": Story(PLAIN, early=2),
-} | {f"a crash at {point}": Story(_crashing(PLAIN, [point]), crashes=(point, point), early=2) for point in COMMIT_POINTS}
+} | {
+    f"a crash at {point}": Story(_crashing(PLAIN, [point]), crashes=(point, point), early=2)
+    for point in COMMIT_POINTS
+}
 """Each disturbance alone, and all of them at once; the first two have all of them, and a crash at each point."""

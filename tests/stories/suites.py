@@ -23,9 +23,11 @@ from lakehouse.testing import Stage
 from stories import tally, windows
 from stories.story import Event, Story, stories
 
-START = datetime(2026, 3, 28, 21, tzinfo=UTC)  # stories begin two hours later, at a midnight of Berlin before its clocks change
+# stories begin two hours later, at a midnight of Berlin before its clocks change
+START = datetime(2026, 3, 28, 21, tzinfo=UTC)
 _ADS = tuple(
-    line.partition(",")[0] for line in (Path(ads.__file__).parent / "ad_campaigns.csv").read_text().splitlines()[1:30]
+    line.partition(",")[0]
+    for line in (Path(ads.__file__).parent / "ad_campaigns.csv").read_text().splitlines()[1:30]
 )
 _DAYS = timedelta(days=3)
 
@@ -35,7 +37,11 @@ def moment(event: Event) -> datetime:
 
 
 def reading(event: Event) -> dict:
-    return {"sensor_id": f"sensor-{event.key}", "event_time": moment(event).isoformat(), "temperature_f": event.value}
+    return {
+        "sensor_id": f"sensor-{event.key}",
+        "event_time": moment(event).isoformat(),
+        "temperature_f": event.value,
+    }
 
 
 def ad_event(event: Event) -> dict:
@@ -46,7 +52,12 @@ def ad_event(event: Event) -> dict:
 
 
 def click(event: Event) -> dict:
-    return {"id": event.at, "user": f"user-{event.key}", "at": moment(event).isoformat(), "value": event.value}
+    return {
+        "id": event.at,
+        "user": f"user-{event.key}",
+        "at": moment(event).isoformat(),
+        "value": event.value,
+    }
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,8 @@ class Suite:
     name: str
     module: ModuleType
     message: Callable[[Event], Mapping[str, object]]
-    chosen: tuple[str, ...] = ()  # each story chooses among these; none: it plays all that `always` names
+    # each story chooses among these; none: it plays all that `always` names
+    chosen: tuple[str, ...] = ()
     always: tuple[str, ...] = ()
     most: int = 3
 
@@ -93,7 +105,7 @@ SUITES = {
             chosen=(
                 "tumbling_windows", "sessions", "deduplicated", "interval_joins", "window_joins", "as_of_joins",
                 "updated_windows", "sliding_windows", "ranks_in_windows", "count_windows", "states", "row_table",
-                "windows_in_sql", "long_windows", "days_of_a_zone", "histories", "patterns",
+                "windows_in_sql", "long_windows", "days_of_a_zone", "versioned tables", "patterns",
             ),
         ),
     )
@@ -123,7 +135,11 @@ class Player:
 
 
 def _played(stage: Stage, suite: Suite, story: Story) -> Counter[str]:
-    tables = [t for t in suite.tables_of(story, stage.lake.catalog) if stage.lake.catalog.kind(t) != "reference"]
+    tables = [
+        t
+        for t in suite.tables_of(story, stage.lake.catalog)
+        if stage.lake.catalog.kind(t) != "reference"
+    ]
     names = [t.name for t in tables]
     first, last = story.crashes
     for number, batch in enumerate(story.batches, 1):
@@ -135,7 +151,9 @@ def _played(stage: Stage, suite: Suite, story: Story) -> Counter[str]:
     end = max((e.at for e in story.events), default=0)
     stage.advance(suite.ingest, suite.message(Event(end + 3600, 1, 0, 70)))
     if any(t.partition_by == "day" for t in tables):
-        stage.advance(suite.ingest, suite.message(Event(end + int(_DAYS.total_seconds()), 1, 0, 70)))
+        stage.advance(
+            suite.ingest, suite.message(Event(end + int(_DAYS.total_seconds()), 1, 0, 70))
+        )
     stage.run(*names, files_per_batch=story.files, abort_at=last)
     assert_every_offset_is_there_once(stage, suite.ingest)
     rows = sum(_agreeing(stage, table) for table in tables)
@@ -148,7 +166,9 @@ def _agreeing(stage: Stage, table: Table) -> int:
         stage.update(table.name)
     certificate = reconciliation.reconcile(stage.lake, table)
     shown = "\n".join(certificate.examples)
-    assert certificate.verdict == "EQUAL", f"{table.name} {certificate.verdict}: {certificate.detail}\n{shown}"
+    assert certificate.verdict == "EQUAL", (
+        f"{table.name} {certificate.verdict}: {certificate.detail}\n{shown}"
+    )
     if not table.keeps and table.late != "update":
         assert_counts_add_up(stage, table)
     return certificate.rows_recomputed
@@ -159,23 +179,32 @@ def assert_every_offset_is_there_once(stage: Stage, ingest: str) -> None:
     offsets: dict[int, list[int]] = {}
     for side in ("", "quarantine"):
         path = str(stage.lake.path(stage.lake.catalog.table(ingest), side))  # type: ignore[arg-type]
-        for arrival in DeltaTable(path).to_pyarrow_table(columns=["_arrival"])["_arrival"].to_pylist():
+        for arrival in (
+            DeltaTable(path).to_pyarrow_table(columns=["_arrival"])["_arrival"].to_pylist()
+        ):
             offsets.setdefault(arrival["partition"], []).append(arrival["offset"])
     sent = stage.sent(ingest)
-    assert {p: sorted(found) for p, found in offsets.items()} == {p: list(range(count)) for p, count in sent.items()}
+    assert {p: sorted(found) for p, found in offsets.items()} == {
+        p: list(range(count)) for p, count in sent.items()
+    }
 
 
 def assert_counts_add_up(stage: Stage, table: Table) -> None:
     """Rows in = written + quarantined + late + filtered, each counted once however often its micro-batch was replayed."""
     driving = stage.lake.catalog.driving_input(table)
-    commits = list(stage.lake.journal(table).live())
+    commits = list(stage.lake.commit_log(table).by_stream())
     if stage.lake.catalog.kind(table) == "row" or table.window.kind in ("tumbling", "session"):
         assert sum(c.arrived for c in commits) == _rows(stage, driving), f"{table.name}: arrived"
     assert sum(c.written for c in commits) == _rows(stage, table), f"{table.name}: written"
-    assert sum(c.quarantined for c in commits) == _rows(stage, table, "quarantine"), f"{table.name}: quarantined"
-    if stage.lake.catalog.kind(table) == "row" and not table.context:  # a join may make several rows of one
+    assert sum(c.quarantined for c in commits) == _rows(stage, table, "quarantine"), (
+        f"{table.name}: quarantined"
+    )
+    # a join may make several rows of one
+    if stage.lake.catalog.kind(table) == "row" and not table.context:
         # of all commits together: a row that waits for the watermark is written by a later one than it arrived with
-        assert sum(c.filtered for c in commits) >= 0, f"{table.name}: more rows came out than went in"
+        assert sum(c.filtered for c in commits) >= 0, (
+            f"{table.name}: more rows came out than went in"
+        )
     if table.name == "valid_readings":  # every reading is valid or in quarantine
         assert all(c.filtered == 0 for c in commits), f"{table.name}: rows are missing"
 

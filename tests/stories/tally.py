@@ -17,7 +17,11 @@ DISTURBANCES = (
     "input cut into more micro-batches than it had commits",
     "quarantined rows",
     "a resume",
-    *(f"{who} crashed at {point}" for who in ("ingest", "derived query") for point in COMMIT_POINTS),
+    *(
+        f"{who} crashed at {point}"
+        for who in ("ingest", "derived query")
+        for point in COMMIT_POINTS
+    ),
 )
 COMPARED = "rows compared"
 
@@ -26,17 +30,21 @@ def occurred(stage: Stage, story: Story, ingest: str, derived: Iterable[str]) ->
     """Which of the disturbances a story had, each once."""
     catalog = stage.lake.catalog
     record = catalog.table(ingest)
-    commits = list(stage.lake.journal(record).live())
+    commits = list(stage.lake.commit_log(record).by_stream())
     followers = [catalog.table(name) for name in derived]
-    lives = {t.name: list(stage.lake.journal(t).live()) for t in followers}
+    lives = {t.name: list(stage.lake.commit_log(t).by_stream()) for t in followers}
     found = {
-        "late rows": any(c.late for journal in lives.values() for c in journal),
+        "late rows": any(c.late for commit_log in lives.values() for c in commit_log),
         "duplicates": len(set(story.events)) < len(story.events),
         "disorder": any(_behind(batch.events) for batch in story.batches),
         "a lagging partition": _lags(story),
-        "an idle partition": any(_is_left_behind(c.frontier, c.heads.values(), record.delay) for c in commits),
+        "an idle partition": any(
+            _is_left_behind(c.frontier, c.heads.values(), record.delay) for c in commits
+        ),
         "input cut into more micro-batches than it had commits": any(
-            len(lives[t.name]) > len(commits) for t in followers if catalog.driving_input(t) == record
+            len(lives[t.name]) > len(commits)
+            for t in followers
+            if catalog.driving_input(t) == record
         ),
         "quarantined rows": any(c.quarantined for c in commits),
         "a resume": stage.resumed > 0,
@@ -53,12 +61,16 @@ def missing(tally: Counter[str]) -> list[str]:
 
 
 def assert_nothing_is_vacuous(tally: Counter[str]) -> None:
-    assert not missing(tally), f"never occurred: {', '.join(missing(tally))}; what did: {dict(tally)}"
+    assert not missing(tally), (
+        f"never occurred: {', '.join(missing(tally))}; what did: {dict(tally)}"
+    )
 
 
 def _behind(events: Sequence[Event]) -> bool:
     """Whether an event of a partition comes after one that is later than it."""
-    of_partition = [[e.at for e in events if e.partition == p] for p in {e.partition for e in events}]
+    of_partition = [
+        [e.at for e in events if e.partition == p] for p in {e.partition for e in events}
+    ]
     return any(later < earlier for times in of_partition for earlier, later in pairwise(times))
 
 

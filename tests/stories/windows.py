@@ -21,7 +21,9 @@ def sliding_sums(clicks: DataFrame) -> DataFrame:
 @table(layer="gold", window=session("10 seconds"), keys=["user"])
 def user_sessions(clicks: DataFrame) -> DataFrame:
     seen = clicks.where("value > -50")
-    return seen.groupBy("window", "user").agg(F.count("*").alias("clicks"), F.sum("value").alias("value"))
+    return seen.groupBy("window", "user").agg(
+        F.count("*").alias("clicks"), F.sum("value").alias("value")
+    )
 
 
 @table(layer="gold", window=tumbling("1 minute", offset="15 seconds"), keys=["user"])
@@ -29,7 +31,9 @@ def shifted(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 
 
-@table(layer="gold", window=tumbling("1 day", zone="Europe/Berlin"), keys=["user"], partition_by="day")
+@table(
+    layer="gold", window=tumbling("1 day", zone="Europe/Berlin"), keys=["user"], partition_by="day"
+)
 def local_days(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
 

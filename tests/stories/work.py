@@ -17,7 +17,9 @@ from stories.engine import tell
 from stories.suites import SUITES, Player
 
 STEPS = 30  # of one run of the machine
-QUICK_JVM = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"}
+QUICK_JVM = {
+    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
+}
 """For a JVM that runs many small queries, none of them long: it compiles in one stage, in half the time; in 48 MB of code,
 the default then, it would throw code away and compile it again."""
 LASTING_JVM = {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=400m"}
@@ -39,7 +41,10 @@ class Piece:
 
 
 def session_for_stories() -> SparkSession:
-    spark = session.create(Settings(jars=from_environment().jars, spark_conf=LASTING_JVM, shuffle_partitions=1), "stories")
+    spark = session.create(
+        Settings(jars=from_environment().jars, spark_conf=LASTING_JVM, shuffle_partitions=1),
+        "stories",
+    )
     spark.sparkContext.setLogLevel("OFF")  # each crash asked for would print a page
     return spark
 
@@ -71,6 +76,13 @@ def told(piece: Piece) -> dict:
             suite = SUITES[piece.suite]
             occurred = draws(partial(_player.play, suite), suite.stories)
     except Exception as err:  # whatever a story raises is what it found
-        failure = "".join(traceback.format_exception(err, limit=-4))  # with it the smallest story that fails
+        # with it the smallest story that fails
+        failure = "".join(traceback.format_exception(err, limit=-4))
     seconds = round(time.monotonic() - started, 1)
-    return {"piece": piece.name, "suite": piece.suite, "seconds": seconds, "occurred": dict(occurred), "failure": failure}
+    return {
+        "piece": piece.name,
+        "suite": piece.suite,
+        "seconds": seconds,
+        "occurred": dict(occurred),
+        "failure": failure,
+    }

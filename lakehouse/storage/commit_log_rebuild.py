@@ -1,7 +1,8 @@
-"""Lines of a journal, made again from the table's own log: of micro-batches and bounded runs that `_commits` does not know.
+"""Lines of a commit log, made again from the table's own log: of micro-batches and batch runs that `_commits` does not know.
 
-Each commit notes its batch, inputs and watermark; the rows of a record tell how far each partition of a topic had come. How many
-rows came late, what these missed, and how long a micro-batch took, nothing tells.
+Each commit notes its batch, inputs and watermark; the rows of a record tell how far each partition
+of a topic had come. How many rows came late, what these missed, and how long a micro-batch took,
+nothing tells.
 """
 
 import json
@@ -20,12 +21,19 @@ from lakehouse.storage.commits import Commit
 from lakehouse.watermarks import Head, advanced, watermark
 
 
-def unknown(settings: Settings, table: Table, batches: set[tuple[int, int]], after: int) -> Iterator[tuple[int, dict, list]]:
+def unknown(
+    settings: Settings, table: Table, batches: set[tuple[int, int]], after: int
+) -> Iterator[tuple[int, dict, list]]:
     """Later commits of the table's micro-batches that have no line, and will get none: version, what they noted, their files.
 
-    The last micro-batch has no line yet if it was cut off before that; it is run again unless Spark knows it as done.
+    The last micro-batch has no line yet if it was cut off before that; it is run again unless Spark
+    knows it as done.
     """
-    found = [each for each in _commits(settings, table, after) if each[1].get("app", "").startswith(f"{table.name}:live:")]
+    found = [
+        each
+        for each in _commits(settings, table, after)
+        if each[1].get("app", "").startswith(f"{table.name}:stream:")
+    ]
     for place, (version, noted, actions) in enumerate(found):
         key = (int(noted["app"].rpartition(":")[2]), noted["batch"])
         done = settings.root / "_checkpoints" / table.name / str(key[0]) / "commits" / str(key[1])
@@ -36,7 +44,11 @@ def unknown(settings: Settings, table: Table, batches: set[tuple[int, int]], aft
 def _commits(settings: Settings, table: Table, after: int) -> Iterator[tuple[int, dict, list]]:
     """The commits later than that version, oldest first: version, what they noted, their actions."""
     log = table_path(settings, table) / "_delta_log"
-    for version in sorted(int(path.stem) for path in log.glob("*.json") if path.stem.isdigit() and int(path.stem) > after):
+    for version in sorted(
+        int(path.stem)
+        for path in log.glob("*.json")
+        if path.stem.isdigit() and int(path.stem) > after
+    ):
         actions = _actions(log / f"{version:020}.json")
         yield version, _noted(actions), actions
 
@@ -46,7 +58,9 @@ def _actions(commit: Path) -> list[dict]:
 
 
 def _rows(actions: list[dict]) -> int:
-    stats = (json.loads(action["add"].get("stats") or "{}") for action in actions if "add" in action)
+    stats = (
+        json.loads(action["add"].get("stats") or "{}") for action in actions if "add" in action
+    )
     return sum(each.get("numRecords", 0) for each in stats)
 
 
@@ -63,54 +77,114 @@ def _noted(actions: list[dict]) -> dict:
     return noted | {"at": info.get("timestamp", 0)} if isinstance(noted, dict) else {}
 
 
-def rebuilt(settings: Settings, table: Table, kept: list[Commit], rest: list[Commit]) -> list[Commit]:
-    """Lines that only the table's own log knows, oldest first; `kept` are sound and older than all that is missing."""
-    lines = [commit for commit in (*kept, *rest) if commit.role == "live"]
+def rebuilt(
+    settings: Settings, table: Table, kept: list[Commit], rest: list[Commit]
+) -> list[Commit]:
+    """Lines that only the table's own log knows, oldest first.
+
+    `kept` are sound and older than all that is missing.
+    """
+    lines = [commit for commit in (*kept, *rest) if commit.role == "stream"]
     batches = {(commit.generation, commit.batch) for commit in lines}
     after = max((commit.version for commit in kept), default=-1)
     catalog = load(settings)
     made: list[Commit] = []
     for version, noted, actions in unknown(settings, table, batches, after):
-        before = max((c for c in (*lines, *made) if c.version < version), key=lambda c: (c.version, c.at), default=None)
+        before = max(
+            (c for c in (*lines, *made) if c.version < version),
+            key=lambda c: (c.version, c.at),
+            default=None,
+        )
         made.append(_line(settings, catalog, table, before, version, noted, actions))
-    if catalog.kind(table) == "row":  # the watermark of a row table's line is where the table stood before
+    # the watermark of a row table's line is where the table stood before
+    if catalog.kind(table) == "row":
         later = [*made[1:], next((c for c in lines if made and c.version > made[-1].version), None)]
-        made = [replace(c, frontier=then.watermark) if then else c for c, then in zip(made, later, strict=False)]
-    return sorted([*made, *_bounded(settings, table, {c.version for c in (*kept, *rest)}, after)], key=lambda c: c.at)
+        made = [
+            replace(c, frontier=then.watermark) if then else c
+            for c, then in zip(made, later, strict=False)
+        ]
+    return sorted(
+        [*made, *_batch(settings, table, {c.version for c in (*kept, *rest)}, after)],
+        key=lambda c: c.at,
+    )
 
 
-def _bounded(settings: Settings, table: Table, known: set[int], after: int) -> Iterator[Commit]:
+def _batch(settings: Settings, table: Table, known: set[int], after: int) -> Iterator[Commit]:
     for version, noted, actions in _commits(settings, table, after):
-        if version not in known and noted.get("app", "").startswith("bounded:") and "range" in noted:
+        if version not in known and noted.get("app", "").startswith("batch:") and "range" in noted:
             start, end = map(parse_instant, noted["range"].strip("[)").split(", "))
             yield Commit(
-                table=table.name, role="bounded", generation=0, batch=0, version=version, at=_at(noted), start=start, end=end,
-                fingerprint=noted["fingerprint"], written=_rows(actions), inputs=noted["inputs"],
-            )  # fmt: skip
+                table=table.name,
+                role="batch",
+                generation=0,
+                batch=0,
+                version=version,
+                at=_at(noted),
+                start=start,
+                end=end,
+                code_version=noted["code_version"],
+                written=_rows(actions),
+                inputs=noted["inputs"],
+            )
 
 
 def _line(
-    settings: Settings, catalog: Catalog, table: Table, before: Commit | None, version: int, noted: dict, actions: list[dict]
+    settings: Settings,
+    catalog: Catalog,
+    table: Table,
+    before: Commit | None,
+    version: int,
+    noted: dict,
+    actions: list[dict],
 ) -> Commit:
     written = _rows(actions)
     quarantined = _quarantined(settings, catalog, table, noted)
-    mark = parse_instant(noted["watermark"]) if noted.get("watermark") else before and before.frontier
+    mark = (
+        parse_instant(noted["watermark"]) if noted.get("watermark") else before and before.frontier
+    )
     frontier = parse_instant(noted["frontier"]) if noted.get("frontier") else mark
     commit = Commit(
-        table=table.name, role="live", generation=noted["generation"], batch=noted["batch"], version=version,
-        at=_at(noted), fingerprint=noted["fingerprint"], arrived=written + quarantined,
-        quarantined=quarantined, written=written, watermark=mark, frontier=frontier, inputs=noted["inputs"],
-    )  # fmt: skip
-    return _with_heads(settings, catalog, table, commit, before, actions) if catalog.kind(table) == "ingest" else commit
+        table=table.name,
+        role="stream",
+        generation=noted["generation"],
+        batch=noted["batch"],
+        version=version,
+        at=_at(noted),
+        code_version=noted["code_version"],
+        arrived=written + quarantined,
+        quarantined=quarantined,
+        written=written,
+        watermark=mark,
+        frontier=frontier,
+        inputs=noted["inputs"],
+    )
+    return (
+        _with_heads(settings, catalog, table, commit, before, actions)
+        if catalog.kind(table) == "ingest"
+        else commit
+    )
 
 
 def _with_heads(
-    settings: Settings, catalog: Catalog, table: Table, commit: Commit, before: Commit | None, actions: list[dict]
+    settings: Settings,
+    catalog: Catalog,
+    table: Table,
+    commit: Commit,
+    before: Commit | None,
+    actions: list[dict],
 ) -> Commit:
-    """How far each partition of a topic had come, and the frontier that follows, as `ingest.record_batch` has them."""
-    files = (table_path(settings, table) / unquote(action["add"]["path"]) for action in actions if "add" in action)
+    """How far each partition of a topic had come, and the frontier that follows, as `ingest.ingest_batch` has them."""
+    files = (
+        table_path(settings, table) / unquote(action["add"]["path"])
+        for action in actions
+        if "add" in action
+    )
     latest, at = _latest(table, list(files))
-    keys = [f"{topic}-{partition}" for topic, ends in sorted(commit.inputs.items()) for partition in ends]
+    keys = [
+        f"{topic}-{partition}"
+        for topic, ends in sorted(commit.inputs.items())
+        for partition in ends
+    ]
     if table.event_time == INGESTION and latest:
         latest = dict.fromkeys(keys, at)
     heads = {key: Head(*head) for key, head in before.heads.items()} if before else {}
@@ -118,7 +192,11 @@ def _with_heads(
     idle = {source.topic: source.idle_timeout for source in catalog.topics_of(table).values()}
     mark = commit.watermark or EPOCH
     frontier = watermark(mark, now, table.delay, {key: idle[key.rpartition("-")[0]] for key in now})
-    return replace(commit, frontier=frontier, heads={key: (head.event_time, head.active) for key, head in now.items()})
+    return replace(
+        commit,
+        frontier=frontier,
+        heads={key: (head.event_time, head.active) for key, head in now.items()},
+    )
 
 
 def _latest(table: Table, files: list[Path]) -> tuple[dict[str, datetime], datetime | None]:
@@ -129,7 +207,10 @@ def _latest(table: Table, files: list[Path]) -> tuple[dict[str, datetime], datet
     at = None
     for file in files:
         for row in pq.ParquetFile(file).read(columns=[table.event_time, ARRIVAL]).to_pylist():
-            key, moment = f"{row[ARRIVAL]['topic']}-{row[ARRIVAL]['partition']}", _utc(row[table.event_time])
+            key, moment = (
+                f"{row[ARRIVAL]['topic']}-{row[ARRIVAL]['partition']}",
+                _utc(row[table.event_time]),
+            )
             latest[key] = max(latest.get(key, moment), moment)
             at = _utc(row[ARRIVAL]["time"])
     return latest, at
@@ -140,7 +221,7 @@ def _utc(moment: datetime) -> datetime:
 
 
 def _quarantined(settings: Settings, catalog: Catalog, table: Table, noted: dict) -> int:
-    """Rows that the micro-batch put aside: its commit of that name in the side table."""
+    """Rows that the micro-batch quarantined: its commit of that name in the side table."""
     if not catalog.has_quarantine(table):
         return 0
     log = table_path(settings, table, "quarantine") / "_delta_log"

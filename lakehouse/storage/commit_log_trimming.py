@@ -1,8 +1,9 @@
-"""Journals do not grow for ever: of what is old only that stays which late rows and bounded runs left to be known.
+"""Commit logs do not grow forever: of what is old only that stays which late rows and batch runs left to be known.
 
-`_commits` has every line, copied before any is let go. What stays of the old lines is what `Journal.rewriting` is asked for:
-of the bounded runs of a range the last, and of live commits with late rows one for each pair of hours between which they
-missed something. So a journal grows with the hours of event time that it tells of, not with its micro-batches.
+`_commits` has every line, copied before any is let go. What stays of the old lines is what `Commit
+log.rewriting` is asked for: of the batch runs of a range the last, and of live commits with late
+rows one for each pair of hours between which they missed something. So a commit log grows with the
+hours of event time that it tells of, not with its micro-batches.
 """
 
 import os
@@ -12,29 +13,35 @@ from datetime import timedelta
 from pathlib import Path
 
 from lakehouse.ranges import floor
+from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import NOTHING, Commit, decoded, encoded
-from lakehouse.storage.journal import Journal
 
-LONGEST = 16 << 20  # bytes of a journal, before it is trimmed
+LONGEST = 16 << 20  # bytes of a commit log, before it is trimmed
 _RECENT = 8 << 20  # bytes that stay as they are: more than an hour of two commits a second
 _HOUR = timedelta(hours=1)
 
 
-def trim(journal: Journal, longest: int = LONGEST, recent: int = _RECENT) -> None:
-    """Trims a journal that is longer than `longest`; all but its last `recent` bytes must be in `_commits`.
+def trim(commit_log: CommitLog, longest: int = LONGEST, recent: int = _RECENT) -> None:
+    """Trims a commit log that is longer than `longest`.
+
+    All but its last `recent` bytes must be in `_commits`.
 
     It is replaced in one step: a reader sees all of the old lines or none of them.
     """
-    path = journal.path
+    path = commit_log.path
     if not path.exists() or path.stat().st_size <= longest:
         return
-    with journal.writing():
+    with commit_log.writing():
         whole = path.read_bytes()
         cut = whole.rfind(b"\n", 0, len(whole) - recent) + 1
         old = (line.decode() for line in whole[:cut].split(b"\n") if line.endswith(b"}"))
         try:
             commits = list(map(decoded, old))
-        except (ValueError, KeyError, TypeError):  # a torn line: first the journal is made whole (`journal_repair`)
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+        ):  # a torn line: first the commit log is made whole (`commit_log_repair`)
             return
         kept = "".join(f"{encoded(commit)}\n" for commit in remembered(commits)).encode()
         gone = shift(path) + cut - len(kept) - len(first_line(0))
@@ -46,20 +53,20 @@ def trim(journal: Journal, longest: int = LONGEST, recent: int = _RECENT) -> Non
         beside.replace(path)
 
 
-def shift(journal: Path) -> int:
+def shift(commit_log: Path) -> int:
     """How many bytes have gone from before a line: the difference of its first position and where it is now."""
-    if not journal.exists():
+    if not commit_log.exists():
         return 0
-    with journal.open("rb") as file:
+    with commit_log.open("rb") as file:
         first = file.read(len(first_line(0)))
     try:
         return int(first[1:]) if first.startswith(b"#") else 0
-    except ValueError:  # torn: whoever flushes the journal finds it cut, and makes it whole (`journal_repair`)
+    except ValueError:  # torn: whoever flushes the commit log finds it cut, and makes it whole (`commit_log_repair`)
         return 0
 
 
 def first_line(count: int) -> bytes:
-    """The first line of a trimmed journal; no reader takes it for a commit."""
+    """The first line of a trimmed commit log; no reader takes it for a commit."""
     return f"#{count:020}\n".encode()
 
 
@@ -67,13 +74,13 @@ def remembered(commits: Iterable[Commit]) -> list[Commit]:
     """What stays of old commits, given and returned oldest first: `late_merge.dirty` finds the same in it."""
     found: dict[object, Commit] = {}
     for commit in commits:
-        if commit.role == "bounded":
+        if commit.role == "batch":
             key = (commit.start, commit.end, commit.version == NOTHING)
             found.pop(key, None)
             found[key] = commit
         elif commit.role == "void":
             found[commit.generation] = commit
-        elif commit.role == "live" and commit.late_from and commit.late_to:
+        elif commit.role == "stream" and commit.late_from and commit.late_to:
             key = (commit.generation, floor(commit.late_from, _HOUR), floor(commit.late_to, _HOUR))
             before = found.pop(key, None)
             found[key] = _both(before, commit) if before else commit

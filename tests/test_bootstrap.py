@@ -1,4 +1,4 @@
-"""A new table over history: a bounded run up to the seam, the live run from exactly there, over every kind of table."""
+"""A new table over history: a batch run up to the handover, the stream from exactly there, over every kind of table."""
 
 import json
 import sys
@@ -13,23 +13,25 @@ from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from assets import definitions
+from batch_jobs import bootstrap as job
 from batch_jobs import commands
-from batch_jobs import seam as job
 from lakehouse.declare.table import around, kafka, session, sliding, table, tumbling
 from lakehouse.errors import JobError
-from lakehouse.maintenance import upkeep
+from lakehouse.maintenance import retention
 from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
-from lakehouse.storage.handovers import seam_of
-from lakehouse.storage.journal import frontier
-from lakehouse.stream import handover as seams
+from lakehouse.storage.commit_log import frontier
+from lakehouse.storage.handovers import handover_of
+from lakehouse.stream import handover as handovers
 from lakehouse.testing import Stage
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NEW = ("plain", "sums", "slid", "sessions", "best", "pairs")
 
-visit_topic = kafka("visits", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
+visit_topic = kafka(
+    "visits", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL"
+)
 
 
 @table(layer="bronze", event_time="at", delay="5 seconds")
@@ -59,7 +61,9 @@ def sessions(seen: DataFrame) -> DataFrame:
 
 @table(layer="silver", context=around(before="20 minutes", after="10 minutes"))
 def pairs(seen: DataFrame) -> DataFrame:
-    others = seen.where("user = 'b'").select(F.col("at").alias("then"), F.col("value").alias("other"))
+    others = seen.where("user = 'b'").select(
+        F.col("at").alias("then"), F.col("value").alias("other")
+    )
     near = F.expr("then BETWEEN at - interval 20 minutes AND at + interval 10 minutes")
     return seen.where("user = 'a'").join(others, near, "left")
 
@@ -84,7 +88,11 @@ def stage(spark, tmp_path):
     stage = Stage(spark, tmp_path / "root", HERE)
     for hour in range(3):
         minutes = range(60 * hour, 60 * hour + (40 if hour == 2 else 60), 6)
-        stage.feed("seen", [at(m, "a", m % 5) for m in minutes if m % 60 < 30] + [at(m + 1, "b", m % 7) for m in minutes])
+        stage.feed(
+            "seen",
+            [at(m, "a", m % 5) for m in minutes if m % 60 < 30]
+            + [at(m + 1, "b", m % 7) for m in minutes],
+        )
         stage.feed("seen", [at(60 * hour - 90, "late", 3)] if hour > 1 else [])
     return stage
 
@@ -103,10 +111,17 @@ def cut(stage: Stage, name: str) -> None:
 
 
 def goes_on(stage: Stage, *tables: str) -> None:
-    """Two hours more, some of them late for what lies behind the seam."""
+    """Two hours more, some of them late for what lies behind the handover."""
     stage.run(*tables)
     for minute in range(160, 280, 6):
-        stage.feed("seen", [at(minute, "a", minute % 5), at(minute + 1, "b", minute % 7), at(minute - 120, "late", 9)])
+        stage.feed(
+            "seen",
+            [
+                at(minute, "a", minute % 5),
+                at(minute + 1, "b", minute % 7),
+                at(minute - 120, "late", 9),
+            ],
+        )
     stage.advance("seen", at(5 * 60 + 1))
     stage.run(*tables)
 
@@ -120,67 +135,86 @@ def test_history_and_stream_meet_without_a_gap_and_without_a_duplicate(stage):
         assert (planned.start, planned.end) == (START, START + timedelta(hours=2)), name
         assert sum(c.written for c in job.run(stage.lake, planned)) > 0
         if name == "plain":
-            stage.run(name)  # what is behind a table with a seam begins where that one does, or later
+            # what is behind a table with a handover begins where that one does, or later
+            stage.run(name)
     goes_on(stage, *NEW)
     whole = Range(START, START + timedelta(hours=5))
     for name in NEW:
-        found = reconciliation.prove(stage.lake, table_of(stage, name), whole)
+        found = reconciliation.reconcile_parts(stage.lake, table_of(stage, name), whole)
         verdicts = {(c.verdict, c.rows_by_batch_runs > 0) for c in found if c.rows_in_table}
-        assert {verdict for verdict, _ in verdicts} == ({"EQUAL", "PENDING"} if name == "sums" else {"EQUAL"}), (name, found)
-        assert len(verdicts) > 1, f"{name}: some by a bounded run, some live"
+        assert {verdict for verdict, _ in verdicts} == (
+            {"EQUAL", "PENDING"} if name == "sums" else {"EQUAL"}
+        ), (name, found)
+        assert len(verdicts) > 1, f"{name}: some by a batch run, some live"
     stage.update("sums")
-    assert {c.verdict for c in reconciliation.prove(stage.lake, table_of(stage, "sums"), whole)} == {"EQUAL"}
-    begun = seam_of(stage.lake.settings, table_of(stage, "slid"))
-    assert begun.inputs == {"visits": {"0": begun.inputs["visits"]["0"]}} and begun.version <= begun.until
+    assert {
+        c.verdict
+        for c in reconciliation.reconcile_parts(stage.lake, table_of(stage, "sums"), whole)
+    } == {"EQUAL"}
+    begun = handover_of(stage.lake.settings, table_of(stage, "slid"))
+    assert (
+        begun.inputs == {"visits": {"0": begun.inputs["visits"]["0"]}}
+        and begun.version <= begun.until
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_a_table_whose_input_was_cut_begins_at_a_seam_by_itself(stage, capsys):
+def test_a_table_whose_input_was_cut_begins_at_a_handover_by_itself(stage, capsys):
     stage.run("plain")
-    with pytest.raises(JobError, match="has begun without a seam"):
-        seams.begin(stage.lake, table_of(stage, "plain"))
+    with pytest.raises(JobError, match="has begun without a handover"):
+        handovers.begin(stage.lake, table_of(stage, "plain"))
     cut(stage, "seen")
     with pytest.raises(JobError, match="its log does not keep those before it"):
-        seams.begin(stage.lake, table_of(stage, "slid"))
-    stage.feed("seen", [at(4 * 60)])  # the very instant of the seam that is tried next
+        handovers.begin(stage.lake, table_of(stage, "slid"))
+    stage.feed("seen", [at(4 * 60)])  # the very instant of the handover that is tried next
     cut(stage, "seen")
     stage.advance("seen", at(4 * 60 + 5.5))
     with pytest.raises(JobError, match="rows from 2026-01-01T04:00:00Z on are in versions up to"):
-        seams.begin(stage.lake, table_of(stage, "sums"))
+        handovers.begin(stage.lake, table_of(stage, "sums"))
     stage.advance("seen", at(5 * 60 + 5))
     stage.run("slid")
-    begun = seam_of(stage.lake.settings, table_of(stage, "slid"))
+    begun = handover_of(stage.lake.settings, table_of(stage, "slid"))
     assert begun.frontier == START + timedelta(hours=5)
-    assert "begins at its seam 2026-01-01T05:00:00Z" in capsys.readouterr().err
+    assert "begins at its handover 2026-01-01T05:00:00Z" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_of_a_log_cut_to_its_last_version_stays_what_a_new_table_begins_with(stage):
-    settings, path = replace(stage.lake.settings, versions=1), stage.lake.path(table_of(stage, "seen"))
+    settings, path = (
+        replace(stage.lake.settings, versions=1),
+        stage.lake.path(table_of(stage, "seen")),
+    )
     last = DeltaTable(str(path)).version()
     for version in range(last + 1):
         DeltaTable(str(path), version=version).create_checkpoint()
-    done = upkeep.maintain(settings, upkeep.places(settings, stage.lake.catalog, table_of(stage, "seen"))[0])
+    done = retention.maintain(
+        settings, retention.places(settings, stage.lake.catalog, table_of(stage, "seen"))[0]
+    )
     assert done.held_by == "a table yet to be declared" and 0 < done.oldest < last
     assert min(int(p.stem) for p in (path / "_delta_log").glob("*.json")) == done.oldest
     assert all(job.run(stage.lake, job.plan(stage.lake, "sums")))
-    assert seam_of(settings, table_of(stage, "sums")).frontier == START + timedelta(hours=2)
+    assert handover_of(settings, table_of(stage, "sums")).frontier == START + timedelta(hours=2)
     goes_on(stage, "sums")
     stage.update("sums")
-    found = reconciliation.prove(stage.lake, table_of(stage, "sums"), Range(START, START + timedelta(hours=5)))
+    found = reconciliation.reconcile_parts(
+        stage.lake, table_of(stage, "sums"), Range(START, START + timedelta(hours=5))
+    )
     assert {c.verdict for c in found} == {"EQUAL"} and sum(c.rows_in_table for c in found) > 50
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_behind_a_table_with_a_seam_a_window_does_not_reach_across_it(stage):
+def test_behind_a_table_with_a_handover_a_window_does_not_reach_across_it(stage):
     planned = job.plan(stage.lake, "plain")
     assert planned and all(job.run(stage.lake, planned))
     stage.run("plain")
-    with pytest.raises(JobError, match=r"windows ahead of 2026-01-01T02:00:00Z read plain from 2026-01-01T01:40:00Z on"):
-        seams.begin(stage.lake, table_of(stage, "wide"))
+    with pytest.raises(
+        JobError,
+        match=r"windows ahead of 2026-01-01T02:00:00Z read plain from 2026-01-01T01:40:00Z on",
+    ):
+        handovers.begin(stage.lake, table_of(stage, "wide"))
 
 
 @pytest.mark.slow
@@ -198,21 +232,35 @@ def test_without_history_behind_it_there_is_nothing_to_compute(spark, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_the_command_tells_the_seam_and_upkeep_keeps_what_it_needs(stage):
+def test_the_command_tells_the_handover_and_maintenance_keeps_what_it_needs(stage):
     settings, averages = stage.lake.settings, table_of(stage, "slid")
     environment = {"LAKEHOUSE_ROOT": str(settings.root), "LAKEHOUSE_TABLES": __name__}
-    done = CliRunner().invoke(commands.app, ["seam", "slid", "--json"], env=environment)
+    done = CliRunner().invoke(commands.app, ["bootstrap", "slid", "--json"], env=environment)
     assert done.exit_code == 0, done.output
     first, *commits = map(json.loads, done.stdout.splitlines())
-    assert first["frontier"].startswith("2026-01-01T02:00") and first["input"] == "seen" and len(commits) == 2
+    assert (
+        first["frontier"].startswith("2026-01-01T02:00")
+        and first["input"] == "seen"
+        and len(commits) == 2
+    )
     assert frontier(settings, averages) == START + timedelta(hours=2)
-    assert upkeep.needed(settings, stage.lake.catalog, table_of(stage, "seen"))["slid"] == first["version"]
+    assert (
+        retention.needed(settings, stage.lake.catalog, table_of(stage, "seen"))["slid"]
+        == first["version"]
+    )
     stage.run("slid")
-    assert upkeep.needed(settings, stage.lake.catalog, table_of(stage, "seen"))["slid"] > first["version"]
-    again = definitions.build(settings).resolve_job_def("seam")
+    assert (
+        retention.needed(settings, stage.lake.catalog, table_of(stage, "seen"))["slid"]
+        > first["version"]
+    )
+    again = definitions.build(settings).resolve_job_def("handover")
     with dg.DagsterInstance.ephemeral() as instance:
-        told = again.execute_in_process({"ops": {"fill_history": {"config": {"table": "slid"}}}}, instance=instance)
+        told = again.execute_in_process(
+            {"ops": {"fill_history": {"config": {"table": "slid"}}}}, instance=instance
+        )
     hours = ["2026-01-01-00", "2026-01-01-01"]
     assert [e.partition for e in told.asset_materializations_for_node("fill_history")] == hours
-    refused = CliRunner().invoke(commands.app, ["seam", "seen"], env=environment)
-    assert refused.exit_code == 2 and "an ingest table is written by the stream alone" in " ".join(refused.output.split())
+    refused = CliRunner().invoke(commands.app, ["bootstrap", "seen"], env=environment)
+    assert refused.exit_code == 2 and "an ingest table is written by the stream alone" in " ".join(
+        refused.output.split()
+    )

@@ -1,4 +1,4 @@
-"""The proof by partition: what is recomputed and what is not, what a difference comes from, and its repair."""
+"""The reconciliation by partition: what is recomputed and what is not, what a difference comes from, and its repair."""
 
 import json
 import shutil
@@ -20,15 +20,17 @@ from lakehouse.reconcile import coverage, diagnosis, reconciliation
 from lakehouse.reconcile.invalidation import looked_at
 from lakehouse.storage import delta_writer
 from lakehouse.storage.certificates import certify
+from lakehouse.storage.commit_log import note_dropped
 from lakehouse.storage.digest import Digest, digest
-from lakehouse.storage.journal import note_dropped
 from lakehouse.testing import Stage
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 HOURS = ["2026-01-01-00", "2026-01-01-01", "2026-01-01-02", "2026-01-01-03"]
 
-click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL")
+click_topic = kafka(
+    "clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL"
+)
 
 
 @table(layer="bronze", event_time="at", delay="5 seconds")
@@ -46,7 +48,9 @@ def larger(clicks: DataFrame) -> DataFrame:
 
 
 def unsteady(clicks: DataFrame) -> DataFrame:
-    return clicks.groupBy("window", "user").agg((F.sum("value") + F.floor(F.rand() * 1e9)).alias("value"))
+    return clicks.groupBy("window", "user").agg(
+        (F.sum("value") + F.floor(F.rand() * 1e9)).alias("value")
+    )
 
 
 def at(minutes: float, user: str = "a", value: int = 1) -> dict:
@@ -58,7 +62,9 @@ def filled_once(spark, tmp_path_factory):
     """Four closed hours, in the third of which nothing happened, and a fifth, open."""
     stage = Stage(spark, tmp_path_factory.mktemp("proof") / "root", HERE)
     for hour in (0, 1, 3, 4):
-        stage.feed("clicks", [at(60 * hour + minute, user) for minute in range(0, 60, 7) for user in "ab"])
+        stage.feed(
+            "clicks", [at(60 * hour + minute, user) for minute in range(0, 60, 7) for user in "ab"]
+        )
     stage.advance("clicks", at(4 * 60 + 30))
     stage.run("sums")
     return stage
@@ -87,15 +93,22 @@ def due(stage: Stage) -> dict[str, str]:
     return {each.partition: each.why for each in found}
 
 
-def prove(stage: Stage, *partitions: str) -> list:
+def reconcile_due(stage: Stage, *partitions: str) -> list:
     """The certificates of what is due, or of those partitions."""
     found = [coverage.Due(key, "") for key in partitions or due(stage)]
-    return [c for span in coverage.ranges(found, sums_of(stage)) for c in reconciliation.prove(stage.lake, sums_of(stage), span)]
+    return [
+        c
+        for span in coverage.ranges(found, sums_of(stage))
+        for c in reconciliation.reconcile_parts(stage.lake, sums_of(stage), span)
+    ]
 
 
 def command(stage: Stage, *arguments: str):
     settings = stage.lake.settings
-    environment = {"LAKEHOUSE_ROOT": str(settings.root), "LAKEHOUSE_TABLES": ",".join(settings.tables)}
+    environment = {
+        "LAKEHOUSE_ROOT": str(settings.root),
+        "LAKEHOUSE_TABLES": ",".join(settings.tables),
+    }
     return CliRunner().invoke(commands.app, list(arguments), env=environment)
 
 
@@ -107,25 +120,38 @@ def declared(stage: Stage, **changes: object):
     return other
 
 
-def test_each_partition_has_its_certificate_and_is_proven_once(stage):
+def test_each_partition_has_its_certificate_and_is_reconciled_once(stage):
     assert due(stage) == dict.fromkeys(HOURS, "new")
-    found = prove(stage)
+    found = reconcile_due(stage)
     assert [(c.start.hour, c.end.hour, c.verdict, c.rows_in_table) for c in found] == [
         (0, 1, "EQUAL", 12), (1, 2, "EQUAL", 12), (2, 3, "EQUAL", 0), (3, 4, "EQUAL", 12),
     ]  # fmt: skip
     assert due(stage) == {}, "nothing was changed"
     whole = reconciliation.summed(found)
-    assert (whole.rows_in_table, whole.verdict, whole.digest_in_table) == (36, "EQUAL", whole.digest_recomputed)
-    assert whole.digest_in_table == str(Digest.parsed(whole.digest_in_table))
-    proven = coverage.coverage(stage.lake.settings, stage.lake.catalog, sums_of(stage))
-    assert (proven.partitions, proven.proven, proven.proven_now, proven.share, proven.oldest_unproven) == (4, 4, 4, 1.0, None)
-    assert proven.seconds == pytest.approx(sum(c.seconds for c in found)) and proven.seconds > 0
+    assert (whole.rows_in_table, whole.verdict, whole.checksum_in_table) == (
+        36,
+        "EQUAL",
+        whole.checksum_recomputed,
+    )
+    assert whole.checksum_in_table == str(Digest.parsed(whole.checksum_in_table))
+    reconciled = coverage.coverage(stage.lake.settings, stage.lake.catalog, sums_of(stage))
+    assert (
+        reconciled.partitions,
+        reconciled.reconciled,
+        reconciled.reconciled_now,
+        reconciled.share,
+        reconciled.oldest_unreconciled,
+    ) == (4, 4, 4, 1.0, None)
+    assert (
+        reconciled.seconds == pytest.approx(sum(c.seconds for c in found))
+        and reconciled.seconds > 0
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_what_the_stream_goes_on_to_write_is_not_asked_for_before_it_closes(stage):
-    prove(stage)
+    reconcile_due(stage)
     stage.feed("clicks", [at(4 * 60 + minute) for minute in (31, 42, 53)])
     stage.feed("clicks", [at(30, value=100)])  # late: it stays out
     stage.run("sums")
@@ -133,28 +159,36 @@ def test_what_the_stream_goes_on_to_write_is_not_asked_for_before_it_closes(stag
     stage.advance("clicks", at(5 * 60 + 1))
     stage.run("sums")
     assert due(stage) == {"2026-01-01-04": "new"}
-    assert [c.verdict for c in prove(stage)] == ["EQUAL"]
+    assert [c.verdict for c in reconcile_due(stage)] == ["EQUAL"]
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_what_lies_ahead_of_the_frontier_is_not_yet(stage):
-    found = reconciliation.prove(stage.lake, sums_of(stage), Range(START + timedelta(hours=3), START + timedelta(hours=6)))
+    found = reconciliation.reconcile_parts(
+        stage.lake, sums_of(stage), Range(START + timedelta(hours=3), START + timedelta(hours=6))
+    )
     assert [c.verdict for c in found] == ["EQUAL", "EQUAL", "OPEN"]
-    assert found[1].end == found[2].start == stage.frontier("sums") and "ahead of the frontier" in found[2].detail
+    assert (
+        found[1].end == found[2].start == stage.frontier("sums")
+        and "ahead of the frontier" in found[2].detail
+    )
     assert reconciliation.summed(found).verdict == "OPEN"
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_compaction_is_no_change_and_a_hand_is(stage):
-    prove(stage)
+    reconcile_due(stage)
     assert due(stage) == {}
     DeltaTable(path_of(stage)).optimize.compact()
     assert due(stage) == {}
     DeltaTable(path_of(stage)).delete("user = 'b' AND _partition = '2026-01-01-01'")
-    assert due(stage).keys() == {"2026-01-01-01"} and "sums was changed by version" in due(stage)["2026-01-01-01"]
-    (found,) = prove(stage)
+    assert (
+        due(stage).keys() == {"2026-01-01-01"}
+        and "sums was changed by version" in due(stage)["2026-01-01-01"]
+    )
+    (found,) = reconcile_due(stage)
     assert (found.verdict, found.missing, found.extra, found.changed) == ("DIFFERENT", 6, 0, 0)
     assert found.cause.startswith(diagnosis.BY_HAND) and "(DELETE at" in found.cause
     assert due(stage) == {}, "known; it is not computed again before something is changed"
@@ -162,8 +196,8 @@ def test_a_compaction_is_no_change_and_a_hand_is(stage):
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_a_log_that_was_cut_before_it_was_looked_at_has_all_proven_again(stage):
-    prove(stage)
+def test_a_log_that_was_cut_before_it_was_looked_at_has_all_reconciled_again(stage):
+    reconcile_due(stage)
     due(stage)
     before = looked_at(stage.lake.settings, sums_of(stage))["sums"]
     like = DeltaTable(path_of(stage)).to_pyarrow_table().slice(0, 1)
@@ -178,37 +212,41 @@ def test_a_log_that_was_cut_before_it_was_looked_at_has_all_proven_again(stage):
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_the_oldest_proof_is_taken_again_one_a_time(stage):
-    old = [replace(c, at=c.at - timedelta(days=3 - i)) for i, c in enumerate(prove(stage))]
-    shutil.rmtree(stage.lake.settings.root / "_ledger" / "_certificates")
+def test_the_oldest_certificate_is_taken_again_one_a_time(stage):
+    old = [replace(c, at=c.at - timedelta(days=3 - i)) for i, c in enumerate(reconcile_due(stage))]
+    shutil.rmtree(stage.lake.settings.root / "_commit_log" / "_certificates")
     certify(stage.lake.settings, old)
     assert due(stage).keys() == {HOURS[0]} and "a sample" in due(stage)[HOURS[0]]
-    prove(stage)
+    reconcile_due(stage)
     assert due(stage).keys() == {HOURS[1]}
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_history_stays_proven_under_the_declaration_that_made_it(stage):
-    prove(stage, *HOURS[:2])
+def test_history_stays_reconciled_under_the_declaration_that_made_it(stage):
+    reconcile_due(stage, *HOURS[:2])
     declared(stage, late="drop")
     assert due(stage).keys() == set(HOURS[2:])
-    prove(stage)
-    proven = coverage.coverage(stage.lake.settings, stage.lake.catalog, sums_of(stage))
-    assert (proven.proven, proven.proven_now) == (4, 2)
+    reconcile_due(stage)
+    reconciled = coverage.coverage(stage.lake.settings, stage.lake.catalog, sums_of(stage))
+    assert (reconciled.reconciled, reconciled.reconciled_now) == (4, 2)
 
 
 def double(stage: Stage) -> None:
     """A commit that says to be of a batch that was written before."""
     log = stage.lake.path(sums_of(stage)) / "_delta_log"
     commits = sorted(p for p in log.glob("*.json") if '"add"' in p.read_text())
-    shutil.copy(commits[-1], log / f"{delta_writer.version(stage.lake.path(sums_of(stage))) + 1:020}.json")
+    shutil.copy(
+        commits[-1], log / f"{delta_writer.version(stage.lake.path(sums_of(stage))) + 1:020}.json"
+    )
     actions = [json.loads(line) for line in commits[-1].read_text().splitlines()]
     for action in actions:
         if "add" in action:
             file = action["add"]["path"]
             twin = file.replace("part-", "part-9")
-            shutil.copy(stage.lake.path(sums_of(stage)) / file, stage.lake.path(sums_of(stage)) / twin)
+            shutil.copy(
+                stage.lake.path(sums_of(stage)) / file, stage.lake.path(sums_of(stage)) / twin
+            )
             action["add"]["path"] = twin
     latest = max(log.glob("*.json"))
     latest.write_text("\n".join(json.dumps(action) for action in actions))
@@ -219,10 +257,14 @@ def erased(stage: Stage) -> None:
 
 
 def planted(stage: Stage) -> None:
-    DeltaTable(path_of(stage)).update({"value": "7"}, predicate="user = 'a' AND _partition = '2026-01-01-03'")
+    DeltaTable(path_of(stage)).update(
+        {"value": "7"}, predicate="user = 'a' AND _partition = '2026-01-01-03'"
+    )
     like = DeltaTable(path_of(stage)).to_pyarrow_table().to_pylist()[0]
     schema = pa.schema(DeltaTable(path_of(stage)).schema().to_arrow())
-    write_deltalake(path_of(stage), pa.Table.from_pylist([like | {"user": "nobody"}], schema), mode="append")
+    write_deltalake(
+        path_of(stage), pa.Table.from_pylist([like | {"user": "nobody"}], schema), mode="append"
+    )
 
 
 @pytest.mark.slow
@@ -232,56 +274,62 @@ def planted(stage: Stage) -> None:
     [(planted, diagnosis.BY_HAND), (double, diagnosis.TWICE), (erased, diagnosis.INPUT_BY_HAND)],
 )
 def test_a_planted_fault_is_found_explained_and_repaired(stage, fault, cause):
-    prove(stage)
+    reconcile_due(stage)
     due(stage)
     fault(stage)
     assert due(stage), "it is seen in the logs"
-    different = [c for c in prove(stage) if c.verdict == "DIFFERENT"]
+    different = [c for c in reconcile_due(stage) if c.verdict == "DIFFERENT"]
     assert different and all(c.cause.startswith(cause) for c in different)
-    shown = command(stage, "proof", "sums")
+    shown = command(stage, "reconcile", "status", "sums")
     assert shown.exit_code == 1 and cause in shown.stdout
-    done = command(stage, "repair", "sums", "--json")
+    done = command(stage, "reconcile", "repair", "sums", "--json")
     assert done.exit_code == 0, done.stdout
     repaired = [json.loads(line) for line in done.stdout.splitlines()]
     assert {r["verdict"] for r in repaired} == {"EQUAL"} and len(repaired) == len(different)
-    prove(stage)
-    assert command(stage, "proof", "sums").exit_code == 0
+    reconcile_due(stage)
+    assert command(stage, "reconcile", "status", "sums").exit_code == 0
     assert due(stage) == {}
-    assert {c.verdict for c in prove(stage, *HOURS)} == {"EQUAL"}
+    assert {c.verdict for c in reconcile_due(stage, *HOURS)} == {"EQUAL"}
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_rows_that_spark_dropped_are_named(stage):
-    prove(stage)
+    reconcile_due(stage)
     note_dropped(stage.lake.settings, sums_of(stage), 3)
     made = {HOURS[0]: digest(stage.rows("sums"))}
     told = diagnosis.causes(stage.lake, sums_of(stage), HOURS[:1], made, lambda: made)
     assert told[HOURS[0]].startswith(f"{diagnosis.DROPPED}: 3")
-    (stage.lake.settings.root / "_ledger" / "sums.dropped.jsonl").unlink()
-    assert diagnosis.causes(stage.lake, sums_of(stage), HOURS[:1], made, lambda: made)[HOURS[0]].startswith(diagnosis.UNKNOWN)
+    (stage.lake.settings.root / "_commit_log" / "sums.dropped.jsonl").unlink()
+    assert diagnosis.causes(stage.lake, sums_of(stage), HOURS[:1], made, lambda: made)[
+        HOURS[0]
+    ].startswith(diagnosis.UNKNOWN)
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_evidence_is_what_came_after_the_proof_of_that_partition(stage):
-    DeltaTable(path_of(stage)).update({"value": "7"}, predicate=f"user = 'a' AND _partition = '{HOURS[0]}'")
+def test_evidence_is_what_came_after_the_certificate_of_that_partition(stage):
+    DeltaTable(path_of(stage)).update(
+        {"value": "7"}, predicate=f"user = 'a' AND _partition = '{HOURS[0]}'"
+    )
     backfilled = Range(START, START + timedelta(hours=1))
     stage.backfill("sums", backfilled)
-    assert {c.verdict for c in prove(stage)} == {"EQUAL"}
+    assert {c.verdict for c in reconcile_due(stage)} == {"EQUAL"}
     DeltaTable(path_of(stage)).delete(f"_partition = '{HOURS[1]}'")
     declared(stage, transformation=larger)
-    found = {key: c.cause for key, c in zip(HOURS, prove(stage, *HOURS), strict=True)}
-    assert found[HOURS[0]].startswith(diagnosis.CODE), "what a hand did before the proof, or elsewhere, is no cause"
+    found = {key: c.cause for key, c in zip(HOURS, reconcile_due(stage, *HOURS), strict=True)}
+    assert found[HOURS[0]].startswith(diagnosis.CODE), (
+        "what a hand did before the reconciliation, or elsewhere, is no cause"
+    )
     assert found[HOURS[1]].startswith(diagnosis.BY_HAND)
     assert found[HOURS[3]].startswith(diagnosis.CODE)
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_a_change_between_the_proof_and_the_first_look_is_seen(stage):
-    prove(stage, *HOURS)
-    (stage.lake.settings.root / "_ledger" / "sums.proof.json").unlink(missing_ok=True)
+def test_a_change_between_the_certificate_and_the_first_look_is_seen(stage):
+    reconcile_due(stage, *HOURS)
+    (stage.lake.settings.root / "_commit_log" / "sums.reconciliation.json").unlink(missing_ok=True)
     DeltaTable(path_of(stage)).delete(f"user = 'b' AND _partition = '{HOURS[1]}'")
     assert due(stage).keys() == {HOURS[1]}
 
@@ -290,9 +338,9 @@ def test_a_change_between_the_proof_and_the_first_look_is_seen(stage):
 @pytest.mark.parallel
 def test_a_range_with_one_end_and_a_table_without_ranges_are_refused(stage):
     for asked, told in (
-        (("repair", "sums", "--start", "2026-01-01"), "a range has two ends"),
-        (("proof", "clicks"), "an ingest table is written by the stream alone"),
-        (("proof", "sum"), "did you mean sums"),
+        (("reconcile", "repair", "sums", "--start", "2026-01-01"), "a range has two ends"),
+        (("reconcile", "status", "clicks"), "an ingest table is written by the stream alone"),
+        (("reconcile", "status", "sum"), "did you mean sums"),
     ):
         refused = command(stage, *asked)
         assert refused.exit_code == 2 and told in " ".join(refused.output.split()), refused.output
@@ -301,12 +349,14 @@ def test_a_range_with_one_end_and_a_table_without_ranges_are_refused(stage):
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_changed_code_is_named_and_a_person_has_it_followed(stage):
-    prove(stage)
-    before = sums_of(stage).fingerprint
+    reconcile_due(stage)
+    before = sums_of(stage).code_version
     declared(stage, transformation=larger)
-    assert due(stage) == {}, "what was proven stays proven"
-    (found,) = prove(stage, HOURS[0])
-    assert found.verdict == "DIFFERENT" and found.cause.startswith(f"{diagnosis.CODE}: written under declaration {before}")
+    assert due(stage) == {}, "what was reconciled stays reconciled"
+    (found,) = reconcile_due(stage, HOURS[0])
+    assert found.verdict == "DIFFERENT" and found.cause.startswith(
+        f"{diagnosis.CODE}: written under declaration {before}"
+    )
     settings = replace(stage.lake.settings, repair={"sums": "partitions 9, rows 900"})
     (planned,) = repair.plan(settings, stage.lake.catalog, "sums", unasked=True)
     assert "asks for a decision" in planned.refused
@@ -316,19 +366,25 @@ def test_changed_code_is_named_and_a_person_has_it_followed(stage):
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_without_being_asked_only_within_limits_and_never_twice_in_vain(stage):
-    prove(stage)
+    reconcile_due(stage)
     DeltaTable(path_of(stage)).delete("user = 'b'")
-    prove(stage)
+    reconcile_due(stage)
     settings, catalog = stage.lake.settings, stage.lake.catalog
 
     def allowed(**limits: str) -> list[str]:
         limited = replace(settings, repair=limits)
-        return [p.partition for p in repair.plan(limited, catalog, "sums", unasked=True) if not p.refused]
+        return [
+            p.partition
+            for p in repair.plan(limited, catalog, "sums", unasked=True)
+            if not p.refused
+        ]
 
     assert allowed() == [], "no table is repaired without being named"
     assert allowed(sums="partitions 2, rows 100") == [HOURS[0], HOURS[1]]
     assert allowed(sums="partitions 9, rows 6") == [HOURS[0]]
-    stage.lake = replace(stage.lake, settings=replace(settings, repair={"sums": "partitions 2, rows 100"}))
+    stage.lake = replace(
+        stage.lake, settings=replace(settings, repair={"sums": "partitions 2, rows 100"})
+    )
     assert [r.verdict for r in repair.run(stage.lake, "sums", unasked=True)] == ["EQUAL", "EQUAL"]
     assert allowed(sums="partitions 2, rows 100") == [], "so many a day"
     assert [r.verdict for r in repair.run(stage.lake, "sums")] == ["EQUAL"], "a person may"
@@ -338,7 +394,9 @@ def test_without_being_asked_only_within_limits_and_never_twice_in_vain(stage):
 @pytest.mark.parallel
 def test_a_repair_that_does_not_help_stops_with_its_evidence(stage):
     declared(stage, transformation=unsteady)
-    assert {c.cause.partition(":")[0] for c in prove(stage) if c.rows_in_table} == {diagnosis.NOT_DETERMINISTIC}
+    assert {c.cause.partition(":")[0] for c in reconcile_due(stage) if c.rows_in_table} == {
+        diagnosis.NOT_DETERMINISTIC
+    }
     (done,) = repair.run(stage.lake, "sums")
     assert (done.partition, done.verdict) == (HOURS[0], "DIFFERENT"), "it ends there"
     kept = list(repair.repairs(stage.lake.settings, sums_of(stage)))
@@ -349,10 +407,15 @@ def test_a_repair_that_does_not_help_stops_with_its_evidence(stage):
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_input_that_is_not_kept_any_more_makes_it_unprovable(stage):
+def test_input_that_is_not_kept_any_more_makes_it_unverifiable(stage):
     DeltaTable(path_of(stage, "clicks")).delete("at < '2026-01-01T03:00:00Z'")
-    found = {c.start.hour: c for c in prove(stage)}
-    assert {hour: c.verdict for hour, c in found.items()} == {0: "UNPROVABLE", 1: "UNPROVABLE", 2: "EQUAL", 3: "EQUAL"}
+    found = {c.start.hour: c for c in reconcile_due(stage)}
+    assert {hour: c.verdict for hour, c in found.items()} == {
+        0: "UNVERIFIABLE",
+        1: "UNVERIFIABLE",
+        2: "EQUAL",
+        3: "EQUAL",
+    }
     assert "its input is not kept" in found[0].detail
     assert due(stage) == {}
 
@@ -366,4 +429,4 @@ def test_a_commit_file_of_the_checkpoint_that_was_lost_doubles_nothing(stage):
         file.unlink(missing_ok=True)
     stage.advance("clicks", at(5 * 60 + 30))
     stage.run("sums")
-    assert {c.verdict for c in prove(stage)} == {"EQUAL"} and len(due(stage)) == 0
+    assert {c.verdict for c in reconcile_due(stage)} == {"EQUAL"} and len(due(stage)) == 0

@@ -15,15 +15,22 @@ def test_a_batch_is_recorded_with_its_rows_and_of_two_writers_the_second_fails(s
     path = tmp_path / "rows"
     rows = spark.range(3)
     rows.limit(0).write.format("delta").save(str(path))
-    assert delta_writer.committed(path, "rows:live:1") == -1
-    version = delta_writer.append(rows, path, "rows:live:1", 7, {"inputs": {}})
-    assert (delta_writer.version(path), delta_writer.committed(path, "rows:live:1")) == (version, 7)
-    assert delta_writer.append(rows, path, "rows:live:1", 7, {"inputs": {}}, replayed=True) == version, "computed, not written"
+    assert delta_writer.committed(path, "rows:stream:1") == -1
+    version = delta_writer.append(rows, path, "rows:stream:1", 7, {"inputs": {}})
+    assert (delta_writer.version(path), delta_writer.committed(path, "rows:stream:1")) == (
+        version,
+        7,
+    )
+    assert (
+        delta_writer.append(rows, path, "rows:stream:1", 7, {"inputs": {}}, replayed=True)
+        == version
+    ), "computed, not written"
 
-    with pytest.raises(CommitError, match="rows:live:1 has committed batch 8 already"):
-        delta_writer.append(rows, path, "rows:live:1", 8, {"inputs": Meanwhile(rows, path, 8)})
+    with pytest.raises(CommitError, match="rows:stream:1 has committed batch 8 already"):
+        delta_writer.append(rows, path, "rows:stream:1", 8, {"inputs": Meanwhile(rows, path, 8)})
     other = {"inputs": Meanwhile(rows, path, 9)}
-    delta_writer.append(rows, path, "rows:live:2", 0, other)  # another writer's batches are its own
+    # another writer's batches are its own
+    delta_writer.append(rows, path, "rows:stream:2", 0, other)
     assert spark.read.format("delta").load(str(path)).count() == 4 * 3
 
 
@@ -33,8 +40,9 @@ def test_of_two_processes_one_commits_at_a_time(spark, tmp_path):
     rows = spark.range(3)
     rows.limit(0).write.format("delta").save(str(path))
     with ThreadPoolExecutor() as pool:
-        with alone(path / "_delta_log" / ".commit.lock"):  # as another process in the middle of its commit
-            ours = pool.submit(delta_writer.append, rows, path, "rows:live:1", 0, {})
+        # as another process in the middle of its commit
+        with alone(path / "_delta_log" / ".commit.lock"):
+            ours = pool.submit(delta_writer.append, rows, path, "rows:stream:1", 0, {})
             with pytest.raises(TimeoutError):
                 ours.result(timeout=2)
             rows.write.format("delta").mode("append").save(str(path))
@@ -49,5 +57,5 @@ class Meanwhile:
         self.rows, self.path, self.batch = rows, path, batch
 
     def __str__(self) -> str:
-        delta_writer.append(self.rows, self.path, "rows:live:1", self.batch, {})
+        delta_writer.append(self.rows, self.path, "rows:stream:1", self.batch, {})
         return ""

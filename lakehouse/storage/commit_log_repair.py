@@ -1,9 +1,11 @@
-"""A journal that was cut, damaged, or removed is made whole, and what cannot be known again is named.
+"""A commit log that was cut, damaged, or removed is made whole, and what cannot be known again is named.
 
-`_commits` has a copy of every line up to the last flush, half a minute ago; what was committed after that, the table's own log
-(`journal_rebuild`). Micro-batches that wrote nothing have no line after that, and need none: a later one says as much.
+`_commits` has a copy of every line up to the last flush, half a minute ago; what was committed
+after that, the table's own log (`commit_log_rebuild`). Micro-batches that wrote nothing have no
+line after that, and need none: a later one says as much.
 
-A line that a crash tore while it was written is no damage: its micro-batch runs again, and writes it again.
+A line that a crash tore while it was written is no damage: its micro-batch runs again, and writes
+it again.
 """
 
 import json
@@ -18,18 +20,18 @@ from pathlib import Path
 from lakehouse.declare.catalog import table_path
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
-from lakehouse.storage import journal_trimming
-from lakehouse.storage.commits import LEDGER, Commit, decoded, encoded
+from lakehouse.storage import commit_log_trimming
+from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.commit_log_rebuild import rebuilt, unknown
+from lakehouse.storage.commits import COMMIT_LOGS, Commit, decoded, encoded
 from lakehouse.storage.files import aside_name, lines_backwards
-from lakehouse.storage.journal import Journal
-from lakehouse.storage.journal_rebuild import rebuilt, unknown
 
 _BROKEN = (ValueError, KeyError, TypeError, AttributeError)  # what decoding raises
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line of a journal, where it ends, and what it holds; None if that is no whole commit."""
+    """A line of a commit log, where it ends, and what it holds; None if that is no whole commit."""
 
     text: bytes
     end: int
@@ -41,16 +43,18 @@ class _Line:
 
 
 def mend(settings: Settings, table: Table) -> str:
-    """Makes the journal whole if it is not. Returns what was done and what is not known any more; empty if it was whole.
+    """Makes the commit log whole if it is not.
+
+    Returns what was done and what is not known any more; empty if it was whole.
 
     For who writes the table: no micro-batch of it may run meanwhile, or the caller is its flush.
     """
     if not (table_path(settings, table) / "_delta_log").is_dir():
         return ""
-    journal = Journal(settings, table)
+    commit_log = CommitLog(settings, table)
     position, known = _copied(settings, table)
-    with journal.writing():
-        lines = _lines(journal.path)
+    with commit_log.writing():
+        lines = _lines(commit_log.path)
         first = _damage(settings, table, lines, position, known)
         if first is None:
             return ""
@@ -62,20 +66,27 @@ def mend(settings: Settings, table: Table) -> str:
         rest = sorted([*after, *copies], key=lambda commit: commit.at)
         made = rebuilt(settings, table, kept, rest)
         rest = sorted([*rest, *made], key=lambda commit: commit.at)
-        aside = _write(journal.path, [*kept, *rest], max((c.at for c in known()), default=None), position)
+        aside = _write(
+            commit_log.path, [*kept, *rest], max((c.at for c in known()), default=None), position
+        )
         torn = sum(1 for line in lines if not line.given)
-    return _told(journal.path, aside, torn, len(copies), made) if torn or copies or made else ""
+    return _told(commit_log.path, aside, torn, len(copies), made) if torn or copies or made else ""
 
 
 def _created(settings: Settings, table: Table) -> datetime:
     """When the table was made: what `_commits` knows from before was of another of that name, which was removed."""
     from deltalake import DeltaTable
 
-    return datetime.fromtimestamp((DeltaTable(str(table_path(settings, table))).metadata().created_time or 0) / 1000, UTC)
+    return datetime.fromtimestamp(
+        (DeltaTable(str(table_path(settings, table))).metadata().created_time or 0) / 1000, UTC
+    )
 
 
 def readable(path: Path, chosen: Callable[[str], bool] = lambda line: True) -> Iterator[Commit]:
-    """The commits of a journal, last first. A line that is no whole commit is said on standard error, once, and left out."""
+    """The commits of a commit log, last first.
+
+    A line that is no whole commit is said on standard error, once, and left out.
+    """
     for line in lines_backwards(path):
         if not chosen(line):
             continue
@@ -92,11 +103,14 @@ def _say_torn(path: Path, line: str, err: Exception) -> None:
     if (path, line) not in _said:
         _said.add((path, line))
         told = f"a line holds one commit, and one is torn ({err}); it is left out until the job is started, which makes it again"
-        print(f"journal={path}: {told}", file=sys.stderr, flush=True)
+        print(f"commit log={path}: {told}", file=sys.stderr, flush=True)
 
 
 def whole_lines(path: Path, text: bytes) -> list[dict]:
-    """The lines of a part of a journal, as `_commits` has them; one that is no whole commit is said and left out."""
+    """The lines of a part of a commit log, as `_commits` has them.
+
+    One that is no whole commit is said and left out.
+    """
     found = []
     for line in text.decode(errors="replace").splitlines():
         try:
@@ -109,20 +123,23 @@ def whole_lines(path: Path, text: bytes) -> list[dict]:
 
 
 def mend_if_cut(settings: Settings, table: Table, position: int) -> None:
-    """Makes a journal whole that was cut while its job runs, and says so on standard error; as it does if `_commits` is gone."""
-    path = Journal(settings, table).path
-    if not position and journal_trimming.shift(path) > 0:
-        told = "it was trimmed, for `_commits` had every line; `_commits` is gone or was made anew, and the old lines with it"
-        print(f"journal={path}: {told}", file=sys.stderr, flush=True)
+    """Makes a commit log whole that was cut while its job runs, and says so on standard error.
+
+    As it does if `_commits` is gone.
+    """
+    path = CommitLog(settings, table).path
+    if not position and commit_log_trimming.shift(path) > 0:
+        told = "it was trimmed, for `_commits` had every line; `_commits` is gone or was made again, and the old lines with it"
+        print(f"commit log={path}: {told}", file=sys.stderr, flush=True)
     if is_cut(path, position) and (told := mend(settings, table)):
         print(told, file=sys.stderr, flush=True)
 
 
 def is_cut(path: Path, position: int) -> bool:
-    """Whether the journal does not have any more what was copied from it up to that position."""
+    """Whether the commit log does not have any more what was copied from it up to that position."""
     if not position:
         return False
-    end = position - journal_trimming.shift(path)
+    end = position - commit_log_trimming.shift(path)
     if not path.exists() or path.stat().st_size < end or end < 1:
         return True
     with path.open("rb") as file:
@@ -131,22 +148,25 @@ def is_cut(path: Path, position: int) -> bool:
 
 
 def _copied(settings: Settings, table: Table) -> tuple[int, Callable[[], list[Commit]]]:
-    """How far the journal was copied to `_commits`, and what stands there of it; read when it is needed, for it is long."""
+    """How far the commit log was copied to `_commits`, and what stands there of it.
+
+    Read when it is needed, for it is long.
+    """
     from deltalake import DeltaTable
 
-    path = settings.root / LEDGER / "_commits"
+    path = settings.root / COMMIT_LOGS / "_commits"
     if not (path / "_delta_log").exists():
         return 0, list
-    ledger = DeltaTable(str(path))
+    log_table = DeltaTable(str(path))
     found: list[Commit] = []
 
     def known() -> list[Commit]:
         if not found:
-            rows = ledger.to_pyarrow_table(filters=[("table", "=", table.name)]).to_pylist()
+            rows = log_table.to_pyarrow_table(filters=[("table", "=", table.name)]).to_pylist()
             found.extend(sorted(map(_of_row, rows), key=lambda commit: commit.at))
         return found
 
-    return ledger.transaction_version(f"journal:{table.name}") or 0, known
+    return log_table.transaction_version(f"commit log:{table.name}") or 0, known
 
 
 def _of_row(row: Mapping[str, object]) -> Commit:
@@ -172,7 +192,7 @@ def _lines(path: Path) -> list[_Line]:
 
 
 def _given(text: bytes) -> dict | None:
-    """What a line holds, not decoded yet: a journal has thousands, of which a start looks at each."""
+    """What a line holds, not decoded yet: a commit log has thousands, of which a start looks at each."""
     try:
         given = json.loads(text)
         return given if {"role", "generation", "batch", "version", "at"} <= given.keys() else None
@@ -181,36 +201,55 @@ def _given(text: bytes) -> dict | None:
 
 
 def _damage(
-    settings: Settings, table: Table, lines: list[_Line], position: int, known: Callable[[], list[Commit]]
+    settings: Settings,
+    table: Table,
+    lines: list[_Line],
+    position: int,
+    known: Callable[[], list[Commit]],
 ) -> int | None:
-    """The line from which on lines are missing or torn; None if the journal is whole."""
-    path = Journal(settings, table).path
-    copied = position - journal_trimming.shift(path)
+    """The line from which on lines are missing or torn; None if the commit log is whole."""
+    path = CommitLog(settings, table).path
+    copied = position - commit_log_trimming.shift(path)
     torn = next((n for n, line in enumerate(lines) if not line.given), None)
     if is_cut(path, position):
         known_at = {commit.at.isoformat() for commit in known()}
-        strange = (n for n, line in enumerate(lines) if line.end <= copied and not (line.given and line.given["at"] in known_at))
+        strange = (
+            n
+            for n, line in enumerate(lines)
+            if line.end <= copied and not (line.given and line.given["at"] in known_at)
+        )
         return next(strange, len(lines) if torn is None else torn)
     if torn is not None and lines[torn].end <= copied:
         return torn  # it was whole when it was copied, or a crash tore it: then nothing is missing
-    live = [line.given for line in lines if line.given and line.given["role"] == "live"]
+    live = [line.given for line in lines if line.given and line.given["role"] == "stream"]
     batches = {(given["generation"], given["batch"]) for given in live}
-    if any(unknown(settings, table, batches, max((given["version"] for given in live), default=-1))):
+    if any(
+        unknown(settings, table, batches, max((given["version"] for given in live), default=-1))
+    ):
         return len(lines) if torn is None else torn
     return None
 
 
-def _write(path: Path, commits: list[Commit], copied: datetime | None, position: int) -> Path | None:
-    """Replaces the journal in one step, after a copy of it; its first line has the flush go on behind what was `copied` last."""
+def _write(
+    path: Path, commits: list[Commit], copied: datetime | None, position: int
+) -> Path | None:
+    """Replaces the commit log in one step, after a copy of it.
+
+    Its first line has the flush go on behind what was `copied` last.
+    """
     aside = aside_name(path) if path.exists() else None
     if aside:
         shutil.copy(path, aside)
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [(f"{encoded(commit)}\n".encode(), commit.at) for commit in commits]
-    end = len(journal_trimming.first_line(0)) + sum(len(line) for line, at in lines if copied and at <= copied)
+    end = len(commit_log_trimming.first_line(0)) + sum(
+        len(line) for line, at in lines if copied and at <= copied
+    )
     beside = path.with_suffix(".mended")
     with beside.open("wb") as file:
-        file.write(journal_trimming.first_line(position - end) + b"".join(line for line, _ in lines))
+        file.write(
+            commit_log_trimming.first_line(position - end) + b"".join(line for line, _ in lines)
+        )
         file.flush()
         os.fsync(file.fileno())
     beside.replace(path)
@@ -219,12 +258,12 @@ def _write(path: Path, commits: list[Commit], copied: datetime | None, position:
 
 def _told(path: Path, aside: Path | None, torn: int, copies: int, made: list[Commit]) -> str:
     where = f"as it was it is kept as {aside.name}" if aside else "it was gone"
-    told = f"journal={path}: {torn} lines were torn, {copies + len(made)} missing; {where}; {copies} are put back from _commits"
+    told = f"commit log={path}: {torn} lines were torn, {copies + len(made)} missing; {where}; {copies} are put back from _commits"
     if not made:
         return told
     versions = f"versions {made[0].version} to {made[-1].version}"
     return (
         f"{told}, and {len(made)} are made again from the table's own commits ({versions}). Of these it is not known any more "
         "how many rows came late, what they missed, and how long each took: "
-        f"`lakehouse reconcile {path.stem}` compares their hours, `lakehouse backfill {path.stem}` computes them again"
+        f"`lakehouse reconcile run {path.stem}` compares their hours, `lakehouse backfill {path.stem}` computes them again"
     )

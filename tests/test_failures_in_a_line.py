@@ -1,4 +1,4 @@
-"""How a live query that failed is reported: its cause in a line; all that Spark said of it in a file."""
+"""How a streaming query that failed is reported: its cause in a line; all that Spark said of it in a file."""
 
 import subprocess
 import sys
@@ -42,11 +42,23 @@ def calls_python(batch: DataFrame, number: int) -> None:
 @pytest.mark.parametrize(
     "function, told",
     [
-        (asserts, f"AssertionError in {__file__}, line {asserts.__code__.co_firstlineno + 1}, in asserts"),
+        (
+            asserts,
+            f"AssertionError in {__file__}, line {asserts.__code__.co_firstlineno + 1}, in asserts",
+        ),
         (asserts_in_java, "java.lang."),
-        (refuses, "lakehouse.errors.CommitError: table=x, batch=3: no commit of x in its history; the log was cut or edited"),
-        (asks_for_a_view, "pyspark.errors.exceptions.captured.AnalysisException: [TABLE_OR_VIEW_NOT_FOUND] The table or view"),
-        (divides, "pyspark.errors.exceptions.captured.ArithmeticException: [DIVIDE_BY_ZERO] Division by zero."),
+        (
+            refuses,
+            "lakehouse.errors.CommitError: table=x, batch=3: no commit of x in its history; the log was cut or edited",
+        ),
+        (
+            asks_for_a_view,
+            "pyspark.errors.exceptions.captured.AnalysisException: [TABLE_OR_VIEW_NOT_FOUND] The table or view",
+        ),
+        (
+            divides,
+            "pyspark.errors.exceptions.captured.ArithmeticException: [DIVIDE_BY_ZERO] Division by zero.",
+        ),
         (calls_python, "ValueError: of the function"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -85,4 +97,6 @@ def test_the_log_of_a_process_has_a_line_and_no_trace_of_a_query_that_fails(tmp_
     ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
     [line] = [line for line in ended.stderr.splitlines() if "MicroBatchExecution" in line]
     assert line.endswith("terminated with error")
-    assert "FOREACH_BATCH_USER_FUNCTION_ERROR" not in ended.stderr and "Traceback" not in ended.stderr
+    assert (
+        "FOREACH_BATCH_USER_FUNCTION_ERROR" not in ended.stderr and "Traceback" not in ended.stderr
+    )

@@ -65,7 +65,7 @@ def spoiled(record: Record, kind: str, form: Form) -> Record:
     return _bad(record, form.write(event).encode(errors="surrogateescape"))
 
 
-def with_mishaps(records: Iterator[Record], form: Form) -> Iterator[Record]:
+def with_faults(records: Iterator[Record], form: Form) -> Iterator[Record]:
     """`records` with those marked MALFORMED spoiled, kind after kind, and those marked DUPLICATE sent twice."""
     kinds = cycle(KINDS)
     for record in records:

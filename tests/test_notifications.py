@@ -25,7 +25,7 @@ from dagster._core.loader import LoadingContextForTest
 from dagster._daemon.freshness import FreshnessDaemon
 
 from assets import definitions
-from assets.hooks import send_notifications
+from assets.notifications import send_notifications
 from lakehouse.declare import catalog
 from lakehouse.settings import Settings, to_environment
 from lakehouse.storage.certificates import Certificate, certify
@@ -68,7 +68,7 @@ def webhook() -> Iterator[Webhook]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
-    webhook.url = f"http://127.0.0.1:{server.server_port}/hook?token=s3cret"
+    webhook.url = f"http://127.0.0.1:{server.server_port}/notification?token=s3cret"
     yield webhook
     server.shutdown()
     server.server_close()
@@ -94,10 +94,16 @@ def notice(why: str = "why", age: timedelta = timedelta(0)) -> Notice:
 
 
 def test_command_and_url_are_told_once_what_happened(tmp_path, webhook):
-    settings = Settings(root=tmp_path, hook_command=command(tmp_path / "told"), hook_url=webhook.url)
+    settings = Settings(
+        root=tmp_path, notification_command=command(tmp_path / "told"), notification_url=webhook.url
+    )
     at = datetime.now(UTC).replace(microsecond=0)
-    happened = Notice("verdict_different", "sensors", "rows missing 1", at, "sensor_averages", *HOUR)
-    assert notifications.tell(settings, [happened]) == [] == notifications.tell(settings, [happened])
+    happened = Notice(
+        "verdict_different", "sensors", "rows missing 1", at, "sensor_averages", *HOUR
+    )
+    assert (
+        notifications.tell(settings, [happened]) == [] == notifications.tell(settings, [happened])
+    )
     (document,) = webhook.all()
     assert document == {
         "what": "verdict_different", "pipeline": "sensors", "table": "sensor_averages", "why": "rows missing 1",
@@ -109,7 +115,13 @@ def test_command_and_url_are_told_once_what_happened(tmp_path, webhook):
 
 def test_the_oldest_is_told_first_and_what_is_older_than_a_day_not_at_all(tmp_path, webhook):
     ages = {"new": timedelta(0), "older": timedelta(hours=23), "old": timedelta(hours=25)}
-    assert notifications.tell(Settings(root=tmp_path, hook_url=webhook.url), [notice(w, age) for w, age in ages.items()]) == []
+    assert (
+        notifications.tell(
+            Settings(root=tmp_path, notification_url=webhook.url),
+            [notice(w, age) for w, age in ages.items()],
+        )
+        == []
+    )
     assert [document["why"] for document in webhook.all()] == ["older", "new"]
 
 
@@ -120,28 +132,43 @@ def test_without_a_hook_nothing_is_told_or_kept(tmp_path):
 
 def test_a_hook_that_fails_is_told_of_and_tried_again_by_itself(tmp_path, webhook, at_once):
     webhook.codes = [500, 503]
-    settings = Settings(root=tmp_path, hook_command=command(tmp_path / "told"), hook_url=webhook.url)
+    settings = Settings(
+        root=tmp_path, notification_command=command(tmp_path / "told"), notification_url=webhook.url
+    )
     first, second = notice("first"), notice("second")
     key = f"job_failed sensors {first.document['at']}"
     assert notifications.tell(settings, [first, second]) == [
-        f"hook_url not told of '{key}' (attempt 1 of 5): HTTP Error 500: Internal Server Error"
+        f"notification_url not told of '{key}' (attempt 1 of 5): HTTP Error 500: Internal Server Error"
     ]
-    assert [d["why"] for d in webhook.all()] == ["first"], "what comes after waits for the next look"
+    assert [d["why"] for d in webhook.all()] == ["first"], (
+        "what comes after waits for the next look"
+    )
     (failure,) = notifications.tell(settings, [first, second])
     assert "(attempt 2 of 5): HTTP Error 503" in failure
-    assert notifications.tell(settings, [first, second]) == [] == notifications.tell(settings, [first, second])
+    assert (
+        notifications.tell(settings, [first, second])
+        == []
+        == notifications.tell(settings, [first, second])
+    )
     assert [d["why"] for d in webhook.all()] == ["first", "first", "second"]
-    assert [d["why"] for d in lines(tmp_path / "told")] == ["first", "second"], "the other hook was told once"
+    assert [d["why"] for d in lines(tmp_path / "told")] == ["first", "second"], (
+        "the other notification was told once"
+    )
 
 
 def test_it_is_given_up_after_five_attempts(tmp_path, at_once):
-    settings, happened = Settings(root=tmp_path, hook_command="sh -c 'echo no such room >&2; exit 3'"), notice()
+    settings, happened = (
+        Settings(root=tmp_path, notification_command="sh -c 'echo no such room >&2; exit 3'"),
+        notice(),
+    )
     failures = [failure for _ in range(9) for failure in notifications.tell(settings, [happened])]
-    assert [("given up" in f, "exit code 3: no such room" in f) for f in failures] == [(False, True)] * 4 + [(True, True)]
+    assert [("given up" in f, "exit code 3: no such room" in f) for f in failures] == [
+        (False, True)
+    ] * 4 + [(True, True)]
 
 
 def test_attempts_wait_for_each_other(tmp_path):
-    settings, happened = Settings(root=tmp_path, hook_command="false"), notice()
+    settings, happened = Settings(root=tmp_path, notification_command="false"), notice()
     assert "(attempt 1 of 5)" in notifications.tell(settings, [happened])[0]
     assert notifications.tell(settings, [happened]) == []
 
@@ -149,23 +176,33 @@ def test_attempts_wait_for_each_other(tmp_path):
 def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path, monkeypatch):
     monkeypatch.setattr(notifications, "_WITHIN", 0.3)
     began = time.monotonic()
-    settings = Settings(root=tmp_path, hook_command=f"sh -c 'sleep 60 & echo $! > {tmp_path}/pid; wait'")
+    settings = Settings(
+        root=tmp_path, notification_command=f"sh -c 'sleep 60 & echo $! > {tmp_path}/pid; wait'"
+    )
     (failure,) = notifications.tell(settings, [notice()])
     assert "killed, for it was not done within 0.3 s" in failure and time.monotonic() - began < 10
     with suppress(psutil.NoSuchProcess):
         psutil.Process(int((tmp_path / "pid").read_text())).wait(30)
 
 
-@pytest.mark.parametrize("hook", [{"hook_command": "no-such-program"}, {"hook_url": "http://127.0.0.1:9/?token=s3cret"}])
-def test_a_hook_that_is_not_there_raises_nothing_and_shows_no_secret(tmp_path, hook):
-    (failure,) = notifications.tell(Settings(root=tmp_path, **hook), [notice()])
-    assert next(iter(hook)) in failure and "s3cret" not in failure
+@pytest.mark.parametrize(
+    "notification",
+    [
+        {"notification_command": "no-such-program"},
+        {"notification_url": "http://127.0.0.1:9/?token=s3cret"},
+    ],
+)
+def test_a_hook_that_is_not_there_raises_nothing_and_shows_no_secret(tmp_path, notification):
+    (failure,) = notifications.tell(Settings(root=tmp_path, **notification), [notice()])
+    assert next(iter(notification)) in failure and "s3cret" not in failure
 
 
 def test_one_at_a_time_tells(tmp_path, webhook):
-    settings, happened = Settings(root=tmp_path, hook_url=webhook.url), notice()
-    (tmp_path / "_hooks").mkdir()
-    with portalocker.Lock(tmp_path / "_hooks" / "teller", "a", flags=portalocker.LOCK_EX | portalocker.LOCK_NB):
+    settings, happened = Settings(root=tmp_path, notification_url=webhook.url), notice()
+    (tmp_path / "_notifications").mkdir()
+    with portalocker.Lock(
+        tmp_path / "_notifications" / "teller", "a", flags=portalocker.LOCK_EX | portalocker.LOCK_NB
+    ):
         assert notifications.tell(settings, [happened]) == []
     assert webhook.got.empty()
     assert notifications.tell(settings, [happened]) == []
@@ -175,15 +212,34 @@ def test_one_at_a_time_tells(tmp_path, webhook):
 # ---- the sensor
 
 
-def test_the_sensor_tells_of_jobs_verdicts_and_stale_tables_within_a_second(tmp_path, webhook, monkeypatch):
-    settings = Settings(root=tmp_path, tables=SENSORS, hook_url=webhook.url)
+def test_the_sensor_tells_of_jobs_verdicts_and_stale_tables_within_a_second(
+    tmp_path, webhook, monkeypatch
+):
+    settings = Settings(root=tmp_path, tables=SENSORS, notification_url=webhook.url)
     now = datetime.now(UTC)
     desired.wish(settings, "sensors", "stopped", "a test")
-    for what, why in (("started", "-"), ("restarted", "it failed: x"), ("stopping", "-"), ("broken", "given up, for ...")):
+    for what, why in (
+        ("started", "-"),
+        ("restarted", "it failed: x"),
+        ("stopping", "-"),
+        ("broken", "given up, for ..."),
+    ):
         desired.note(settings, "sensors", Event(progress.now(), what, why))
-    query = QueryStatus("valid_readings", False, state="parked", since=progress.now(), offsets="batch 7", error="boom")
-    progress.write(settings, JobStatus("sensors", 1, 0.0, 0, 0.0, "degraded", progress.now(), progress.now(), (query,)))
-    found = Certificate("sensor_averages", *HOUR, "DIFFERENT", 2, 1, 0, "", "", None, 1, {}, "", now, 0.1, extra=1)
+    query = QueryStatus(
+        "valid_readings",
+        False,
+        state="paused",
+        since=progress.now(),
+        offsets="batch 7",
+        error="boom",
+    )
+    progress.write(
+        settings,
+        JobStatus("sensors", 1, 0.0, 0, 0.0, "degraded", progress.now(), progress.now(), (query,)),
+    )
+    found = Certificate(
+        "sensor_averages", *HOUR, "DIFFERENT", 2, 1, 0, "", "", None, 1, {}, "", now, 0.1, extra=1
+    )
     certify(settings, [found])
     sensor = send_notifications(settings, catalog.load(settings))
     with dg.DagsterInstance.ephemeral() as instance:
@@ -199,36 +255,57 @@ def test_the_sensor_tells_of_jobs_verdicts_and_stale_tables_within_a_second(tmp_
         assert said == "everything is told"
         assert {(d["what"], d["table"], d["why"]) for d in documents} == {
             ("job_failed", None, "it failed: x"),
-            ("job_given_up", None, "given up, for ..."),
-            ("query_parked", "valid_readings", "batch 7 boom"),
+            ("job_crash_loop", None, "given up, for ..."),
+            ("query_paused", "valid_readings", "batch 7 boom"),
             ("verdict_different", "sensor_averages", "rows missing 0, extra 1, changed 0"),
-            ("freshness_failed", "sensor_readings", "nothing was added for 0:30:00; its frontier is not there yet"),
+            (
+                "freshness_failed",
+                "sensor_readings",
+                "nothing was added for 0:30:00; its frontier is not there yet",
+            ),
         }
         assert {d["pipeline"] for d in documents} == {"sensors"} and len(documents) == 5
         assert tick() == ("everything is told", [])
 
 
 def test_the_sensor_goes_on_when_a_hook_fails(tmp_path):
-    settings = Settings(root=tmp_path, tables=SENSORS, hook_command="false")
+    settings = Settings(root=tmp_path, tables=SENSORS, notification_command="false")
     desired.note(settings, "sensors", Event(progress.now(), "broken", "given up"))
     with dg.DagsterInstance.ephemeral() as instance:
-        tick = send_notifications(settings, catalog.load(settings)).evaluate_tick(dg.build_sensor_context(instance))
-    assert "hook_command not told of 'job_given_up sensors" in tick.skip_message
+        tick = send_notifications(settings, catalog.load(settings)).evaluate_tick(
+            dg.build_sensor_context(instance)
+        )
+    assert "notification_command not told of 'job_crash_loop sensors" in tick.skip_message
 
 
 def test_the_sensor_says_that_no_hook_is_set(tmp_path):
     settings = Settings(root=tmp_path, tables=SENSORS)
-    tick = send_notifications(settings, catalog.load(settings)).evaluate_tick(dg.build_sensor_context())
-    assert "LAKEHOUSE_HOOK_URL" in tick.skip_message
+    tick = send_notifications(settings, catalog.load(settings)).evaluate_tick(
+        dg.build_sensor_context()
+    )
+    assert "LAKEHOUSE_NOTIFICATION_URL" in tick.skip_message
 
 
 def test_restarts_for_one_reason_one_upon_the_other_are_one_failure(tmp_path):
     settings, began = Settings(root=tmp_path, tables=SENSORS), datetime(2026, 1, 1, tzinfo=UTC)
     desired.wish(settings, "sensors", "stopped", "a test")
-    restarts = {0: "no broker", 1: "no broker", 6: "no broker", 7: "its process died", 12: "no broker", 60: "no broker"}
+    restarts = {
+        0: "no broker",
+        1: "no broker",
+        6: "no broker",
+        7: "its process died",
+        12: "no broker",
+        60: "no broker",
+    }
     for minute, why in restarts.items():
-        desired.note(settings, "sensors", Event((began + timedelta(minutes=minute)).isoformat(), "restarted", why))
-    told = [(n.why, (n.at - began) // timedelta(minutes=1)) for n in notices.of_job(settings, "sensors")]
+        desired.note(
+            settings,
+            "sensors",
+            Event((began + timedelta(minutes=minute)).isoformat(), "restarted", why),
+        )
+    told = [
+        (n.why, (n.at - began) // timedelta(minutes=1)) for n in notices.of_job(settings, "sensors")
+    ]
     assert told == [("no broker", 0), ("its process died", 7), ("no broker", 12), ("no broker", 60)]
 
 
@@ -239,15 +316,22 @@ def test_a_scheduled_job_whose_run_failed_is_told_of(tmp_path):
     desired.wish(settings, "sensors", "running", "a test")
 
     def ended(state: str, error: str = "") -> list[tuple[str, str]]:
-        progress.write(settings, JobStatus("sensors", 1, 1.0, 0, 0.0, state, now, now, error=error, place=here()))
+        progress.write(
+            settings,
+            JobStatus("sensors", 1, 1.0, 0, 0.0, state, now, now, error=error, place=here()),
+        )
         return [(n.what, n.why) for n in notices.of_job(settings, "sensors")]
 
     assert ended("failed", "no broker") == [("job_failed", "no broker")]
-    assert ended("running") == [("job_failed", "its process died without a word")], "it is not there"
+    assert ended("running") == [("job_failed", "its process died without a word")], (
+        "it is not there"
+    )
     assert ended("stopped") == []
     at = datetime.now(UTC) + timedelta(seconds=1)
     desired.note(settings, "sensors", Event(at.isoformat(), "started", "by its schedule", 1, 1.0))
-    assert [(n.what, n.at) for n in notices.of_job(settings, "sensors")] == [("job_failed", at)], "it never said a word"
+    assert [(n.what, n.at) for n in notices.of_job(settings, "sensors")] == [("job_failed", at)], (
+        "it never said a word"
+    )
     desired.wish(settings, "sensors", "stopped", "a test")
     assert notices.of_job(settings, "sensors") == []
 
@@ -263,7 +347,10 @@ def test_files_of_a_job_that_are_lost_are_told_of(tmp_path):
     assert told.what == "job_files_lost" and f"file={path}.unreadable-" in told.why
     assert notices.of_job(settings, "sensors") == [told], "and once"
     path.with_name("desired.json").unlink()
-    assert ["desired.json: gone" in n.why for n in notices.of_job(settings, "sensors")] == [False, True]
+    assert ["desired.json: gone" in n.why for n in notices.of_job(settings, "sensors")] == [
+        False,
+        True,
+    ]
 
 
 # ---- freshness
@@ -276,23 +363,41 @@ def fails(settings: Settings, instance: dg.DagsterInstance, monkeypatch) -> list
     node = definitions.build(settings).resolve_asset_graph().get(dg.AssetKey("sensor_readings"))
     states = []
     for minutes in (1, 16, 31):
-        monkeypatch.setattr("dagster._time._mockable_get_current_timestamp", lambda m=minutes: added + 60 * m)
+        monkeypatch.setattr(
+            "dagster._time._mockable_get_current_timestamp", lambda m=minutes: added + 60 * m
+        )
         asyncio.run(FreshnessDaemon()._evaluate_asset(LoadingContextForTest(instance), node))
-        states.append(instance.get_freshness_state_records([node.key])[node.key].freshness_state.value)
+        states.append(
+            instance.get_freshness_state_records([node.key])[node.key].freshness_state.value
+        )
     monkeypatch.undo()
     return states
 
 
 def test_a_record_that_is_not_added_to_is_warned_of_then_fails(tmp_path, monkeypatch):
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:  # keeps its events in files, as `make demo` does
-        assert fails(Settings(root=tmp_path, tables=SENSORS), instance, monkeypatch) == ["PASS", "WARN", "FAIL"]
+    # keeps its events in files, as `make demo` does
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        assert fails(Settings(root=tmp_path, tables=SENSORS), instance, monkeypatch) == [
+            "PASS",
+            "WARN",
+            "FAIL",
+        ]
 
 
 def test_derived_tables_may_take_a_partition_longer():
-    graph = definitions.build(Settings(root=Path("/nowhere"), stale_after="10 minutes")).resolve_asset_graph()
-    policies = {node.key.to_user_string(): node.freshness_policy for node in graph.asset_nodes if node.freshness_policy}
+    graph = definitions.build(
+        Settings(root=Path("/nowhere"), stale_after="10 minutes")
+    ).resolve_asset_graph()
+    policies = {
+        node.key.to_user_string(): node.freshness_policy
+        for node in graph.asset_nodes
+        if node.freshness_policy
+    }
     windows = {
-        name: (p.warn_window.to_timedelta() / timedelta(minutes=1), p.fail_window.to_timedelta() / timedelta(minutes=1))
+        name: (
+            p.warn_window.to_timedelta() / timedelta(minutes=1),
+            p.fail_window.to_timedelta() / timedelta(minutes=1),
+        )
         for name, p in policies.items()
     }
     assert windows == dict.fromkeys(("sensor_readings", "ad_events"), (5, 10)) | dict.fromkeys(
@@ -304,11 +409,13 @@ def test_derived_tables_may_take_a_partition_longer():
 
 
 def test_supervise_tells_that_a_job_failed(tmp_path, webhook):
-    settings = Settings(root=tmp_path, tables=SENSORS, hook_url=webhook.url)
+    settings = Settings(root=tmp_path, tables=SENSORS, notification_url=webhook.url)
     desired.wish(settings, "sensors", "stopped", "a test")
     desired.note(settings, "sensors", Event(progress.now(), "restarted", "its process died"))
-    line = [sys.executable, "-m", "lakehouse", "supervise", "--every", "0.1"]
-    process = subprocess.Popen(line, env=os.environ | to_environment(settings), stdout=subprocess.DEVNULL)
+    line = [sys.executable, "-m", "lakehouse", "stream", "supervise", "--every", "0.1"]
+    process = subprocess.Popen(
+        line, env=os.environ | to_environment(settings), stdout=subprocess.DEVNULL
+    )
     try:
         assert webhook.got.get(timeout=60)["why"] == "its process died"
     finally:

@@ -1,8 +1,8 @@
-"""The journal of a table, and what follows from it: the frontier.
+"""The commit log of a table, and what follows from it: the frontier.
 
-Each micro-batch or bounded run that writes a table leaves one line in the table's journal, after its rows and before
-Spark's own checkpoint: a line therefore vouches for rows that are in the table. A journal lets go of what is old
-(`journal_trimming`).
+Each micro-batch or batch run that writes a table leaves one line in the table's commit log, after
+its rows and before Spark's own checkpoint: a line therefore vouches for rows that are in the table.
+A commit log lets go of what is old (`commit_log_trimming`).
 """
 
 import json
@@ -13,19 +13,19 @@ from pathlib import Path
 
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
-from lakehouse.storage.commits import LEDGER, Commit, encoded
+from lakehouse.storage.commits import COMMIT_LOGS, Commit, encoded
 from lakehouse.storage.files import alone, append_line, values_backwards
-from lakehouse.storage.handovers import seam_of
+from lakehouse.storage.handovers import handover_of
 
 
-class Journal:
-    """The journal of one table: `<root>/_ledger/<table>.jsonl`, one Commit a line, oldest first.
+class CommitLog:
+    """The commit log of one table: `<root>/_commit_log/<table>.jsonl`, one Commit a line, oldest first.
 
     Once it was trimmed, its first line says how far all positions in it have moved.
     """
 
     def __init__(self, settings: Settings, table: Table) -> None:
-        self.path = settings.root / LEDGER / f"{table.name}.jsonl"
+        self.path = settings.root / COMMIT_LOGS / f"{table.name}.jsonl"
 
     def append(self, commit: Commit) -> None:
         """Adds the line and has it on disk when it returns."""
@@ -34,38 +34,49 @@ class Journal:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """One writer at a time: who trims the journal replaces the file."""
+        """One writer at a time: who trims the commit log replaces the file."""
         with alone(self.path.with_suffix(".lock")):
             yield
 
     def __iter__(self) -> Iterator[Commit]:
-        """Newest first; a batch that was replayed appears once, one whose rows were taken back not at all."""
-        seen: set[tuple[str, int, int]] = set()
-        from lakehouse.storage import journal_repair
+        """Newest first.
 
-        for commit in _holding(journal_repair.readable(self.path)):
-            if commit.role == "live":
+        A batch that was replayed appears once, one whose rows were taken back not at all.
+        """
+        seen: set[tuple[str, int, int]] = set()
+        from lakehouse.storage import commit_log_repair
+
+        for commit in _holding(commit_log_repair.readable(self.path)):
+            if commit.role == "stream":
                 batch = (commit.role, commit.generation, commit.batch)
                 if batch in seen:
                     continue
                 seen.add(batch)
             yield commit
 
-    def live(self) -> Iterator[Commit]:
-        return (c for c in self if c.role == "live")
+    def by_stream(self) -> Iterator[Commit]:
+        return (c for c in self if c.role == "stream")
 
     def rewriting(self) -> Iterator[Commit]:
-        """The bounded commits, and the live ones that had late rows; the many others are not even decoded."""
-        from lakehouse.storage import journal_repair
+        """The batch commits, and the live ones that had late rows.
 
-        told = ('"role":"bounded"', '"role":"void"')
+        The many others are not even decoded.
+        """
+        from lakehouse.storage import commit_log_repair
+
+        told = ('"role":"batch"', '"role":"void"')
         return _holding(
-            journal_repair.readable(self.path, lambda line: '"late":0,' not in line or any(role in line for role in told))
+            commit_log_repair.readable(
+                self.path,
+                lambda line: '"late":0,' not in line or any(role in line for role in told),
+            )
         )
 
     def before(self, generation: int, batch: int) -> Commit | None:
         """The last live commit before that batch: what a batch starts from, the same when it is replayed."""
-        return next((c for c in self.live() if (c.generation, c.batch) < (generation, batch)), None)
+        return next(
+            (c for c in self.by_stream() if (c.generation, c.batch) < (generation, batch)), None
+        )
 
 
 def _holding(commits: Iterable[Commit]) -> Iterator[Commit]:
@@ -79,9 +90,12 @@ def _holding(commits: Iterable[Commit]) -> Iterator[Commit]:
 
 
 def frontier(settings: Settings, table: Table) -> datetime | None:
-    """How far the table is complete: no row behind it is still to come from the stream. None before the first commit."""
-    reached = next((c.frontier for c in Journal(settings, table).live() if c.frontier), None)
-    if reached is None and (begun := seam_of(settings, table)):
+    """How far the table is complete: no row behind it is still to come from the stream.
+
+    None before the first commit.
+    """
+    reached = next((c.frontier for c in CommitLog(settings, table).by_stream() if c.frontier), None)
+    if reached is None and (begun := handover_of(settings, table)):
         return begun.frontier
     return reached
 
@@ -94,9 +108,12 @@ def note_dropped(settings: Settings, table: Table, rows: int) -> None:
 
 def dropped_by_spark(settings: Settings, table: Table, since: datetime | None) -> int:
     """How many rows Spark dropped after that instant."""
-    lines = values_backwards(_dropped(settings, table), lambda line: (int(line["rows"]), datetime.fromisoformat(line["at"])))
+    lines = values_backwards(
+        _dropped(settings, table),
+        lambda line: (int(line["rows"]), datetime.fromisoformat(line["at"])),
+    )
     return sum(rows for rows, at in lines if since is None or at > since)
 
 
 def _dropped(settings: Settings, table: Table) -> Path:
-    return settings.root / LEDGER / f"{table.name}.dropped.jsonl"
+    return settings.root / COMMIT_LOGS / f"{table.name}.dropped.jsonl"

@@ -1,4 +1,4 @@
-"""What live and bounded runs may differ by is refused before it has run, with the remedy; and what they agree on is not."""
+"""What live and batch runs may differ by is refused before it has run, with the remedy; and what they agree on is not."""
 
 import sys
 from datetime import timedelta
@@ -20,7 +20,10 @@ from lakehouse.transform.process import KeyedProcess, process
 
 HERE = sys.modules[__name__]
 
-click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL, share DOUBLE")
+click_topic = kafka(
+    "clicks",
+    schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, value BIGINT NOT NULL, share DOUBLE",
+)
 
 
 @table(layer="bronze", event_time="at", delay="5 seconds")
@@ -29,7 +32,7 @@ def clicks(click_topic):
 
 
 @table(layer="gold", window=tumbling("1 minute"), keys=["user"], deterministic=False)
-def unproven(clicks):
+def unreconciled(clicks):
     return clicks.groupBy("window", "user").agg(F.sum("share").alias("share"))
 
 
@@ -39,7 +42,9 @@ def checked(spark, tmp_path, function, **declared) -> None:
 
     made.__module__ = "my_tables"
     module = ModuleType("my_tables")
-    vars(module).update(click_topic=click_topic, clicks=clicks, made=table(layer="gold", **declared)(made))
+    vars(module).update(
+        click_topic=click_topic, clicks=clicks, made=table(layer="gold", **declared)(made)
+    )
     catalog = catalog_of([module])
     plan.check(Lake(spark, Settings(root=tmp_path), catalog), catalog.table("made"))
 
@@ -55,11 +60,21 @@ def per_minute(*aggregates):
         (lambda c: c.where(F.rand() < 0.1), "another value in each run"),
         (lambda c: c.withColumn("id", F.uuid()), "another value in each run"),
         (lambda c: c.dropDuplicates(["user"]), r"operators=Deduplicate: .*deduplicate=duplicates"),
-        (lambda c: c.limit(3), "operators=GlobalLimit, LocalLimit: a row table is computed row by row"),
-        (lambda c: c.withColumn("n", F.row_number().over(Window.partitionBy("user").orderBy("at"))), "operators=Window"),
+        (
+            lambda c: c.limit(3),
+            "operators=GlobalLimit, LocalLimit: a row table is computed row by row",
+        ),
+        (
+            lambda c: c.withColumn(
+                "n", F.row_number().over(Window.partitionBy("user").orderBy("at"))
+            ),
+            "operators=Window",
+        ),
     ],
 )
-def test_rows_that_two_runs_would_compute_differently_are_refused(spark, tmp_path, function, message):
+def test_rows_that_two_runs_would_compute_differently_are_refused(
+    spark, tmp_path, function, message
+):
     with pytest.raises(DeclarationError, match=message):
         checked(spark, tmp_path, function)
 
@@ -88,17 +103,31 @@ def test_what_two_runs_agree_on_is_not_refused(spark, tmp_path):
         F.size(F.collect_set("value")), F.sort_array(F.collect_list("value")), F.approx_count_distinct("value"),
     )  # fmt: skip
     checked(spark, tmp_path, found, window=tumbling("1 minute"), keys=["user"])
-    checked(spark, tmp_path, per_minute(F.sum("share")), window=tumbling("1 minute"), keys=["user"], tolerance=1e-9)
-    checked(spark, tmp_path, lambda c: c.withColumn("n", F.explode(F.array("value", "value"))).where("n > 0"))
+    checked(
+        spark,
+        tmp_path,
+        per_minute(F.sum("share")),
+        window=tumbling("1 minute"),
+        keys=["user"],
+        tolerance=1e-9,
+    )
+    checked(
+        spark,
+        tmp_path,
+        lambda c: c.withColumn("n", F.explode(F.array("value", "value"))).where("n > 0"),
+    )
 
 
-def test_a_table_without_proof_runs_and_is_shown_as_unprovable(spark, tmp_path):
+def test_a_table_without_reconcile_runs_and_is_shown_as_unverifiable(spark, tmp_path):
     stage = Stage(spark, tmp_path, HERE)
     stage.feed("clicks", [{"user": "a", "at": "2026-01-01T00:00:00Z", "value": 1, "share": 0.1}])
     stage.advance("clicks", {"user": "a", "at": "2026-01-01T01:00:00Z", "value": 1, "share": 0.1})
-    stage.run("unproven")
-    certificate = reconciliation.reconcile(stage.lake, stage.lake.catalog.table("unproven"))
-    assert (certificate.verdict, certificate.rows_in_table) == ("UNPROVABLE", 0) and "deterministic=False" in certificate.detail
+    stage.run("unreconciled")
+    certificate = reconciliation.reconcile(stage.lake, stage.lake.catalog.table("unreconciled"))
+    assert (certificate.verdict, certificate.rows_in_table) == (
+        "UNVERIFIABLE",
+        0,
+    ) and "deterministic=False" in certificate.detail
 
 
 class Clicks(KeyedProcess):
@@ -109,9 +138,13 @@ class Clicks(KeyedProcess):
         yield {"user": row["user"], **state}
 
 
-def test_a_process_function_that_remembers_for_longer_than_its_table_reads_back_is_refused(spark, tmp_path):
+def test_a_process_function_that_remembers_for_longer_than_its_table_reads_back_is_refused(
+    spark, tmp_path
+):
     def clicks_so_far(clicks):
-        found = process(clicks, by=["user"], function=Clicks(), within=timedelta(minutes=10), at="at")
+        found = process(
+            clicks, by=["user"], function=Clicks(), within=timedelta(minutes=10), at="at"
+        )
         return found.select("user", F.col("clicks").alias("n"), "at", "_arrival").where("n > 1")
 
     checked(spark, tmp_path, clicks_so_far, context=around(before="10 minutes"))

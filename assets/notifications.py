@@ -1,4 +1,4 @@
-"""The sensor that tells hooks what went wrong: failed jobs, verdicts DIFFERENT, stale tables."""
+"""The sensor that tells notifications what went wrong: failed jobs, verdicts DIFFERENT, stale tables."""
 
 from collections.abc import Iterator
 
@@ -13,20 +13,25 @@ from streaming_jobs.notifications import Notice
 
 
 def send_notifications(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
-    """Without a cursor: what was told stands beside the tables, for `lakehouse supervise` may tell, too."""
+    """Without a cursor: what was told stands beside the tables, for `lakehouse stream supervise` may tell, too."""
     verdicts = Verdicts(settings)
 
     @dg.sensor(
         name="send_notifications",
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Tells LAKEHOUSE_HOOK_COMMAND and LAKEHOUSE_HOOK_URL what went wrong, each thing once.",
+        description="Tells LAKEHOUSE_NOTIFICATION_COMMAND and LAKEHOUSE_NOTIFICATION_URL what went wrong, each thing once.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         if not notifications.wanted(settings):
-            return dg.SkipReason("no hook: neither LAKEHOUSE_HOOK_COMMAND nor LAKEHOUSE_HOOK_URL is set")
+            return dg.SkipReason(
+                "no notification: neither LAKEHOUSE_NOTIFICATION_COMMAND nor LAKEHOUSE_NOTIFICATION_URL is set"
+            )
         found = [n for pipeline in catalog.pipelines() for n in notices.of_job(settings, pipeline)]
-        found += [*_different(catalog, verdicts), *staleness.stale(settings, catalog, context.instance)]
+        found += [
+            *_different(catalog, verdicts),
+            *staleness.stale(settings, catalog, context.instance),
+        ]
         failures = notifications.tell(settings, found)
         for failure in failures:
             context.log.warning(failure)
@@ -36,7 +41,9 @@ def send_notifications(settings: Settings, catalog: Catalog) -> dg.SensorDefinit
 
 
 def _different(catalog: Catalog, verdicts: Verdicts) -> Iterator[Notice]:
-    for name, proofs in verdicts.now().items():
+    for name, outcomes in verdicts.now().items():
         table = catalog.tables.get(name)
-        for (start, end), found in proofs.different.items() if table else ():
-            yield Notice("verdict_different", table.pipeline, found.rows, found.at, name, start, end)
+        for (start, end), found in outcomes.different.items() if table else ():
+            yield Notice(
+                "verdict_different", table.pipeline, found.rows, found.at, name, start, end
+            )

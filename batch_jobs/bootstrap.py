@@ -1,6 +1,5 @@
-"""The beginning of a new table over history: a bounded run up to its seam. `python -m batch_jobs.seam TABLE`"""
+"""The beginning of a new table over history: a batch run up to its handover."""
 
-import sys
 from collections.abc import Iterator
 
 from batch_jobs import backfill
@@ -12,7 +11,9 @@ from lakehouse.transform import creation
 
 
 def plan(lake: Lake, table_name: str) -> Backfill | None:
-    """Sets the table's seam, if it has none, and says what `run` does; None if there is no history behind it.
+    """Sets the table's handover, if it has none, and says what `run` does.
+
+    None if there is no history behind it.
 
     Raises UnknownTable, RangeError, JobError.
     """
@@ -25,11 +26,8 @@ def plan(lake: Lake, table_name: str) -> Backfill | None:
 
 
 def run(lake: Lake, planned: Backfill) -> Iterator[Commit]:
-    """Computes the history of the table, partition by partition; one that was cut short goes on where it was."""
+    """Computes the history of the table, partition by partition.
+
+    One that was cut short goes on where it was.
+    """
     return backfill.run(lake, planned.table, planned.start, planned.end)
-
-
-if __name__ == "__main__":
-    from batch_jobs.commands import main
-
-    main("seam", sys.argv[1:])

@@ -1,4 +1,4 @@
-"""The jobs that prove ranges and repair what differs, and the schedules that have both done within the hour."""
+"""The jobs that reconcile ranges and repair what differs, and the schedules that have both done within the hour."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -8,12 +8,12 @@ from pydantic import Field
 
 from assets import checks
 from assets.metadata import of_coverage
-from assets.resources import BOUNDED, PROOF, Lakehouse, refusals
+from assets.resources import BATCH, RECONCILIATION, Lakehouse, refusals
 from lakehouse.declare.catalog import Catalog
 from lakehouse.ranges import parse_range, text
 from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
-from lakehouse.storage.journal import frontier
+from lakehouse.storage.commit_log import frontier
 
 _PROVE, _REPAIR = "reconcile_ranges", "repair_table"
 
@@ -22,44 +22,53 @@ class RangeOfTable(dg.Config):
     """A range of event time of one derived table."""
 
     table: str = Field(description="a derived table")
-    start: str = Field(default="", description="ISO 8601, UTC; both ends empty: all up to the frontier")
+    start: str = Field(
+        default="", description="ISO 8601, UTC; both ends empty: all up to the frontier"
+    )
     end: str = Field(default="", description="ISO 8601, UTC, exclusive")
 
 
 class Ranges(dg.Config):
-    """What to prove; ranges of one table follow each other."""
+    """What to reconcile; ranges of one table follow each other."""
 
     ranges: list[RangeOfTable]
 
 
-@dg.op(name=_PROVE, pool=PROOF)
+@dg.op(name=_PROVE, pool=RECONCILIATION)
 def reconcile_ranges(
     config: Ranges, lakehouse: Lakehouse
 ) -> Iterator[dg.AssetCheckEvaluation | dg.AssetObservation | dg.Output]:
-    """Recomputes ranges in batch, compares them with their tables and records the verdicts; changes nothing."""
+    """Recomputes ranges in batch, compares them with their tables and records the verdicts.
+
+    Changes nothing.
+    """
     told = []
     for name, given in groupby(config.ranges, lambda each: each.table):
         with refusals():
             table = lakehouse.catalog.table(name)
-            spans = [parse_range(each.start, each.end) if each.start or each.end else None for each in given]
-        outcome = checks.verdict(lakehouse.settings, checks.proven(lakehouse, table, *spans))
+            spans = [
+                parse_range(each.start, each.end) if each.start or each.end else None
+                for each in given
+            ]
+        outcome = checks.verdict(lakehouse.settings, checks.reconciled(lakehouse, table, *spans))
         yield dg.AssetCheckEvaluation(dg.AssetKey(name), checks.STREAM_EQUALS_BATCH, **outcome)
         if not table.keeps:
             found = coverage.coverage(lakehouse.settings, lakehouse.catalog, table)
             yield dg.AssetObservation(name, metadata=of_coverage(found))
         told.append((outcome["passed"], f"{name} {outcome['description']}"))
-    if failed := [what for passed, what in told if not passed]:  # a run that found a difference is to be seen as failed
+    # a run that found a difference is to be seen as failed
+    if failed := [what for passed, what in told if not passed]:
         raise dg.Failure("\n".join(failed), allow_retries=False)
     yield dg.Output("\n".join(what for _, what in told))
 
 
-@dg.job(description="Proves that stream and batch agree over ranges of tables.")
+@dg.job(description="Reconciles that stream and batch agree over ranges of tables.")
 def reconcile() -> None:
     reconcile_ranges()
 
 
 def reconcile_closed_partitions(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
-    """Hourly, one run for all that is to be proven, if there is anything."""
+    """Hourly, one run for all that is to be reconciled, if there is anything."""
 
     @dg.schedule(
         name="reconcile_closed_partitions",
@@ -67,7 +76,7 @@ def reconcile_closed_partitions(settings: Settings, catalog: Catalog) -> dg.Sche
         execution_timezone="UTC",
         job=reconcile,
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Proves what has closed or was changed since, and one partition of each table again whose proof is old.",
+        description="Reconciles what has closed or was changed since, and one partition of each table again whose reconciliation is old.",
     )
     def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         found = {t.name: coverage.due(settings, catalog, t) for t in catalog.derived}
@@ -78,19 +87,31 @@ def reconcile_closed_partitions(settings: Settings, catalog: Catalog) -> dg.Sche
         ]
         ranges += [RangeOfTable(table=t.name) for t in catalog.keyed if frontier(settings, t)]
         if not ranges:
-            return dg.SkipReason(_nothing_to_prove(settings, catalog))
+            return dg.SkipReason(_nothing_to_reconcile(settings, catalog))
         return dg.RunRequest(
             run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M}",
             run_config=dg.RunConfig(ops={_PROVE: Ranges(ranges=ranges)}),
-            tags={name: f"{len(dues)}: {_brief([d.why for d in dues])}" for name, dues in found.items() if dues},
+            tags={
+                name: f"{len(dues)}: {_brief([d.why for d in dues])}"
+                for name, dues in found.items()
+                if dues
+            },
         )
 
     return evaluate
 
 
-def _nothing_to_prove(settings: Settings, catalog: Catalog) -> str:
-    without = [t.name for t in catalog.derived if frontier(settings, t) is None and coverage.stored(settings, t)[1]]
-    gone = f"; of {', '.join(without)}, which have rows, no frontier is known: their journals are gone" if without else ""
+def _nothing_to_reconcile(settings: Settings, catalog: Catalog) -> str:
+    without = [
+        t.name
+        for t in catalog.derived
+        if frontier(settings, t) is None and coverage.stored(settings, t)[1]
+    ]
+    gone = (
+        f"; of {', '.join(without)}, which have rows, no frontier is known: their commit logs are gone"
+        if without
+        else ""
+    )
     return f"every closed partition is certified, and nothing was changed{gone}"
 
 
@@ -98,11 +119,11 @@ def _brief(whys: Sequence[str]) -> str:
     return ", ".join(dict.fromkeys(whys))[:200]
 
 
-@dg.op(name=_REPAIR, pool=BOUNDED)
+@dg.op(name=_REPAIR, pool=BATCH)
 def repair_table(
     config: RangeOfTable, lakehouse: Lakehouse
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.Output]:
-    """Rewrites the partitions of a table that are known to differ, and proves them again.
+    """Rewrites the partitions of a table that are known to differ, and reconciles them again.
 
     Without a range as far as LAKEHOUSE_REPAIR allows.
     """
@@ -114,18 +135,30 @@ def repair_table(
         done = []
         for each in job.run(lakehouse.lake_of(table), table.name, span, unasked=span is None):
             done.append(each)
-            told = {"origin": "bounded", "cause": each.cause, "delta_version": each.version, "verdict": each.verdict}
+            told = {
+                "origin": "batch",
+                "cause": each.cause,
+                "delta_version": each.version,
+                "verdict": each.verdict,
+            }
             yield dg.AssetMaterialization(table.name, partition=each.partition, metadata=told)
     known = coverage.latest(lakehouse.settings, table)
     for each in done[-1:]:
         outcome = checks.verdict(lakehouse.settings, known[each.partition])
-        yield dg.AssetCheckEvaluation(dg.AssetKey(table.name), checks.STREAM_EQUALS_BATCH, **outcome)
+        yield dg.AssetCheckEvaluation(
+            dg.AssetKey(table.name), checks.STREAM_EQUALS_BATCH, **outcome
+        )
     if done and done[-1].verdict == "DIFFERENT":
-        raise dg.Failure(f"{table.name} {done[-1].partition}: rewritten, and different still", allow_retries=False)
+        raise dg.Failure(
+            f"{table.name} {done[-1].partition}: rewritten, and different still",
+            allow_retries=False,
+        )
     yield dg.Output(len(done))
 
 
-@dg.job(description="Rewrites what is known to differ, partition by partition, and proves it again.")
+@dg.job(
+    description="Rewrites what is known to differ, partition by partition, and reconciles it again."
+)
 def repair() -> None:
     repair_table()
 
@@ -135,7 +168,7 @@ def repair_differences(settings: Settings, catalog: Catalog) -> dg.ScheduleDefin
 
     @dg.schedule(
         name="repair_differences",
-        cron_schedule="25 * * * *",  # after the proof
+        cron_schedule="25 * * * *",  # after the reconciliation
         execution_timezone="UTC",
         job=repair,
         default_status=dg.DefaultScheduleStatus.RUNNING,
@@ -157,6 +190,8 @@ def repair_differences(settings: Settings, catalog: Catalog) -> dg.ScheduleDefin
                         tags={"table": table.name, "partitions": ", ".join(allowed)[:200]},
                     )
                 )
-        return requests or dg.SkipReason("nothing that differs is to be repaired without being asked")
+        return requests or dg.SkipReason(
+            "nothing that differs is to be repaired without being asked"
+        )
 
     return evaluate

@@ -1,6 +1,6 @@
-"""Our bounded run of campaign_views over whole hours of the record, again and again in one process.
+"""Our batch run of campaign_views over whole hours of the record, again and again in one process.
 
-    python -m benchmarks.bounded_ours HOURS TIMES RESULT        (RESULT: a JSON file of [wall, cpu] per time)
+python -m benchmarks.batch_ours HOURS TIMES RESULT        (RESULT: a JSON file of [wall, cpu] per time)
 """
 
 import sys
@@ -14,12 +14,15 @@ from lakehouse.storage.lake import Lake
 
 if __name__ == "__main__":
     settings = from_environment()
-    lake = Lake(session.create(settings, "bounded"), settings, catalog.load(settings))
+    lake = Lake(session.create(settings, "batch"), settings, catalog.load(settings))
     table, span = lake.catalog.table("campaign_views"), repeated.hours(int(sys.argv[1]))
     hours = ", ".join(repr(p) for p in span.partitions(table.partition_by))
     # where the rows are the same nothing is written; the plain job, too, finds its partitions filled and replaces them
     other = f"DELETE FROM delta.`{lake.path(table)}` WHERE _partition IN ({hours}) AND views > 1"
     repeated.measured(
-        lambda: compute.backfill(lake, table, span), int(sys.argv[2]), sys.argv[3], before=lambda: lake.spark.sql(other)
+        lambda: compute.backfill(lake, table, span),
+        int(sys.argv[2]),
+        sys.argv[3],
+        before=lambda: lake.spark.sql(other),
     )
     lake.spark.stop()

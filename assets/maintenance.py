@@ -11,14 +11,20 @@ from dagster._core.storage.event_log import SqlEventLogStorage, SqliteEventLogSt
 from dagster._core.storage.event_log.schema import SqlEventLogStorageTable as Events
 from sqlalchemy import func, select
 
-from assets.resources import BOUNDED, Lakehouse, refusals
+from assets.resources import BATCH, Lakehouse, refusals
 from lakehouse.declare import catalog
 
 KEPT = timedelta(days=7)
-JOBS = ("reconcile", "repair", "update", "maintain")  # their runs go: what they did stands in partitions, checks and certificates
+# their runs go: what they did stands in partitions, checks and certificates
+JOBS = (
+    "reconcile",
+    "repair",
+    "update",
+    "maintain",
+)
 
 
-@dg.op(pool=BOUNDED)  # a table that a bounded run rewrites would be left out
+@dg.op(pool=BATCH)  # a table that a batch run rewrites would be left out
 def maintain_tables(context: dg.OpExecutionContext, lakehouse: Lakehouse) -> Iterator[dg.Output]:
     """Compacts closed partitions, removes what nobody needs of the past: `lakehouse maintain`."""
     from batch_jobs import maintain as job
@@ -26,18 +32,20 @@ def maintain_tables(context: dg.OpExecutionContext, lakehouse: Lakehouse) -> Ite
     settings = lakehouse.settings
     with refusals():
         done = list(job.run(settings, catalog.load(settings)))
-    metadata = {name: sum(getattr(each, name) for each in done) for name in ("files", "commits", "obsolete")}
+    metadata = {
+        name: sum(getattr(each, name) for each in done) for name in ("files", "commits", "obsolete")
+    }
     held = "; ".join(f"{each.table} by {each.held_by}" for each in done if each.held_by)
     yield dg.Output(len(done), metadata=metadata | ({"held": held} if held else {}))
 
 
 @dg.op
 def forget_events(context: dg.OpExecutionContext) -> None:
-    """Removes what Dagster keeps of the jobs' old runs, and old events of streaming jobs and records."""
+    """Removes what Dagster keeps of the jobs' old runs, and old events of streaming jobs and ingest tables."""
     forget(context.instance, datetime.now(UTC) - KEPT)
 
 
-@dg.job(description="Keeps tables in few files and the past bounded, that of Dagster too.")
+@dg.job(description="Keeps tables in few files and the past batch, that of Dagster too.")
 def maintain() -> None:
     maintain_tables()
     forget_events()
@@ -56,8 +64,8 @@ maintain_hourly = dg.ScheduleDefinition(
 def forget(instance: dg.DagsterInstance, before: datetime) -> None:
     """Removes runs of `JOBS` that ended, with their logs, and runless events of no partition, all older than `before`.
 
-    Of the events of an asset the last stays.
-    Dagster has a function for runs but none for events without a run, of which the sensors store thousands a day.
+    Of the events of an asset the last stays. Dagster has a function for runs but none for events
+    without a run, of which the sensors store thousands a day.
     """
     storage = instance.event_log_storage
     for name in JOBS:
@@ -65,11 +73,16 @@ def forget(instance: dg.DagsterInstance, before: datetime) -> None:
         for run_id in instance.get_run_ids(filters):
             instance.delete_run(run_id)
             instance.compute_log_manager.delete_logs(prefix=[run_id])
-            if isinstance(storage, SqliteEventLogStorage):  # a file of its own, which would stay, empty
+            # a file of its own, which would stay, empty
+            if isinstance(storage, SqliteEventLogStorage):
                 Path(storage.path_for_shard(run_id)).unlink(missing_ok=True)
     if isinstance(storage, SqlEventLogStorage):
         runless = Events.c.run_id == RUNLESS_RUN_ID
-        last = select(func.max(Events.c.id)).where(runless).group_by(Events.c.asset_key, Events.c.dagster_event_type)
+        last = (
+            select(func.max(Events.c.id))
+            .where(runless)
+            .group_by(Events.c.asset_key, Events.c.dagster_event_type)
+        )
         dated = (Events.c.partition.is_(None), Events.c.timestamp < before.replace(tzinfo=None))
         old = Events.delete().where(runless, *dated, Events.c.id.not_in(last))
         for connected in (storage.run_connection(RUNLESS_RUN_ID), storage.index_connection()):

@@ -1,4 +1,4 @@
-"""A table that reads a dimension: each partition is proven with the version that its writers read, and a change is named."""
+"""A table that reads a dimension: each partition is reconciled with the version that its writers read, and a change is named."""
 
 import importlib
 import sys
@@ -70,34 +70,54 @@ def priced(folder, cents: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_each_partition_is_proven_with_the_dimension_its_writers_read(stage):
+def test_each_partition_is_reconciled_with_the_dimension_its_writers_read(stage):
     table = stage.lake.catalog.table("takings")
     versions = DeltaTable(str(stage.lake.path(stage.lake.catalog.table("prices")))).version()
     read = [{"prices": versions - 1}, {"prices": versions}]
-    first = Makers((table.fingerprint,), (read[0],))
+    first = Makers((table.code_version,), (read[0],))
     assert makers(stage.lake.settings, table, HOURS) == {
-        HOURS[0]: first, HOURS[1]: first, HOURS[2]: Makers((table.fingerprint,), tuple(read)),
+        HOURS[0]: first, HOURS[1]: first, HOURS[2]: Makers((table.code_version,), tuple(read)),
     }  # fmt: skip
 
     whole = Range(START, START + timedelta(hours=3))
-    found = reconciliation.prove(stage.lake, table, whole)
-    assert [(c.start.hour, c.verdict) for c in found] == [(0, "EQUAL"), (1, "EQUAL"), (2, "DIFFERENT")]
-    assert found[0].inputs["snapshots"] == read[0] and found[2].inputs["snapshots"] == read[1]
-    assert found[2].changed == 4, "three windows before the price was changed, and the one in the midst of which it was"
-    assert found[2].cause == f"{diagnosis.DIMENSION}: while it was written, from {read[0]} to {read[1]}"
+    found = reconciliation.reconcile_parts(stage.lake, table, whole)
+    assert [(c.start.hour, c.verdict) for c in found] == [
+        (0, "EQUAL"),
+        (1, "EQUAL"),
+        (2, "DIFFERENT"),
+    ]
+    assert found[0].inputs["references"] == read[0] and found[2].inputs["references"] == read[1]
+    assert found[2].changed == 4, (
+        "three windows before the price was changed, and the one in the midst of which it was"
+    )
+    assert (
+        found[2].cause
+        == f"{diagnosis.DIMENSION}: while it was written, from {read[0]} to {read[1]}"
+    )
 
     stage.backfill("takings", Range(START + timedelta(hours=2), START + timedelta(hours=3)))
-    assert {c.verdict for c in reconciliation.prove(stage.lake, table, whole)} == {"EQUAL"}, "a backfill reads the present prices"
+    assert {c.verdict for c in reconciliation.reconcile_parts(stage.lake, table, whole)} == {
+        "EQUAL"
+    }, "a backfill reads the present prices"
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_a_dimension_that_is_not_kept_any_more_makes_what_it_gave_unprovable(stage):
+def test_a_dimension_that_is_not_kept_any_more_makes_what_it_gave_unverifiable(stage):
     prices = DeltaTable(str(stage.lake.path(stage.lake.catalog.table("prices"))))
     prices.create_checkpoint()
     for version in range(prices.version()):
-        (stage.lake.path(stage.lake.catalog.table("prices")) / "_delta_log" / f"{version:020}.json").unlink()
+        (
+            stage.lake.path(stage.lake.catalog.table("prices"))
+            / "_delta_log"
+            / f"{version:020}.json"
+        ).unlink()
     table = stage.lake.catalog.table("takings")
-    found = reconciliation.prove(stage.lake, table, Range(START, START + timedelta(hours=3)))
-    assert [(c.end.hour, c.verdict) for c in found] == [(2, "UNPROVABLE"), (3, "DIFFERENT")]
-    assert found[0].detail == f"it was computed with prices at version {prices.version() - 1}, not kept any more"
+    found = reconciliation.reconcile_parts(
+        stage.lake, table, Range(START, START + timedelta(hours=3))
+    )
+    assert [(c.end.hour, c.verdict) for c in found] == [(2, "UNVERIFIABLE"), (3, "DIFFERENT")]
+    assert (
+        found[0].detail
+        == f"it was computed with prices at version {prices.version() - 1}, not kept any more"
+    )

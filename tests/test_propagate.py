@@ -1,4 +1,4 @@
-"""A live `dagster dev` on the definitions of the docs: hours close while it is down; it follows, and its hook tells."""
+"""A live `dagster dev` on the definitions of the docs: hours close while it is down; it follows, and its notification tells."""
 
 import json
 import os
@@ -25,40 +25,57 @@ ROOT = Path(__file__).parents[1]
 HOURS = [f"2026-01-01-0{hour}:00" for hour in range(3)]
 
 
-def test_an_asset_runs_when_its_hours_have_closed_though_dagster_was_killed_and_a_hook_is_told(filled, tmp_path):
+def test_an_asset_runs_when_its_hours_have_closed_though_dagster_was_killed_and_a_hook_is_told(
+    filled, tmp_path
+):
     home, root, told = tmp_path / "home", tmp_path / "root", tmp_path / "told"
     home.mkdir()
     shutil.copytree(filled, root)
     shutil.copy(ROOT / "assets" / "dagster.yaml", home)
     (shown,) = re.findall(
-        r"```python\n(# my_company/definitions.py\n.*?)```", (ROOT / "docs" / "automation.md").read_text(), re.DOTALL
+        r"```python\n(# my_company/definitions.py\n.*?)```",
+        (ROOT / "docs" / "automation.md").read_text(),
+        re.DOTALL,
     )
     (tmp_path / "my_definitions.py").write_text(shown)
     settings = Settings(
-        root=root, tables=("lakehouse.tables.sensors",), jars=from_environment().jars, hook_command=f"tee -a {told}"
+        root=root,
+        tables=("lakehouse.tables.sensors",),
+        jars=from_environment().jars,
+        notification_command=f"tee -a {told}",
     )
-    journal = root / "_ledger" / "sensor_averages.jsonl"
-    closed = journal.read_text()
-    journal.write_text("")  # nothing has closed yet
+    commit_log = root / "_commit_log" / "sensor_averages.jsonl"
+    closed = commit_log.read_text()
+    commit_log.write_text("")  # nothing has closed yet
     desired.wish(settings, "sensors", "stopped", "a test")
     desired.note(settings, "sensors", Event(progress.now(), "broken", "given up, for it failed"))
     paths = os.pathsep.join([str(tmp_path), str(ROOT)])
-    environment = os.environ | to_environment(settings) | {"DAGSTER_HOME": str(home), "PYTHONPATH": paths}
+    environment = (
+        os.environ | to_environment(settings) | {"DAGSTER_HOME": str(home), "PYTHONPATH": paths}
+    )
     log = tmp_path / "dagster.log"
     with dg.DagsterInstance.from_config(str(home)) as instance:
         with dagster_dev(environment, log) as process:
             until(lambda: looked(instance, "automation"), "the conditions are evaluated", log)
-            (daemon,) = [p for p in psutil.Process(process.pid).children(recursive=True) if "_daemon" in " ".join(p.cmdline())]
+            (daemon,) = [
+                p
+                for p in psutil.Process(process.pid).children(recursive=True)
+                if "_daemon" in " ".join(p.cmdline())
+            ]
             daemon.kill()
             process.wait(60)  # it leaves no UI without its daemon
-        journal.write_text(closed)  # while nothing of Dagster runs
+        commit_log.write_text(closed)  # while nothing of Dagster runs
         with dagster_dev(environment, log):
             asset = dg.AssetKey("hottest_sensors")
-            until(lambda: instance.get_materialized_partitions(asset) == set(HOURS), "the asset has run", log)
+            until(
+                lambda: instance.get_materialized_partitions(asset) == set(HOURS),
+                "the asset has run",
+                log,
+            )
             derived = {"sensor_averages", "valid_readings"}
             until(lambda: fresh(instance) == derived, "the daemon judges what was told", log)
     (document,) = [json.loads(line) for line in told.read_text().splitlines()]
-    assert (document["what"], document["why"]) == ("job_given_up", "given up, for it failed")
+    assert (document["what"], document["why"]) == ("job_crash_loop", "given up, for it failed")
 
 
 @contextmanager
@@ -83,7 +100,9 @@ def fresh(instance: dg.DagsterInstance) -> set[str]:
     """Of the derived tables those whose freshness policy passes."""
     keys = [dg.AssetKey(name) for name in ("valid_readings", "sensor_averages", "sensor_trends")]
     records = instance.get_freshness_state_records(keys)
-    return {key.to_user_string() for key, record in records.items() if record.freshness_state == "PASS"}
+    return {
+        key.to_user_string() for key, record in records.items() if record.freshness_state == "PASS"
+    }
 
 
 def looked(instance: dg.DagsterInstance, sensor: str) -> bool:

@@ -1,4 +1,4 @@
-"""Upkeep beside streams: the rows stay, a reader that lags finds what it has still to read, the past goes."""
+"""Maintenance beside streams: the rows stay, a reader that lags finds what it has still to read, the past goes."""
 
 import json
 import os
@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 from batch_jobs import commands, maintain
 from lakehouse.batch.publish import intended
 from lakehouse.declare.catalog import load, table_path
-from lakehouse.maintenance import upkeep
-from lakehouse.maintenance.upkeep import Place, Upkeep
+from lakehouse.maintenance import retention
+from lakehouse.maintenance.retention import Maintenance, Place
 from lakehouse.ranges import parse_range
 from lakehouse.reconcile import invalidation
 from lakehouse.settings import Settings, to_environment
@@ -34,7 +34,7 @@ from lakehouse.storage.files import replace_file
 from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.tables import sensors
-from lakehouse.testing import Stage, assert_live_equals_bounded
+from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import creation
 
 TABLES = ("sensor_readings", "valid_readings", "sensor_averages")
@@ -45,7 +45,8 @@ DAY = 86_400
 def stage(spark, tmp_path) -> Stage:
     """A table whose reader lags: `sensor_averages` has read one hour of three."""
     stage = Stage(spark, tmp_path, sensors)
-    stage._now = stage._now.replace(year=2026, day=2)  # after the events, and the hours of arrival are over
+    # after the events, and the hours of arrival are over
+    stage._now = stage._now.replace(year=2026, day=2)
     for hour in range(3):
         for minute in (10, 40):
             stage.feed("sensor_readings", [_reading(hour, minute, n) for n in range(6)])
@@ -61,24 +62,44 @@ def test_a_table_is_kept_up_beside_its_streams(stage):
     settings, catalog = stage.lake.settings, stage.lake.catalog
     valid, before = stage.lake.path(catalog.table("valid_readings")), digests(stage)
     for commit in (valid / "_delta_log").glob("*.json"):
-        commit.with_suffix(".crc").touch()  # a summary of each commit, as Delta's own writers leave it
+        # a summary of each commit, as Delta's own writers leave it
+        commit.with_suffix(".crc").touch()
     files = everything(settings.root)
     hours = files_of(valid)
-    assert sorted(hours) == ["2026-01-01-00", "2026-01-01-01", "2026-01-01-02"] and min(hours.values()) > 1
+    assert (
+        sorted(hours) == ["2026-01-01-00", "2026-01-01-01", "2026-01-01-02"]
+        and min(hours.values()) > 1
+    )
     planned = {u.table: u for u in maintain.planned(settings, catalog)}
-    assert planned["valid_readings"].partitions == ("2026-01-01-00", "2026-01-01-01"), "the third hour is open"
+    assert planned["valid_readings"].partitions == ("2026-01-01-00", "2026-01-01-01"), (
+        "the third hour is open"
+    )
     assert planned["sensor_readings"].partitions == ("2026-01-02-00",)
     assert everything(settings.root) == files, "a plan changes nothing"
 
     summaries = sorted((valid / "_delta_log").glob("*.crc"))
     list(maintain.run(settings, catalog))
-    left, last = sorted((valid / "_delta_log").glob("*.crc")), max((valid / "_delta_log").glob("*.checkpoint.parquet"))
-    assert left == [p for p in summaries if p.stem >= last.name[:20]] and 0 < len(left) < len(summaries)
-    assert files_of(valid) == hours | {"2026-01-01-00": 1, "2026-01-01-01": 1} and digests(stage) == before
-    assert not any(u.partitions for u in maintain.planned(settings, catalog)), "nothing is left to do"
+    left, last = (
+        sorted((valid / "_delta_log").glob("*.crc")),
+        max((valid / "_delta_log").glob("*.checkpoint.parquet")),
+    )
+    assert left == [p for p in summaries if p.stem >= last.name[:20]] and 0 < len(left) < len(
+        summaries
+    )
+    assert (
+        files_of(valid) == hours | {"2026-01-01-00": 1, "2026-01-01-01": 1}
+        and digests(stage) == before
+    )
+    assert not any(u.partitions for u in maintain.planned(settings, catalog)), (
+        "nothing is left to do"
+    )
 
     aged(settings.root, 3)
-    for minute in (10, 40):  # a query that starts again reads its last batch once more: what it read before that may go
+    # a query that starts again reads its last batch once more: what it read before that may go
+    for minute in (
+        10,
+        40,
+    ):
         stage.feed("sensor_readings", [_reading(3, minute, n) for n in range(6)])
         stage.run("valid_readings")
     checkpointed(stage)
@@ -89,24 +110,30 @@ def test_a_table_is_kept_up_beside_its_streams(stage):
     assert (held.held_by, held.oldest, held.obsolete) == ("sensor_averages", 2, 0)
     assert free.oldest > 2 and free.commits == free.oldest and free.obsolete >= 6
     assert digests(stage) == before
-    stage.run("sensor_averages")  # its commits were written long ago, and their files have been compacted since
+    # its commits were written long ago, and their files have been compacted since
+    stage.run("sensor_averages")
 
     stage.advance("sensor_readings", _reading(5, 0, 0))
     stage.run("valid_readings", "sensor_averages")
-    (done,) = (u for u in maintain.run(settings, catalog, "valid_readings") if u.table == "valid_readings")
+    (done,) = (
+        u for u in maintain.run(settings, catalog, "valid_readings") if u.table == "valid_readings"
+    )
     assert done.oldest > 1 and done.obsolete >= 4
     for name in TABLES[1:]:
-        assert assert_live_equals_bounded(stage, name).rows_in_table >= 48
+        assert assert_stream_equals_batch(stage, name).rows_in_table >= 48
 
     stage.run("sensor_trends")  # begins when the first commits of its input have gone
     stage.backfill("sensor_trends", parse_range("2026-01-01T00:00", "2026-01-01T04:00"))
-    assert_live_equals_bounded(stage, "sensor_trends")
+    assert_stream_equals_batch(stage, "sensor_trends")
 
 
 def test_what_a_reader_has_still_to_read_stays_until_it_has_read_it(tmp_path):
     settings = Settings(root=tmp_path, tables=(sensors.__name__,))
     catalog = load(settings)
-    path, checkpoint = table_path(settings, catalog.table("valid_readings")), tmp_path / "_checkpoints" / "sensor_averages" / "1"
+    path, checkpoint = (
+        table_path(settings, catalog.table("valid_readings")),
+        tmp_path / "_checkpoints" / "sensor_averages" / "1",
+    )
 
     def append() -> None:
         rows = pa.table({"x": [1], "_partition": ["2026-01-01-00"]})
@@ -115,14 +142,18 @@ def test_what_a_reader_has_still_to_read_stays_until_it_has_read_it(tmp_path):
     def read_up_to(version: int) -> None:
         """Two micro-batches, the last of which Spark prepares once more: it began where the one before ended."""
         for batch, end in enumerate((version, version + 1)):
-            offset = {"reservoirId": str(DeltaTable(str(path)).metadata().id), "reservoirVersion": end, "index": -1}
+            offset = {
+                "reservoirId": str(DeltaTable(str(path)).metadata().id),
+                "reservoirVersion": end,
+                "index": -1,
+            }
             for name, text in (("offsets", f"v1\n{{}}\n{json.dumps(offset)}"), ("commits", "v1")):
                 (checkpoint / name).mkdir(parents=True, exist_ok=True)
                 (checkpoint / name / str(batch)).write_text(text)
 
-    def maintained() -> Upkeep:
-        (place,) = upkeep.places(settings, catalog, catalog.table("valid_readings"))
-        return upkeep.maintain(settings, replace(place, closed=lambda _: True))
+    def maintained() -> Maintenance:
+        (place,) = retention.places(settings, catalog, catalog.table("valid_readings"))
+        return retention.maintain(settings, replace(place, closed=lambda _: True))
 
     for version in range(6):
         append()
@@ -137,7 +168,9 @@ def test_what_a_reader_has_still_to_read_stays_until_it_has_read_it(tmp_path):
     aged(tmp_path, 2)
     held = maintained()
     assert (held.held_by, held.oldest, held.commits, held.obsolete) == ("sensor_averages", 2, 2, 0)
-    assert all(Path(file).exists() for file in added[5]), "it goes on at version 4, and 2 can be read"
+    assert all(Path(file).exists() for file in added[5]), (
+        "it goes on at version 4, and 2 can be read"
+    )
     read_up_to(7)
     free = maintained()
     assert (free.held_by, free.oldest, free.commits, free.obsolete) == ("", 7, 5, 6)
@@ -163,10 +196,14 @@ class Log:
 
     def maintained(self) -> tuple[int, str]:
         """From where on the log is kept, and whom for."""
-        (place,) = upkeep.places(self.settings, self.catalog, self.table)
-        done = upkeep.maintain(self.settings, place)
+        (place,) = retention.places(self.settings, self.catalog, self.table)
+        done = retention.maintain(self.settings, place)
         log = self.path / "_delta_log"
-        assert min(int(p.stem) for p in log.glob("*.json")) == done.oldest == min(int(p.name[:20]) for p in log.glob("*.parquet"))
+        assert (
+            min(int(p.stem) for p in log.glob("*.json"))
+            == done.oldest
+            == min(int(p.name[:20]) for p in log.glob("*.parquet"))
+        )
         return done.oldest, done.held_by
 
 
@@ -174,9 +211,15 @@ def test_a_log_of_many_versions_is_cut_and_what_readers_were_told_of_stays(tmp_p
     log = Log(tmp_path)
     last = log.append(8)
     first = set(DeltaTable(str(log.path)).file_uris())
-    upkeep._compact(DeltaTable(str(log.path)), ("2026-01-01-00",))
-    assert log.maintained() == (last, "") and all(Path(file).exists() for file in first), "for a day"
-    assert log.append(3) == last + 4 and log.maintained() == (last + 3, "") and DeltaTable(str(log.path)).count() == 11
+    retention._compact(DeltaTable(str(log.path)), ("2026-01-01-00",))
+    assert log.maintained() == (last, "") and all(Path(file).exists() for file in first), (
+        "for a day"
+    )
+    assert (
+        log.append(3) == last + 4
+        and log.maintained() == (last + 3, "")
+        and DeltaTable(str(log.path)).count() == 11
+    )
 
 
 def test_a_run_that_is_under_way_keeps_all_that_there_was_when_it_began(tmp_path):
@@ -213,12 +256,12 @@ def test_a_run_that_was_killed_keeps_nothing(tmp_path):
     assert not any((tmp_path / "_locks" / "runs").iterdir())
 
 
-def test_a_bounded_run_that_was_killed_will_find_its_commit(tmp_path):
+def test_a_batch_run_that_was_killed_will_find_its_commit(tmp_path):
     log = Log(tmp_path)
     before = log.append(4)
     replace_file(intended(log.settings, log.table), {"run": "1", "before": before, "commit": ""})
     log.append(4)
-    assert log.maintained() == (before, "a bounded run that was killed")
+    assert log.maintained() == (before, "a batch run that was killed")
     intended(log.settings, log.table).unlink()
     assert log.maintained() == (before + 3, "")
 
@@ -229,17 +272,17 @@ def test_where_nothing_may_be_written_a_run_is_not_kept_from_reading(tmp_path):
         assert read_holds.began(settings) is None and not any(tmp_path.iterdir())
 
 
-def test_what_a_proof_has_not_looked_at_stays_as_long_as_the_history(tmp_path):
+def test_what_a_certificate_has_not_looked_at_stays_as_long_as_the_history(tmp_path):
     log = Log(tmp_path)
     last = log.append(4)
     invalidation.look(log.settings, log.catalog, log.catalog.table("sensor_averages"), {}, [])
     log.append(4)
-    assert log.maintained() == (last, "the proof of sensor_averages")
+    assert log.maintained() == (last, "the reconciliation of sensor_averages")
     aged(log.path, 2)
     assert log.maintained()[0] > last
     invalidation.look(log.settings, log.catalog, log.catalog.table("sensor_averages"), {}, [])
     last = log.append(4)
-    assert log.maintained() == (last - 4, "the proof of sensor_averages")
+    assert log.maintained() == (last - 4, "the reconciliation of sensor_averages")
     invalidation.look(log.settings, log.catalog, log.catalog.table("sensor_averages"), {}, [])
     assert log.maintained() == (last - 1, "")
 
@@ -252,11 +295,20 @@ def test_a_batch_that_crashed_finds_its_commit_when_the_past_has_gone(spark, tmp
     table, path = catalog.table("valid_readings"), stage.lake.path(catalog.table("valid_readings"))
     for minute in (10, 40):
         stage.feed("sensor_readings", [_reading(0, minute, n) for n in range(3)])
-        query = queries.start(stage.lake, table, available_now=True, reached=_crash_after_rows if minute == 40 else _go_on)
-        with pytest.raises(StepFailed, match="ZeroDivisionError") if minute == 40 else nullcontext():
+        query = queries.start(
+            stage.lake,
+            table,
+            available_now=True,
+            reached=_crash_after_rows if minute == 40 else _go_on,
+        )
+        with (
+            pytest.raises(StepFailed, match="ZeroDivisionError") if minute == 40 else nullcontext()
+        ):
             query.awaitTermination()
     for _ in range(3):
-        write_deltalake(str(path), DeltaTable(str(path)).to_pyarrow_table().slice(0, 0), mode="append")
+        write_deltalake(
+            str(path), DeltaTable(str(path)).to_pyarrow_table().slice(0, 0), mode="append"
+        )
     checkpointed(stage)
     aged(settings.root, 3)
     (done, _) = maintain.run(settings, catalog, "valid_readings")
@@ -275,15 +327,23 @@ def test_compacting_and_appending_do_not_disturb_each_other(spark, tmp_path):
     rows = spark.range(20).selectExpr("id", "'p' AS _partition").repartition(3)
     rows.limit(0).write.format("delta").partitionBy("_partition").save(str(path))
     for batch in range(2):
-        delta_writer.append(rows, path, "rows:live:1", batch, {})
+        delta_writer.append(rows, path, "rows:stream:1", batch, {})
     place = Place("rows", path, lambda _: True, {})
-    delta_writer.append(rows, path, "rows:live:1", 2, {"inputs": Meanwhile(lambda: upkeep.maintain(Settings(), place))})
-    assert delta_writer.committed(path, "rows:live:1") == 2 and files_of(path) == {"p": 4}
+    delta_writer.append(
+        rows,
+        path,
+        "rows:stream:1",
+        2,
+        {"inputs": Meanwhile(lambda: retention.maintain(Settings(), place))},
+    )
+    assert delta_writer.committed(path, "rows:stream:1") == 2 and files_of(path) == {"p": 4}
 
     early = DeltaTable(str(path))
-    delta_writer.append(rows, path, "rows:live:1", 3, {})
-    upkeep._compact(early, ("p",))
-    assert files_of(path) == {"p": 4} and spark.read.format("delta").load(str(path)).count() == 4 * 20
+    delta_writer.append(rows, path, "rows:stream:1", 3, {})
+    retention._compact(early, ("p",))
+    assert (
+        files_of(path) == {"p": 4} and spark.read.format("delta").load(str(path)).count() == 4 * 20
+    )
 
 
 class Meanwhile:
@@ -299,14 +359,19 @@ class Meanwhile:
 
 def test_a_writer_goes_on_when_what_it_first_saw_of_the_log_has_gone(spark, tmp_path):
     path, rows = tmp_path / "rows", spark.range(20).selectExpr("id", "'p' AS _partition")
-    creation._create(path, rows.schema, True, "id", creation._PROPERTIES | {"delta.checkpointInterval": "4"})
+    creation._create(
+        path, rows.schema, True, "id", creation._PROPERTIES | {"delta.checkpointInterval": "4"}
+    )
     place = Place("rows", path, lambda _: False, {})
     for batch in range(14):
-        delta_writer.append(rows, path, "rows:live:1", batch, {})
+        delta_writer.append(rows, path, "rows:stream:1", batch, {})
         if batch == 9:
-            assert upkeep.maintain(Settings(root=tmp_path, versions=1), place).oldest == 7
+            assert retention.maintain(Settings(root=tmp_path, versions=1), place).oldest == 7
     assert max((path / "_delta_log").glob("*.checkpoint.parquet")).name.startswith(f"{11:020}")
-    assert delta_writer.committed(path, "rows:live:1") == 13 and DeltaTable(str(path)).count() == 14 * 20
+    assert (
+        delta_writer.committed(path, "rows:stream:1") == 13
+        and DeltaTable(str(path)).count() == 14 * 20
+    )
 
 
 def test_what_another_run_rewrites_meanwhile_is_left_to_it(spark, tmp_path):
@@ -316,19 +381,19 @@ def test_what_another_run_rewrites_meanwhile_is_left_to_it(spark, tmp_path):
     early = DeltaTable(str(path))
     delta_writer.replace(rows, path, ["p"], {"run": "1"})
     with pytest.raises(CommitFailedError):
-        upkeep._compact(early, ("p",))
+        retention._compact(early, ("p",))
     assert spark.read.format("delta").load(str(path)).count() == 20
 
 
-def test_ledgers_are_made_few_files_while_verdicts_come_in(tmp_path):
+def test_log_tables_are_made_few_files_while_verdicts_come_in(tmp_path):
     settings = Settings(root=tmp_path)
     for minute in range(3):
         certify(settings, [_certificate(minute)])
-    (place,) = upkeep.ledgers(settings)
+    (place,) = retention.log_tables(settings)
     early = DeltaTable(str(place.path))
     certify(settings, [_certificate(3)])
-    upkeep._compact(early, ("",))
-    done = upkeep.maintain(settings, place)
+    retention._compact(early, ("",))
+    done = retention.maintain(settings, place)
     assert (done.files, len(DeltaTable(str(place.path)).file_uris())) == (2, 1)
     assert [c.at.minute for c in certificates(settings)] == [0, 1, 2, 3]
 
@@ -340,9 +405,15 @@ def test_a_plan_on_the_command_line(filled, tmp_path):
     result = CliRunner().invoke(commands.app, ["maintain", "--dry-run", "--json"], env=environment)
     assert result.exit_code == 0, result.stderr
     planned = {found["table"]: found for found in map(json.loads, result.stdout.splitlines())}
-    assert {*TABLES, "sensor_trends", "valid_readings__quarantine"} <= set(planned) and everything(root) == before
+    assert {*TABLES, "sensor_trends", "valid_readings__quarantine"} <= set(planned) and everything(
+        root
+    ) == before
     one = CliRunner().invoke(commands.app, ["maintain", "valid_readings"], env=environment)
-    assert one.exit_code == 0 and "valid_readings__quarantine" in one.stdout and "sensor_readings" not in one.stdout
+    assert (
+        one.exit_code == 0
+        and "valid_readings__quarantine" in one.stdout
+        and "sensor_readings" not in one.stdout
+    )
 
 
 def digests(stage: Stage) -> dict[str, str]:
@@ -372,7 +443,11 @@ def aged(root: Path, days: int) -> None:
     """All that is on disk becomes so much older: by its time, and by what Delta's logs say of it."""
     for path in root.rglob("*"):
         if "_delta_log" in path.parts and path.suffix == ".json":
-            text = re.sub(r'(deletionTimestamp|modificationTime|timestamp)":(\d+)', _older(days), path.read_text())
+            text = re.sub(
+                r'(deletionTimestamp|modificationTime|timestamp)":(\d+)',
+                _older(days),
+                path.read_text(),
+            )
             written = path.stat().st_mtime
             path.write_text(text)
             os.utime(path, (written, written))
@@ -398,9 +473,13 @@ def _certificate(minute: int) -> Certificate:
     at = datetime(2026, 1, 1, 0, minute, tzinfo=UTC)
     return Certificate(
         table="sensor_averages", start=at, end=at, verdict="EQUAL", rows_in_table=1, rows_recomputed=1, rows_by_batch_runs=0,
-        digest_in_table="", digest_recomputed="", frontier=at, version=1, inputs={}, fingerprint="", at=at, seconds=0.0,
+        checksum_in_table="", checksum_recomputed="", frontier=at, version=1, inputs={}, code_version="", at=at, seconds=0.0,
     )  # fmt: skip
 
 
 def _reading(hour: int, minute: int, n: int) -> dict[str, str]:
-    return {"sensor_id": f"sensor-{n % 3}", "event_time": f"2026-01-01T{hour:02}:{minute + n:02}:00Z", "temperature_f": "50.00"}
+    return {
+        "sensor_id": f"sensor-{n % 3}",
+        "event_time": f"2026-01-01T{hour:02}:{minute + n:02}:00Z",
+        "temperature_f": "50.00",
+    }

@@ -1,8 +1,8 @@
-"""The proof of whole hours of campaign_views against computing them once, in turn in one warm process.
+"""The reconciliation of whole hours of campaign_views against computing them once, in turn in one warm process.
 
-    python -m benchmarks.proof_run HOURS TIMES RESULT
+    python -m benchmarks.reconcile_run HOURS TIMES RESULT
 
-RESULT: a JSON object, name -> seconds of each time: `computing` the hours into nothing, `proving` them, a `tick` of the
+RESULT: a JSON object, name -> seconds of each time: `computing` the hours into nothing, `reconciling` them, a `tick` of the
 schedule with nothing changed, a `digest` of all rows of the record; and how many `rows` that has.
 """
 
@@ -28,24 +28,34 @@ from lakehouse.transform import judged_rows
 
 def main(hours: int, times: int, result: Path) -> None:
     settings = from_environment()
-    lake = Lake(session.create(settings, "proof"), settings, catalog.load(settings))
+    lake = Lake(session.create(settings, "reconcile"), settings, catalog.load(settings))
     table, record = lake.catalog.table("campaign_views"), lake.catalog.table("ad_events")
     span = repeated.hours(hours)
-    rows = lake.read(record).select("user_id", "page_id", "ad_id", "ad_type", "event_type", "event_time", "ip_address")
+    rows = lake.read(record).select(
+        "user_id", "page_id", "ad_id", "ad_type", "event_type", "event_time", "ip_address"
+    )
 
-    def prove() -> None:
+    def reconcile() -> None:
         certificate = reconciliation.reconcile(lake, table, span)
         if certificate.verdict != "EQUAL" or not certificate.rows_recomputed:
-            raise BenchmarkError(f"proof: {certificate.verdict} over {certificate.rows_recomputed:,} rows; void")
+            raise BenchmarkError(
+                f"reconciliation: {certificate.verdict} over {certificate.rows_recomputed:,} rows; void"
+            )
 
     def tick() -> None:
-        found = [r for r in coverage.ranges(coverage.due(settings, lake.catalog, table), table) if r.start < span.end]
+        found = [
+            r
+            for r in coverage.ranges(coverage.due(settings, lake.catalog, table), table)
+            if r.start < span.end
+        ]
         if found:
-            raise BenchmarkError(f"proof: {found[0]} is asked for again though nothing was changed; void")
+            raise BenchmarkError(
+                f"reconciliation: {found[0]} is asked for again though nothing was changed; void"
+            )
 
     acts = {
         "computing": lambda: _nowhere(judged_rows.good(compute.compute(lake, table, span).judged)),
-        "proving": prove,
+        "reconciling": reconcile,
         "tick": tick,
         "digest": lambda: digest(rows),
     }

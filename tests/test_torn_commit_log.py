@@ -1,4 +1,4 @@
-"""A journal that was cut or damaged: what is missing is put back or made again, and what nobody knows any more is named."""
+"""A commit log that was cut or damaged: what is missing is put back or made again, and what nobody knows any more is named."""
 
 import shutil
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ from lakehouse.declare.catalog import table_path
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage import commits, files, journal_repair, journal_trimming, ledger
+from lakehouse.storage import commit_log_repair, commit_log_trimming, commits, files, log_tables
+from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.journal import Journal
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import queries
 from lakehouse.tables import sensors
@@ -33,7 +33,10 @@ def many(spark, tmp_path_factory) -> Path:
     """Tables of many micro-batches, of two partitions of a topic, with late and bad rows; of none `_commits` has a line."""
     stage = Stage(spark, tmp_path_factory.mktemp("many"), sensors)
     for minute in range(0, 60, 10):
-        rows = [(minute // 10 % 2, reading(f"00:{minute + n}:00", f"{50 + n}.00")) for n in range(1, 10, 3)]
+        rows = [
+            (minute // 10 % 2, reading(f"00:{minute + n}:00", f"{50 + n}.00"))
+            for n in range(1, 10, 3)
+        ]
         stage.feed("sensor_readings", [*rows, reading("00:00:01", "40.00"), b"junk"])
     stage.advance("sensor_readings", reading("02:10:00", "60.00"))
     stage.run("valid_readings", files_per_batch=1)
@@ -42,12 +45,18 @@ def many(spark, tmp_path_factory) -> Path:
 
 
 def reading(time: str, fahrenheit: str) -> dict[str, str]:
-    return {"sensor_id": "sensor-1", "event_time": f"2026-01-01T{time}Z", "temperature_f": fahrenheit}
+    return {
+        "sensor_id": "sensor-1",
+        "event_time": f"2026-01-01T{time}Z",
+        "temperature_f": fahrenheit,
+    }
 
 
 @pytest.fixture
 def settings(many, tmp_path) -> Settings:
-    return Settings(root=shutil.copytree(many, tmp_path / "root"), tables=("lakehouse.tables.sensors",))
+    return Settings(
+        root=shutil.copytree(many, tmp_path / "root"), tables=("lakehouse.tables.sensors",)
+    )
 
 
 def table_of(settings: Settings, name: str):
@@ -55,52 +64,68 @@ def table_of(settings: Settings, name: str):
 
 
 def lines_of(settings: Settings, name: str) -> list[Commit]:
-    return list(reversed(list(Journal(settings, table_of(settings, name)))))
+    return list(reversed(list(CommitLog(settings, table_of(settings, name)))))
 
 
-def journal_of(settings: Settings, name: str) -> Path:
-    return Journal(settings, table_of(settings, name)).path
+def commit_log_of(settings: Settings, name: str) -> Path:
+    return CommitLog(settings, table_of(settings, name)).path
 
 
 def cut(settings: Settings, name: str, lines: int) -> None:
-    """Cuts the journal in the middle of a line, so that this one and those behind it are gone."""
-    path = journal_of(settings, name)
+    """Cuts the commit log in the middle of a line, so that this one and those behind it are gone."""
+    path = commit_log_of(settings, name)
     kept = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(kept[:-lines]) + kept[-lines][:100])
 
 
 def copied(settings: Settings, name: str) -> int:
-    rows = DeltaTable(str(settings.root / commits.LEDGER / "_commits")).to_pyarrow_table(columns=["table"])
+    rows = DeltaTable(str(settings.root / commits.COMMIT_LOGS / "_commits")).to_pyarrow_table(
+        columns=["table"]
+    )
     return rows["table"].to_pylist().count(name)
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_lines_that_were_copied_are_put_back(settings, name, capfd):
     whole = lines_of(settings, name)
-    ledger.flush(settings, catalog.load(settings))
+    log_tables.flush(settings, catalog.load(settings))
     cut(settings, name, 3)
-    later = replace(whole[-1], batch=whole[-1].batch + 1, at=whole[-1].at + timedelta(days=1), seconds=123456.75)
-    for number in range(5):  # a job that runs goes on, and its lines soon reach further than what was copied
-        Journal(settings, table_of(settings, name)).append(replace(later, batch=later.batch + number))
+    later = replace(
+        whole[-1], batch=whole[-1].batch + 1, at=whole[-1].at + timedelta(days=1), seconds=123456.75
+    )
+    # a job that runs goes on, and its lines soon reach further than what was copied
+    for number in range(5):
+        CommitLog(settings, table_of(settings, name)).append(
+            replace(later, batch=later.batch + number)
+        )
     assert len(lines_of(settings, name)) == len(whole) - 3 + 5
-    assert ledger.flush(settings, catalog.load(settings)) == 5, "and that was where it failed for ever"
+    assert log_tables.flush(settings, catalog.load(settings)) == 5, (
+        "and that was where it failed forever"
+    )
     told = capfd.readouterr().err
-    assert f"journal={journal_of(settings, name)}" in told and "3 missing" in told and "3 are put back from _commits" in told
-    assert lines_of(settings, name) == [*whole, *(replace(later, batch=later.batch + n) for n in range(5))]
+    assert (
+        f"commit log={commit_log_of(settings, name)}" in told
+        and "3 missing" in told
+        and "3 are put back from _commits" in told
+    )
+    assert lines_of(settings, name) == [
+        *whole,
+        *(replace(later, batch=later.batch + n) for n in range(5)),
+    ]
     assert copied(settings, name) == len(whole) + 5, "each line once"
-    assert len(files.moved_aside(journal_of(settings, name))) == 1
-    assert ledger.flush(settings, catalog.load(settings)) == 0
-    assert journal_repair.mend(settings, table_of(settings, name)) == ""
+    assert len(files.moved_aside(commit_log_of(settings, name))) == 1
+    assert log_tables.flush(settings, catalog.load(settings)) == 0
+    assert commit_log_repair.mend(settings, table_of(settings, name)) == ""
 
 
-def test_a_journal_that_is_gone_is_put_back_whole(settings):
+def test_a_commit_log_that_is_gone_is_put_back_whole(settings):
     whole = lines_of(settings, "valid_readings")
-    ledger.flush(settings, catalog.load(settings))
-    journal_of(settings, "valid_readings").unlink()
-    told = journal_repair.mend(settings, table_of(settings, "valid_readings"))
+    log_tables.flush(settings, catalog.load(settings))
+    commit_log_of(settings, "valid_readings").unlink()
+    told = commit_log_repair.mend(settings, table_of(settings, "valid_readings"))
     assert "it was gone" in told and f"{len(whole)} are put back" in told
     assert lines_of(settings, "valid_readings") == whole
-    assert ledger.flush(settings, catalog.load(settings)) == 0
+    assert log_tables.flush(settings, catalog.load(settings)) == 0
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -112,80 +137,107 @@ def test_lines_that_were_not_copied_are_made_again_from_the_tables_own_commits(s
         done.touch()  # Spark knows the last micro-batch as done, so it will not run again
     table = table_of(settings, name)
     cut(settings, name, len(whole) - 1)
-    told = journal_repair.mend(settings, table)
+    told = commit_log_repair.mend(settings, table)
     assert "made again from the table's own commits" in told and "not known any more" in told, told
     made = lines_of(settings, name)
-    known = ("generation", "batch", "version", "fingerprint", "inputs", "written", "quarantined", "watermark")
-    written = [whole[0], *(line for before, line in pairwise(whole) if line.version > before.version)]
+    known = (
+        "generation",
+        "batch",
+        "version",
+        "code_version",
+        "inputs",
+        "written",
+        "quarantined",
+        "watermark",
+    )
+    written = [
+        whole[0],
+        *(line for before, line in pairwise(whole) if line.version > before.version),
+    ]
     if name != "sensor_readings":
         written.pop()  # the last commit of a table that is stepped is looked at once more when its job is started
     assert [line.batch for line in made] == [line.batch for line in written]
     for line, was in zip(made, written, strict=True):
         assert {n: getattr(line, n) for n in known} == {n: getattr(was, n) for n in known}
         if name == "sensor_readings":
-            assert (line.heads, line.frontier, line.arrived) == (was.heads, was.frontier, was.arrived)
+            assert (line.heads, line.frontier, line.arrived) == (
+                was.heads,
+                was.frontier,
+                was.arrived,
+            )
     furthest = [line.frontier for line in made]
     assert furthest == sorted(furthest) and furthest[-1] <= whole[-1].frontier
     assert furthest[:-1] == [line.frontier for line in written[:-1]]
-    assert journal_repair.mend(settings, table) == ""
+    assert commit_log_repair.mend(settings, table) == ""
 
 
-def test_a_micro_batch_that_a_crash_kept_from_the_journal_is_no_damage(settings):
+def test_a_micro_batch_that_a_crash_kept_from_the_commit_log_is_no_damage(settings):
     cut(settings, "valid_readings", 1)
-    assert journal_repair.mend(settings, table_of(settings, "valid_readings")) == "", "it is run again"
+    assert commit_log_repair.mend(settings, table_of(settings, "valid_readings")) == "", (
+        "it is run again"
+    )
 
 
 def test_a_line_that_only_looks_whole_is_said_and_left_out(settings, capfd):
-    path = journal_of(settings, "valid_readings")
+    path = commit_log_of(settings, "valid_readings")
     lines = path.read_bytes().splitlines(keepends=True)
     torn = lines[1][: lines[1].index(b'"inputs"')] + b'"inputs":{}\n'
     path.write_bytes(b"".join([lines[0], torn, *lines[2:]]))
     whole = len(lines)
     for _ in range(2):
         assert len(lines_of(settings, "valid_readings")) == whole - 1
-        assert len(list(Journal(settings, table_of(settings, "valid_readings")).rewriting())) < whole
-    assert capfd.readouterr().err.count(f"journal={path}: a line holds one commit, and one is torn") == 1
+        assert (
+            len(list(CommitLog(settings, table_of(settings, "valid_readings")).rewriting())) < whole
+        )
+    assert (
+        capfd.readouterr().err.count(f"commit log={path}: a line holds one commit, and one is torn")
+        == 1
+    )
 
 
-def test_a_ledger_that_was_removed_is_said(settings, capfd):
+def test_a_log_table_that_was_removed_is_said(settings, capfd):
     tables = catalog.load(settings)
-    journal = Journal(settings, tables.table("sensor_readings"))
-    ledger.flush(settings, tables)
-    journal_trimming.trim(journal, longest=0, recent=journal.path.stat().st_size // 2)
-    assert ledger.flush(settings, tables) == 0 and capfd.readouterr().err == ""
-    shutil.rmtree(settings.root / commits.LEDGER / "_commits")
-    assert ledger.flush(settings, tables) > 0
-    assert f"journal={journal.path}: it was trimmed" in capfd.readouterr().err
-    assert ledger.flush(settings, tables) == 0 and capfd.readouterr().err == ""
+    commit_log = CommitLog(settings, tables.table("sensor_readings"))
+    log_tables.flush(settings, tables)
+    commit_log_trimming.trim(commit_log, longest=0, recent=commit_log.path.stat().st_size // 2)
+    assert log_tables.flush(settings, tables) == 0 and capfd.readouterr().err == ""
+    shutil.rmtree(settings.root / commits.COMMIT_LOGS / "_commits")
+    assert log_tables.flush(settings, tables) > 0
+    assert f"commit log={commit_log.path}: it was trimmed" in capfd.readouterr().err
+    assert log_tables.flush(settings, tables) == 0 and capfd.readouterr().err == ""
 
 
-def test_the_first_line_of_a_trimmed_journal_may_be_torn_too(settings):
+def test_the_first_line_of_a_trimmed_commit_log_may_be_torn_too(settings):
     tables = catalog.load(settings)
-    journal = Journal(settings, tables.table("sensor_readings"))
-    ledger.flush(settings, tables)
-    journal_trimming.trim(journal, longest=0, recent=journal.path.stat().st_size // 2)
-    whole = list(journal)
-    journal.path.write_bytes(b"#garbage" + journal.path.read_bytes()[8:])
-    assert ledger.flush(settings, tables) == 0
-    assert list(journal) == whole, "nothing was missing"
-    Journal(settings, tables.table("sensor_readings")).append(replace(whole[0], batch=99, at=whole[0].at + timedelta(days=1)))
-    assert ledger.flush(settings, tables) == 1 and len(files.moved_aside(journal.path)) == 1
+    commit_log = CommitLog(settings, tables.table("sensor_readings"))
+    log_tables.flush(settings, tables)
+    commit_log_trimming.trim(commit_log, longest=0, recent=commit_log.path.stat().st_size // 2)
+    whole = list(commit_log)
+    commit_log.path.write_bytes(b"#garbage" + commit_log.path.read_bytes()[8:])
+    assert log_tables.flush(settings, tables) == 0
+    assert list(commit_log) == whole, "nothing was missing"
+    CommitLog(settings, tables.table("sensor_readings")).append(
+        replace(whole[0], batch=99, at=whole[0].at + timedelta(days=1))
+    )
+    assert log_tables.flush(settings, tables) == 1 and len(files.moved_aside(commit_log.path)) == 1
 
 
-def test_what_is_known_of_a_table_that_was_removed_is_not_put_into_the_one_made_anew(settings, spark):
+def test_what_is_known_of_a_table_that_was_removed_is_not_put_into_the_one_made_recreated(
+    settings, spark
+):
     lake = Lake(spark, settings, catalog.load(settings))
-    ledger.flush(settings, lake.catalog)
+    log_tables.flush(settings, lake.catalog)
     table = lake.catalog.table("valid_readings")
     before = lines_of(settings, table.name)
     for side in ("", "quarantine"):
         shutil.rmtree(table_path(settings, table, side))
-    journal_of(settings, table.name).unlink()
+    commit_log_of(settings, table.name).unlink()
     queries.prepare(lake, [table])
-    assert journal_repair.mend(settings, table) == ""
+    assert commit_log_repair.mend(settings, table) == ""
     queries.start(lake, table, available_now=True).awaitTermination()
     made = lines_of(settings, table.name)
     assert {line.at for line in made}.isdisjoint(line.at for line in before)
-    assert ledger.flush(settings, lake.catalog) == len(made)
+    assert log_tables.flush(settings, lake.catalog) == len(made)
     assert copied(settings, table.name) == len(before) + len(made)
 
 
@@ -204,7 +256,7 @@ def job(tmp_path, quick_jvm) -> Iterator[Settings]:
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
-def test_a_job_goes_on_over_journals_that_were_cut_in_the_middle_of_a_line(job, spark):
+def test_a_job_goes_on_over_commit_logs_that_were_cut_in_the_middle_of_a_line(job, spark):
     sent = produce(job, 0, 10)
     supervisor.start(job, "sensors", by="a test")
     awaited(lambda: arrived(job, "sensor_readings") >= sent, "the first lot")
@@ -215,7 +267,9 @@ def test_a_job_goes_on_over_journals_that_were_cut_in_the_middle_of_a_line(job, 
     sent += produce(job, 10, 20)
     supervisor.start(job, "sensors", by="a test")
     awaited(lambda: arrived(job, "sensor_readings") >= sent, "the second lot")
-    assert all(lines_of(job, name)[: len(lines)] == lines for name, lines in before.items()), "as if nothing had been"
+    assert all(lines_of(job, name)[: len(lines)] == lines for name, lines in before.items()), (
+        "as if nothing had been"
+    )
     sent += produce(job, 20, 30)
     awaited(lambda: arrived(job, "sensor_readings") >= sent, "the third lot")
     stopped = supervisor.stop(job, "sensors", by="a test")

@@ -1,0 +1,27 @@
+"""The Replay: rows quarantined by an ingest table that are good by its present declaration."""
+
+from contextlib import ExitStack
+
+from batch_jobs.publisher import publishing
+from lakehouse.maintenance import propagate, replay_quarantine
+from lakehouse.maintenance.replay_quarantine import Replay
+from lakehouse.storage.lake import Lake
+from lakehouse.transform import creation
+
+
+def planned(lake: Lake, name: str) -> Replay:
+    """What `run` would do; changes nothing. Raises UnknownTable, RangeError."""
+    return replay_quarantine.planned(lake, lake.catalog.table(name))
+
+
+def run(lake: Lake, name: str) -> Replay:
+    """Puts in what is good now, and has what reads it follow.
+
+    Raises UnknownTable, RangeError, JobError, DeclarationError.
+    """
+    ingest = lake.catalog.table(name)
+    with ExitStack() as held:
+        for table in (ingest, *propagate.derived(lake, ingest)):
+            held.enter_context(publishing(lake.settings, table))
+        creation.create(lake, ingest)  # refuses other columns than those on disk
+        return replay_quarantine.replay(lake, ingest)

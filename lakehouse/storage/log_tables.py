@@ -1,0 +1,86 @@
+"""The log tables `_commits` and `_certificates`: what commit logs and verdicts hold, in Delta, for people and queries."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+
+from lakehouse.declare.table import Table
+from lakehouse.settings import Settings
+from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.commits import COMMIT_LOGS, Commit
+from lakehouse.storage.files import alone
+
+
+def flush(settings: Settings, tables: Iterable[Table]) -> int:
+    """Copies what is new in the commit logs into the Delta table `_commits`.
+
+    Returns how many lines. Trims long commit logs.
+
+    Idempotent: the position reached in each commit log is recorded in the same Delta commit.
+    """
+    from lakehouse.storage import commit_log_trimming
+
+    log_table, tables = settings.root / COMMIT_LOGS, list(tables)
+    if not log_table.is_dir():
+        return 0
+    # two at once would both copy the lines behind one position
+    with alone(log_table / ".flush.lock"):
+        copied = _flush(log_table / "_commits", settings, tables)
+        for table in tables:
+            commit_log_trimming.trim(CommitLog(settings, table))
+        return copied
+
+
+def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
+    from deltalake import CommitProperties, Transaction
+
+    from lakehouse.storage import commit_log_repair, commit_log_trimming
+
+    known = opened(path)
+    rows, reached = [], []
+    for table in tables:
+        commit_log = CommitLog(settings, table).path
+        app = f"commit log:{table.name}"
+        position = (known.transaction_version(app) or 0) if known else 0
+        commit_log_repair.mend_if_cut(settings, table, position)
+        moved = commit_log_trimming.shift(commit_log)
+        # `_commits` was removed: what had been trimmed from the commit log by then is not known
+        position = max(position, moved)
+        size = commit_log.stat().st_size + moved if commit_log.exists() else 0
+        if size <= position:
+            continue
+        with commit_log.open("rb") as file:
+            file.seek(position - moved)
+            whole = file.read(size - position).rpartition(b"\n")[0]
+        rows += commit_log_repair.whole_lines(commit_log, whole)
+        reached.append(Transaction(app, position + len(whole) + 1))
+    if rows:
+        append(path, rows, Commit, CommitProperties(app_transactions=reached))
+    return len(rows)
+
+
+def opened(path: Path):
+    from deltalake import DeltaTable
+
+    return DeltaTable(str(path)) if (path / "_delta_log").exists() else None
+
+
+def append(path: Path, rows: list[dict], kind: type, properties) -> None:
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    types = {int: pa.int64(), float: pa.float64()}
+    schema = pa.schema([(f.name, types.get(f.type, pa.string())) for f in fields(kind)])
+    flat = [
+        {k: json.dumps(v) if isinstance(v, dict | list) else v for k, v in row.items()}
+        for row in rows
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_deltalake(  # merged: a log tables that an earlier version began may have fewer columns
+        str(path),
+        pa.Table.from_pylist(flat, schema),
+        mode="append",
+        schema_mode="merge",
+        commit_properties=properties,
+    )
