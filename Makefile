@@ -61,7 +61,7 @@ lint: setup ## check the style of the code
 	@$(BIN)/ruff check
 
 lock: $(BIN)/uv ## bring requirements.lock up to date with pyproject.toml
-	@$(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --extra dev --generate-hashes \
+	@$(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --extra dev --extra all --generate-hashes \
 	  --no-strip-extras --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 	  --output-file requirements.lock
 

@@ -35,6 +35,13 @@ _STYLES = {
     "OPEN": "yellow",
     "UNVERIFIABLE": "yellow",
 }
+EXTRAS = {  # top-level module -> the extra that installs it
+    "dagster": "dagster",
+    "prometheus_client": "metrics",
+    "openlineage": "lineage",
+    "geoip2fast": "examples",
+    "crawlerdetect": "examples",
+}
 _ANY_WIDTH = 100_000
 _COLUMN = 16  # with less for each column of a table its values could not be read
 _PIPE_WIDTH = 160  # columns where no terminal says how wide it is
@@ -48,6 +55,15 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except LakehouseError as err:
             print_error(err)
+            raise typer.Exit(2) from err
+        except ModuleNotFoundError as err:
+            package = (err.name or "").partition(".")[0]
+            if package not in EXTRAS:
+                raise
+            print_error(
+                f"command={' '.join(sys.argv[1:]) or ctx.info_name}, package={package}: it is not installed, for it belongs to "
+                f"an extra; pip install 'unified-lakehouse[{EXTRAS[package]}]'"
+            )
             raise typer.Exit(2) from err
 
 

@@ -26,7 +26,6 @@ _PACKAGES = (
     "pyspark",
     "delta-spark",
     "deltalake",
-    "dagster",
     "confluent-kafka",
     "great-expectations",
 )
