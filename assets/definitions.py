@@ -6,6 +6,7 @@ import dagster as dg
 
 from assets import checks, maintenance, reconciling, scheduled, schedules, sensors, streams, tables
 from assets.resources import Lakehouse
+from lakehouse import logs
 from lakehouse.declare import catalog
 from lakehouse.settings import Settings, from_environment
 
@@ -16,6 +17,7 @@ def build(settings: Settings) -> dg.Definitions:
     Reads Delta logs for column schemas, starts no Spark.
     """
     # of backfill policies; each load and run would print a page
+    logs.configure(settings)
     warnings.simplefilter("ignore", dg.BetaWarning)
     known = catalog.load(settings)
     return dg.Definitions(

@@ -33,6 +33,7 @@ _LEAST = (  # of a number: its name, the least value, and why
     ("restarts", 1, "a streaming job would be given up when it first ends"),
     ("query_restarts", 0, "with 0 a query that fails ends its process"),
 )
+_CHOICES = {"log_level": ("debug", "info", "warning", "error"), "log_format": ("text", "json")}
 _BOUNDS = (
     "fresh_within",
     "start_within",
@@ -135,6 +136,10 @@ class Settings:
     repair: Mapping[str, str] = field(default_factory=dict)
     history: str = "1 day"  # so far back versions of a table can be read and replayed, and files stay that none of these has
     versions: int = 1_000  # so many of them at most, unless someone needs more: who reads the table lists its log each time
+    log_level: str = (
+        "info"  # of what the library reports while it works: debug, info, warning or error
+    )
+    log_format: str = "text"  # or json: one object a line
     # the first day of event time whose partitions are offered for batch runs
     since: str = "2026-01-01"
 
@@ -154,6 +159,11 @@ class Settings:
             raise SettingsError(
                 f"driver_memory={self.driver_memory!r}: a number and its unit, k, m or g; write for example 2g"
             )
+        for name, values in _CHOICES.items():
+            if getattr(self, name) not in values:
+                raise SettingsError(
+                    f"{name}={getattr(self, name)!r}: one of {', '.join(values)}; set LAKEHOUSE_{name.upper()} to one or remove it"
+                )
         if not self.tables:
             raise SettingsError(
                 "tables=(): at least one module of tables; set LAKEHOUSE_TABLES=my_package.my_tables"

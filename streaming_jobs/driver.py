@@ -7,12 +7,12 @@ declaration, a second process).
 """
 
 import argparse
+import logging
 import os
 import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -24,6 +24,7 @@ import psutil
 from py4j.protocol import Py4JNetworkError
 from pyspark.sql.streaming import StreamingQuery
 
+from lakehouse import logs
 from lakehouse.batch import reference_tables
 from lakehouse.declare import catalog
 from lakehouse.declare.table import Table
@@ -39,6 +40,8 @@ from streaming_jobs.lease import Lease
 from streaming_jobs.places import here
 from streaming_jobs.progress import JobStatus, QueryStatus
 from streaming_jobs.queries import SupervisedQuery, cause
+
+_log = logging.getLogger("streaming_jobs.driver")  # it runs as __main__
 
 _HEARTBEAT = 1.0
 _FLUSH = 30.0  # between two copies of the commit logs into the log table, and two looks at the length of logs
@@ -152,7 +155,7 @@ class Job:
         queries.prepare(lake, streamed)
         for table in streamed:  # before a query looks where it was
             if told := commit_log_repair.mend(self.settings, table):
-                print(told, file=sys.stderr, flush=True)
+                _log.warning(told)
                 self.say(error=told)
         return streamed
 
@@ -226,7 +229,7 @@ class Job:
 
     def _tell_stale(self, name: str, error: Exception) -> None:
         told = f"table={name}: early results stand still until the job is started again; {cause(str(error))}"
-        print(told, file=sys.stderr, flush=True)
+        _log.warning(told)
         self.say(error=told)
 
     def _drain(self, lake: Lake, tables: list[Table], available_now: bool) -> None:
@@ -259,7 +262,7 @@ class Job:
             query.stop()
         if cut:
             told = f"tables={', '.join(cut)}: not drained within {_DRAIN:g} s, so cut off; they go on there at the next start"
-            print(told, file=sys.stderr, flush=True)
+            _log.warning(told)
             self.say(error=told)
         for table in (t for t in tables if t.early_results and self.settings.early_results):
             try:
@@ -315,13 +318,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--available-now", action="store_true", help="up to the present, then end")
     given = parser.parse_args(arguments)
     job = None
+    logs.configure(Settings(), timed=True)  # until those of the environment are read
     try:
         settings = from_environment()
+        logs.configure(settings, timed=True)
         known = catalog.load(settings)
         begun_with.check(settings, known, known.of_pipeline(given.pipeline))
         settings = settings.for_pipeline(given.pipeline)
         for told in begun_with.remarks(settings, known, known.of_pipeline(given.pipeline)):
-            print(f"warning: {told}", file=sys.stderr, flush=True)
+            _log.warning(told)
         with lease.held(settings, given.pipeline) as turn:
             job = Job(settings, given.pipeline, turn)
 
@@ -348,7 +353,7 @@ def _failed(job: Job | None, err: Exception) -> int:
             f"jvm={job.status.jvm}: Spark's JVM ended, killed or out of memory; {cause(told)}",
             True,
         )
-    print(f"error: {told}" if expected else traceback.format_exc(), file=sys.stderr, flush=True)
+    _log.error(told, exc_info=None if expected else err)
     if job is None or lost:
         return 2 if expected else 1
     with suppress(OSError):  # the disk is full: that is why it ends

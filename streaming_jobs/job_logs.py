@@ -1,13 +1,17 @@
 """The output of a job's process: `driver.log`, and those of the processes before it."""
 
+import json
 import os
+import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from lakehouse.settings import Settings
 from streaming_jobs.holders import job_folder
 
 _LOGS = 3
+_BEFORE = re.compile(r"^(\d{4}-\d\d-\d\dT\S+ )?(error: )?")  # the time and the level of a line
 _LOG_BYTES = 16 << 20
 
 
@@ -62,8 +66,13 @@ def last_error(settings: Settings, pipeline: str) -> str:
     Empty if it says nothing.
     """
     lines = [line for line in log_tail(settings, pipeline).splitlines() if line.strip()]
-    return (
-        lines[-1].removeprefix("error: ")[:2000]
-        if lines and log_path(settings, pipeline).exists()
-        else ""
-    )
+    return _said(lines[-1])[:2000] if lines and log_path(settings, pipeline).exists() else ""
+
+
+def _said(line: str) -> str:
+    """The message of a line, whichever way the job logs."""
+    if line.startswith("{"):
+        with suppress(ValueError):
+            found = json.loads(line)
+            return found.get("traceback", found["message"]).splitlines()[-1]
+    return _BEFORE.sub("", line)

@@ -12,8 +12,8 @@ waited for until its lease has expired: its process, or its JVM, may live on tho
 gone.
 """
 
+import logging
 import os
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -29,6 +29,8 @@ from lakehouse.storage.files import moved_aside, replace_file
 from streaming_jobs import holders, progress
 from streaming_jobs.holders import Holder, holder, path_of
 from streaming_jobs.places import here
+
+_log = logging.getLogger(__name__)
 
 _END_OF_JVM = 20.0  # seconds
 _RENEWAL = 1.0  # seconds between two touches of the lease
@@ -77,7 +79,7 @@ class Lease:
             except FileNotFoundError:
                 lease.touch()
                 told = "the lock of the process that runs the pipeline, and it was removed; the epoch alone protects it now"
-                print(f"file={lease}: {told}", file=sys.stderr, flush=True)
+                _log.warning(f"file={lease}: {told}")
 
 
 @contextmanager
@@ -95,7 +97,7 @@ def held(settings: Settings, job: str) -> Iterator[Lease]:
             _check_expired(settings, pipeline, job, before)
             if before and not before.ended and spoken is None:
                 told = "gone, and with it which JVM the process before had; if it still runs it is Delta that keeps the two apart"
-                print(f"file={path.with_name('status.json')}: {told}", file=sys.stderr, flush=True)
+                _log.warning(f"file={path.with_name('status.json')}: {told}")
             for name in dict.fromkeys((pipeline, job, (before and before.job) or job)):
                 _await_end_of_jvm(settings, name)
             # never one that a process that sleeps may have
@@ -133,7 +135,7 @@ def _keep(lease: Lease, ended: threading.Event) -> None:
         except OSError as err:
             if not failed:
                 told = f"lease of {lease.job}: it cannot be renewed, and expires for other hosts ({err})"
-                print(told, file=sys.stderr, flush=True)
+                _log.warning(told)
             failed = str(err)
         if ended.wait(_RENEWAL):
             return

@@ -5,7 +5,7 @@ logs, and new certificates: no Spark, no broker, and nothing that takes longer a
 grows.
 """
 
-import sys
+import logging
 import threading
 import time
 from collections import Counter
@@ -29,6 +29,8 @@ from streaming_jobs import progress, scheduled
 from streaming_jobs.metric_families import NEVER_RAN, Families
 from streaming_jobs.progress import JobStatus, QueryStatus
 from streaming_jobs.results import LastWindows
+
+_log = logging.getLogger(__name__)
 
 _SERIES = 100  # keys of a table's last window that are shown: the greatest
 _LABEL = 200  # characters of a key
@@ -74,7 +76,7 @@ class LakehouseCollector(Collector):
             read()
         except Exception as err:
             self._errors[part] += 1
-            print(f"metrics of {part}: {type(err).__name__}: {err}", file=sys.stderr, flush=True)
+            _log.warning(f"metrics of {part}: {type(err).__name__}: {err}")
 
     def _job(self, found: Families, pipeline: str) -> None:
         status = progress.read(self._settings, pipeline)

@@ -1,8 +1,8 @@
 """One streaming query inside a job's process: started, restarted alone when it fails, paused, observed."""
 
 import json
+import logging
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -24,6 +24,8 @@ from lakehouse.stream.advance import Stepped
 from streaming_jobs import healing, progress
 from streaming_jobs.healing import Failure
 from streaming_jobs.progress import QueryStatus
+
+_log = logging.getLogger(__name__)
 
 _EXCEPTION = re.compile(
     r"(?:Caused by: |: )?((?:[\w.$]+(?:Error|Exception)|SystemExit)\b(?:.*: .*)?)$"
@@ -209,7 +211,7 @@ class SupervisedQuery:
         )
 
     def _tell(self, what: str) -> None:
-        print(f"{progress.now()} table={self.table.name}: {what}", file=sys.stderr, flush=True)
+        _log.warning(f"table={self.table.name}: {what}")
 
 
 def cause(text: str) -> str:

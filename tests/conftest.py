@@ -12,6 +12,7 @@ import pytest
 from stories.suites import Player
 from stories.work import LASTING_JVM, QUICK_JVM
 
+from lakehouse import logs
 from lakehouse.runtime import session
 from lakehouse.settings import Settings, from_environment
 from lakehouse.tables import sensors
@@ -27,6 +28,10 @@ _LONG = (
     "visits",
     "backfill",
 )
+
+
+def pytest_configure() -> None:
+    logs.configure(Settings())  # as what runs as a process does
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

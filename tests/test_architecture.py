@@ -19,6 +19,7 @@ ALLOWED = {
 ROOMS = (  # of `lakehouse`, each above what it imports
     {
         "errors",
+        "logs",
         "durations",
         "ranges",
         "cron",

@@ -4,7 +4,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Annotated
@@ -25,7 +25,9 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
+from lakehouse import logs
 from lakehouse.errors import LakehouseError
+from lakehouse.settings import from_environment
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts")]
 _STYLES = {
@@ -80,6 +82,8 @@ def group(text: str = "", groups: Mapping[str, typer.Typer] | None = None) -> ty
 
 def run(app: typer.Typer, arguments: Sequence[str] | None = None, name: str | None = None) -> None:
     """Runs `app` as this process: what nobody foresaw is a traceback and exit code 2, for 1 is a verdict of some commands."""
+    with suppress(LakehouseError):  # what is wrong with the settings, the command says
+        logs.configure(from_environment())
     try:
         app(args=arguments, prog_name=name)
     except Exception:

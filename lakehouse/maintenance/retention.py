@@ -10,9 +10,9 @@ and their technical columns; to a stream that reads the table it is no change.
 """
 
 import json
+import logging
 import math
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -33,6 +33,8 @@ from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import COMMIT_LOGS
 from lakehouse.storage.files import read_value
 from lakehouse.storage.handovers import handover_of
+
+_log = logging.getLogger(__name__)
 
 _SMALL = 50 << 20  # bytes; Delta's target is twice that, so that two small files always make one
 # files of a log, with the checksums that Hadoop puts beside them
@@ -249,7 +251,7 @@ def _offsets(checkpoint: Path, batch: int) -> list[dict] | None:
     except (ValueError, TypeError, KeyError) as err:
         told = f"it says what a query has read, and is torn ({err}), so the batches before it decide what is kept for it"
         remedy = f"if its table is not declared any more, remove {checkpoint.parent}"
-        print(f"file={path}: {told}; {remedy}", file=sys.stderr, flush=True)
+        _log.warning(f"file={path}: {told}; {remedy}")
         return None
 
 

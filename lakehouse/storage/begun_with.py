@@ -10,8 +10,8 @@ for late rows, owner, metrics, `early_results`, `stale_after`, `tolerance`, `det
 """
 
 import json
+import logging
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +28,8 @@ from lakehouse.settings import Settings
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import COMMIT_LOGS
 from lakehouse.storage.files import replace_file
+
+_log = logging.getLogger(__name__)
 
 _BOTH = "rows of both would stand in one table"
 _CODE = "rows before and after the change would be computed by different code"
@@ -126,7 +128,7 @@ def begin(settings: Settings, catalog: Catalog, table: Table) -> None:
             f"that was is not known, for there is no {_path(settings, table)}. The query goes on, and later changes are noticed; "
             f"`lakehouse reconcile run {table.name}` finds what differs"
         )
-        print(told, file=sys.stderr, flush=True)
+        _log.warning(told)
     keep(settings, catalog, table)
 
 

@@ -9,9 +9,9 @@ it again.
 """
 
 import json
+import logging
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from datetime import UTC, datetime
@@ -25,6 +25,8 @@ from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commit_log_rebuild import rebuilt, unknown
 from lakehouse.storage.commits import COMMIT_LOGS, Commit, decoded, encoded
 from lakehouse.storage.files import aside_name, lines_backwards
+
+_log = logging.getLogger(__name__)
 
 _BROKEN = (ValueError, KeyError, TypeError, AttributeError)  # what decoding raises
 
@@ -103,7 +105,7 @@ def _say_torn(path: Path, line: str, err: Exception) -> None:
     if (path, line) not in _said:
         _said.add((path, line))
         told = f"a line holds one commit, and one is torn ({err}); it is left out until the job is started, which makes it again"
-        print(f"commit log={path}: {told}", file=sys.stderr, flush=True)
+        _log.warning(f"commit log={path}: {told}")
 
 
 def whole_lines(path: Path, text: bytes) -> list[dict]:
@@ -130,9 +132,9 @@ def mend_if_cut(settings: Settings, table: Table, position: int) -> None:
     path = CommitLog(settings, table).path
     if not position and commit_log_trimming.shift(path) > 0:
         told = "it was trimmed, for `_commits` had every line; `_commits` is gone or was made again, and the old lines with it"
-        print(f"commit log={path}: {told}", file=sys.stderr, flush=True)
+        _log.warning(f"commit log={path}: {told}")
     if is_cut(path, position) and (told := mend(settings, table)):
-        print(told, file=sys.stderr, flush=True)
+        _log.warning(told)
 
 
 def is_cut(path: Path, position: int) -> bool:

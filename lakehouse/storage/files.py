@@ -1,8 +1,8 @@
 """Small files that one process writes and others read meanwhile: commit logs of lines, and values replaced as a whole."""
 
 import json
+import logging
 import os
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import portalocker
+
+_log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 _UNREADABLE = ".unreadable-"  # in the name of a file that was moved aside; then when that was
@@ -62,7 +64,7 @@ def values_backwards(path: Path, decode: Callable[[dict], Value]) -> Iterator[Va
             if (path, line) not in _torn:
                 _torn.add((path, line))
                 told = f"a line holds one JSON object as the lakehouse writes it, and one is torn ({type(err).__name__}: {err})"
-                print(f"file={path}: {told}; it is left out", file=sys.stderr, flush=True)
+                _log.warning(f"file={path}: {told}; it is left out")
             continue
         yield value
 
@@ -141,4 +143,4 @@ def _say_unreadable(path: Path, given: bytes, err: Exception, meaning: str) -> N
     except OSError as failed:  # who may only read
         where = f"it stays where it is ({failed.strerror})"
     what = f"JSON as the lakehouse writes it, and it holds something else ({type(err).__name__}: {err})"
-    print(f"file={path}: {what}; {where}; {meaning}", file=sys.stderr, flush=True)
+    _log.warning(f"file={path}: {what}; {where}; {meaning}")

@@ -7,7 +7,7 @@ is slow falls behind alone. What users of a query of Spark's know is here by the
 """
 
 import json
-import sys
+import logging
 import threading
 import time
 import traceback
@@ -22,6 +22,8 @@ from pyspark.sql import DataFrame
 
 from lakehouse.ranges import EPOCH
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
+
+_log = logging.getLogger(__name__)
 
 LOOK = 0.5  # seconds until the next look for news that nobody tells of
 IDLE = 10.0  # seconds without anything to do, after which that is reported
@@ -173,7 +175,7 @@ class Stepped(ABC, Generic[P]):
             self._thread.join(_STOP)
             if self._thread.is_alive():
                 told = f"its step has not ended {_STOP:.0f} s after it was cut off; it ends with the process, and is taken again"
-                print(f"table={self.name}: {told}", file=sys.stderr, flush=True)
+                _log.warning(f"table={self.name}: {told}")
 
     def processAllAvailable(self) -> None:
         """Returns when all that the input has now is read; raises what the query failed with."""

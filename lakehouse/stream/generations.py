@@ -7,7 +7,7 @@ What the next generation begins with, by kind of table:
     keyed, versions  all of its record, as after `lakehouse backfill`
 """
 
-import sys
+import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import takewhile
@@ -24,6 +24,8 @@ from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import handover, positions
 from lakehouse.stream.strategy import is_stepped
+
+_log = logging.getLogger(__name__)
 
 
 def fit(lake: Lake, table: Table) -> str:
@@ -58,16 +60,15 @@ def fit(lake: Lake, table: Table) -> str:
         _put_back_aside(lake, table, standing)
         _void(lake, table, standing, own + 1)
     told = _begin(lake, table, standing, wrong)
-    print(told, file=sys.stderr, flush=True)
+    _log.warning(told)
     return told
 
 
 def _fit_stepped(lake: Lake, table: Table, standing: Standing) -> str:
     """Of a table that keeps its position itself only what was taken back is amiss: it goes on from what it holds."""
     if checkpoints.forget(lake.settings, table):
-        print(
-            f"table={table.name}: it keeps its position in its own commits now; its checkpoint was removed",
-            file=sys.stderr,
+        _log.warning(
+            f"table={table.name}: it keeps its position in its own commits now; its checkpoint was removed"
         )
     fault = standing.last and _input_fault(lake, table, standing.last)
     if fault and not table.keeps:
@@ -91,7 +92,7 @@ def _fit_stepped(lake: Lake, table: Table, standing: Standing) -> str:
         f"table={table.name}, generation={begun.generation}: {why}, so a new generation goes on behind "
         f"{_behind(table, standing)}; no row is lost or doubled"
     )
-    print(told, file=sys.stderr, flush=True)
+    _log.warning(told)
     return told
 
 

@@ -6,7 +6,7 @@ row of one. So nothing is left out and nothing is there twice, whenever either o
 """
 
 import json
-import sys
+import logging
 from dataclasses import asdict
 from datetime import UTC, datetime
 
@@ -26,6 +26,8 @@ from lakehouse.storage.files import alone, replace_file
 from lakehouse.storage.handovers import Handover, handover_of, handover_path
 from lakehouse.storage.lake import Lake
 from lakehouse.transform import lateness, plan
+
+_log = logging.getLogger(__name__)
 
 _END = datetime(9999, 1, 1, tzinfo=UTC)
 
@@ -125,11 +127,7 @@ def _put_back(lake: Lake, table: Table) -> None:
     elif noted:
         replace_file(path, noted)
         told = f"table={table.name}, file={path}: it was gone, and holds where the stream began ({noted['frontier']})"
-        print(
-            f"{told}; it is put back from what was noted with the declaration",
-            file=sys.stderr,
-            flush=True,
-        )
+        _log.warning(f"{told}; it is put back from what was noted with the declaration")
 
 
 def history(lake: Lake, table: Table) -> Range | None:

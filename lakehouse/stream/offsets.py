@@ -4,7 +4,7 @@
 again has another one), which of them begin at their beginning, and which gaps someone has declared.
 """
 
-import sys
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -17,6 +17,8 @@ from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
 from lakehouse.storage.commits import COMMIT_LOGS, Commit
 from lakehouse.storage.files import read_value, replace_file
+
+_log = logging.getLogger(__name__)
 
 _NO_ID = ("", "None", "AAAAAAAAAAAAAAAAAAAAAA")  # as brokers before 2.8 are answered for
 _WITHIN = 30.0  # seconds for an answer of the broker
@@ -233,7 +235,7 @@ def _say(what: str) -> None:
     """On standard error, once in the life of a process."""
     if what not in _said:
         _said.add(what)
-        print(what, file=sys.stderr, flush=True)
+        _log.warning(what)
 
 
 def start(settings: Settings, table: Table, topics: Sequence[str], last: Commit | None) -> Offsets:

@@ -5,7 +5,7 @@ What its micro-batches hold, by kind of table.
 Which of the two a table has, `strategy` decides; how a micro-batch is written, `micro_batch` says.
 """
 
-import sys
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -32,6 +32,8 @@ from lakehouse.stream.strategy import strategy
 from lakehouse.stream.table_steps import Due, TableSteps
 from lakehouse.transform import creation, lateness, plan
 from lakehouse.transform.plan import Plan
+
+_log = logging.getLogger(__name__)
 
 _INSTANT = timedelta(microseconds=1)
 _EXCLUDED = "spark.sql.optimizer.excludedRules"
@@ -62,7 +64,7 @@ def start(
             f"table={table.name}: the log of {begun.input} does not go back to its beginning any more, so the stream begins at "
             f"its handover {ranges.text(begun.frontier)}; what lies before that `lakehouse bootstrap {table.name}` computes"
         )
-        print(told, file=sys.stderr, flush=True)
+        _log.warning(told)
     generations.fit(lake, table)
     filled_by = strategy(lake, table)
     run = stream_run(lake, table, reached)
@@ -71,7 +73,7 @@ def start(
             f"table={table.name}, input={name}: read as of {version}, until the job is started again; a table that is to follow "
             "changes reads a versioned table, as of the event time"
         )
-        print(told, file=sys.stderr, flush=True)
+        _log.warning(told)
     how = {"available_now": available_now, "pace": lake.pace(table)}
     if filled_by == "ingest":
         return ingest.steps(run, **how).start()

@@ -1,7 +1,7 @@
 """The steps of a table that reads another table: the files that its commits added, commit by commit."""
 
 import json
-import sys
+import logging
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -16,6 +16,8 @@ from lakehouse.stream.advance import IDLE, LOOK, Source, Stepped, Take
 from lakehouse.stream.micro_batch import StreamRun
 from lakehouse.stream.positions import Piece, Position
 from lakehouse.transform import plan
+
+_log = logging.getLogger(__name__)
 
 _PATIENCE = 10.0  # seconds that input waits at most for more, before a step that has nothing to write notes how far it is
 _OUTSTANDING = 1_000  # files that wait are counted up to so many
@@ -156,7 +158,7 @@ class TableSteps(Stepped[Piece]):
                 "a batch run has replaced their rows since, so they are passed over, and what they reach here is PENDING until a "
                 "batch run of this table follows"
             )
-            print(told, file=sys.stderr, flush=True)
+            _log.warning(told)
         rows = lake.rows_of(driving, files, plan.stored_schema(lake, driving))
         return rows if self.run.table.keeps else rows.where(F.col(ORIGIN) == "stream")
 

@@ -6,7 +6,7 @@ broker happens to answer first decides nothing.
 """
 
 import json
-import sys
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,6 +24,8 @@ from lakehouse.stream.micro_batch import StreamRun
 from lakehouse.stream.offsets import Offsets
 from lakehouse.stream.topic_reader import TopicReader
 from lakehouse.transform import decode
+
+_log = logging.getLogger(__name__)
 
 _HANDED_OUT = 10.0  # seconds for messages of a short range to come; then Spark reads it
 _RECOVERED = 30.0  # seconds for a broker that has just started to have what was read of it
@@ -273,7 +275,7 @@ class TopicSteps(Stepped[Records]):
     def _say(self, trouble: str) -> None:
         """On standard error, once until something else is amiss."""
         if trouble != self.trouble:
-            print(f"table={self.name}: {trouble}", file=sys.stderr, flush=True)
+            _log.warning(f"table={self.name}: {trouble}")
         self.trouble = trouble
 
 

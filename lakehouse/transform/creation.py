@@ -1,6 +1,6 @@
 """Makes a table, its quarantine and its early results as its plan needs them, before anything is written to them."""
 
-import sys
+import logging
 from pathlib import Path
 
 from pyspark.sql.types import StructField, StructType
@@ -12,6 +12,8 @@ from lakehouse.storage import delta_log
 from lakehouse.storage.lake import Lake
 from lakehouse.storage.row_keys import KEY
 from lakehouse.transform import plan
+
+_log = logging.getLogger(__name__)
 
 _CHECKPOINTS = 50  # commits from one of Delta's checkpoints to the next
 _PROPERTIES = {
@@ -77,11 +79,9 @@ def _say_if_gone(lake: Lake, table: Table) -> None:
             if lake.catalog.kind(table) == "ingest"
             else "a backfill puts them aside again"
         )
-        print(
+        _log.warning(
             f"table={table.name}, quarantine={path}: it is not there any more, and with it the rows that it held; an empty "
-            f"one is made; {remedy}",
-            file=sys.stderr,
-            flush=True,
+            f"one is made; {remedy}"
         )
 
 
