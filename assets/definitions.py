@@ -1,48 +1,6 @@
 """The Definitions that `workspace.yaml` loads: everything follows from the catalog that the environment names."""
 
-import warnings
-
-import dagster as dg
-
-from assets import checks, maintenance, reconciling, scheduled, schedules, sensors, streams, tables
-from assets.resources import Lakehouse
-from lakehouse import logs
-from lakehouse.declare import catalog
-from lakehouse.settings import Settings, from_environment
-
-
-def build(settings: Settings) -> dg.Definitions:
-    """The lakehouse of `settings` as Dagster sees it.
-
-    Reads Delta logs for column schemas, starts no Spark.
-    """
-    # of backfill policies; each load and run would print a page
-    logs.configure(settings)
-    warnings.simplefilter("ignore", dg.BetaWarning)
-    known = catalog.load(settings)
-    return dg.Definitions(
-        assets=[*streams.specs(settings, known), *tables.specs_and_assets(settings, known)],
-        asset_checks=checks.checks(known),
-        jobs=[
-            *streams.jobs(known),
-            reconciling.reconcile,
-            reconciling.repair,
-            schedules.update,
-            schedules.handover,
-            schedules.replay,
-            maintenance.maintain,
-        ],
-        schedules=[
-            reconciling.reconcile_closed_partitions(settings, known),
-            reconciling.repair_differences(settings, known),
-            schedules.merge_late_rows(settings, known),
-            maintenance.maintain_hourly,
-            *scheduled.schedules(settings, known),
-        ],
-        sensors=sensors.sensors(settings, known),
-        resources={"lakehouse": Lakehouse.of(settings)},
-        executor=dg.in_process_executor,  # the steps of a run share its one JVM
-    )
-
+from assets.location import build
+from lakehouse.settings import from_environment
 
 definitions = build(from_environment())

@@ -1,6 +1,6 @@
 """The lakehouse as a resource: settings at the border, one Spark session a run."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from pydantic import Field, PrivateAttr
 from lakehouse.declare import catalog
 from lakehouse.declare.table import Table
 from lakehouse.errors import LakehouseError
-from lakehouse.settings import Settings, from_environment
+from lakehouse.settings import Settings, from_environment, overridden, to_environment
 
 if TYPE_CHECKING:
     from lakehouse.storage.lake import Lake
@@ -26,8 +26,9 @@ RECONCILIATION = "reconciliation"
 class Lakehouse(dg.ConfigurableResource):
     """Where the lakehouse is, and how much of the machine a batch run may take.
 
-    Everything else, the properties of Kafka clients and of Spark above all, for they may hold
-    secrets, each process reads from its own environment: Dagster never stores it.
+    Everything else, except what is in `own`, each process reads from its own environment: the
+    properties of Kafka clients and of Spark above all, for they may hold secrets, and Dagster never
+    stores these.
     """
 
     root: str = Field(description="the folder of tables, checkpoints, log tables and job status")
@@ -38,23 +39,29 @@ class Lakehouse(dg.ConfigurableResource):
         description="Spark's master for batch runs; empty: where the streaming jobs of the table's pipeline run, and on one "
         "core where that is this machine, for the streams go on",
     )
+    own: dict[str, str] = Field(
+        default={},
+        description="settings by their names, as text, in place of those of the environment",
+    )
     _lake: "Lake | None" = PrivateAttr(default=None)
     _catalog: "catalog.Catalog | None" = PrivateAttr(default=None)
     _at: str = PrivateAttr(default="")  # the master of the session that runs
     _held: ExitStack = PrivateAttr(default_factory=ExitStack)
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
+    def of(cls, settings: Settings, own: Collection[str] = ()) -> Self:
+        texts = to_environment(settings)
         return cls(
             root=str(settings.root),
             tables=list(settings.tables),
             jars=str(settings.jars),
             master=settings.batch_master,
+            own={name: texts[f"LAKEHOUSE_{name.upper()}"] for name in own},
         )
 
     @property
     def settings(self) -> Settings:
-        here = from_environment()
+        here = overridden(from_environment(), self.own)
         return replace(here, root=Path(self.root), tables=tuple(self.tables), jars=Path(self.jars))
 
     @property

@@ -70,7 +70,7 @@ def fill_history(
 @dg.job(
     description="Begins a new table over history: a batch run up to a frontier, the stream from exactly there."
 )
-def handover() -> None:
+def bootstrap() -> None:
     fill_history()
 
 

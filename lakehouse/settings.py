@@ -312,13 +312,18 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
         if name.startswith(_KAFKA)
     }
     given["kafka"] = {**given.get("kafka", {}), **client}
-    settings = Settings(**given)  # type: ignore[arg-type]
-    # absolute: a detached job and the Dagster daemon have working directories of their own
-    return replace(
-        settings,
-        root=settings.root.expanduser().resolve(),
-        jars=settings.jars.expanduser().resolve(),
-    )
+    return _absolute(Settings(**given))  # type: ignore[arg-type]
+
+
+def overridden(settings: Settings, given: Mapping[str, str | dict[str, str]]) -> Settings:
+    """The settings with others in their place, given by name as `settings_file` has them; raises SettingsError."""
+    return _absolute(replace(settings, **{name: _of_file(name, v) for name, v in given.items()}))
+
+
+def _absolute(settings: Settings) -> Settings:
+    # a detached job and the Dagster daemon have working directories of their own
+    root, jars = (path.expanduser().resolve() for path in (settings.root, settings.jars))
+    return replace(settings, root=root, jars=jars)
 
 
 def _file(env: Mapping[str, str], here: bool) -> dict[str, str | dict[str, str]]:

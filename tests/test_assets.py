@@ -146,7 +146,7 @@ def test_jobs_and_checks(built):
         for does in ("start", "stop", "restart")
         for pipeline in ("sensors", "ads")
     }
-    assert jobs == streams | {"reconcile", "repair", "update", "handover", "replay", "maintain"}
+    assert jobs == streams | {"reconcile", "repair", "update", "bootstrap", "replay", "maintain"}
     checks = {
         (k.asset_key.to_user_string(), k.name) for k in built.resolve_asset_graph().asset_check_keys
     }

@@ -65,6 +65,24 @@ _WORKSPACE = """load_from:
       module_name: assets.definitions
       location_name: orders
 """
+_DG = """# For Dagster's `dg`, which loads the module pipelines.definitions.
+directory_type = "project"
+
+[project]
+root_module = "pipelines"
+code_location_name = "orders"
+"""
+_DEFINITIONS = '''"""The Definitions that `dg` loads: what is in the folder `defs` beside this file."""
+
+from pathlib import Path
+
+import dagster as dg
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    return dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
+'''
 _README = """# Orders
 
 ```bash
@@ -81,7 +99,8 @@ dagster dev                                           # all of it in the browser
 lakehouse stream stop && lakehouse broker stop
 ```
 
-`orders.py` declares the tables, `lakehouse.toml` has the settings.
+`orders.py` declares the tables, `lakehouse.toml` has the settings. With the package `dagster-dg-cli`,
+`dg scaffold defs assets.component.Pipeline orders` writes the pipeline as YAML to `pipelines/defs`, and `dg dev` loads it from there.
 """
 _FILES = {
     "orders.py": _TABLES,
@@ -89,6 +108,10 @@ _FILES = {
     "lakehouse.toml": _SETTINGS,
     "orders.jsonl": _EVENTS,
     "workspace.yaml": _WORKSPACE,
+    "dg.toml": _DG,
+    "pipelines/__init__.py": "",
+    "pipelines/definitions.py": _DEFINITIONS,
+    "pipelines/defs/__init__.py": "",
     "README.md": _README,
     ".gitignore": ".lakehouse/\n",
 }
@@ -105,8 +128,8 @@ def init(
             f"directory={directory}: it has {', '.join(there)} already, and nothing is overwritten; name another"
         )
     try:
-        directory.mkdir(parents=True, exist_ok=True)
         for name, text in _FILES.items():
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
             (directory / name).write_text(text)
     except OSError as err:
         raise SettingsError(
