@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -20,6 +20,7 @@ from lakehouse import settings_file
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, SettingsError
 from lakehouse.freshness import Freshness, freshness
+from lakehouse.settings_text import PAIRS, check_local, parsed
 
 _SECRET = ("password", "jaas", "secret", "token", "ssl.key")
 _KAFKA = "LAKEHOUSE_KAFKA_"
@@ -45,7 +46,6 @@ _BOUNDS = (
 )
 _HOOKS = ("notification_command", "notification_url")
 SOONEST_STALE = timedelta(minutes=5)  # Dagster learns of records once a minute
-_PAIRS = ("spark_conf", "freshness", "resources", "together", "repair")
 RESOURCES = (
     "spark_master",
     "driver_memory",
@@ -58,19 +58,7 @@ RESOURCES = (
 )
 _HEAD = 0.6  # of the freshness: between two micro-batches of an ingest table
 _MEMORY = re.compile(r"\d+[kmgKMG]")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # s3a://bucket; as a path it has one slash
 _REPAIR = re.compile(r"partitions (\d+), rows (\d+)")
-_WHOLE = (
-    "shuffle_partitions",
-    "max_offsets_per_trigger",
-    "max_files_per_trigger",
-    "step_rows",
-    "state_memory_mb",
-    "restarts",
-    "query_restarts",
-    "metrics_port",
-    "versions",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +133,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("root", "jars"):
-            _check_local(name, str(getattr(self, name)))
+            check_local(name, str(getattr(self, name)))
         self._check_times()
         self._check_notifications()
         for name, least, why in _LEAST:
@@ -226,7 +214,7 @@ class Settings:
                     f"resources of {pipeline}, {part!r}: a setting and its value, of {', '.join(RESOURCES)}; write for example "
                     f"LAKEHOUSE_RESOURCES='{pipeline}=driver_memory 2g, spark_master local[4]'"
                 )
-            own[name] = _value(name, value.strip())
+            own[name] = parsed(name, value.strip())
         try:
             return replace(self, resources={}, **own)
         except SettingsError as err:
@@ -305,7 +293,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
     for f in fields(Settings):
         text = env.get(f"LAKEHOUSE_{f.name.upper()}")
         if text is not None and f.name != "kafka":
-            given[f.name] = _value(f.name, text)
+            given[f.name] = parsed(f.name, text)
     client = {
         name.removeprefix(_KAFKA).lower().replace("_", "."): value
         for name, value in env.items()
@@ -335,7 +323,7 @@ def _file(env: Mapping[str, str], here: bool) -> dict[str, str | dict[str, str]]
 
 
 def _of_file(name: str, value: str | dict[str, str]) -> object:
-    return value if isinstance(value, dict) else _value(name, value)
+    return value if isinstance(value, dict) else parsed(name, value)
 
 
 def _masked(name: str, properties: Mapping[str, str]) -> dict[str, str]:
@@ -350,7 +338,7 @@ def to_environment(settings: Settings) -> dict[str, str]:
     plain = {f.name: getattr(settings, f.name) for f in fields(Settings) if f.name != "kafka"}
     plain["tables"] = ",".join(settings.tables)
     plain["module_path"] = os.pathsep.join(map(str, settings.module_path))
-    for name in _PAIRS:
+    for name in PAIRS:
         plain[name] = ";".join(f"{k}={v}" for k, v in getattr(settings, name).items())
     client = {
         _KAFKA + key.upper().replace(".", "_"): value for key, value in settings.kafka.items()
@@ -358,85 +346,6 @@ def to_environment(settings: Settings) -> dict[str, str]:
     # what a file says is in these already, and another folder may have another file
     own = {"LAKEHOUSE_CONFIG": os.devnull}
     return {f"LAKEHOUSE_{name.upper()}": str(value) for name, value in plain.items()} | client | own
-
-
-def _check_local(name: str, text: str) -> None:
-    if _SCHEME.match(text):
-        raise SettingsError(
-            f"{name}={text!r}: a folder, of this machine or mounted; object stores are not supported yet, and as a path this "
-            f"would be a new folder in the present one. Set LAKEHOUSE_{name.upper()} to a folder"
-        )
-
-
-def _value(name: str, text: str) -> object:
-    parse = _PARSERS.get(name)
-    return parse(name, text) if parse else text
-
-
-def _folder(name: str, text: str) -> Path:
-    _check_local(name, text)
-    if not text.strip():
-        raise SettingsError(
-            f"{name}={text!r}: a folder; empty would be wherever one happens to be. Set LAKEHOUSE_{name.upper()} to one, "
-            "or remove it"
-        )
-    return Path(text)
-
-
-def _names(name: str, text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _folders(name: str, text: str) -> tuple[Path, ...]:
-    return tuple(Path(part).expanduser().resolve() for part in text.split(os.pathsep) if part)
-
-
-def _pairs(name: str, text: str) -> dict[str, str]:
-    pairs = [part.partition("=") for part in text.split(";") if part.strip()]
-    if any(not separator for _, separator, _ in pairs):
-        raise SettingsError(
-            f"{name}: 'key=value' pairs separated by ';'; a pair has no '=', so write key=value"
-        )
-    return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def _file_of_pools(name: str, text: str) -> str:
-    if not text:
-        return text
-    file = Path(text).expanduser().resolve()  # a detached job has a working directory of its own
-    if not file.is_file():
-        raise SettingsError(
-            f"{name}={text!r}: a file of Spark's pools, and there is none; write it, or remove this"
-        )
-    return str(file)
-
-
-def _flag(name: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise SettingsError(
-            f"{name}={text!r}: true or false; set LAKEHOUSE_{name.upper()} to one or remove it"
-        )
-    return text.lower() == "true"
-
-
-def _whole(name: str, text: str) -> int:
-    if not text.isdigit():
-        raise SettingsError(
-            f"{name}={text!r}: a whole number; set LAKEHOUSE_{name.upper()} to one or remove it"
-        )
-    return int(text)
-
-
-_PARSERS: dict[str, Callable[[str, str], object]] = {
-    "root": _folder,
-    "jars": _folder,
-    "tables": _names,
-    "module_path": _folders,
-    "scheduler_pools": _file_of_pools,
-    "early_results": _flag,
-    **dict.fromkeys(_PAIRS, _pairs),
-    **dict.fromkeys(_WHOLE, _whole),
-}
 
 
 def java(environment: Mapping[str, str] | None = None) -> str:

@@ -26,6 +26,7 @@ ROOMS = (  # of `lakehouse`, each above what it imports
         "freshness",
         "settings",
         "settings_file",
+        "settings_text",
         "watermarks",
     },
     {"declare"},

@@ -253,7 +253,7 @@ def test_the_command_tells_the_handover_and_maintenance_keeps_what_it_needs(stag
         retention.needed(settings, stage.lake.catalog, table_of(stage, "seen"))["slid"]
         > first["version"]
     )
-    again = definitions.build(settings).resolve_job_def("handover")
+    again = definitions.build(settings).resolve_job_def("bootstrap")
     with dg.DagsterInstance.ephemeral() as instance:
         told = again.execute_in_process(
             {"ops": {"fill_history": {"config": {"table": "slid"}}}}, instance=instance

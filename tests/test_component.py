@@ -59,6 +59,8 @@ EACH = {  # setting that may be given: a value that is not its default
     "repair": {"sensor_averages": {"partitions": 24, "rows": 10_000}},
     "history": "2 days",
     "versions": 1_004,
+    "log_level": "error",
+    "log_format": "json",
     "since": "2026-02-03",
 }
 

@@ -67,6 +67,8 @@ def test_the_last_word_of_a_process_that_failed_is_found_in_either_form(tmp_path
         command = [sys.executable, "-m", "streaming_jobs.driver", "sensors"]
         code = subprocess.run(command, env=os.environ | to_environment(settings), stderr=out)
     assert code.returncode != 0
-    assert supervisor.last_error(settings, "sensors").startswith("tables='no_such_module': cannot be imported")
+    assert supervisor.last_error(settings, "sensors").startswith(
+        "tables='no_such_module': cannot be imported"
+    )
     if form == "json":
         assert json.loads(log.read_text().splitlines()[-1])["logger"].endswith("driver")
