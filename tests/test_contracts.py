@@ -1,0 +1,120 @@
+"""The private parts of Spark, Delta, Great Expectations and Dagster that the library stands on.
+
+Each is named here with the signature that is called. After an upgrade a failure says in a second
+what moved, and where it is called, instead of a query that fails later.
+"""
+
+import inspect
+
+import pytest
+from pyspark.sql import functions as F
+
+DELTA = "org.apache.spark.sql.delta"
+SPARK = "org.apache.spark.sql"
+JVM = [  # class, method, types of its parameters, who calls it
+    (f"{DELTA}.DeltaLog", "forTable", ("SparkSession", "String"), "delta_writer"),
+    (f"{DELTA}.DeltaLog", "update", ("boolean", "Option", "Option"), "delta_writer._writer"),
+    (f"{DELTA}.DeltaLog", "startTransaction", ("Option", "Option"), "delta_writer._writer"),
+    (f"{DELTA}.DeltaLog", "startTransaction", (), "delta_writer._overwrite"),
+    (f"{DELTA}.OptimisticTransaction", "writeFiles", ("Dataset",), "delta_writer._written"),
+    (f"{DELTA}.OptimisticTransaction", "readWholeTable", (), "delta_writer._in_place"),
+    (
+        f"{DELTA}.OptimisticTransaction",
+        "trackReadPredicates",
+        ("Seq", "boolean", "boolean"),
+        "delta_writer._in_place",
+    ),
+    (f"{DELTA}.OptimisticTransaction", "commit", ("Seq", "Operation"), "delta_writer._commit"),
+    (f"{DELTA}.OptimisticTransaction", "snapshot", (), "delta_writer._in_place"),
+    (f"{DELTA}.Snapshot", "version", (), "delta_writer._overwrite"),
+    (f"{DELTA}.actions.Action", "fromJson", ("String",), "delta_writer._in_place"),
+    (f"{DELTA}.actions.AddFile", "json", (), "delta_writer._written"),
+    (
+        f"{SPARK}.execution.streaming.checkpointing.OffsetSeqMetadata",
+        "apply",
+        ("long", "long", "RuntimeConfig"),
+        "checkpoints.write",
+    ),
+    (f"{SPARK}.classic.Dataset", "queryExecution", (), "transform.determinism"),
+    (f"{SPARK}.execution.QueryExecution", "analyzed", (), "transform.determinism"),
+    (f"{SPARK}.catalyst.trees.TreeNode", "nodeName", (), "transform.determinism"),
+    (f"{SPARK}.catalyst.trees.TreeNode", "children", (), "transform.determinism"),
+    (f"{SPARK}.catalyst.trees.TreeNode", "collectLeaves", (), "transform.determinism"),
+    (f"{SPARK}.catalyst.plans.QueryPlan", "expressions", (), "transform.determinism"),
+    (f"{SPARK}.catalyst.plans.QueryPlan", "output", (), "transform.determinism"),
+    (f"{SPARK}.catalyst.expressions.Expression", "deterministic", (), "transform.determinism"),
+    (f"{SPARK}.catalyst.expressions.Expression", "references", (), "transform.determinism"),
+    (f"{SPARK}.catalyst.expressions.Expression", "dataType", (), "transform.determinism"),
+    (
+        f"{SPARK}.catalyst.plans.logical.Window",
+        "windowExpressions",
+        (),
+        "transform.determinism",
+    ),
+    (f"{SPARK}.catalyst.plans.logical.Join", "condition", (), "transform.determinism"),
+    ("org.apache.hadoop.fs.LocalFileSystem", "setWriteChecksum", ("boolean",), "runtime.session"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "parameters", "caller"), JVM, ids=[f"{c}.{m}" for c, m, *_ in JVM]
+)
+def test_a_private_method_of_the_jvm_has_the_signature_that_is_called(
+    spark, name, method, parameters, caller
+):
+    loader = spark._jvm.Thread.currentThread().getContextClassLoader()
+    found = [
+        tuple(p.getSimpleName() for p in m.getParameterTypes())
+        for m in loader.loadClass(name).getMethods()
+        if m.getName() == method
+    ]
+    assert parameters in found, f"{caller} calls {name}.{method}{parameters}; there is {found}"
+
+
+def test_delta_writes_with_nine_parameters_of_which_the_fourth_is_the_users_text(spark):
+    loader = spark._jvm.Thread.currentThread().getContextClassLoader()
+    (made,) = loader.loadClass(f"{DELTA}.DeltaOperations$Write").getConstructors()
+    assert [p.getSimpleName() for p in made.getParameterTypes()] == [
+        "SaveMode",
+        *["Option"] * 8,
+    ]
+    empty = spark._jvm.scala.Option.empty()
+    write = getattr(spark._jvm.org.apache.spark.sql.delta, "DeltaOperations$Write")
+    mode = spark._jvm.org.apache.spark.sql.SaveMode.Overwrite
+    text = spark._jvm.scala.Some("noted")
+    made = write(mode, empty, empty, text, *[empty] * 5)
+    assert made.userMetadata().get() == "noted"
+
+
+def test_the_observation_of_a_plan_says_whether_spark_removed_it(spark):
+    from pyspark.sql import Observation
+
+    outcome = Observation()
+    spark.range(3).observe(outcome, F.count(F.lit(1)).alias("rows")).collect()
+    assert outcome._jo.getRow().length() == 1
+
+
+def test_great_expectations_has_what_conditions_are_taken_from():
+    from great_expectations.execution_engine import SparkDFExecutionEngine
+    from great_expectations.expectations.registry import get_expectation_impl
+    from great_expectations.validator.metric_configuration import MetricConfiguration
+    from great_expectations.validator.validation_graph import ValidationGraph
+
+    assert {"execution_engine"} <= set(inspect.signature(ValidationGraph).parameters)
+    assert callable(SparkDFExecutionEngine.resolve_metrics)
+    assert {"metric_name", "metric_domain_kwargs", "metric_value_kwargs"} <= set(
+        inspect.signature(MetricConfiguration).parameters
+    )
+    found = get_expectation_impl("expect_column_values_to_not_be_null")
+    assert found.map_metric == "column_values.nonnull"
+
+
+def test_dagster_stores_events_where_maintenance_removes_them():
+    from dagster._core.instance import RUNLESS_RUN_ID
+    from dagster._core.storage.dagster_run import FINISHED_STATUSES
+    from dagster._core.storage.event_log import SqlEventLogStorage, SqliteEventLogStorage
+    from dagster._core.storage.event_log.schema import SqlEventLogStorageTable as Events
+
+    assert RUNLESS_RUN_ID == "" and FINISHED_STATUSES
+    assert issubclass(SqliteEventLogStorage, SqlEventLogStorage)
+    assert {"run_id", "timestamp", "asset_key"} <= set(Events.c.keys())
