@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import psutil
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions, NewTopic
@@ -175,6 +176,25 @@ def test_a_step_takes_the_same_share_of_each_partition(lake, monkeypatch):
     assert len(made) == 5 and {c.arrived for c in made} == {80} and {c.late for c in made} == {0}
     assert made[0].inputs == {"plain": {"0": 20, "1": 20}, "other": {"0": 20, "1": 20}}
     all_once(lake, "united")
+
+
+def test_a_catch_up_of_many_steps_leaves_no_consumer_behind_for_each(lake):
+    """One holds what it has fetched ahead, tens of megabytes, and Spark keeps it for five minutes."""
+    kafka_broker.ensure_topics(lake.settings, {"plain": 2, "other": 2})
+    send(lake, "plain", range(600))
+    jvm = psutil.Process(lake.spark._jvm.java.lang.ProcessHandle.current().pid())
+    port = int(lake.settings.bootstrap_servers.rpartition(":")[2])
+
+    def connections() -> int:
+        return sum(bool(c.raddr) and c.raddr.port == port for c in jvm.net_connections())
+
+    few = replace(lake, settings=replace(lake.settings, max_offsets_per_trigger=120))
+    before = connections()
+    query(few, "plain", available_now=True).awaitTermination()
+    assert [c.arrived for c in commits(lake, "plain")] == [120] * 5, "all read by Spark"
+    # of each partition's consumer at most two; one left by each step would have ten and more
+    assert 0 < connections() - before <= 4
+    all_once(lake, "plain")
 
 
 def test_marks_of_transactions_and_aborted_messages_are_passed_over(lake):
