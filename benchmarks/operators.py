@@ -127,20 +127,20 @@ windows_in_sql = sql_table(
 
 
 @table(layer="gold", keeps="latest", keys=["user"])
-def states(clicks: DataFrame) -> DataFrame:
+def keyed_tables(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("user").agg(
         F.count("*").alias("clicks"), F.max_by("value", F.struct("at", "id")).alias("latest")
     )
 
 
 @table(layer="silver", keeps="versions", keys=["user"])
-def histories(clicks: DataFrame) -> DataFrame:
+def versioned_tables(clicks: DataFrame) -> DataFrame:
     return clicks.where("value <= 30").select("user", "value", "at", "_arrival")
 
 
 @table(layer="silver")
-def as_of_joins(clicks: DataFrame, histories: DataFrame) -> DataFrame:
-    return as_of_join(clicks, histories, on="user", at="at", take={"valid": "value"})
+def as_of_joins(clicks: DataFrame, versioned_tables: DataFrame) -> DataFrame:
+    return as_of_join(clicks, versioned_tables, on="user", at="at", take={"valid": "value"})
 
 
 SMALL_THEN_LARGE = Pattern(

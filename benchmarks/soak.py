@@ -58,11 +58,11 @@ BOUNDS = {
     "batch duration": Bound("s", 1, 0.2, 0.3),
     "checkpoints": Bound("MiB", MIB, 8, 4),
     "state": Bound("MiB", MIB, 8, 4),
-    "commit_logs": Bound("KiB", KIB, 1.5, 64, each=True),
+    "commit logs": Bound("KiB", KIB, 1.5, 64, each=True),
     "progress": Bound("KiB", KIB, 8, 256, each=True),
     "job logs": Bound("KiB", KIB, 256, 64),
     "Delta logs": Bound("KiB", KIB, 24, 512, each=True),
-    "log_tables": Bound("KiB", KIB, 1, 256, each=True),
+    "log tables": Bound("KiB", KIB, 1, 256, each=True),
 }
 # name -> a value a sample; "seconds" and "batches" besides those of BOUNDS
 Samples = dict[str, list[float]]
@@ -168,11 +168,11 @@ def _sample(
     yield "batch duration", max(q.batch_seconds for q in now.queries)
     yield "checkpoints", _bytes(root / "_checkpoints", "**/*")
     yield "state", sum(q.state_bytes for q in now.queries)
-    yield "commit_logs", _bytes(root / "_commit_log", "*.jsonl")
+    yield "commit logs", _bytes(root / "_commit_log", "*.jsonl")
     yield "progress", _bytes(root / "_jobs", "*/progress.jsonl*")
     yield "job logs", _bytes(root / "_jobs", "*/driver.log*")
     yield "Delta logs", _bytes(root, "*/*/_delta_log/*")
-    yield "log_tables", _bytes(root / "_commit_log", "*/**/*")
+    yield "log tables", _bytes(root / "_commit_log", "*/**/*")
 
 
 def _bytes(folder: Path, pattern: str) -> int:

@@ -48,7 +48,7 @@ NEVER_RAN = "never_ran"
 DECLARED = (
     Declared(
         "lakehouse_job_state",
-        "State of the streaming job; dead: its process ended without a word",
+        "State of the streaming job; dead: its process ended without an error message",
         _JOB,
         (*get_args(State), NEVER_RAN),
     ),
@@ -93,7 +93,7 @@ DECLARED = (
     Declared("lakehouse_table_quarantined_rows_total", "Rows quarantined among those taken in"),
     Declared(
         "lakehouse_table_dropped_by_spark_total",
-        "Rows that Spark itself dropped as late: above 0 nothing is reconciled",
+        "Rows that Spark itself dropped as late; must be 0, for these rows are missing",
     ),
     Declared(
         "lakehouse_table_rows_per_second", "Rows a second that came in before the last micro-batch"

@@ -39,7 +39,7 @@ _MEANING = {  # of a change, by the first word of what changed
     "topics": "an ingest table keeps the topics that it began with",
     "schema": "rows before and after the change would be read from their topic differently",
     "input": "its positions are those of that table",
-    "versioned tables": "rows before and after the change would be joined differently",
+    "versioned": "rows before and after the change would be joined differently",
     "reads": "rows before and after the change would be joined with other tables",
     "event": "rows are in partitions by that time",
     "delay": "rows before and after the change would be late by different delays",

@@ -104,8 +104,8 @@ SUITES = {
             # sampled_from: who is named twice takes part twice as often; those that call Python or keep state are slow
             chosen=(
                 "tumbling_windows", "sessions", "deduplicated", "interval_joins", "window_joins", "as_of_joins",
-                "updated_windows", "sliding_windows", "ranks_in_windows", "count_windows", "states", "row_table",
-                "windows_in_sql", "long_windows", "days_of_a_zone", "versioned tables", "patterns",
+                "updated_windows", "sliding_windows", "ranks_in_windows", "count_windows", "keyed_tables", "row_table",
+                "windows_in_sql", "long_windows", "days_of_a_zone", "versioned_tables", "patterns",
             ),
         ),
     )
