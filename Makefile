@@ -51,7 +51,7 @@ stories: setup ## random stories, as many as you like: COUNT=500 RUNS=50 SEED=1 
 bench: setup ## measure what the README claims
 	@$(BIN)/python -m benchmarks
 
-matrix: setup ## operator by disturbance: write docs/equivalence.md anew
+matrix: setup ## operator by disturbance: write docs/equivalence.md again
 	@$(BIN)/python -m benchmarks.matrix --write docs/equivalence.md
 
 soak: setup ## an hour of the real job: memory, logs and batch durations must not grow (SECONDS=28800 for a night)

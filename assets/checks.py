@@ -1,6 +1,6 @@
-"""Asset checks: what must hold of a table's rows, and that both runs give the same ones.
+"""Asset checks: what must hold of a table's rows, and that stream and batch give the same rows.
 
-Only bad data fails a check; whatever keeps it from looking at the data raises.
+Only bad data fails a check. Whatever keeps a check from looking at the data raises.
 """
 
 from collections.abc import Sequence
@@ -36,9 +36,9 @@ class Closed(dg.Config):
 
 
 def checks(catalog: Catalog) -> list[dg.AssetChecksDefinition]:
-    """`stream_equals_batch` of what is computed.
+    """`stream_equals_batch` for each derived table.
 
-    `expectations_hold` of all but ingest tables that have expectations.
+    `expectations_hold` for each table with expectations that is not an ingest table.
     """
     derived, reconciled = catalog.derived, [*catalog.derived, *catalog.keyed]
     expecting = [t for t in catalog if t.expectations and catalog.kind(t) != "ingest"]
@@ -51,7 +51,7 @@ def _stream_equals_batch(table: Table) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=table.name,
         name=STREAM_EQUALS_BATCH,
-        description="The closed partitions, computed again in batch from the stored input, give the same rows.",
+        description="A batch run over the stored input gives the rows of the closed partitions again.",
         blocking=table.deterministic,  # else it never passes
         pool=RECONCILIATION,
     )
@@ -65,7 +65,7 @@ def _stream_equals_batch(table: Table) -> dg.AssetChecksDefinition:
 
 
 def reconciled(lakehouse: Lakehouse, table: Table, *spans: Range | None) -> Certificate:
-    """Reconciles each of the `spans`, on record; one certificate in sum."""
+    """Reconciles each of the `spans` and records the verdicts; returns one certificate in sum."""
     from lakehouse.reconcile import reconciliation
 
     with refusals():
@@ -81,7 +81,7 @@ def reconciled(lakehouse: Lakehouse, table: Table, *spans: Range | None) -> Cert
 def verdict(settings: Settings, certificate: Certificate) -> dict[str, object]:
     """A certificate as a check's outcome.
 
-    A reconciliation over no rows reconciles nothing, nor one beside a range that differs.
+    The check fails if no row was compared, or if another range of the table is known to differ.
     """
     different = Verdicts(settings).now()[certificate.table].different
     severities = dg.AssetCheckSeverity
@@ -90,7 +90,7 @@ def verdict(settings: Settings, certificate: Certificate) -> dict[str, object]:
         f"DIFFERENT: {Range(*span)}, since {text(each.at)}"
         for span, each in sorted(different.items())
     ]
-    told = [
+    description = [
         found,
         *filter(None, (certificate.detail, certificate.cause)),
         *(known if certificate.verdict != "DIFFERENT" else []),
@@ -103,7 +103,7 @@ def verdict(settings: Settings, certificate: Certificate) -> dict[str, object]:
         "severity": severities[
             "WARN" if certificate.verdict in ("PENDING", "UNVERIFIABLE") else "ERROR"
         ],
-        "description": ". ".join(told),
+        "description": ". ".join(description),
     }
 
 
@@ -112,7 +112,7 @@ def _expectations_hold(table: Table, partitioned: bool) -> dg.AssetChecksDefinit
         asset=table.name,
         name=EXPECTATIONS_HOLD,
         description="\n".join(
-            ["Of the rows at rest holds:\n", *(f"- `{e}`" for e in table.expectations)]
+            ["Each of these holds of the stored rows:\n", *(f"- `{e}`" for e in table.expectations)]
         ),
         blocking=True,
         pool=RECONCILIATION,
@@ -143,7 +143,7 @@ def closed(settings: Settings, table: Table, most: int) -> Range:
         ahead = frontier(settings, table)
         raise dg.Failure(
             f"table={table.name}, frontier={text(ahead) if ahead else None}: only whole {table.partition_by}s behind the "
-            "frontier are checked, and none with rows is there yet; let the stream go on",
+            "frontier are checked, and none has rows yet; wait until the stream has closed one",
             allow_retries=False,
         )
     return partitions.last(span, table, most)

@@ -1,8 +1,8 @@
-"""`lakehouse demo`: the whole system at work on this machine, and at the end its reconciliation.
+"""`lakehouse demo`: the whole system at work on this machine, and its reconciliation at the end.
 
-A broker, producers that first write history and then live events, the streaming jobs of every
-shipped pipeline, the Dagster UI and daemon. Ctrl-C ends all of them, in the order in which nothing
-is lost.
+It starts a broker, producers that first write history and then events of the present, the streaming
+jobs of every shipped pipeline, and the Dagster UI and daemon. Ctrl-C ends all of them, in an order
+that loses nothing.
 """
 
 import os
@@ -36,17 +36,18 @@ _RATE = 200
 @app.command()
 def demo(
     seconds: Annotated[
-        float | None, typer.Option(help="Run that long, drain, reconcile; else until Ctrl-C")
+        float | None,
+        typer.Option(help="Run for so many seconds, drain and reconcile; by default until Ctrl-C"),
     ] = None,
     history: Annotated[
-        str, typer.Option(help="Event time written before the live events, on the first run")
+        str, typer.Option(help="How much past is written before the present, on the first run")
     ] = "2 hours",
-    port: Annotated[int, typer.Option(help="Of the Dagster UI")] = 3000,
+    port: Annotated[int, typer.Option(help="The port of the Dagster UI")] = 3000,
     ui: Annotated[bool, typer.Option(help="Start the Dagster UI and daemon")] = True,
 ) -> None:
     """Start everything and show it at work.
 
-    With --seconds end with a reconciliation: exit code 0 only if every range is EQUAL.
+    With --seconds, the demo ends with a reconciliation: exit code 0 only if every range is EQUAL.
     """
     from lakehouse.cli.console import out
     from lakehouse.settings import from_environment
@@ -132,7 +133,7 @@ class _Demo:
         )
 
     def watch(self, address: str, seconds: float | None) -> None:
-        """Shows the tables, live, until the time is over or someone stops it."""
+        """Shows the tables until the time is over or someone stops the demo."""
         from rich.live import Live
 
         end = time.monotonic() + seconds if seconds is not None else float("inf")
@@ -142,9 +143,9 @@ class _Demo:
                 self.stopping.wait(min(1.0, max(end - time.monotonic(), 0)))
 
     def reconcile(self) -> int:
-        """Reconciles every table that is computed, up to its frontier.
+        """Reconciles every derived table up to its frontier.
 
-        0 only if each has rows there and is EQUAL.
+        Returns 0 only if each has rows there and is EQUAL.
         """
         from lakehouse.declare import catalog
         from lakehouse.errors import LakehouseError
@@ -153,7 +154,7 @@ class _Demo:
         from lakehouse.storage.lake import Lake
 
         loaded = catalog.load(self.settings)
-        with self.console.status("reconciling: every range again, as batch"):
+        with self.console.status("reconciling: every range again, in batch"):
             found, wanted = [], [t for t in (*loaded.derived, *loaded.keyed) if t.deterministic]
             with session.opened(self.settings, "demo reconciliation") as spark:
                 for table in wanted:
@@ -214,7 +215,7 @@ class _Demo:
             "--json",
         ]
         text = f"producer of {pipeline}" + (
-            f": {history} of history, then live" if past else ": live"
+            f": {history} of history, then the present" if past else ": the present"
         )
         self._process("producers", text, command, f"producer_{pipeline}.log")
 
@@ -230,7 +231,7 @@ class _Demo:
         while not self.stopping.wait(0.5) and not _answers(f"{address}/server_info"):
             if process.poll() is not None:
                 raise JobError(
-                    f"ui={address}: it ended while it started (exit code {process.returncode}), maybe because the port is taken; "
+                    f"ui={address}: it ended while it started (exit code {process.returncode}), perhaps because the port is taken; "
                     f"see {log}, or choose another --port"
                 )
             if time.monotonic() > deadline:

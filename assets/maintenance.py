@@ -1,4 +1,4 @@
-"""The job that looks after tables and after Dagster's own storage, and the schedule that has it done every hour."""
+"""The job that maintains tables and Dagster's own storage, and its hourly schedule."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ from assets.resources import BATCH, Lakehouse, refusals
 from lakehouse.declare import catalog
 
 KEPT = timedelta(days=7)
-# their runs go: what they did stands in partitions, checks and certificates
+# their runs are removed: partitions, checks and certificates keep what they did
 JOBS = (
     "reconcile",
     "repair",
@@ -26,7 +26,7 @@ JOBS = (
 
 @dg.op(pool=BATCH)  # a table that a batch run rewrites would be left out
 def maintain_tables(context: dg.OpExecutionContext, lakehouse: Lakehouse) -> Iterator[dg.Output]:
-    """Compacts closed partitions, removes what nobody needs of the past: `lakehouse maintain`."""
+    """Compacts closed partitions and removes old versions that no reader needs: `lakehouse maintain`."""
     from batch_jobs import maintain as job
 
     settings = lakehouse.settings
@@ -41,11 +41,13 @@ def maintain_tables(context: dg.OpExecutionContext, lakehouse: Lakehouse) -> Ite
 
 @dg.op
 def forget_events(context: dg.OpExecutionContext) -> None:
-    """Removes what Dagster keeps of the jobs' old runs, and old events of streaming jobs and ingest tables."""
+    """Removes old runs of these jobs from Dagster, and old events of streaming jobs and ingest tables."""
     forget(context.instance, datetime.now(UTC) - KEPT)
 
 
-@dg.job(description="Keeps tables in few files and the past batch, that of Dagster too.")
+@dg.job(
+    description="Compacts tables and removes what is old, in tables and in Dagster's own storage."
+)
 def maintain() -> None:
     maintain_tables()
     forget_events()
@@ -57,7 +59,7 @@ maintain_hourly = dg.ScheduleDefinition(
     execution_timezone="UTC",
     job=maintain,
     default_status=dg.DefaultScheduleStatus.RUNNING,
-    description="Looks after tables and logs; materialisations of partitions are kept.",
+    description="Maintains tables and logs. Materialisations of partitions are kept.",
 )
 
 

@@ -31,7 +31,7 @@ Metadata = dict[str, dg.MetadataValue]
 _REASONS = 20  # the most frequent of a partition
 _TECHNICAL = {
     ARRIVAL: "how the row arrived: watermark in force, topic, partition, offset, time",
-    ORIGIN: "the run that wrote the row: live or batch",
+    ORIGIN: "what wrote the row: stream or batch",
     PARTITION: "the partition; of an ingest table that of its arrival",
 }
 _MIB = 2**20
@@ -105,7 +105,7 @@ def of_outcome(commit: Commit | None) -> Metadata:
 
 
 def of_partition(found: Stored, aside: Mapping[str, int]) -> Metadata:
-    """What one partition holds, who wrote it, and what it has quarantined, by reason: a plot each over the partitions."""
+    """What one partition holds, what wrote it, and what it has quarantined, by reason: a plot each over the partitions."""
     kept = {f"quarantined: {reason}": rows for reason, rows in Counter(aside).most_common(_REASONS)}
     counts = {"rows": found.rows, "rows_quarantined": sum(aside.values())} | kept
     return {name: dg.MetadataValue.int(n) for name, n in counts.items()} | {

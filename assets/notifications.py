@@ -1,4 +1,4 @@
-"""The sensor that tells notifications what went wrong: failed jobs, verdicts DIFFERENT, stale tables."""
+"""The sensor that sends notifications: failed jobs, verdicts DIFFERENT, stale tables."""
 
 from collections.abc import Iterator
 
@@ -13,29 +13,29 @@ from streaming_jobs.notifications import Notice
 
 
 def send_notifications(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
-    """Without a cursor: what was told stands beside the tables, for `lakehouse stream supervise` may tell, too."""
+    """Has no cursor: what was sent is kept beside the tables, because `lakehouse stream supervise` may send, too."""
     verdicts = Verdicts(settings)
 
     @dg.sensor(
         name="send_notifications",
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Tells LAKEHOUSE_NOTIFICATION_COMMAND and LAKEHOUSE_NOTIFICATION_URL what went wrong, each thing once.",
+        description="Sends notifications of what went wrong to LAKEHOUSE_NOTIFICATION_COMMAND and LAKEHOUSE_NOTIFICATION_URL, each once.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         if not notifications.wanted(settings):
             return dg.SkipReason(
-                "no notification: neither LAKEHOUSE_NOTIFICATION_COMMAND nor LAKEHOUSE_NOTIFICATION_URL is set"
+                "no notifications: neither LAKEHOUSE_NOTIFICATION_COMMAND nor LAKEHOUSE_NOTIFICATION_URL is set"
             )
         found = [n for pipeline in catalog.pipelines() for n in notices.of_job(settings, pipeline)]
         found += [
             *_different(catalog, verdicts),
             *staleness.stale(settings, catalog, context.instance),
         ]
-        failures = notifications.tell(settings, found)
+        failures = notifications.send(settings, found)
         for failure in failures:
             context.log.warning(failure)
-        return dg.SkipReason("; ".join(failures) or "everything is told")
+        return dg.SkipReason("; ".join(failures) or "every notification is sent")
 
     return evaluate
 

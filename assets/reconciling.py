@@ -1,4 +1,4 @@
-"""The jobs that reconcile ranges and repair what differs, and the schedules that have both done within the hour."""
+"""The jobs that reconcile ranges and repair what differs, and the hourly schedules of both."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -15,7 +15,7 @@ from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
 from lakehouse.storage.commit_log import frontier
 
-_PROVE, _REPAIR = "reconcile_ranges", "repair_table"
+_RECONCILE, _REPAIR = "reconcile_ranges", "repair_table"
 
 
 class RangeOfTable(dg.Config):
@@ -23,18 +23,19 @@ class RangeOfTable(dg.Config):
 
     table: str = Field(description="a derived table")
     start: str = Field(
-        default="", description="ISO 8601, UTC; both ends empty: all up to the frontier"
+        default="",
+        description="ISO 8601, UTC; leave both ends empty for everything up to the frontier",
     )
     end: str = Field(default="", description="ISO 8601, UTC, exclusive")
 
 
 class Ranges(dg.Config):
-    """What to reconcile; ranges of one table follow each other."""
+    """What to reconcile; the ranges of one table follow each other."""
 
     ranges: list[RangeOfTable]
 
 
-@dg.op(name=_PROVE, pool=RECONCILIATION)
+@dg.op(name=_RECONCILE, pool=RECONCILIATION)
 def reconcile_ranges(
     config: Ranges, lakehouse: Lakehouse
 ) -> Iterator[dg.AssetCheckEvaluation | dg.AssetObservation | dg.Output]:
@@ -42,7 +43,7 @@ def reconcile_ranges(
 
     Changes nothing.
     """
-    told = []
+    outcomes = []
     for name, given in groupby(config.ranges, lambda each: each.table):
         with refusals():
             table = lakehouse.catalog.table(name)
@@ -55,14 +56,14 @@ def reconcile_ranges(
         if not table.keeps:
             found = coverage.coverage(lakehouse.settings, lakehouse.catalog, table)
             yield dg.AssetObservation(name, metadata=of_coverage(found))
-        told.append((outcome["passed"], f"{name} {outcome['description']}"))
+        outcomes.append((outcome["passed"], f"{name} {outcome['description']}"))
     # a run that found a difference is to be seen as failed
-    if failed := [what for passed, what in told if not passed]:
+    if failed := [what for passed, what in outcomes if not passed]:
         raise dg.Failure("\n".join(failed), allow_retries=False)
-    yield dg.Output("\n".join(what for _, what in told))
+    yield dg.Output("\n".join(what for _, what in outcomes))
 
 
-@dg.job(description="Reconciles that stream and batch agree over ranges of tables.")
+@dg.job(description="Compares ranges of tables with their batch runs and records the verdicts.")
 def reconcile() -> None:
     reconcile_ranges()
 
@@ -76,7 +77,7 @@ def reconcile_closed_partitions(settings: Settings, catalog: Catalog) -> dg.Sche
         execution_timezone="UTC",
         job=reconcile,
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Reconciles what has closed or was changed since, and one partition of each table again whose reconciliation is old.",
+        description="Reconciles partitions that have closed or were changed, and the one with the oldest certificate of each table.",
     )
     def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         found = {t.name: coverage.due(settings, catalog, t) for t in catalog.derived}
@@ -90,7 +91,7 @@ def reconcile_closed_partitions(settings: Settings, catalog: Catalog) -> dg.Sche
             return dg.SkipReason(_nothing_to_reconcile(settings, catalog))
         return dg.RunRequest(
             run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M}",
-            run_config=dg.RunConfig(ops={_PROVE: Ranges(ranges=ranges)}),
+            run_config=dg.RunConfig(ops={_RECONCILE: Ranges(ranges=ranges)}),
             tags={
                 name: f"{len(dues)}: {_brief([d.why for d in dues])}"
                 for name, dues in found.items()
@@ -108,11 +109,11 @@ def _nothing_to_reconcile(settings: Settings, catalog: Catalog) -> str:
         if frontier(settings, t) is None and coverage.stored(settings, t)[1]
     ]
     gone = (
-        f"; of {', '.join(without)}, which have rows, no frontier is known: their commit logs are gone"
+        f"; {', '.join(without)} have rows and no frontier, because their commit logs are gone"
         if without
         else ""
     )
-    return f"every closed partition is certified, and nothing was changed{gone}"
+    return f"every closed partition has a certificate, and nothing was changed{gone}"
 
 
 def _brief(whys: Sequence[str]) -> str:
@@ -125,7 +126,7 @@ def repair_table(
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.Output]:
     """Rewrites the partitions of a table that are known to differ, and reconciles them again.
 
-    Without a range as far as LAKEHOUSE_REPAIR allows.
+    Without a range, as far as LAKEHOUSE_REPAIR allows.
     """
     from batch_jobs import repair as job
 
@@ -135,13 +136,13 @@ def repair_table(
         done = []
         for each in job.run(lakehouse.lake_of(table), table.name, span, unasked=span is None):
             done.append(each)
-            told = {
+            metadata = {
                 "origin": "batch",
                 "cause": each.cause,
                 "delta_version": each.version,
                 "verdict": each.verdict,
             }
-            yield dg.AssetMaterialization(table.name, partition=each.partition, metadata=told)
+            yield dg.AssetMaterialization(table.name, partition=each.partition, metadata=metadata)
     known = coverage.latest(lakehouse.settings, table)
     for each in done[-1:]:
         outcome = checks.verdict(lakehouse.settings, known[each.partition])
@@ -150,21 +151,21 @@ def repair_table(
         )
     if done and done[-1].verdict == "DIFFERENT":
         raise dg.Failure(
-            f"{table.name} {done[-1].partition}: rewritten, and different still",
+            f"{table.name} {done[-1].partition}: rewritten, and still DIFFERENT",
             allow_retries=False,
         )
     yield dg.Output(len(done))
 
 
 @dg.job(
-    description="Rewrites what is known to differ, partition by partition, and reconciles it again."
+    description="Rewrites partitions that are known to differ, one by one, and reconciles each again."
 )
 def repair() -> None:
     repair_table()
 
 
 def repair_differences(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
-    """Hourly, a run for each table that has something to be repaired which LAKEHOUSE_REPAIR allows."""
+    """Hourly, a run for each table with a difference that LAKEHOUSE_REPAIR allows to repair."""
 
     @dg.schedule(
         name="repair_differences",
@@ -172,7 +173,7 @@ def repair_differences(settings: Settings, catalog: Catalog) -> dg.ScheduleDefin
         execution_timezone="UTC",
         job=repair,
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Repairs what differs, of the tables and within the limits that LAKEHOUSE_REPAIR names.",
+        description="Repairs what differs, for the tables and within the limits that LAKEHOUSE_REPAIR names.",
     )
     def evaluate(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
         from batch_jobs import repair as job
@@ -190,8 +191,6 @@ def repair_differences(settings: Settings, catalog: Catalog) -> dg.ScheduleDefin
                         tags={"table": table.name, "partitions": ", ".join(allowed)[:200]},
                     )
                 )
-        return requests or dg.SkipReason(
-            "nothing that differs is to be repaired without being asked"
-        )
+        return requests or dg.SkipReason("no difference that LAKEHOUSE_REPAIR allows to repair")
 
     return evaluate

@@ -1,4 +1,4 @@
-"""The lakehouse as a resource: settings at the border, one Spark session a run."""
+"""The lakehouse as a resource: settings from outside, one Spark session a run."""
 
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
@@ -36,8 +36,8 @@ class Lakehouse(dg.ConfigurableResource):
     jars: str = Field(description="the folder of resolved jars")
     master: str = Field(
         default="",
-        description="Spark's master for batch runs; empty: where the streaming jobs of the table's pipeline run, and on one "
-        "core where that is this machine, for the streams go on",
+        description="Spark's master for batch runs; empty: where the streaming jobs of the table's pipeline run, or one core "
+        "if that is this machine, because the streams go on",
     )
     own: dict[str, str] = Field(
         default={},

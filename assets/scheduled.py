@@ -1,7 +1,7 @@
-"""Pipelines that are scheduled: for each a job that runs it up to the present, and the schedule that launches that job.
+"""Scheduled pipelines: for each a job that runs it up to the present, and the schedule that launches that job.
 
-The run is the streaming job's own process, as always: this one waits for it. If Dagster goes away
-meanwhile, it goes on.
+The run is the streaming job's own process, and the Dagster run waits for it. If Dagster stops
+meanwhile, the process goes on.
 """
 
 from collections.abc import Iterator

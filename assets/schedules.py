@@ -1,6 +1,6 @@
-"""The jobs that merge late rows, give a new table its history, put in what was quarantined.
+"""The jobs that merge late rows, compute the history of a new table, and replay quarantined rows.
 
-Of the first a schedule.
+The first has a schedule.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,16 +24,16 @@ def update_tables(lakehouse: Lakehouse) -> Iterator[dg.AssetMaterialization | dg
 
     with refusals():
         tables = job.wanted(lakehouse.catalog, None)
-        yield from _told(
+        yield from _reported(
             lakehouse,
             chain.from_iterable(job.run(lakehouse.lake_of(table), table.name) for table in tables),
         )
 
 
-def _told(
+def _reported(
     lakehouse: Lakehouse, commits: Iterable[Commit]
 ) -> Iterator[dg.AssetMaterialization | dg.Output]:
-    """The partitions that batch runs write, as they do; how many commits there were."""
+    """The partitions that batch runs write, as they are written; at the end how many commits there were."""
     made = 0
     for commit in commits:
         made += 1
@@ -43,7 +43,7 @@ def _told(
     yield dg.Output(made)
 
 
-@dg.job(description='Lets late rows into the closed partitions of tables declared late="update".')
+@dg.job(description='Merges late rows into the closed partitions of tables declared late="update".')
 def update() -> None:
     update_tables()
 
@@ -64,23 +64,25 @@ def fill_history(
     with refusals():
         lake = lakehouse.lake_of(lakehouse.catalog.table(config.table))
         planned = job.plan(lake, config.table)
-        yield from _told(lakehouse, job.run(lake, planned) if planned else ())
+        yield from _reported(lakehouse, job.run(lake, planned) if planned else ())
 
 
 @dg.job(
-    description="Begins a new table over history: a batch run up to a frontier, the stream from exactly there."
+    description="Begins a new table over history: a batch run up to the handover, then the stream."
 )
 def bootstrap() -> None:
     fill_history()
 
 
-class Record(dg.Config):
+class IngestTable(dg.Config):
     table: str = Field(description="an ingest table: it reads a topic")
 
 
 @dg.op(pool=BATCH)
-def replay_quarantine(config: Record, lakehouse: Lakehouse) -> dg.Output[int]:
-    """Judges again what the ingest table has quarantined, puts in what is good now, and has what reads it follow."""
+def replay_quarantine(config: IngestTable, lakehouse: Lakehouse) -> dg.Output[int]:
+    """Judges the quarantined rows of an ingest table again, writes those that are good now, and has the tables that
+    read it follow.
+    """
     from batch_jobs import replay as job
 
     with refusals():
@@ -89,14 +91,14 @@ def replay_quarantine(config: Record, lakehouse: Lakehouse) -> dg.Output[int]:
     metadata = {
         "rows": done.rows,
         "waiting": done.waiting,
-        "stay aside": dict(done.bad),
-        "computed again": follow,
+        "stay_quarantined": dict(done.bad),
+        "computed_again": follow,
     }
     return dg.Output(done.rows, metadata=metadata)
 
 
 @dg.job(
-    description="Puts in what an ingest table has quarantined and what is good by its present declaration."
+    description="Judges quarantined rows of an ingest table again and writes those that are good now."
 )
 def replay() -> None:
     replay_quarantine()
@@ -105,7 +107,7 @@ def replay() -> None:
 def merge_late_rows(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
     """Every ten minutes, a run if a closed partition waits for late rows.
 
-    Asked of commit logs, without Spark.
+    The commit logs show that, without Spark.
     """
 
     @dg.schedule(
@@ -114,7 +116,7 @@ def merge_late_rows(settings: Settings, catalog: Catalog) -> dg.ScheduleDefiniti
         execution_timezone="UTC",
         job=update,
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Has windows that rows came too late for computed again, once their partition has closed.",
+        description="Computes windows again that late rows missed, once their partition has closed.",
     )
     def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         from batch_jobs import update as job

@@ -1,9 +1,7 @@
-"""Sensors: what the streams did, told to Dagster as events without runs.
+"""Sensors: what the streams did, reported to Dagster as events without runs.
 
-They read commit logs and Delta logs, no Spark.
-
-At least once: an event is stored before the cursor that passes it, so a crash between repeats it,
-word for word.
+They read commit logs and Delta logs, and start no Spark. Each event is reported at least once: it
+is stored before the cursor that passes it, so a crash in between repeats it word for word.
 """
 
 import json
@@ -45,39 +43,39 @@ def sensors(settings: Settings, catalog: Catalog) -> list[dg.SensorDefinition]:
 def closed_partitions(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
     """A partition is materialised when the frontier has passed its end.
 
-    Cursor: the last one told, by table.
+    Cursor: the last partition reported, by table.
     """
 
     @dg.sensor(
         name="closed_partitions",
         minimum_interval_seconds=15,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Tells which partitions of derived tables the stream has completed.",
+        description="Reports the partitions of derived tables that the stream has completed.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        told: dict[str, str] = json.loads(context.cursor or "{}")
+        reported: dict[str, str] = json.loads(context.cursor or "{}")
         events: list[dg.AssetMaterialization] = []
         for table in catalog.derived:
             for event in _closings(
-                settings, catalog, table, told.get(table.name), _MOST - len(events)
+                settings, catalog, table, reported.get(table.name), _MOST - len(events)
             ):
                 events.append(event)
-                told[table.name] = event.partition
-        return _result(events, told)
+                reported[table.name] = event.partition
+        return _result(events, reported)
 
     return evaluate
 
 
 def _closings(
-    settings: Settings, catalog: Catalog, table: Table, told: str | None, most: int
+    settings: Settings, catalog: Catalog, table: Table, reported: str | None, most: int
 ) -> list[dg.AssetMaterialization]:
     ahead = frontier(settings, table)
-    known = partition_range(told, table.partition_by) if told else None
+    known = partition_range(reported, table.partition_by) if reported else None
     # a frontier never moves back: the table was removed, and made again
     if known and ahead and ahead < known.end:
         known = None
     if most == 0 or ahead is None or (known and ahead < known.end + (known.end - known.start)):
-        return []  # the usual tick: nothing to tell, and no Delta log to read
+        return []  # the usual tick: nothing to report, and no Delta log to read
     span = coverage.closed(settings, table)
     if span is None or (known and span.end <= known.end):
         return []
@@ -92,30 +90,31 @@ def _closings(
     shared |= instant("frontier", ahead) | column_schema(settings, table)
     events = []
     keys = list(islice(span.partitions(table.partition_by), most))
-    aside = coverage.reasons(settings, table, keys)
+    quarantined = coverage.reasons(settings, table, keys)
     for key in keys:
-        metadata = of_partition(found.get(key, coverage.Stored()), aside[key]) | shared
+        metadata = of_partition(found.get(key, coverage.Stored()), quarantined[key]) | shared
         events.append(dg.AssetMaterialization(table.name, partition=key, metadata=metadata))
     return events
 
 
 def report_written_tables(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
-    """What was written and no run of Dagster's has told: by streams into ingest tables, by runs from the command line.
+    """What was written and no run of Dagster's has reported: by streams into ingest tables, by runs from the command
+    line.
 
-    Cursor: the instant of the last commit told, by table.
+    Cursor: the instant of the last commit reported, by table.
     """
 
     @dg.sensor(
         name="report_written_tables",
         minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Reports how ingest tables grow, minute by minute, and what was replaced by runs that Dagster did not start.",
+        description="Reports how ingest tables grow, minute by minute, and what runs replaced that Dagster did not start.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        told: dict[str, str] = json.loads(context.cursor or "{}")
+        reported: dict[str, str] = json.loads(context.cursor or "{}")
         events: list[dg.AssetMaterialization] = []
         for table in catalog:
-            # what was erased from it or put in again is no growth
+            # what was erased from it or replayed into it is no growth
             ingest = catalog.kind(table) == "ingest" or table.keeps
             last = next(
                 CommitLog(settings, table).by_stream()
@@ -123,15 +122,15 @@ def report_written_tables(settings: Settings, catalog: Catalog) -> dg.SensorDefi
                 else iter(CommitLog(settings, table)),
                 None,
             )
-            if last is None or told.get(table.name) == last.at.isoformat():
+            if last is None or reported.get(table.name) == last.at.isoformat():
                 continue
-            before = parse_instant(told[table.name]) if table.name in told else None
-            told[table.name] = last.at.isoformat()
+            before = parse_instant(reported[table.name]) if table.name in reported else None
+            reported[table.name] = last.at.isoformat()
             if ingest:
                 events.append(_growth(settings, table, last, before))
             else:
                 events += _replacements(settings, table, before, context.instance)
-        return _result(events, told)
+        return _result(events, reported)
 
     return evaluate
 
@@ -169,17 +168,17 @@ def _replacements(
     for commit in commits:
         span = Range(commit.start, commit.end) if commit.start and commit.end else None
         keys = list(span.partitions(table.partition_by)) if span else [None]
-        if _version_told(instance, table, keys[0]) == commit.version:
+        if _version_reported(instance, table, keys[0]) == commit.version:
             continue
-        aside = coverage.reasons(settings, table, [key or "" for key in keys])
+        quarantined = coverage.reasons(settings, table, [key or "" for key in keys])
         for key in keys:
-            rows = of_partition(found.get(key or "", coverage.Stored()), aside[key or ""])
+            rows = of_partition(found.get(key or "", coverage.Stored()), quarantined[key or ""])
             yield dg.AssetMaterialization(
                 table.name, partition=key, metadata=rows | of_commit(commit)
             )
 
 
-def _version_told(instance: dg.DagsterInstance, table: Table, partition: str | None) -> object:
+def _version_reported(instance: dg.DagsterInstance, table: Table, partition: str | None) -> object:
     wanted = dg.AssetRecordsFilter(
         dg.AssetKey(table.name), asset_partitions=[partition] if partition else None
     )
@@ -190,21 +189,19 @@ def _version_told(instance: dg.DagsterInstance, table: Table, partition: str | N
 
 
 def streaming_job_states(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
-    """A streaming job that changes is seen on its node at once.
+    """Reports a change of a streaming job at once, and its numbers once a minute while it runs.
 
-    While it runs its numbers are, once a minute.
-
-    Cursor: what was told last, and when, by pipeline.
+    Cursor: what was reported last, and when, by pipeline.
     """
 
     @dg.sensor(
         name="streaming_job_states",
         minimum_interval_seconds=15,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Tells when a streaming job starts, stops, fails or is healed, and each minute how it does.",
+        description="Reports when a streaming job starts, stops, fails or is healed, and its numbers each minute.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        told: dict[str, dict[str, str]] = {"what": {}, "when": {}} | json.loads(
+        reported: dict[str, dict[str, str]] = {"what": {}, "when": {}} | json.loads(
             context.cursor or "{}"
         )
         events, now = [], datetime.now(UTC)
@@ -213,17 +210,17 @@ def streaming_job_states(settings: Settings, catalog: Catalog) -> dg.SensorDefin
             if status is None:
                 continue
             what = _signature(settings, status)
-            due = parse_instant(told["when"].get(pipeline, "1970-01-01")) + _MINUTE <= now
-            if told["what"].get(pipeline) != what or (due and status.alive):
+            due = parse_instant(reported["when"].get(pipeline, "1970-01-01")) + _MINUTE <= now
+            if reported["what"].get(pipeline) != what or (due and status.alive):
                 events.append(observed(settings, status))
-                told["what"][pipeline], told["when"][pipeline] = what, now.isoformat()
-        return _result(events, {name: told[name] for name in ("what", "when")})
+                reported["what"][pipeline], reported["when"][pipeline] = what, now.isoformat()
+        return _result(events, {name: reported[name] for name in ("what", "when")})
 
     return evaluate
 
 
 def _signature(settings: Settings, status: JobStatus) -> str:
-    """What must have changed for a job's node to be told of it at once."""
+    """A change of this text is reported on the job's node at once."""
     queries = [f"{q.table} {q.state} {q.restarts}" for q in status.queries]
     done = [event.at for event in desired.history(settings, status.pipeline)[-1:]]
     return " ".join(
@@ -232,16 +229,16 @@ def _signature(settings: Settings, status: JobStatus) -> str:
 
 
 def supervise_streaming_jobs(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
-    """Brings the streaming jobs to what is wanted of them.
+    """Brings the streaming jobs to their desired state.
 
-    No cursor: all that it needs to know is in the jobs' folders.
+    No cursor: all that the sensor needs is in the jobs' folders.
     """
 
     @dg.sensor(
         name="supervise_streaming_jobs",
         minimum_interval_seconds=10,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Starts the streaming jobs that are to run and do not, replaces those that hang, gives up crash loops.",
+        description="Starts streaming jobs that are to run and do not, replaces those that hang, stops crash loops.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         decisions = {
@@ -254,7 +251,7 @@ def supervise_streaming_jobs(settings: Settings, catalog: Catalog) -> dg.SensorD
     return evaluate
 
 
-def _result(events: list, told: dict) -> dg.SensorResult:
+def _result(events: list, reported: dict) -> dg.SensorResult:
     if not events:
-        return dg.SensorResult(skip_reason="nothing new", cursor=json.dumps(told))
-    return dg.SensorResult(asset_events=events, cursor=json.dumps(told))
+        return dg.SensorResult(skip_reason="nothing new", cursor=json.dumps(reported))
+    return dg.SensorResult(asset_events=events, cursor=json.dumps(reported))

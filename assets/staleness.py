@@ -1,6 +1,6 @@
-"""When a live table is stale: nothing was added to it for too long.
+"""When a table is stale: nothing was added to it for too long.
 
-A freshness policy, judged by Dagster's daemon.
+A freshness policy, evaluated by Dagster's daemon.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ from streaming_jobs.notifications import Notice
 
 
 def policy(settings: Settings, catalog: Catalog, table: Table) -> dg.FreshnessPolicy | None:
-    """Fails when the table is stale, warns half of its `stale_after` before.
+    """Fails when the table is stale, and warns half of its `stale_after` before.
 
-    None for what may stay as it is.
+    None for a table that may stay as it is.
     """
     most = bound(settings, catalog, table)
     if most is None:
@@ -31,9 +31,11 @@ def policy(settings: Settings, catalog: Catalog, table: Table) -> dg.FreshnessPo
 
 
 def bound(settings: Settings, catalog: Catalog, table: Table) -> timedelta | None:
-    """Records are told of each minute, derived tables when a partition closes: these may take a partition longer.
+    """How long nothing may be added.
 
-    Of a pipeline that does not run all the time each may take the time between two runs longer.
+    Ingest tables are reported each minute, derived tables when a partition closes, so these may
+    take a partition longer. In a pipeline that does not run continuously, each table may also take
+    the time between two runs.
     """
     kind, knob = catalog.kind(table), settings.freshness_of(table.pipeline)
     if kind in ("reference", "keyed", "versioned"):
@@ -45,13 +47,13 @@ def bound(settings: Settings, catalog: Catalog, table: Table) -> timedelta | Non
 
 
 def stale(settings: Settings, catalog: Catalog, instance: dg.DagsterInstance) -> Iterator[Notice]:
-    """The tables whose policy fails now, each since it does."""
+    """The tables whose policy fails now, each since when."""
     keys = {dg.AssetKey(table.name): table for table in catalog}
     for key, record in instance.get_freshness_state_records(list(keys)).items():
         table = keys[key]
         if record.freshness_state == "FAIL" and (most := bound(settings, catalog, table)):
             ahead = frontier(settings, table)
-            why = f"nothing was added for {most}; its frontier is {text(ahead) if ahead else 'not there yet'}"
+            why = f"nothing was added for {most}; its frontier is {text(ahead) if ahead else 'not known yet'}"
             yield Notice("freshness_failed", table.pipeline, why, record.updated_at, table.name)
 
 

@@ -1,7 +1,7 @@
 """Streaming jobs: nodes of the graph between topics and ingest tables, and the jobs that start and stop them.
 
-A stream is a process of its own, never a Dagster run: it goes on while Dagster restarts. What is
-shown of it, it says itself (`streaming_jobs.progress`).
+A streaming job is a process of its own, never a Dagster run, so it goes on while Dagster restarts.
+The nodes show what the process reports (`streaming_jobs.progress`).
 """
 
 from collections.abc import Callable, Iterator
@@ -17,17 +17,16 @@ from lakehouse.settings import RESOURCES, Settings
 from streaming_jobs import desired, scheduled, supervisor
 from streaming_jobs.progress import JobStatus
 
-_DESCRIPTION = """The process that fills {tables}, live.
+_DESCRIPTION = """The process that fills {tables} as a stream.
 
-| job | does |
+| job | what it does |
 |---|---|
-| `start_{pipeline}` | has it run from now on: starts it, unless it runs |
-| `stop_{pipeline}` | has it stopped from now on: drains it; with `now: true` in the configuration kills it |
-| `restart_{pipeline}` | stops it in the same way and starts it again; queries that were paused are tried again |
+| `start_{pipeline}` | the process is to run: starts it, unless it runs |
+| `stop_{pipeline}` | the process is to stop: drains it, or kills it with `now: true` in the configuration |
+| `restart_{pipeline}` | stops the process in the same way and starts it again; paused queries are tried again |
 
-The sensor `supervise_streaming_jobs` keeps it so: it restarts what died, hangs or failed, and gives up what fails again
-and again. The process goes on without Dagster. One that is scheduled is run by the schedule `run_{pipeline}`, and by nothing
-else."""
+The sensor `supervise_streaming_jobs` restarts a process that died, hangs or failed, and stops restarting one in a crash
+loop. The process goes on without Dagster. A scheduled pipeline is run by the schedule `run_{pipeline}` alone."""
 _LOG = 15  # lines
 
 
@@ -36,7 +35,7 @@ class Ending(dg.Config):
 
     now: bool = Field(
         default=False,
-        description="kill it instead of draining it; it resumes where it was all the same",
+        description="kill the process instead of draining it; it still resumes where it was",
     )
 
 
@@ -45,7 +44,7 @@ def job_key(pipeline: str) -> dg.AssetKey:
 
 
 def specs(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec]:
-    """One node a pipeline, behind the topics that it reads, with what its process is given."""
+    """One node for each pipeline, behind the topics that it reads, with the settings of its process."""
     return [
         dg.AssetSpec(
             job_key(pipeline),
@@ -64,14 +63,14 @@ def specs(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec]:
 
 
 def jobs(catalog: Catalog) -> list[dg.JobDefinition]:
-    """Three jobs a pipeline: start, stop and restart."""
+    """Three jobs for each pipeline: start, stop and restart."""
     return [
         make(pipeline) for pipeline in catalog.pipelines() for make in (_start, _stop, _restart)
     ]
 
 
 def observed(settings: Settings, status: JobStatus) -> dg.AssetObservation:
-    """What a streaming job says of itself, and what was done to it, as an event of its node."""
+    """What a streaming job reports, and what was done to it, as an event of its node."""
     name = status.pipeline
     wanted, done = desired.read(settings, name), desired.history(settings, name)
     metadata = of_job(status, wanted, done, supervisor.log_tail(settings, name, _LOG)[-3000:])
@@ -91,11 +90,11 @@ def _start(pipeline: str) -> dg.JobDefinition:
         context: dg.OpExecutionContext, lakehouse: Lakehouse
     ) -> Iterator[dg.AssetObservation | dg.Output]:
         settings, by = lakehouse.settings, asked_by(context)
-        yield from _told(settings, lambda: supervisor.start(settings, pipeline, by=by))
+        yield from _observing(settings, lambda: supervisor.start(settings, pipeline, by=by))
 
     @dg.job(
         name=f"start_{pipeline}",
-        description=f"Has the streaming job of `{pipeline}` run: starts it, unless it runs.",
+        description=f"Starts the streaming job of `{pipeline}`, unless it runs; it is to run from now on.",
     )
     def start_job() -> None:
         start()
@@ -109,13 +108,13 @@ def _stop(pipeline: str) -> dg.JobDefinition:
         context: dg.OpExecutionContext, config: Ending, lakehouse: Lakehouse
     ) -> Iterator[dg.AssetObservation | dg.Output]:
         settings, by = lakehouse.settings, asked_by(context)
-        yield from _told(
+        yield from _observing(
             settings, lambda: supervisor.stop(settings, pipeline, now=config.now, by=by)
         )
 
     @dg.job(
         name=f"stop_{pipeline}",
-        description=f"Has the streaming job of `{pipeline}` stopped: drains it, if it runs.",
+        description=f"Drains and stops the streaming job of `{pipeline}`; it is to be stopped from now on.",
     )
     def stop_job() -> None:
         stop()
@@ -129,7 +128,7 @@ def _restart(pipeline: str) -> dg.JobDefinition:
         context: dg.OpExecutionContext, config: Ending, lakehouse: Lakehouse
     ) -> Iterator[dg.AssetObservation | dg.Output]:
         settings, by = lakehouse.settings, asked_by(context)
-        yield from _told(
+        yield from _observing(
             settings, lambda: supervisor.restart(settings, pipeline, now=config.now, by=by)
         )
 
@@ -143,7 +142,7 @@ def _restart(pipeline: str) -> dg.JobDefinition:
     return restart_job
 
 
-def _told(
+def _observing(
     settings: Settings, act: Callable[[], JobStatus | None]
 ) -> Iterator[dg.AssetObservation | dg.Output]:
     with refusals():
@@ -154,5 +153,5 @@ def _told(
 
 
 def asked_by(context: dg.OpExecutionContext) -> str:
-    """Who asks, as a job's files tell it."""
+    """Who asks, as a job's files name it."""
     return f"Dagster (job {context.job_name}, run {context.run_id[:8]})"

@@ -23,7 +23,7 @@ def specs_and_assets(
 ) -> list[dg.AssetSpec | dg.AssetsDefinition]:
     """Every source and table: sources and ingest tables as the outside fills them, the others with their batch runs."""
     sources = [_source(s) for s in catalog.sources.values()]
-    make = dict.fromkeys(("ingest", "keyed", "versioned"), _record)
+    make = dict.fromkeys(("ingest", "keyed", "versioned"), _written_by_stream)
     make |= {"row": _derived, "window": _derived, "reference": _reference}
     return sources + [make[catalog.kind(t)](settings, catalog, t) for t in catalog]
 
@@ -44,7 +44,7 @@ def _source(source: Source) -> dg.AssetSpec:
     )
 
 
-def _record(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetSpec:
+def _written_by_stream(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetSpec:
     """Written by its streaming job alone: nothing to materialise, nothing to backfill."""
     deps = [job_key(table.pipeline)] + [dg.AssetDep(name) for name in table.inputs if table.keeps]
     return dg.AssetSpec(table.name, deps=deps, **_shown(settings, catalog, table))
@@ -83,8 +83,8 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
         known = instant("frontier", frontier(lakehouse.settings, table)) | column_schema(
             lakehouse.settings, table
         )
-        told = of_backfill(planned, list(outcomes.values()), job.pending(lake, planned))
-        return dg.MaterializeResult(metadata=told | known)
+        metadata = of_backfill(planned, list(outcomes.values()), job.pending(lake, planned))
+        return dg.MaterializeResult(metadata=metadata | known)
 
     return batch_run
 

@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from lakehouse.declare.catalog import Catalog
 
 Name = Annotated[
-    str, typer.Argument(metavar="TABLE", help="A derived table, as `lakehouse table list` lists it")
+    str, typer.Argument(metavar="TABLE", help="A derived table, as `lakehouse table list` shows it")
 ]
 Start = Annotated[
-    str | None, typer.Option(help="First instant, ISO 8601, UTC unless it says otherwise")
+    str | None, typer.Option(help="First instant of the range, ISO 8601; UTC if it names no zone")
 ]
-End = Annotated[str | None, typer.Option(help="End, not included; at or before the frontier")]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Say what would be read and replaced; change nothing")
+End = Annotated[
+    str | None, typer.Option(help="End of the range, exclusive; at or before the frontier")
 ]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing")]
 
 
 def asked(

@@ -124,7 +124,7 @@ def _chunks(units: Sequence[Range], most: int) -> Iterator[list[Range]]:
 def _give_way(lake: Lake) -> None:
     """Waits while a streaming query is too far behind.
 
-    Not forever, for it may be so for another reason.
+    The wait has a bound, because the query may be behind for another reason.
     """
     most, deadline = (
         duration(lake.settings.stream_lag),

@@ -25,19 +25,22 @@ def backfill(
     end: End = None,
     dry_run: DryRun = False,
     cascade: Annotated[
-        bool, typer.Option("--cascade", help="Have tables that read it follow, where rows changed")
+        bool,
+        typer.Option(
+            "--cascade", help="Also compute again what changes in the tables that read it"
+        ),
     ] = False,
     all_or_nothing: Annotated[
-        bool, typer.Option("--all-or-nothing", help="All partitions at once, in one commit")
+        bool, typer.Option("--all-or-nothing", help="Publish all partitions in one commit")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a closed range of a table hold its batch run, one commit a partition, beside the live stream.
+    """Make a closed range of a table hold its batch run, one commit per partition.
 
-    The range is whole partitions behind the table's frontier; those that have these rows already
-    stay as they are. Killed and run again, it goes on where it was. A table without event time is
-    rebuilt whole, without a range; a keyed or versioned table by its own job. Exit code 0 when
-    done, 2 when refused.
+    The command runs beside the stream. The range consists of whole partitions behind the table's
+    frontier. Partitions that have these rows already stay as they are. A killed backfill continues
+    when it is run again. A table without event time is rebuilt whole, without a range; a keyed or
+    versioned table is rebuilt by its own job. Exit code 0 when done, 2 when refused.
     """
     from batch_jobs import backfill as job
     from lakehouse.runtime import session
@@ -80,11 +83,12 @@ def backfill(
 
 @app.command()
 def bootstrap(table: Name, as_json: AsJson = False) -> None:
-    """Begin a new table over existing history: a batch run up to a frontier of its input, the stream from exactly there.
+    """Begin a new table over existing history: a batch run up to the handover, then the stream.
 
-    Before its streaming job runs with the table, or beside it if the input's log was cut, when that
-    sets the handover itself. Killed and run again, it goes on where it was. Exit code 0 when done,
-    2 when refused.
+    The handover is a frontier of the input, and the stream begins exactly there. Run the command
+    before the table's streaming job runs with it. If the input's log was cut, the job sets the
+    handover itself, and the command may run beside it. A killed command continues when it is run
+    again. Exit code 0 when done, 2 when refused.
     """
     from batch_jobs import bootstrap as job
     from lakehouse.runtime import session
@@ -117,15 +121,16 @@ def bootstrap(table: Name, as_json: AsJson = False) -> None:
 def update(
     table: Annotated[
         str | None,
-        typer.Argument(metavar="[TABLE]", help="One table; all that are updated, if not given"),
+        typer.Argument(metavar="[TABLE]", help="One table; by default all with late='update'"),
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Merge late rows into the closed partitions of tables declared late="update": the windows they missed, computed again.
+    """Merge late rows into the closed partitions of tables declared late="update".
 
-    Many partitions in one commit, beside the live stream; a partition still open waits until it has
-    closed. Exit code 0 when done, 2 when refused.
+    The windows that late rows missed are computed again, many partitions in one commit, beside the
+    stream. A partition that is still open waits until it closes. Exit code 0 when done, 2 when
+    refused.
     """
     from batch_jobs import update as job
     from lakehouse.runtime import session
@@ -156,20 +161,18 @@ def erase(
     ],
     where: Annotated[
         str,
-        typer.Option(
-            help="Which rows: a condition on the table's columns, as Spark's SQL writes it"
-        ),
+        typer.Option(help="Which rows: a condition on the table's columns, in Spark's SQL"),
     ],
     dry_run: DryRun = False,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Do not ask whether to; a script needs it")
+        bool, typer.Option("--yes", help="Do not ask before erasing; needed in a script")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove rows for good: from an ingest table, its quarantine, all that was computed from them, and their histories.
+    """Remove rows for good: from an ingest table, its quarantine, what was computed from them, and old versions.
 
-    It shows what would go and asks, unless --yes says so. Only where everything is closed; beside
-    the live stream. Exit code 0 when done, 1 when the answer is no, 2 when refused.
+    The command shows what would go and asks, unless --yes is given. It erases only what is closed,
+    beside the streams. Exit code 0 when done, 1 when the answer is no, 2 when refused.
     """
     from batch_jobs import erase as job
     from lakehouse.runtime import session
@@ -179,8 +182,8 @@ def erase(
     catalog.table(table)  # an unknown name is refused before a JVM starts
     if as_json and not (dry_run or yes):
         raise RangeError(
-            f"table={table}, where={where!r}: what is erased cannot be brought back, so a person is asked first, and JSON is for "
-            "scripts; look with --dry-run, then add --yes"
+            f"table={table}, where={where!r}: erased rows cannot be brought back, so the command asks first, and --json "
+            "cannot ask; look with --dry-run, then add --yes"
         )
     with ExitStack() as opened:
         with console.working("starting Spark") as now:
@@ -213,12 +216,11 @@ def replay(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put in what an ingest table has quarantined and what is good by its present declaration.
+    """Judge the quarantined rows of an ingest table again, and write those that are good now to the table.
 
-    What reads it follows.
-
-    After a parser was mended, or an expectation changed. Rows keep their arrival, so they are as
-    late as they were. Exit code 0 when done, 2 when refused.
+    Use it after a parser was corrected or an expectation changed. Rows keep their arrival, so a row
+    that was late then is late now. Tables that read the ingest table follow. Exit code 0 when done,
+    2 when refused.
     """
     from batch_jobs import replay as job
     from lakehouse.runtime import session
@@ -242,15 +244,17 @@ def replay(
 def maintain(
     table: Annotated[
         str | None,
-        typer.Argument(metavar="[TABLE]", help="One table; all and the log tables, if not given"),
+        typer.Argument(
+            metavar="[TABLE]", help="One table; by default all tables and the log tables"
+        ),
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make the small files of closed partitions few, and remove the past that nobody needs any more; beside the streams.
+    """Compact closed partitions and remove old versions that no reader needs, beside the streams.
 
-    Rows, the last LAKEHOUSE_VERSIONS within LAKEHOUSE_HISTORY, and what a stream has still to read
-    stay. Exit code 0 when done, 2 when refused.
+    Rows stay. So do the last LAKEHOUSE_VERSIONS versions within LAKEHOUSE_HISTORY, and what a
+    stream has still to read. Exit code 0 when done, 2 when refused.
     """
     from batch_jobs import maintain as job
 
@@ -261,9 +265,9 @@ def maintain(
         return
     done = []
     try:
-        with console.working("looking after the tables") as now:
+        with console.working("maintaining tables") as now:
             for each in job.run(settings, catalog, table):
                 done.append(each)
-                now(f"looked after {each.table}")
-    finally:  # of a table that is left out the others are told all the same
+                now(f"maintained {each.table}")
+    finally:  # also if a table is left out: the others are shown
         views.show_maintenance(done, as_json)

@@ -1,4 +1,4 @@
-"""Maintenance of tables: small files made few, the past that nobody needs removed."""
+"""Maintenance of tables: compaction of small files, removal of old versions."""
 
 from collections.abc import Iterator
 
@@ -29,10 +29,10 @@ def planned(settings: Settings, catalog: Catalog, name: str | None = None) -> li
 
 
 def run(settings: Settings, catalog: Catalog, name: str | None = None) -> Iterator[Maintenance]:
-    """Looks after one table after the other, beside the streams, as it goes on; needs no session.
+    """Maintains one table after the other, beside the streams, as it goes on; needs no session.
 
-    A table that another process is rewriting is left for the next time, and told of by JobError
-    when all others are done.
+    A table that another process is rewriting is left for the next time; JobError names it when all
+    others are done.
     """
     refused = []
     for table in _wanted(catalog, name):

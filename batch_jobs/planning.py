@@ -16,7 +16,7 @@ from lakehouse.storage import delta_log
 from lakehouse.storage.lake import Lake
 from lakehouse.transform import lateness
 
-_RUNS = 100  # the last ones tell how fast the next will be
+_RUNS = 100  # the last ones, from which the time of the next is estimated
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +183,9 @@ def _check_retained(catalog: Catalog, table: Table, inputs: list[dict], stored: 
     if lost:
         left = f"begins at {ranges.text(first)}" if first else "is empty"
         raise RangeError(
-            f"table={table.name}, partitions={lost[0]} to {lost[-1]} ({len(lost)}): they hold rows of which the input is gone, "
-            f"for {driving.name} {left}; a backfill would replace them by fewer or none. Begin the range after them, or restore "
-            "the input"
+            f"table={table.name}, partitions={lost[0]} to {lost[-1]} ({len(lost)}): the input of their rows is gone, "
+            f"because {driving.name} {left}, and a backfill would replace them by fewer or none; begin the range after them, or "
+            "restore the input"
         )
 
 
@@ -194,12 +194,12 @@ def _conflicts(lake: Lake, table: Table, partitions: set[str], context: Range) -
     found = []
     if pid := holder(settings, table):
         found.append(
-            f"pid {pid} is rewriting {table.name}: a backfill is refused until it has ended"
+            f"pid {pid} is rewriting {table.name}: a backfill is refused until that process has ended"
         )
     if waiting := [
         d.partition for d in late_merge.dirty(settings, catalog, table) if d.partition in partitions
     ]:
-        found.append(f"an update waits for {_brief(waiting)}: this run shows their late rows, too")
+        found.append(f"late rows wait in {_brief(waiting)}: this run merges them, too")
     driving = catalog.driving_input(table)
     if catalog.kind(driving) != "ingest":
         dirty = (d.partition for d in late_merge.dirty(settings, catalog, driving))

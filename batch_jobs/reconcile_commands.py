@@ -1,4 +1,4 @@
-"""The commands of the reconciliation in the `lakehouse` command line: reconcile, reconciliation, repair, diff."""
+"""The commands of the group `reconcile` in the `lakehouse` command line: run, status, repair, diff."""
 
 from typing import Annotated
 
@@ -14,10 +14,10 @@ group = console.group("Compare stream and batch, and repair what differs.")
 
 @group.command("run")
 def reconcile(table: Name, start: Start = None, end: End = None, as_json: AsJson = False) -> None:
-    """Compare a table with its batch run, behind the frontier; change nothing, record the verdict.
+    """Compare a table with its batch run behind the frontier, and record the verdict.
 
-    Exit code 0 EQUAL, 1 DIFFERENT or no row compared, 3 no verdict yet (PENDING, OPEN,
-    UNVERIFIABLE), 2 refused.
+    No rows are changed. Exit code 0: EQUAL; 1: DIFFERENT, or no row compared; 3: no verdict yet
+    (PENDING, OPEN, UNVERIFIABLE); 2: refused.
     """
     from batch_jobs import reconcile as job
     from lakehouse.runtime import session
@@ -39,13 +39,14 @@ def reconcile(table: Name, start: Start = None, end: End = None, as_json: AsJson
 def status(
     table: Annotated[
         str | None,
-        typer.Argument(metavar="[TABLE]", help="One table; all that have ranges, if not given"),
+        typer.Argument(metavar="[TABLE]", help="One table; by default all that have ranges"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """How much of each table's closed history is reconciled, what differs and why, what is to be reconciled next. No JVM needed.
+    """Show how much of each table's closed history is reconciled, what differs and why. No JVM needed.
 
-    Exit code 1 if a partition is known to differ, or a data file is missing.
+    The command also shows which partitions are to be reconciled next. Exit code 1 if a partition is
+    known to differ, or a data file is missing.
     """
     from lakehouse.reconcile import coverage
 
@@ -66,11 +67,12 @@ def repair(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rewrite the partitions of a table that are known to differ, by their batch runs, and reconcile each again.
+    """Rewrite the partitions of a table that are known to differ by batch runs, and reconcile each again.
 
-    Those of which a data file is missing are among them. With a range only those in it. It ends at
-    one that differs still. Exit code 0 if all are EQUAL or PENDING, or none differs, 1 if one
-    differs still, 3 if there is no verdict to go by, 2 when refused.
+    Partitions of which a data file is missing are among them. With a range, only partitions in it
+    are rewritten. The command ends at the first partition that still differs. Exit code 0 if all
+    are EQUAL or PENDING, or none differs; 1 if one still differs; 3 if there is no verdict to go
+    by; 2 when refused.
     """
     from batch_jobs import repair as job
     from lakehouse.ranges import optional_range
@@ -103,19 +105,21 @@ def diff(
     code: Annotated[
         str,
         typer.Option(
-            help="A git ref of the repository that the tables' modules are in, or a folder like it"
+            help="A git ref of the repository of the tables' modules, or the folder of another checkout"
         ),
     ],
     start: Annotated[
-        str, typer.Option(help="First instant, ISO 8601, UTC unless it says otherwise")
+        str, typer.Option(help="First instant of the range, ISO 8601; UTC if it names no zone")
     ],
-    end: Annotated[str, typer.Option(help="End, not included; at or before the frontier")],
+    end: Annotated[
+        str, typer.Option(help="End of the range, exclusive; at or before the frontier")
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """Say what another version of the code would make of a closed range: rows missing, extra, changed; change nothing.
+    """Show what another version of the code would make of a closed range. Nothing is changed.
 
-    Before is the present code, after is that of --code, both as batch runs over the same input.
-    Exit code 0 no row differs, 1 rows or columns differ, 2 refused.
+    Before is the present code and after is the code of --code, both as batch runs over the same
+    input. Exit code 0: no row differs; 1: rows or columns differ; 2: refused.
     """
     from batch_jobs import diff as job
     from lakehouse.ranges import parse_range

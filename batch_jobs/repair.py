@@ -164,9 +164,9 @@ def _refused(planned: Planned, done: list[Repaired]) -> str:
 def run(
     lake: Lake, name: str, span: Range | None = None, *, unasked: bool = False
 ) -> Iterator[Repaired]:
-    """Rewrites one partition after the other by its batch run, reconciles it again, and tells the verdict.
+    """Rewrites one partition after the other by its batch run, reconciles it again, and yields the verdict.
 
-    It ends at the first that is DIFFERENT still: its certificate says by which rows. Raises
+    It ends at the first that is still DIFFERENT: its certificate says by which rows. Raises
     JobError, RangeError (also where rows are lost of which the input is gone: they would be
     replaced by fewer).
     """

@@ -1,4 +1,4 @@
-"""The Replay: rows quarantined by an ingest table that are good by its present declaration."""
+"""The replay: quarantined rows of an ingest table that are good by its present declaration."""
 
 from contextlib import ExitStack
 
@@ -15,7 +15,7 @@ def planned(lake: Lake, name: str) -> Replay:
 
 
 def run(lake: Lake, name: str) -> Replay:
-    """Puts in what is good now, and has what reads it follow.
+    """Writes the rows that are good now to the table, and has the tables that read it follow.
 
     Raises UnknownTable, RangeError, JobError, DeclarationError.
     """

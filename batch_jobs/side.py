@@ -99,7 +99,9 @@ def _check_origin(modules: Sequence[str], folder: Path) -> None:
     """A module that the other code does not have would be found where the present code lies, and be the same of course."""
     for module in modules:
         if not Path(sys.modules[module].__file__).resolve().is_relative_to(folder):
-            raise UnknownTable(f"module={module}: it is not there, so neither are its tables")
+            raise UnknownTable(
+                f"module={module}: the other code does not have this module; name code that has it"
+            )
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The update: has late rows shown by the tables that declare `late="update"`."""
+"""The update: merges late rows into the tables that declare `late="update"`."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ def wanted(catalog: Catalog, name: str | None) -> list[Table]:
     table = catalog.table(name)
     if table.late != "update" or not catalog.is_derived(table):
         raise RangeError(
-            f"table={name}, late={table.late!r}: late rows stay out of it, so there is nothing to update; declare "
+            f"table={name}, late={table.late!r}: late rows are not merged into this table, so there is nothing to update; declare "
             'late="update", or backfill a range'
         )
     return [table]
@@ -49,7 +49,7 @@ def withheld(settings: Settings, catalog: Catalog, name: str | None = None) -> l
     ]
     late = late_counts(settings, catalog) if found else {}
     return [
-        f"table={table.name}, late='update': late rows cannot reach it, for {upstream.name}, which it reads, keeps them out "
+        f"table={table.name}, late='update': late rows cannot reach it, because {upstream.name}, which it reads, keeps them out "
         f"(late={upstream.late!r}; {late.get(upstream.name, 0):,} rows so far); declare {upstream.name} late='update', too"
         for table, upstream in found
     ]
@@ -66,9 +66,9 @@ def _withholding(catalog: Catalog, table: Table) -> Table | None:
 
 
 def run(lake: Lake, name: str | None = None) -> Iterator[Commit]:
-    """Rewrites what late rows made dirty and has closed, table after table, as it goes on.
+    """Rewrites the closed partitions that late rows made dirty, table after table, as it goes on.
 
-    Raises JobError too.
+    Also raises JobError.
     """
     for table in wanted(lake.catalog, name):
         with publishing(lake.settings, table):

@@ -42,7 +42,7 @@ def show_plan(table: str, planned: "Backfill | None", as_json: bool) -> None:
                 "then pending": "; ".join(f"{d.table} {range_of(d)}" for d in planned.downstream)
                 or None,
                 "conflicts": "; ".join(planned.conflicts) or None,
-                "takes": f"about {planned.estimated_seconds:,.0f} s"
+                "estimated time": f"about {planned.estimated_seconds:,.0f} s"
                 if planned.estimated_seconds is not None
                 else None,
             }
@@ -112,21 +112,21 @@ def show_backfill(
     console.print_rows(names, rows)
     for name, partitions in pending.items():
         console.print_text(
-            f"{name} is PENDING in {brief(partitions)}: `--cascade`, or a backfill of its own, has it follow"
+            f"{name} is PENDING in {brief(partitions)}: follow by `--cascade`, or by a backfill of its own"
         )
 
 
 def show_handover(
     handover: "Handover", planned: "Backfill | None", commits: "Sequence[Commit]", as_json: bool
 ) -> None:
-    """Where the stream begins, and what was computed behind that."""
+    """Where the stream begins, and what was computed behind the handover."""
     if as_json:
         console.print_json([asdict(handover)])
     else:
         console.print_facts(
             {
                 "handover": handover.frontier,
-                "live from": f"version {handover.version} of {handover.input}, complete up to the handover at version {handover.until}",
+                "stream from": f"version {handover.version} of {handover.input}, complete up to the handover at version {handover.until}",
                 "read by then": handover.inputs,
             }
         )
@@ -156,7 +156,7 @@ def show_waiting(found: "dict[str, list[Dirt]]", as_json: bool) -> None:
     if rows:
         console.print_rows(("table", "partition", "is", "because of"), shown)
     else:
-        console.print_text("no late row waits to be shown")
+        console.print_text("no late row waits to be merged")
     console.print_note("nothing was changed")
 
 
@@ -229,8 +229,8 @@ def show_coverage(found: "list[Coverage]", since: str, as_json: bool) -> None:
     for each in found:
         if each.before_since:
             console.print_text(
-                f"{each.table}: {each.before_since:,} partitions begin before LAKEHOUSE_SINCE={since}, and Dagster leaves these "
-                f"alone; set an earlier day, or run `lakehouse reconcile run {each.table}`"
+                f"{each.table}: {each.before_since:,} partitions begin before LAKEHOUSE_SINCE={since}, and Dagster does not "
+                f"reconcile them; set an earlier day, or run `lakehouse reconcile run {each.table}`"
             )
         for lost in each.lost:
             console.print_text(
@@ -288,7 +288,7 @@ def show_certificate(certificate: "Certificate", as_json: bool) -> None:
         console.print_json([certificate])
         return
     c = certificate
-    live, batch = (
+    in_table, recomputed = (
         digest.partition(":")[2] for digest in (c.checksum_in_table, c.checksum_recomputed)
     )
     console.print_facts(
@@ -297,7 +297,9 @@ def show_certificate(certificate: "Certificate", as_json: bool) -> None:
             "range": range_of(c),
             "rows in table": c.rows_in_table,
             "rows recomputed": c.rows_recomputed,
-            "digest": live if live == batch else f"{live} live, {batch} batch",
+            "checksum": in_table
+            if in_table == recomputed
+            else f"{in_table} in the table, {recomputed} recomputed",
             "verdict": c.verdict,
             "seconds": f"{c.seconds:.1f}",
         }
@@ -309,14 +311,14 @@ def show_certificate(certificate: "Certificate", as_json: bool) -> None:
         console.print_text("\n".join(f"  {example}" for example in c.examples))
     if c.rows_by_batch_runs:
         console.print_text(
-            f"{c.rows_by_batch_runs:,} rows were written by batch runs: they reconcile nothing about the stream"
+            f"{c.rows_by_batch_runs:,} rows were written by batch runs, so they say nothing about the stream"
         )
     if c.cause:
         console.print_text(c.cause)
     if c.detail:
         console.print_text(c.detail)
     if not c.rows_recomputed and not c.rows_in_table:
-        console.print_text("no row was compared: that reconciles nothing")
+        console.print_text("no row was compared, so nothing is reconciled")
 
 
 def show_diff(found: "Diff", as_json: bool) -> None:
@@ -354,10 +356,10 @@ def show_diff(found: "Diff", as_json: bool) -> None:
         )
     if found.upstream:
         console.print_text(
-            f"of other code too: {', '.join(found.upstream)}; what is stored of them was read, by both sides"
+            f"other code upstream too: {', '.join(found.upstream)}; both sides read their stored rows"
         )
     if found.pending:
-        console.print_text(f"pending after a backfill by that code: {', '.join(found.pending)}")
+        console.print_text(f"pending after a backfill with that code: {', '.join(found.pending)}")
     console.print_text("rows differ" if found.differs else "no row differs")
 
 
@@ -386,7 +388,7 @@ def show_replay(found: "Replay", as_json: bool) -> None:
     console.print_facts(
         {
             "table": found.table,
-            "rows put in": found.rows,
+            "rows replayed": found.rows,
             "hours of event time": len(found.hours),
             "waiting": f"{found.waiting:,} rows, until what reads them has closed"
             if found.waiting
@@ -395,7 +397,7 @@ def show_replay(found: "Replay", as_json: bool) -> None:
     )
     if found.bad:
         console.print_rows(
-            ("stays aside", "rows"), sorted(found.bad.items(), key=lambda each: -each[1])
+            ("stays quarantined", "rows"), sorted(found.bad.items(), key=lambda each: -each[1])
         )
     _show_followed(found.follow)
 

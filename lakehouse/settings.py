@@ -31,7 +31,7 @@ _LEAST = (  # of a number: its name, the least value, and why
     ("step_rows", 0, "with 0 Spark writes every micro-batch"),
     ("versions", 1, "the present one; raise it"),
     ("state_memory_mb", 16, "RocksDB needs so much for its buffers; raise it"),
-    ("restarts", 1, "a streaming job would be given up when it first ends"),
+    ("restarts", 1, "a streaming job would be in a crash loop when it first ends; raise it"),
     ("query_restarts", 0, "with 0 a query that fails ends its process"),
 )
 _CHOICES = {"log_level": ("debug", "info", "warning", "error"), "log_format": ("text", "json")}
@@ -44,8 +44,8 @@ _BOUNDS = (
     "healthy_after",
     "stale_after",
 )
-_HOOKS = ("notification_command", "notification_url")
-SOONEST_STALE = timedelta(minutes=5)  # Dagster learns of records once a minute
+_NOTIFICATIONS = ("notification_command", "notification_url")
+SOONEST_STALE = timedelta(minutes=5)  # ingest tables are reported to Dagster once a minute
 RESOURCES = (
     "spark_master",
     "driver_memory",
@@ -65,7 +65,7 @@ _REPAIR = re.compile(r"partitions (\d+), rows (\d+)")
 class Settings:
     """All that a run needs to know of its surroundings.
 
-    A value, made once at the border and handed down.
+    A value, made once at the start and handed down.
     """
 
     root: Path = Path(".lakehouse")  # tables, checkpoints, log tables, job status, broker data
@@ -102,7 +102,7 @@ class Settings:
     step_rows: int = 20_000  # of the input: a micro-batch of more is written by Spark, one of fewer by the job itself, for less
     # keep the early results that tables declare; each costs a batch run at every refresh
     early_results: bool = True
-    # where `lakehouse metrics` listens; it asks nobody who they are
+    # where `lakehouse metrics` listens; it has no authentication
     metrics_host: str = "127.0.0.1"
     metrics_port: int = 9464  # 0: any that is free
     start_within: str = "10 minutes"  # a streaming job runs, else its process is replaced
@@ -111,7 +111,9 @@ class Settings:
     batch_within: str = "10 minutes"  # for one micro-batch, else its process is replaced
     # a backfill waits while what a streaming query is to read has waited longer
     stream_lag: str = "30 seconds"
-    restarts: int = 5  # more than that within `restarts_within`, and a streaming job is given up
+    restarts: int = (
+        5  # more than that within `restarts_within`, and a streaming job is in a crash loop
+    )
     restarts_within: str = "1 hour"
     healthy_after: str = "2 minutes"  # a streaming job that ran so long without a failure counts its restarts from zero
     query_restarts: int = 3  # of a query alone, before it is paused or its process ends
@@ -123,7 +125,7 @@ class Settings:
     # table -> so much of it may be repaired a day without being asked
     repair: Mapping[str, str] = field(default_factory=dict)
     history: str = "1 day"  # so far back versions of a table can be read and replayed, and files stay that none of these has
-    versions: int = 1_000  # so many of them at most, unless someone needs more: who reads the table lists its log each time
+    versions: int = 1_000  # so many of them at most, unless a reader needs more: each reader of the table lists its log
     log_level: str = (
         "info"  # of what the library reports while it works: debug, info, warning or error
     )
@@ -169,7 +171,7 @@ class Settings:
             date.fromisoformat(self.since)
         except ValueError as err:
             raise SettingsError(
-                f"since={self.since!r}: a day, for partitions begin there; write 2026-01-01"
+                f"since={self.since!r}: a day, because partitions begin there; write for example 2026-01-01"
             ) from err
         for name in ("history", "stream_lag", *_BOUNDS):
             try:
@@ -178,15 +180,15 @@ class Settings:
                 raise SettingsError(str(err)) from err
             if name in _BOUNDS and not span:
                 raise SettingsError(
-                    f"{name}={getattr(self, name)!r}: longer than nothing; no job could keep to it otherwise"
+                    f"{name}={getattr(self, name)!r}: longer than nothing, or no job could keep to it; set a longer time"
                 )
         if duration(self.stale_after) < SOONEST_STALE:
             raise SettingsError(
-                f"stale_after={self.stale_after!r}: at least {SOONEST_STALE}; all would be stale, else"
+                f"stale_after={self.stale_after!r}: at least {SOONEST_STALE}, or every table would be stale; raise it"
             )
         if duration(self.history) < timedelta(hours=1):
             raise SettingsError(
-                f"history={self.history!r}: at least 1 hour; who reads a table would lose the files that it has been told of"
+                f"history={self.history!r}: at least 1 hour, or readers would lose files that they have listed; raise it"
             )
 
     def freshness_of(self, pipeline: str) -> Freshness:
@@ -270,9 +272,9 @@ class Settings:
         plain = {
             f.name: str(getattr(self, f.name))
             for f in fields(self)
-            if f.name not in ("kafka", "spark_conf", *_HOOKS)
+            if f.name not in ("kafka", "spark_conf", *_NOTIFICATIONS)
         }
-        notifications = {name: "***" for name in _HOOKS if getattr(self, name)}
+        notifications = {name: "***" for name in _NOTIFICATIONS if getattr(self, name)}
         return (
             plain
             | notifications

@@ -55,11 +55,11 @@ def read(path: Path, known: Collection[str]) -> dict[str, str | dict[str, str]]:
         given = tomllib.loads(path.read_text())
     except OSError as err:
         raise SettingsError(
-            f"config={path}: a file of settings, and it cannot be read ({err}); mend LAKEHOUSE_CONFIG"
+            f"config={path}: the settings file cannot be read ({err}); correct LAKEHOUSE_CONFIG"
         ) from err
     except ValueError as err:
         raise SettingsError(
-            f"config={path}: it is to be TOML, and is not ({err}); correct it there"
+            f"config={path}: the settings file must be TOML ({err}); correct it"
         ) from err
     form = ("{0} = value", "[{0}] and a line `name = value` for each")
     return texts(Place(f"config={path}", path.parent, *form), given, known)
@@ -78,10 +78,10 @@ def texts(
             f"{place.name}, {unknown[0]}: there is no setting of that name; "
             + (f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}")
         )
-    return {name: _told(place, name, value) for name, value in given.items()}
+    return {name: _as_text(place, name, value) for name, value in given.items()}
 
 
-def _told(place: Place, name: str, value: object) -> str | dict[str, str]:
+def _as_text(place: Place, name: str, value: object) -> str | dict[str, str]:
     if isinstance(value, Mapping) != (name in _OF_NAMES):
         form = (place.table if name in _OF_NAMES else place.line).format(name)
         raise SettingsError(f"{place.name}, {name}={value!r}: it has another form; write {form}")

@@ -196,7 +196,7 @@ class Stage:
                 o.numRowsDroppedByWatermark for p in query.recentProgress for o in p.stateOperators
             )
             assert not dropped, (
-                f"{name}: Spark itself dropped {dropped} rows that the gate had accepted"
+                f"{name}: Spark itself dropped {dropped} rows that the late filter had accepted"
             )
             self.resumed += before is not None and before != self._last_batch(name)
 

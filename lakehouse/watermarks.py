@@ -21,7 +21,7 @@ def watermark(
 ) -> datetime:
     """The watermark that follows from the batches before: the least head of the partitions not idle, less `delay`.
 
-    The least over all topics of a record, and not the greatest, so that a partition or a topic read
+    The least over all topics of an ingest table, and not the greatest, so that a partition or a topic read
     more slowly than the others does not make its rows late. Idle is a partition that had no record
     for its `idle_timeout` while another had: measured against each other and not against a clock,
     so that a stopped job, or a topic with few records, silences nobody. It never moves back.

@@ -19,21 +19,26 @@ if TYPE_CHECKING:
 stream = group("Streaming jobs: start, stop, watch and supervise them.")
 app = group(groups={"stream": stream, "topic": topic_commands.group})
 
-_PIPELINES = Annotated[list[str] | None, typer.Argument(help="Pipelines; all if none is named")]
+_PIPELINES = Annotated[list[str] | None, typer.Argument(help="Pipelines; by default all")]
 _WAIT = Annotated[
-    float | None, typer.Option(help="Seconds until it must run; by default LAKEHOUSE_START_WITHIN")
+    float | None,
+    typer.Option(help="Seconds within which the job must run; by default LAKEHOUSE_START_WITHIN"),
 ]
 _DRAIN = Annotated[float, typer.Option(help="Seconds to drain")]
 _NOW = Annotated[
-    bool, typer.Option("--now", help="Kill instead of drain: it resumes where it was all the same")
+    bool,
+    typer.Option(
+        "--now", help="Kill the job instead of draining it; it still resumes where it was"
+    ),
 ]
 
 
 @stream.command()
 def start(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
-    """Start streaming jobs, each a process of its own that goes on when this command ends.
+    """Start streaming jobs. Each is a process of its own, which goes on when this command ends.
 
-    A scheduled one is run up to the present, which is waited for, and then by its schedule.
+    A scheduled job is run once up to the present, while the command waits, and is then on its
+    schedule.
     """
     from rich.console import Console
 
@@ -44,12 +49,12 @@ def start(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
         _remark(settings, pipeline)
         with Console(stderr=True).status(f"starting {pipeline}"):
             status = supervisor.start(settings, pipeline, wait=wait, by=_by("start"))
-        _tell_started(console, settings, status)
+        _show_started(console, settings, status)
 
 
 @stream.command()
 def stop(pipelines: _PIPELINES = None, timeout: _DRAIN = 60, now: _NOW = False) -> None:
-    """Drain and stop streaming jobs; what they had read goes through every table first."""
+    """Drain and stop streaming jobs: what they have read goes through every table first."""
     from rich.console import Console
 
     from streaming_jobs import supervisor
@@ -77,7 +82,7 @@ def restart(
             status = supervisor.restart(
                 settings, pipeline, timeout=timeout, now=now, wait=wait, by=_by("restart")
             )
-        _tell_started(console, settings, status)
+        _show_started(console, settings, status)
 
 
 @stream.command()
@@ -110,27 +115,27 @@ def status(
     console.print(views.queries_table(found))
     console.print(
         Text(
-            "counted since each job was started; `lakehouse table list` counts all there ever was",
+            "counts begin when a job starts; `lakehouse table list` counts from the beginning of each table",
             style="dim",
         )
     )
     for name, each in found:
-        if told := views.freshness(settings, name):
-            console.print(Text(told), soft_wrap=True)
-        if told := views.place(each):
-            console.print(Text(f"{name}: {told}"), soft_wrap=True)
-        for told in views.troubles(settings, name, each):
-            console.print(Text(f"{name}: {told}", style="red"), soft_wrap=True)
+        if line := views.freshness(settings, name):
+            console.print(Text(line), soft_wrap=True)
+        if line := views.place(each):
+            console.print(Text(f"{name}: {line}"), soft_wrap=True)
+        for line in views.troubles(settings, name, each):
+            console.print(Text(f"{name}: {line}", style="red"), soft_wrap=True)
 
 
 @stream.command()
 def top(
     pipelines: _PIPELINES = None,
     seconds: Annotated[
-        float | None, typer.Option(help="End after that long; else with Ctrl-C")
+        float | None, typer.Option(help="End after so many seconds; by default at Ctrl-C")
     ] = None,
 ) -> None:
-    """Watch streaming jobs: state, restarts and why, memory, rate, lag by partition of a topic, every second."""
+    """Watch streaming jobs, every second: state, restarts and why, memory, rate, lag by partition of a topic."""
     import time
 
     from rich.live import Live
@@ -152,10 +157,13 @@ def top(
 def supervise(
     pipelines: _PIPELINES = None,
     every: Annotated[
-        float, typer.Option(help="Seconds between two looks; at once when a process ends", min=0.1)
+        float,
+        typer.Option(
+            help="Seconds between two checks; a process that ends is noticed at once", min=0.1
+        ),
     ] = 2,
 ) -> None:
-    """Keep streaming jobs as they were asked to be, until Ctrl-C: what Dagster's sensor does, for those without it."""
+    """Keep streaming jobs in their desired state until Ctrl-C, as Dagster's sensor does."""
     import signal
     import threading
 
@@ -177,7 +185,7 @@ def supervise(
                     soft_wrap=True,
                     markup=False,
                 )
-        for failure in notifications.tell(
+        for failure in notifications.send(
             settings, [n for pipeline in named for n in notices.of_job(settings, pipeline)]
         ):
             console.print(f"{progress.now()} {failure}", soft_wrap=True, markup=False)
@@ -185,7 +193,7 @@ def supervise(
 
 @stream.command()
 def logs(
-    pipeline: str, lines: Annotated[int, typer.Option(help="How many of the last lines")] = 40
+    pipeline: str, lines: Annotated[int, typer.Option(help="The number of lines")] = 40
 ) -> None:
     """Print the end of a streaming job's log."""
     from streaming_jobs import supervisor
@@ -196,13 +204,13 @@ def logs(
 
 @app.command()
 def metrics(
-    once: Annotated[bool, typer.Option("--once", help="Print them and end")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the metrics and exit")] = False,
     host: Annotated[
-        str | None, typer.Option(help="Where to listen; nobody is asked who they are")
+        str | None, typer.Option(help="The address to listen on; there is no authentication")
     ] = None,
-    port: Annotated[int | None, typer.Option(help="0 for any that is free")] = None,
+    port: Annotated[int | None, typer.Option(help="The port; 0 for any that is free")] = None,
 ) -> None:
-    """Serve metrics of jobs, tables, reconciliations and results to Prometheus, until Ctrl-C."""
+    """Serve metrics of jobs, tables, certificates and results to Prometheus, until Ctrl-C."""
     from prometheus_client.openmetrics.exposition import generate_latest
 
     from lakehouse.declare import catalog
@@ -228,31 +236,33 @@ def metrics(
 @app.command()
 def lineage(
     to: Annotated[
-        str, typer.Option(help="A URL, or a file; else what OpenLineage's own configuration names")
+        str, typer.Option(help="A URL or a file; by default what OpenLineage's configuration names")
     ] = "",
-    once: Annotated[bool, typer.Option("--once", help="Send what is due and end")] = False,
-    every: Annotated[float, typer.Option(help="Seconds between two looks", min=0.1)] = 10,
+    once: Annotated[bool, typer.Option("--once", help="Send what is due and exit")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between two checks", min=0.1)] = 10,
 ) -> None:
-    """Send OpenLineage events of live and batch runs, until Ctrl-C.
+    """Send OpenLineage events of streams and batch runs, until Ctrl-C.
 
-    What cannot be sent is sent later.
+    An event that cannot be sent is sent later.
     """
     import time
 
     from lakehouse.declare import catalog
     from lakehouse.settings import from_environment
-    from streaming_jobs import lineage as teller
+    from streaming_jobs import lineage as sender
 
     settings = from_environment()
-    lineage = teller.Lineage(settings, catalog.load(settings), teller.client(to))
+    lineage = sender.Lineage(settings, catalog.load(settings), sender.client(to))
     with suppress(KeyboardInterrupt):
         while True:
             try:
-                if (sent := lineage.tell()) or once:
+                if (sent := lineage.send()) or once:
                     typer.echo(f"{sent} events sent")
             except OSError as err:  # those of the network among them
-                told = f"to={to!r}: every event is to be taken, and was not ({err}); the next look sends what is left"
-                typer.echo(told, err=True)
+                line = (
+                    f"to={to!r}: an event could not be sent ({err}); the next check sends it again"
+                )
+                typer.echo(line, err=True)
                 if once:
                     raise typer.Exit(1) from err
             if once:
@@ -260,7 +270,7 @@ def lineage(
             time.sleep(every)
 
 
-def _tell_started(console: "Console", settings: "Settings", status: "JobStatus") -> None:
+def _show_started(console: "Console", settings: "Settings", status: "JobStatus") -> None:
     from streaming_jobs import scheduled, supervisor
 
     name = status.pipeline
@@ -273,20 +283,20 @@ def _tell_started(console: "Console", settings: "Settings", status: "JobStatus")
     if settings.freshness_of(name).cron:
         with console.status(f"running {name} up to the present"):
             scheduled.await_end(settings, name, status.pid)
-        console.print(f"{name}: {scheduled.told(settings, name)}", soft_wrap=True, markup=False)
+        console.print(f"{name}: {scheduled.summary(settings, name)}", soft_wrap=True, markup=False)
 
 
 def _remark(settings: "Settings", pipeline: str) -> None:
-    """Says what of the pipeline is not as it seems to be; its job says so in its log, too."""
+    """Shows warnings about what the pipeline declares; its job writes them to its log, too."""
     from lakehouse.cli.console import print_note
     from lakehouse.declare import catalog
     from lakehouse.storage import begun_with
 
     known = catalog.load(settings)
-    for told in begun_with.remarks(
+    for line in begun_with.remarks(
         settings.for_pipeline(pipeline), known, known.of_pipeline(pipeline)
     ):
-        print_note(f"warning: {told}")
+        print_note(f"warning: {line}")
 
 
 def _by(command: str) -> str:

@@ -1,4 +1,4 @@
-"""A streaming job: `python -m streaming_jobs.driver PIPELINE [--available-now]`, which a scheduled pipeline need not be told.
+"""A streaming job: `python -m streaming_jobs.driver PIPELINE [--available-now]`, which a scheduled pipeline implies.
 
 All tables of the pipeline as queries of one session. SIGTERM and SIGINT drain it: the topic is read
 no further, what was read goes through every table, then it ends with code 0. Killed in any other
@@ -50,7 +50,7 @@ _END_OF_JVM = 5.0
 
 
 class Job:
-    """The process of one pipeline: starts its queries, tells how they do, ends them."""
+    """The process of one pipeline: starts its queries, reports how they do, ends them."""
 
     def __init__(self, settings: Settings, pipeline: str, turn: Lease | None = None) -> None:
         self.settings, self.pipeline, self.turn = settings, pipeline, turn
@@ -89,7 +89,7 @@ class Job:
         progress.write(self.settings, self.status)
 
     def run(self, available_now: bool) -> None:
-        """Fills the pipeline's tables until told to stop, or up to the present."""
+        """Fills the pipeline's tables until asked to stop, or up to the present."""
         loaded = catalog.load(self.settings)
         tables = loaded.of_pipeline(self.pipeline)
         _check_topics(self.settings, loaded.topics(tables))
@@ -154,22 +154,22 @@ class Job:
         streamed = [t for t in tables if lake.catalog.kind(t) != "reference"]
         queries.prepare(lake, streamed)
         for table in streamed:  # before a query looks where it was
-            if told := commit_log_repair.mend(self.settings, table):
-                _log.warning(told)
-                self.say(error=told)
+            if message := commit_log_repair.mend(self.settings, table):
+                _log.warning(message)
+                self.say(error=message)
         return streamed
 
     def _guard(self, ends: bool, point: str) -> None:
         """Called at each commit point: a process that slept while another took over stops before it writes.
 
-        So does, once the job is told to stop, a query that `ends` then, since it would find no end
+        So does, once the job is asked to stop, a query that `ends` then, since it would find no end
         of new input.
         """
         if point == "begin" and self.turn:
             self.turn.check()
         if point == "begin" and ends and self.stopping.is_set():
             raise JobError(
-                "told to stop: this micro-batch has written nothing, and is the first of the next process"
+                "asked to stop: this micro-batch has written nothing, and is the first of the next process"
             )
 
     def _await(self, done: Callable[[], bool], alone: bool = True) -> None:
@@ -221,16 +221,16 @@ class Job:
             self.stopping.set()
 
     def _check_previews(self) -> None:
-        """Early results that fail stand still and are told of; final rows go on."""
+        """Early results that fail are not updated, which is reported; final rows go on."""
         for name, query in list(self.previews.items()):
             if not query.isActive and (error := query.exception()) is not None:
                 del self.previews[name]
-                self._tell_stale(name, error)
+                self._report_stale(name, error)
 
-    def _tell_stale(self, name: str, error: Exception) -> None:
-        told = f"table={name}: early results stand still until the job is started again; {cause(str(error))}"
-        _log.warning(told)
-        self.say(error=told)
+    def _report_stale(self, name: str, error: Exception) -> None:
+        message = f"table={name}: early results stand still until the job is started again; {cause(str(error))}"
+        _log.warning(message)
+        self.say(error=message)
 
     def _drain(self, lake: Lake, tables: list[Table], available_now: bool) -> None:
         """Ends the queries in order: between two micro-batches.
@@ -261,14 +261,14 @@ class Job:
                 cut.append(each.table.name)
             query.stop()
         if cut:
-            told = f"tables={', '.join(cut)}: not drained within {_DRAIN:g} s, so cut off; they go on there at the next start"
-            _log.warning(told)
-            self.say(error=told)
+            message = f"tables={', '.join(cut)}: not drained within {_DRAIN:g} s, so cut off; they go on there at the next start"
+            _log.warning(message)
+            self.say(error=message)
         for table in (t for t in tables if t.early_results and self.settings.early_results):
             try:
                 early_results.settle(lake, table)
             except Exception as err:  # all that counts has been written
-                self._tell_stale(f"{table.name}__early", err)
+                self._report_stale(f"{table.name}__early", err)
 
     def _observed(self) -> tuple[QueryStatus, ...]:
         return tuple(query.observe() for query in self.queries.values())
@@ -325,8 +325,8 @@ def main(arguments: list[str] | None = None) -> int:
         known = catalog.load(settings)
         begun_with.check(settings, known, known.of_pipeline(given.pipeline))
         settings = settings.for_pipeline(given.pipeline)
-        for told in begun_with.remarks(settings, known, known.of_pipeline(given.pipeline)):
-            _log.warning(told)
+        for message in begun_with.remarks(settings, known, known.of_pipeline(given.pipeline)):
+            _log.warning(message)
         with lease.held(settings, given.pipeline) as turn:
             job = Job(settings, given.pipeline, turn)
 
@@ -347,17 +347,17 @@ def _failed(job: Job | None, err: Exception) -> int:
     """Says why the process ends, in its status if that is still its own, and returns the exit code."""
     lost = job.turn.refusal() if job and job.turn else None
     err = lost or err  # whatever failed, failed because of that
-    told, expected = str(err), isinstance(err, LakehouseError)
+    message, expected = str(err), isinstance(err, LakehouseError)
     if job and not lost and job.status.jvm and _jvm_ended(job.status, err):
-        told, expected = (
-            f"jvm={job.status.jvm}: Spark's JVM ended, killed or out of memory; {cause(told)}",
+        message, expected = (
+            f"jvm={job.status.jvm}: Spark's JVM ended, killed or out of memory; {cause(message)}",
             True,
         )
-    _log.error(told, exc_info=None if expected else err)
+    _log.error(message, exc_info=None if expected else err)
     if job is None or lost:
         return 2 if expected else 1
     with suppress(OSError):  # the disk is full: that is why it ends
-        job.say(state="failed", error=(told if expected else cause(told))[:2000])
+        job.say(state="failed", error=(message if expected else cause(message))[:2000])
     return 1
 
 

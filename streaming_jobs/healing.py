@@ -177,7 +177,7 @@ def _idle(seen: Observed, due: datetime) -> Decision:
     ended = (
         ""
         if seen.state in (None, "stopped")
-        else f"; the last one ended as {seen.state}, {seen.error or 'without a word'}"
+        else f"; the last one ended as {seen.state}, {seen.error or 'without an error message'}"
     )
     return Decision("nothing", f"the next run of its schedule is due at {text(due)}{ended}")
 
@@ -236,16 +236,16 @@ def backoff(pipeline: str, attempt: int) -> timedelta:
 
 
 def _broken(seen: Observed, fault: str, bounds: Bounds) -> str:
-    last = fault or seen.error or "its process died without a word"
+    last = fault or seen.error or "its process died without an error message"
     return (
-        f"pipeline={seen.pipeline!r}: given up, for {bounds.restarts} restarts within {_shown(bounds.within)} did not help; "
+        f"pipeline={seen.pipeline!r}: crash loop: {bounds.restarts} restarts within {_shown(bounds.within)} did not help; "
         f"the last end: {last}. See `lakehouse stream logs {seen.pipeline}`, remove the cause, then "
         f"`lakehouse stream start {seen.pipeline}`"
     )
 
 
 def is_transient(error: str) -> bool:
-    """Whether the cause will pass by itself, so that one waits for it instead of giving up."""
+    """Whether the cause will pass by itself, so that one waits for it, without a crash loop."""
     return bool(_TRANSIENT.search(error))
 
 
@@ -258,7 +258,7 @@ class Failure:
     error: str
 
 
-def after_failure(failures: Sequence[Failure], most: int) -> Literal["restart", "park", "end"]:
+def after_failure(failures: Sequence[Failure], most: int) -> Literal["restart", "pause", "end"]:
     """What becomes of a query that failed, the last time just now: it is restarted alone at most `most` times.
 
     Then it is paused if it fails in one and the same micro-batch, for that is the batch's fault,
@@ -271,7 +271,7 @@ def after_failure(failures: Sequence[Failure], most: int) -> Literal["restart", 
     if len(recent) <= most:
         return "restart"
     same = last.batch is not None and {f.batch for f in recent[-most - 1 :]} == {last.batch}
-    return "park" if same and not is_transient(last.error) else "end"
+    return "pause" if same and not is_transient(last.error) else "end"
 
 
 def _shown(span: timedelta) -> str:

@@ -40,7 +40,7 @@ def _older(log: Path, number: int) -> Path:
 
 
 def shorten_log(settings: Settings, pipeline: str, longest: int = _LOG_BYTES) -> None:
-    """Puts the log of a running process aside once it is long, as that of an earlier one.
+    """Moves the log of a running process aside once it is long, as that of an earlier one.
 
     Copied and emptied, for the process keeps it open; a line written in between is lost.
     """

@@ -78,8 +78,8 @@ class Lease:
                 os.utime(lease)
             except FileNotFoundError:
                 lease.touch()
-                told = "the lock of the process that runs the pipeline, and it was removed; the epoch alone protects it now"
-                _log.warning(f"file={lease}: {told}")
+                message = "the lock of the process that runs the pipeline, and it was removed; the epoch alone protects it now"
+                _log.warning(f"file={lease}: {message}")
 
 
 @contextmanager
@@ -96,8 +96,8 @@ def held(settings: Settings, job: str) -> Iterator[Lease]:
             before, spoken = holder(path), progress.read(settings, job)
             _check_expired(settings, pipeline, job, before)
             if before and not before.ended and spoken is None:
-                told = "gone, and with it which JVM the process before had; if it still runs it is Delta that keeps the two apart"
-                _log.warning(f"file={path.with_name('status.json')}: {told}")
+                message = "gone, and with it which JVM the process before had; if that still runs, Delta alone keeps the two apart"
+                _log.warning(f"file={path.with_name('status.json')}: {message}")
             for name in dict.fromkeys((pipeline, job, (before and before.job) or job)):
                 _await_end_of_jvm(settings, name)
             # never one that a process that sleeps may have
@@ -134,8 +134,8 @@ def _keep(lease: Lease, ended: threading.Event) -> None:
             failed = ""
         except OSError as err:
             if not failed:
-                told = f"lease of {lease.job}: it cannot be renewed, and expires for other hosts ({err})"
-                _log.warning(told)
+                message = f"lease of {lease.job}: it cannot be renewed, and expires for other hosts ({err})"
+                _log.warning(message)
             failed = str(err)
         if ended.wait(_RENEWAL):
             return

@@ -1,8 +1,8 @@
-"""What was written, told as OpenLineage events: of streams while they go on, of batch runs once they are done.
+"""What was written, sent as OpenLineage events: of streams while they go on, of batch runs once they are done.
 
-The teller is a process of its own that no job knows of: it reads status files and commit logs,
-without Spark. An event may be told twice, after a crash between sending and noting; runs have the
-same id then. A batch run that failed wrote nothing and is not told. Run states and facets:
+The sender is a process of its own that no job knows of: it reads status files and commit logs,
+without Spark. An event may be sent twice, after a crash between sending and noting; runs have the
+same id then. A batch run that failed wrote nothing and is not sent. Run states and facets:
 OpenLineage's specification, version 2.
 """
 
@@ -63,37 +63,37 @@ def client(to: str = "") -> OpenLineageClient:
     if to:
         return OpenLineageClient(transport=FileTransport(FileConfig(log_file_path=to, append=True)))
     found = OpenLineageClient()
-    if found.transport.kind == "console":  # what it falls back to: a logger that nobody hears
+    if found.transport.kind == "console":  # what it falls back to: a logger that nobody reads
         raise SettingsError(
-            "to='': somewhere to send events, and OpenLineage's own configuration names nothing; give --to a URL or a file, "
+            "to='': events need a receiver, and OpenLineage's own configuration names none; give --to a URL or a file, "
             "or set OPENLINEAGE_URL"
         )
     return found
 
 
 class Lineage:
-    """Tells what is new since it last did; remembers how far in `<root>/_lineage.json`."""
+    """Sends what is new since it last did; remembers how far in `<root>/_lineage.json`."""
 
     def __init__(self, settings: Settings, catalog: Catalog, to: OpenLineageClient) -> None:
         self.settings, self.catalog, self.to = settings, catalog, to
         self._noted = settings.root / "_lineage.json"
 
-    def tell(self) -> int:
+    def send(self) -> int:
         """Sends the events that are due, and returns how many.
 
         Raises OSError for one that cannot be sent: it is due again.
         """
-        told = read_value(self._noted, _noted, "all is sent again, with the same ids") or {}
+        noted = read_value(self._noted, _noted, "all is sent again, with the same ids") or {}
         sent = 0
         for table in self.catalog:
-            known = told.setdefault(
+            known = noted.setdefault(
                 table.name, {"batch": "", "run": "", "ended": True, "stream": ""}
             )
-            events = [*self._batch(table, known), *self._live(table, known)]
+            events = [*self._batch(table, known), *self._stream(table, known)]
             for event in events:
                 self.to.emit(event)
             if events:
-                replace_file(self._noted, told)
+                replace_file(self._noted, noted)
             sent += len(events)
         return sent
 
@@ -125,7 +125,7 @@ class Lineage:
             )
             known["batch"] = commit.at.isoformat()
 
-    def _live(self, table: Table, known: dict) -> Iterator[RunEvent]:
+    def _stream(self, table: Table, known: dict) -> Iterator[RunEvent]:
         status = progress.read(self.settings, table.pipeline)
         if status is None or self.catalog.kind(table) == "reference":
             return

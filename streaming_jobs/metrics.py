@@ -110,7 +110,7 @@ class LakehouseCollector(Collector):
             )
 
     def _check_files(self, pipeline: str) -> None:
-        """Raises JobError as long as a file that was unreadable lies there, so that an alert tells of it."""
+        """Raises JobError as long as a file that was unreadable lies there, so that an alert fires."""
         if found := progress.unreadable(self._settings, pipeline):
             raise JobError(
                 f"file={found[-1]}: it was unreadable; look what became of the disk, then remove it"

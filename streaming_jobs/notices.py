@@ -1,4 +1,6 @@
-"""What went wrong with a streaming job, for notifications: it failed, it was given up, its files are lost, a query of it is paused."""
+"""What went wrong with a streaming job, for notifications: it failed, it is in a crash loop, its files are lost, or a
+query is paused.
+"""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -9,23 +11,23 @@ from streaming_jobs.desired import Event
 from streaming_jobs.notifications import Notice, What
 from streaming_jobs.progress import JobStatus
 
-_TOLD: dict[str, What] = {"restarted": "job_failed", "broken": "job_crash_loop"}
+_NOTICES: dict[str, What] = {"restarted": "job_failed", "broken": "job_crash_loop"}
 _OUTAGE = timedelta(minutes=10)  # longer than the waits between two restarts
 
 
 def of_job(settings: Settings, pipeline: str) -> list[Notice]:
     """From the job's history, which keeps each failure, however soon it was healed, and from its status.
 
-    Restarts for one reason, one upon the other, are told once: while the broker is away there is no
-    end of them.
+    Consecutive restarts for one reason are one notice: while the broker is away there is no end of
+    them.
     """
     status = progress.read(settings, pipeline)
-    done = [e for e in desired.history(settings, pipeline) if e.what in _TOLD]
+    done = [e for e in desired.history(settings, pipeline) if e.what in _NOTICES]
     first = done[:1] + [event for before, event in pairwise(done) if not _again(before, event)]
     queries = status.queries if status else ()
     paused = [q for q in queries if q.state == "paused"]
     return (
-        [Notice(_TOLD[e.what], pipeline, e.why, e.moment) for e in first]
+        [Notice(_NOTICES[e.what], pipeline, e.why, e.moment) for e in first]
         + [
             Notice(
                 "query_paused",
@@ -52,7 +54,7 @@ def of_job(settings: Settings, pipeline: str) -> list[Notice]:
 
 
 def _run_failed(settings: Settings, pipeline: str, status: JobStatus | None) -> list[Notice]:
-    """Of a scheduled job that its last run ended badly: nobody restarts it, so its history does not say so."""
+    """Of a scheduled job that its last run ended badly: it is not restarted, so its history does not say so."""
     if settings.freshness_of(pipeline).cron is None or scheduled.off(settings, pipeline):
         return []
     if launched := supervisor.silent_launch(settings, pipeline):

@@ -1,10 +1,10 @@
-"""Hooks: someone learns of what went wrong, by a command of theirs or by HTTP, once.
+"""Notifications: what went wrong is given to a command or sent by HTTP, once.
 
-<root>/_notifications/told.json  what was told, or tried, within the last day: by a notice's key
-<root>/_notifications/teller     locked by whoever tells, for as long as that takes
+<root>/_notifications/sent.json  what was sent, or tried, within the last day: by a notice's key
+<root>/_notifications/sender     locked by whoever sends, for as long as that takes
 
-Who tells may be Dagster, `lakehouse stream supervise` or both. At least once: a process killed
-between the telling and its note tells again.
+The sender may be Dagster, `lakehouse stream supervise` or both. At least once: a process killed
+between sending and noting sends again.
 """
 
 import http.client
@@ -33,7 +33,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage.files import read_value, replace_file
 
 MOST = 5  # attempts
-MEMORY = timedelta(days=1)  # what is older is not told
+MEMORY = timedelta(days=1)  # what is older is not sent
 _WITHIN = 5.0  # seconds for one attempt
 _ROUND = 5.0  # seconds, after which no further attempt begins: others wait for this
 _SAID = 500  # bytes of what a command said that are repeated
@@ -91,7 +91,7 @@ class Tried:
 
     times: int
     at: str
-    told: bool = False
+    sent: bool = False
 
     @property
     def moment(self) -> datetime:
@@ -103,64 +103,64 @@ class Tried:
 
 
 def wanted(settings: Settings) -> bool:
-    """Whether anybody wants to be told."""
+    """Whether anybody is to be notified."""
     return bool(settings.notification_command or settings.notification_url)
 
 
-def tell(settings: Settings, notices: Iterable[Notice]) -> list[str]:
-    """Tells what was not told yet, oldest first.
+def send(settings: Settings, notices: Iterable[Notice]) -> list[str]:
+    """Sends what was not sent yet, oldest first.
 
     Returns what went wrong with that, never raises for it.
 
     Each notification is tried at most `MOST` times for a notice, with growing waits. What is left
     after its first failure, or after 5 seconds, waits for the next call; so does all of it while
-    another process is telling.
+    another process is sending.
     """
     if not wanted(settings):
         return []
     try:
-        with _alone(settings) as told:
-            return _tell(settings, notices, told) if told is not None else []
-    except OSError as err:  # nothing is told that cannot be noted: it would be told again forever
+        with _alone(settings) as sent:
+            return _send(settings, notices, sent) if sent is not None else []
+    except OSError as err:  # nothing is sent that cannot be noted: it would be sent again and again
         return [
-            f"notifications, root={settings.root}: what was told cannot be noted, so nothing is told ({err}); make room"
+            f"notifications, root={settings.root}: what is sent must be noted and cannot be, so nothing is sent ({err}); make room"
         ]
 
 
-def _tell(settings: Settings, notices: Iterable[Notice], told: dict[str, Tried]) -> list[str]:
+def _send(settings: Settings, notices: Iterable[Notice], sent: dict[str, Tried]) -> list[str]:
     began, now = time.monotonic(), datetime.now(UTC)
     failures: dict[str, str] = {}
     recent = sorted((n for n in notices if n.at > now - MEMORY), key=lambda n: n.at)
-    for notice, (name, send) in product(recent, _notifications(settings)):
+    for notice, (name, deliver) in product(recent, _notifications(settings)):
         key = f"{name} {notice.key}"
-        before = told.get(key)
-        done = before and (before.told or before.times >= MOST or now < before.due)
+        before = sent.get(key)
+        done = before and (before.sent or before.times >= MOST or now < before.due)
         if done or name in failures or time.monotonic() - began > _ROUND:
             continue
-        told[key] = tried = Tried(before.times + 1 if before else 1, now.isoformat())
-        _note(settings, told, now)
-        if failure := send(notice):
-            last = "given up" if tried.times == MOST else f"attempt {tried.times} of {MOST}"
-            failures[name] = f"{name} not told of {notice.key!r} ({last}): {failure}"
+        sent[key] = tried = Tried(before.times + 1 if before else 1, now.isoformat())
+        _note(settings, sent, now)
+        if failure := deliver(notice):
+            last = "the last attempt" if tried.times == MOST else f"attempt {tried.times} of {MOST}"
+            failures[name] = f"{name} did not get {notice.key!r} ({last}): {failure}"
             continue
-        told[key] = replace(tried, told=True)
-        _note(settings, told, now)
+        sent[key] = replace(tried, sent=True)
+        _note(settings, sent, now)
     return list(failures.values())
 
 
 @contextmanager
 def _alone(settings: Settings) -> Iterator[dict[str, Tried] | None]:
-    """What was told so far, for one holder at a time; None for any other."""
+    """What was sent so far, for one holder at a time; None for any other."""
     folder = settings.root / "_notifications"
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "teller").open("a") as file:
+    with (folder / "sender").open("a") as file:
         try:
             portalocker.lock(file, portalocker.LOCK_EX | portalocker.LOCK_NB)
         except portalocker.exceptions.LockException:
             yield None
             return
         yield (
-            read_value(_noted(settings), _tried, "what was told within a day may be told again")
+            read_value(_noted(settings), _tried, "what was sent within a day may be sent again")
             or {}
         )
 
@@ -173,11 +173,11 @@ def _tried(given: dict) -> dict[str, Tried]:
 
 
 def _noted(settings: Settings) -> Path:
-    return settings.root / "_notifications" / "told.json"
+    return settings.root / "_notifications" / "sent.json"
 
 
-def _note(settings: Settings, told: dict[str, Tried], now: datetime) -> None:
-    kept = {key: asdict(tried) for key, tried in told.items() if tried.moment > now - MEMORY}
+def _note(settings: Settings, sent: dict[str, Tried], now: datetime) -> None:
+    kept = {key: asdict(tried) for key, tried in sent.items() if tried.moment > now - MEMORY}
     replace_file(_noted(settings), kept)
 
 
@@ -208,7 +208,7 @@ def _run(command: str, notice: Notice) -> str:
                 process.communicate(json.dumps(notice.document).encode(), _WITHIN)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
-                return f"killed, for it was not done within {_WITHIN:g} s"
+                return f"killed, because it was not done within {_WITHIN:g} s"
         said.seek(0)
         output = said.read(_SAID).decode(errors="replace").strip()
         return f"exit code {process.returncode}: {output}" if process.returncode else ""

@@ -43,7 +43,7 @@ def here() -> Place:
 def _boot() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:  # not Linux: the host alone tells places apart
+    except OSError:  # not Linux: places differ by the host alone
         return ""
 
 

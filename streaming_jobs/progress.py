@@ -1,4 +1,4 @@
-"""What a streaming job says of itself: an atomic status file, an append-only progress commit log.
+"""What a streaming job says of itself: an atomic status file, an append-only log of progress.
 
 <root>/_jobs/<pipeline>/status.json     now (JobStatus), replaced as a whole at every heartbeat
 <root>/_jobs/<pipeline>/progress.jsonl  one line a micro-batch: Spark's own progress; `.1` is the file before
@@ -37,7 +37,7 @@ ACTIVE: tuple[State, ...] = (
     "stopping",
 )
 AT_WORK: tuple[State, ...] = ("running", "degraded")
-_JOURNAL_BYTES = 16 << 20
+_LOG_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class QueryStatus:
     late: int = 0
     quarantined: int = 0
     batch_seconds: float = 0.0
-    dropped_by_spark: int = 0  # must stay 0: else the ranges are unreconciled
+    dropped_by_spark: int = 0  # must stay 0: these rows are missing
     state: QueryState = "running"
     since: str = ""  # of the state
     restarts: int = 0  # alone, the process went on
@@ -76,8 +76,8 @@ class QueryStatus:
 class JobStatus:
     """One life of a streaming job's process.
 
-    `dead` is what a reader calls one that ended without saying so; `broken` is what is given up
-    (`healing`).
+    `dead` is what a reader calls one that ended without saying so; `broken` is one in a crash
+    loop (`healing`).
     """
 
     pipeline: str
@@ -179,19 +179,19 @@ def _decoded(given: dict) -> JobStatus:
 
 
 def note(settings: Settings, pipeline: str, progress: dict) -> None:
-    """Adds one micro-batch's progress to the commit log.
+    """Adds one micro-batch's progress to `progress.jsonl`.
 
     Past 16 MiB the file becomes `.1` and a new one begins.
     """
     path = job_folder(settings, pipeline) / "progress.jsonl"
-    if path.exists() and path.stat().st_size > _JOURNAL_BYTES:
+    if path.exists() and path.stat().st_size > _LOG_BYTES:
         path.replace(path.with_suffix(".jsonl.1"))
     append_line(path, json.dumps(progress, default=str))
 
 
 def note_failure(settings: Settings, pipeline: str, table: str, text: str) -> None:
     """Keeps all that Spark said of a query's last failure, of which the log and the status have the cause alone."""
-    with suppress(OSError):  # the disk is full: the failure that is told
+    with suppress(OSError):  # the disk is full: that failure is reported
         folder = job_folder(settings, pipeline)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{table}.failure.txt").write_text(f"{now()}\n{text}\n")

@@ -56,7 +56,7 @@ class SupervisedQuery:
         # versions, as the last micro-batch read them
         self.references: Mapping[str, int] | None = None
         self.began = datetime.now(UTC)
-        self.ends = False  # whether its query may end by itself: it was told to
+        self.ends = False  # whether its query may end by itself: it was asked to
 
     @property
     def paused(self) -> bool:
@@ -75,7 +75,7 @@ class SupervisedQuery:
         except (TopicError, CommitError) as err:
             if available_now:
                 raise
-            self._park(str(err))  # the others go on: what to do is said
+            self._pause(str(err))  # the others go on: what to do is said
             return
         begun = checkpoints.beginning(self.lake.settings, self.table)
         # its micro-batches may be numbered from 0 on
@@ -96,7 +96,7 @@ class SupervisedQuery:
         error = self.query.exception()
         if error is None and self.ends:
             return ""
-        error = error or "its query ended without a word, and nobody had asked for that"
+        error = error or "its query ended without an error message, though nobody stopped it"
         progress.note_failure(self.lake.settings, self.table.pipeline, self.table.name, str(error))
         return cause(str(error))
 
@@ -113,7 +113,7 @@ class SupervisedQuery:
         if not error:
             return
         if isinstance(getattr(self.query.exception(), "__cause__", None), TopicError):
-            self._park(error)  # another start would find the same
+            self._pause(error)  # another start would find the same
             return
         stuck = (
             self.query.in_flight
@@ -129,17 +129,17 @@ class SupervisedQuery:
             case "restart":
                 self.due = now + _PAUSE * 2 ** min(len(self.failures) - 1, 4)
                 self._enter("restarting", restarts=self.status.restarts + 1, error=error)
-                self._tell(f"its query failed and is restarted; {error}")
-            case "park":
+                self._report(f"its query failed and is restarted; {error}")
+            case "pause":
                 self._enter("paused", error=error, offsets=stuck[1] if stuck else "")
-                self._tell(
+                self._report(
                     f"paused: its query failed {most + 1} times at {self.status.offsets}; {error}"
                 )
 
-    def _park(self, why: str) -> None:
+    def _pause(self, why: str) -> None:
         self.stop()
         self._enter("paused", error=why)
-        self._tell(f"paused: {why}")
+        self._report(f"paused: {why}")
 
     def stop(self) -> None:
         self.ends = True
@@ -157,7 +157,7 @@ class SupervisedQuery:
             if report.batchId <= self.noted or "addBatch" not in report.durationMs:
                 continue
             if 0 <= self.noted < report.batchId - 1:  # Spark keeps the last hundred reports
-                self._tell(
+                self._report(
                     f"the reports of micro-batches {self.noted + 1} to {report.batchId - 1} were missed, and with them "
                     "whether Spark dropped rows there; `lakehouse reconcile run` compares their hours"
                 )
@@ -210,15 +210,15 @@ class SupervisedQuery:
             self.status, state=state, since=progress.now(), active=self.active, **changes
         )
 
-    def _tell(self, what: str) -> None:
+    def _report(self, what: str) -> None:
         _log.warning(f"table={self.table.name}: {what}")
 
 
 def cause(text: str) -> str:
     """The line of a nested failure that says what happened: the innermost exception, or Spark's own first line."""
-    told = text.partition("=== Streaming Query")[0]  # what follows describes the query
+    failure = text.partition("=== Streaming Query")[0]  # what follows describes the query
     lines = [
-        line.strip() for line in told.splitlines() if line.strip() and not line.startswith("\t")
+        line.strip() for line in failure.splitlines() if line.strip() and not line.startswith("\t")
     ]
     last = max((n for n, line in enumerate(lines) if _EXCEPTION.match(line)), default=None)
     if last is None:

@@ -46,7 +46,7 @@ def wait(
 def reconcile(settings: Settings, pipeline: str) -> Decision:
     """Does now what is to be done about the job, and returns it.
 
-    What cannot be done is told as `nothing`, with why.
+    What cannot be done is returned as `nothing`, with why.
     """
     if desired.read(settings, pipeline) is None:
         if lost := desired.lost(settings, pipeline):

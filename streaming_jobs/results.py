@@ -1,4 +1,4 @@
-"""What tables tell of their results: the columns declared as `metrics`, of the window that closed last.
+"""What tables show of their results: the columns declared as `metrics`, of the window that closed last.
 
 Read from the files of the one Delta commit that closed it, so it costs the same however large the
 table has grown.

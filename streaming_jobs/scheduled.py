@@ -87,7 +87,7 @@ def next_run(settings: Settings, pipeline: str) -> datetime | None:
     return cron.after(max(datetime.fromisoformat(at) for at in known))
 
 
-def told(settings: Settings, pipeline: str) -> str:
+def summary(settings: Settings, pipeline: str) -> str:
     """How fresh the pipeline is kept, in a line: of one that is scheduled with its last and its next run."""
     knob = settings.freshness_of(pipeline)
     if knob.cron is None:
@@ -113,4 +113,4 @@ def why_ended(settings: Settings, pipeline: str, pid: int) -> str:
     now, done = supervisor.status(settings, pipeline), desired.history(settings, pipeline)
     killed = next((e.why for e in reversed(done) if e.what == "killed" and e.pid == pid), "")
     spoken = now.error if now and now.pid == pid else supervisor.last_error(settings, pipeline)
-    return killed or spoken or "its process died without a word"
+    return killed or spoken or "its process died without an error message"

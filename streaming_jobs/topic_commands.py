@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 group = console.group("Topics that ingest tables read.")
 
-_Ingest = Annotated[str, typer.Argument(metavar="TABLE", help="A table read straight from a topic")]
+_Ingest = Annotated[str, typer.Argument(metavar="TABLE", help="An ingest table: it reads a topic")]
 _Yes = Annotated[bool, typer.Option("--yes", help="Do not ask")]
 
 
 @group.command("check")
 def offsets(table: _Ingest, as_json: AsJson = False) -> None:
-    """Compare an ingest table with its topics, message by message, as far as the topics still reach: missing, doubled.
+    """Compare an ingest table with its topics, message by message: missing, doubled.
 
-    Beside the stream, up to its last commit. Exit code 0 if each message is there once, 1 if not, 2
-    when refused.
+    The command compares what the topics still hold, up to the table's last commit, beside the
+    stream. Exit code 0 if each message is there once, 1 if not, 2 when refused.
     """
     from lakehouse.declare.catalog import load
     from lakehouse.settings import from_environment
@@ -47,10 +47,10 @@ def offsets(table: _Ingest, as_json: AsJson = False) -> None:
 
 @group.command("accept-new")
 def new_topic(table: _Ingest, yes: _Yes = False) -> None:
-    """Declare that a topic was deleted and created again: its messages are read from its beginning, in a new generation.
+    """Accept that a topic was deleted and created again, and read it from its beginning.
 
-    While the table's job is stopped. What the table has read of the topic before stays. Exit code 0
-    when done, 2 when refused.
+    The table's job must be stopped. A new generation reads the topic; what the table has read of
+    the former topic stays. Exit code 0 when done, 2 when refused.
     """
     from lakehouse.errors import RangeError
     from lakehouse.storage import checkpoints
@@ -66,8 +66,8 @@ def new_topic(table: _Ingest, yes: _Yes = False) -> None:
         }
         if not changed:
             raise RangeError(
-                f"table={table}, topic={', '.join(present)}: its id is the one that the table has read, so nothing is declared; "
-                "`lakehouse stream start` goes on where it was"
+                f"table={table}, topic={', '.join(present)}: the topic has the id that the table has read, so there is nothing to accept; "
+                "continue with `lakehouse stream start`"
             )
         for topic, identity in changed.items():
             count = sum(there[topic].end[p] - there[topic].first[p] for p in there[topic].end)
@@ -82,7 +82,7 @@ def new_topic(table: _Ingest, yes: _Yes = False) -> None:
             settings,
             declared,
             None,
-            f"{', '.join(sorted(changed))} was created again, by new-topic",
+            f"{', '.join(sorted(changed))} was created again (`lakehouse topic accept-new`)",
         )
         positions.declare_recreated(settings, declared, present, after)
     console.print_text(
@@ -92,9 +92,9 @@ def new_topic(table: _Ingest, yes: _Yes = False) -> None:
 
 @group.command("accept-gap")
 def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
-    """Declare that messages which the topic no longer has, and the table has not read, are lost: it goes on behind them.
+    """Accept that messages which the topic no longer has, and the table has not read, are lost.
 
-    While the table's job is stopped. Exit code 0 when done, 2 when refused.
+    The table continues behind them. Its job must be stopped. Exit code 0 when done, 2 when refused.
     """
     from lakehouse.errors import RangeError
     from lakehouse.storage import checkpoints
@@ -105,24 +105,24 @@ def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
         gaps = positions.lost(settings, declared, there, last) if last else []
         if not gaps:
             raise RangeError(
-                f"table={table}: its topics have all that it has not read, so nothing is lost; start its job"
+                f"table={table}: its topics have every message that it has not read, so nothing is lost; start its job"
             )
         for gap in gaps:
             console.print_text(
                 f"{gap.topic}, partition {gap.partition}: offsets {gap.since} to {gap.until - 1} are lost"
             )
         _ask(yes, "go on without them?")
-        # the generation first: after a crash between the two the messages are still undeclared, and
+        # the generation first: after a crash between the two the messages are not accepted yet, and
         # this is run again
         checkpoints.begin(
             settings,
             declared,
             None,
-            "messages that the topic had lost were declared, by accept-gap",
+            "lost messages were accepted (`lakehouse topic accept-gap`)",
         )
         positions.declare_lost(settings, declared, gaps)
     console.print_text(
-        f"{table}: it goes on behind them; `lakehouse stream start {declared.pipeline}`"
+        f"{table}: it continues behind them; `lakehouse stream start {declared.pipeline}`"
     )
 
 

@@ -61,7 +61,7 @@ def top(settings: Settings, pipelines: Iterable[str]) -> "Group":
     from rich.text import Text
 
     found = [(name, supervisor.status(settings, name)) for name in pipelines]
-    knobs = [Text(told) for name, _ in found if (told := freshness(settings, name))]
+    knobs = [Text(line) for name, _ in found if (line := freshness(settings, name))]
     jobs = [status for _, status in found if status]
     lags = [
         f"{partition} {lag:,}"
@@ -70,9 +70,9 @@ def top(settings: Settings, pipelines: Iterable[str]) -> "Group":
         for partition, lag in sorted(q.lags.items())
     ]
     trouble = [
-        Text(f"{name}: {told}", style="red")
+        Text(f"{name}: {line}", style="red")
         for name, status in found
-        for told in troubles(settings, name, status)
+        for line in troubles(settings, name, status)
     ]
     return Group(
         _processes(settings, found),
@@ -88,7 +88,7 @@ def top(settings: Settings, pipelines: Iterable[str]) -> "Group":
 def freshness(settings: Settings, pipeline: str) -> str:
     """How fresh a pipeline is kept that is not continuous, in a line; empty for one that is."""
     return (
-        f"{pipeline}: {scheduled.told(settings, pipeline)}"
+        f"{pipeline}: {scheduled.summary(settings, pipeline)}"
         if pipeline in settings.freshness
         else ""
     )

@@ -134,7 +134,7 @@ def test_a_preview_counts_and_changes_nothing(lake):
         (AVERAGES, at(1), at(1), "nothing would be computed"),
         (AVERAGES, at(0, 30), at(1), "whole hours"),
         (AVERAGES, at(0), None, "both ends"),
-        ("sensor_readings", at(0), at(1), "an ingest table is written by the stream alone"),
+        ("sensor_readings", at(0), at(1), "only the stream writes an ingest table"),
         ("sensor_average", at(0), at(1), "did you mean sensor_averages"),
     ],
 )

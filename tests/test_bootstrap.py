@@ -261,6 +261,6 @@ def test_the_command_tells_the_handover_and_maintenance_keeps_what_it_needs(stag
     hours = ["2026-01-01-00", "2026-01-01-01"]
     assert [e.partition for e in told.asset_materializations_for_node("fill_history")] == hours
     refused = CliRunner().invoke(commands.app, ["bootstrap", "seen"], env=environment)
-    assert refused.exit_code == 2 and "an ingest table is written by the stream alone" in " ".join(
+    assert refused.exit_code == 2 and "only the stream writes an ingest table" in " ".join(
         refused.output.split()
     )

@@ -96,7 +96,7 @@ def test_a_record_without_event_time_is_refused():
     def untimed(topic):
         return topic
 
-    with pytest.raises(DeclarationError, match="an ingest table needs event_time"):
+    with pytest.raises(DeclarationError, match="an ingest table needs an event time"):
         declared(untimed=untimed)
 
 
@@ -227,7 +227,7 @@ def test_early_results_need_a_window():
         return things
 
     with pytest.raises(
-        DeclarationError, match="early_results=0:00:01: rows of no window are final at once"
+        DeclarationError, match="early_results=0:00:01: rows without a window are final at once"
     ):
         declared(copied=copied)
 
@@ -247,7 +247,9 @@ def test_stale_are_tables_that_are_added_to_and_not_too_soon():
 
     with pytest.raises(DeclarationError, match="stale_after=0:01:00: at least 0:05:00"):
         declared(watched=watched)
-    with pytest.raises(DeclarationError, match="not of a reference table, which may stay as it is"):
+    with pytest.raises(
+        DeclarationError, match="not for a reference table, which may stay as it is"
+    ):
         declared(
             changing=changing, still=still, addresses=files("addresses.csv", schema="id STRING")
         )

@@ -332,6 +332,6 @@ def test_without_the_file_of_generations_nothing_is_written_twice(stage_of, caps
     for name in names:
         assert (
             f"table={name}, generation=3: " in told
-            and f"{name}.generations.jsonl lost that" in told
+            and f"{name}.generations.jsonl has lost it" in told
         ), told
     reconciled(stage, *names)

@@ -194,7 +194,7 @@ def test_the_histogram_of_lateness_counts_every_row_of_the_record_once(run, fill
     [
         ("table show sensor_averagez", "did you mean sensor_averages"),
         ("table quarantine nothing", "no module declares it"),
-        ("table late sensor_readings", "an ingest table keeps every row"),
+        ("table late sensor_readings", "name a row or window table"),
         ("table lateness sensor_averagez", "did you mean sensor_averages"),
         ("query SELECT", "sql='SELECT'"),
     ],

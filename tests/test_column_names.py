@@ -148,7 +148,7 @@ def declared(spark, tmp_path, topic, function, **given) -> Stage:
 def test_names_that_the_library_needs_are_refused_with_a_remedy(spark, tmp_path):
     with pytest.raises(
         DeclarationError,
-        match=f"column={helper('row')}: names that begin so are those of columns that the",
+        match=f"column={helper('row')}: names that begin so are the library's",
     ):
         kafka("rows", schema=f"{helper('row')} STRING, at TIMESTAMP")
     with pytest.raises(DeclarationError, match="names that begin so"):

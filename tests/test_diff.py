@@ -195,9 +195,9 @@ def test_the_same_code_in_a_folder_differs_in_nothing(shop, tmp_path):
             "turnover",
             "elsewhere",
             "2026-01-01T02",
-            "code='elsewhere': module=shop_tables: it is not there",
+            "code='elsewhere': module=shop_tables: the other code does not have this module",
         ),
-        ("orders", "main", "2026-01-01T02", "an ingest table is written by the stream alone"),
+        ("orders", "main", "2026-01-01T02", "only the stream writes an ingest table"),
         ("turnovers", "main", "2026-01-01T02", "did you mean turnover"),
     ],
 )

@@ -88,7 +88,7 @@ def test_a_knob_that_cannot_be_kept_stops_at_the_start(text, said):
 def test_a_pipeline_that_is_not_declared_is_refused_with_the_names_of_those_that_are():
     with pytest.raises(
         SettingsError,
-        match=r"freshness of sensor='continuous': no such pipeline.*one of sensors, ads",
+        match=r"freshness of sensor='continuous': there is no such pipeline.*one of sensors, ads",
     ):
         catalog.load(Settings(freshness={"sensor": "continuous"}))
 
@@ -136,7 +136,7 @@ def test_only_the_head_of_a_pipeline_waits_for_the_interval():
             "the next run of its schedule is due at 2026-01-02T03:00:00Z",
         ),
         (RUN, replace(DEAD, state="stopped"), "nothing", "is due at 2026-01-02T03:00:00Z"),
-        (RUN, DEAD, "nothing", "the last one ended as dead, without a word"),
+        (RUN, DEAD, "nothing", "the last one ended as dead, without an error message"),
         (RUN, FAILED, "nothing", "the last one ended as failed, OSError: x"),
         (RUN, WELL, "nothing", "it is running"),
         (RUN, replace(WELL, heartbeat=ago(seconds=61)), "kill", "no sign of life"),

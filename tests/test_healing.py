@@ -134,7 +134,7 @@ def test_waits_grow_to_a_bound_and_differ_by_job_and_attempt():
     ("failures", "then"),
     [
         ([(0, 7, "x")], "restart"),
-        ([(20, 7, "x"), (10, 7, "x"), (0, 7, "x")], "park"),
+        ([(20, 7, "x"), (10, 7, "x"), (0, 7, "x")], "pause"),
         (
             [(20, 7, "x"), (10, 8, "x"), (0, 8, "x")],
             "end",

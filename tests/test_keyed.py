@@ -294,7 +294,9 @@ def test_what_a_state_or_history_cannot_be_is_refused(spark, tmp_path):
     def kept(happened):
         return happened.groupBy("kind").agg(F.count("*").alias("n")).where("n > 1")
 
-    with pytest.raises(DeclarationError, match="keeps='latest': of what\\? Name the columns"):
+    with pytest.raises(
+        DeclarationError, match="keeps='latest': such a table needs a key; name the columns"
+    ):
         catalog_of([declared(kept, keeps="latest")])
     with pytest.raises(DeclarationError, match="late='update': no row is late for it"):
         catalog_of([declared(kept, keeps="latest", keys=["kind"], late="update")])
@@ -332,7 +334,9 @@ def test_what_a_state_or_history_cannot_be_is_refused(spark, tmp_path):
 
     payments.__module__ = "made"
     other.payments = table(layer="bronze", event_time="at")(payments)
-    with pytest.raises(DeclarationError, match="input=cities: it is of another ingest table"):
+    with pytest.raises(
+        DeclarationError, match="input=cities: it is computed from another ingest table"
+    ):
         catalog_of([other])
 
 

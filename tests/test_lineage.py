@@ -75,7 +75,7 @@ def test_a_stream_is_told_from_its_start_to_its_end(stage, collector):
     address, events = collector
     say(stage, "running")
     lineage = Lineage(stage.lake.settings, stage.lake.catalog, client(address))
-    lineage.tell()
+    lineage.send()
     started, running = told(events, "valid_readings.stream")
     assert (started["eventType"], running["eventType"]) == ("START", "RUNNING")
     assert started["run"]["runId"] == running["run"]["runId"]
@@ -93,10 +93,10 @@ def test_a_stream_is_told_from_its_start_to_its_end(stage, collector):
     (topic,) = told(events, "sensor_readings.stream")[1]["inputs"]
     assert topic["namespace"].startswith("kafka://") and topic["name"] == "sensor-readings"
     assert json.loads(topic["facets"]["version"]["datasetVersion"]) == {"0": 32}
-    assert lineage.tell() == 0, "nothing new"
+    assert lineage.send() == 0, "nothing new"
     say(stage, "failed", error="no more")
     again = Lineage(stage.lake.settings, stage.lake.catalog, client(address))
-    again.tell()
+    again.send()
     ended = told(events, "valid_readings.stream")[2:]
     assert [e["eventType"] for e in ended] == ["FAIL"] and ended[0]["run"]["runId"] == started[
         "run"
@@ -113,10 +113,10 @@ def replaced(stage: Stage) -> None:
 def test_a_batch_run_is_told_with_its_range_and_what_it_read(stage, tmp_path):
     file = tmp_path / "events.jsonl"
     lineage = Lineage(stage.lake.settings, stage.lake.catalog, client(str(file)))
-    lineage.tell()
+    lineage.send()
     known = len(file.read_text().splitlines()) if file.exists() else 0
     replaced(stage)
-    assert lineage.tell() == 2
+    assert lineage.send() == 2
     start, complete = [json.loads(line) for line in file.read_text().splitlines()[known:]]
     assert [start["eventType"], complete["eventType"]] == ["START", "COMPLETE"]
     assert (
@@ -138,8 +138,8 @@ def test_what_cannot_be_sent_is_due_again(stage, collector):
     nowhere = client("http://127.0.0.1:9")  # the port of `discard`, which nobody serves
     nowhere.transport.config.retry = {}
     with pytest.raises(OSError):
-        Lineage(stage.lake.settings, stage.lake.catalog, nowhere).tell()
-    assert Lineage(stage.lake.settings, stage.lake.catalog, client(address)).tell() == 2
+        Lineage(stage.lake.settings, stage.lake.catalog, nowhere).send()
+    assert Lineage(stage.lake.settings, stage.lake.catalog, client(address)).send() == 2
     assert [e["eventType"] for e in told(events, "valid_readings.batch")] == ["START", "COMPLETE"]
 
 
@@ -148,5 +148,5 @@ def test_without_anywhere_to_send_it_is_refused(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(SettingsError, match="somewhere to send"):
+    with pytest.raises(SettingsError, match="events need a receiver"):
         client()

@@ -262,7 +262,7 @@ def test_a_quarantine_that_was_removed_is_said_and_its_rows_are_counted(lake, ca
     creation.create(lake, record)
     assert capsys.readouterr().err == ""
     shutil.rmtree(path)
-    with pytest.raises(RangeError, match="it is not there, and with it the quarantined rows"):
+    with pytest.raises(RangeError, match="the folder is gone, and the quarantined rows with it"):
         replay_quarantine.planned(lake, record)
     assert table_status.lost_quarantines(lake.settings, lake.catalog) == {RECORD: rows}
     creation.create(lake, record)
@@ -356,9 +356,9 @@ def test_a_table_with_rows_and_without_a_commit_log_is_not_called_reconciled_nor
             dg.build_schedule_context(scheduled_execution_time=datetime.now(UTC))
         ).skip_message
 
-    assert skipped() == "every closed partition is certified, and nothing was changed"
+    assert skipped() == "every closed partition has a certificate, and nothing was changed"
     commit_log = CommitLog(lake.settings, averages).path
     commit_log.unlink()
-    assert f"of {AVERAGES}, which have rows, no frontier is known" in skipped()
+    assert f"{AVERAGES} have rows and no frontier" in skipped()
     with pytest.raises(RangeError, match=f"commit log={commit_log}: the table has rows"):
         compute.closed_until(lake, averages)

@@ -102,7 +102,7 @@ def test_command_and_url_are_told_once_what_happened(tmp_path, webhook):
         "verdict_different", "sensors", "rows missing 1", at, "sensor_averages", *HOUR
     )
     assert (
-        notifications.tell(settings, [happened]) == [] == notifications.tell(settings, [happened])
+        notifications.send(settings, [happened]) == [] == notifications.send(settings, [happened])
     )
     (document,) = webhook.all()
     assert document == {
@@ -116,7 +116,7 @@ def test_command_and_url_are_told_once_what_happened(tmp_path, webhook):
 def test_the_oldest_is_told_first_and_what_is_older_than_a_day_not_at_all(tmp_path, webhook):
     ages = {"new": timedelta(0), "older": timedelta(hours=23), "old": timedelta(hours=25)}
     assert (
-        notifications.tell(
+        notifications.send(
             Settings(root=tmp_path, notification_url=webhook.url),
             [notice(w, age) for w, age in ages.items()],
         )
@@ -126,7 +126,7 @@ def test_the_oldest_is_told_first_and_what_is_older_than_a_day_not_at_all(tmp_pa
 
 
 def test_without_a_hook_nothing_is_told_or_kept(tmp_path):
-    assert notifications.tell(Settings(root=tmp_path), [notice()]) == []
+    assert notifications.send(Settings(root=tmp_path), [notice()]) == []
     assert not list(tmp_path.iterdir())
 
 
@@ -137,18 +137,18 @@ def test_a_hook_that_fails_is_told_of_and_tried_again_by_itself(tmp_path, webhoo
     )
     first, second = notice("first"), notice("second")
     key = f"job_failed sensors {first.document['at']}"
-    assert notifications.tell(settings, [first, second]) == [
-        f"notification_url not told of '{key}' (attempt 1 of 5): HTTP Error 500: Internal Server Error"
+    assert notifications.send(settings, [first, second]) == [
+        f"notification_url did not get '{key}' (attempt 1 of 5): HTTP Error 500: Internal Server Error"
     ]
     assert [d["why"] for d in webhook.all()] == ["first"], (
         "what comes after waits for the next look"
     )
-    (failure,) = notifications.tell(settings, [first, second])
+    (failure,) = notifications.send(settings, [first, second])
     assert "(attempt 2 of 5): HTTP Error 503" in failure
     assert (
-        notifications.tell(settings, [first, second])
+        notifications.send(settings, [first, second])
         == []
-        == notifications.tell(settings, [first, second])
+        == notifications.send(settings, [first, second])
     )
     assert [d["why"] for d in webhook.all()] == ["first", "first", "second"]
     assert [d["why"] for d in lines(tmp_path / "told")] == ["first", "second"], (
@@ -161,16 +161,16 @@ def test_it_is_given_up_after_five_attempts(tmp_path, at_once):
         Settings(root=tmp_path, notification_command="sh -c 'echo no such room >&2; exit 3'"),
         notice(),
     )
-    failures = [failure for _ in range(9) for failure in notifications.tell(settings, [happened])]
-    assert [("given up" in f, "exit code 3: no such room" in f) for f in failures] == [
+    failures = [failure for _ in range(9) for failure in notifications.send(settings, [happened])]
+    assert [("the last attempt" in f, "exit code 3: no such room" in f) for f in failures] == [
         (False, True)
     ] * 4 + [(True, True)]
 
 
 def test_attempts_wait_for_each_other(tmp_path):
     settings, happened = Settings(root=tmp_path, notification_command="false"), notice()
-    assert "(attempt 1 of 5)" in notifications.tell(settings, [happened])[0]
-    assert notifications.tell(settings, [happened]) == []
+    assert "(attempt 1 of 5)" in notifications.send(settings, [happened])[0]
+    assert notifications.send(settings, [happened]) == []
 
 
 def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path, monkeypatch):
@@ -179,8 +179,10 @@ def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path, monkeypat
     settings = Settings(
         root=tmp_path, notification_command=f"sh -c 'sleep 60 & echo $! > {tmp_path}/pid; wait'"
     )
-    (failure,) = notifications.tell(settings, [notice()])
-    assert "killed, for it was not done within 0.3 s" in failure and time.monotonic() - began < 10
+    (failure,) = notifications.send(settings, [notice()])
+    assert (
+        "killed, because it was not done within 0.3 s" in failure and time.monotonic() - began < 10
+    )
     with suppress(psutil.NoSuchProcess):
         psutil.Process(int((tmp_path / "pid").read_text())).wait(30)
 
@@ -193,7 +195,7 @@ def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path, monkeypat
     ],
 )
 def test_a_hook_that_is_not_there_raises_nothing_and_shows_no_secret(tmp_path, notification):
-    (failure,) = notifications.tell(Settings(root=tmp_path, **notification), [notice()])
+    (failure,) = notifications.send(Settings(root=tmp_path, **notification), [notice()])
     assert next(iter(notification)) in failure and "s3cret" not in failure
 
 
@@ -201,11 +203,11 @@ def test_one_at_a_time_tells(tmp_path, webhook):
     settings, happened = Settings(root=tmp_path, notification_url=webhook.url), notice()
     (tmp_path / "_notifications").mkdir()
     with portalocker.Lock(
-        tmp_path / "_notifications" / "teller", "a", flags=portalocker.LOCK_EX | portalocker.LOCK_NB
+        tmp_path / "_notifications" / "sender", "a", flags=portalocker.LOCK_EX | portalocker.LOCK_NB
     ):
-        assert notifications.tell(settings, [happened]) == []
+        assert notifications.send(settings, [happened]) == []
     assert webhook.got.empty()
-    assert notifications.tell(settings, [happened]) == []
+    assert notifications.send(settings, [happened]) == []
     assert webhook.all() == [happened.document]
 
 
@@ -252,7 +254,7 @@ def test_the_sensor_tells_of_jobs_verdicts_and_stale_tables_within_a_second(
             return told, webhook.all()
 
         said, documents = tick()
-        assert said == "everything is told"
+        assert said == "every notification is sent"
         assert {(d["what"], d["table"], d["why"]) for d in documents} == {
             ("job_failed", None, "it failed: x"),
             ("job_crash_loop", None, "given up, for ..."),
@@ -261,11 +263,11 @@ def test_the_sensor_tells_of_jobs_verdicts_and_stale_tables_within_a_second(
             (
                 "freshness_failed",
                 "sensor_readings",
-                "nothing was added for 0:30:00; its frontier is not there yet",
+                "nothing was added for 0:30:00; its frontier is not known yet",
             ),
         }
         assert {d["pipeline"] for d in documents} == {"sensors"} and len(documents) == 5
-        assert tick() == ("everything is told", [])
+        assert tick() == ("every notification is sent", [])
 
 
 def test_the_sensor_goes_on_when_a_hook_fails(tmp_path):
@@ -275,7 +277,7 @@ def test_the_sensor_goes_on_when_a_hook_fails(tmp_path):
         tick = send_notifications(settings, catalog.load(settings)).evaluate_tick(
             dg.build_sensor_context(instance)
         )
-    assert "notification_command not told of 'job_crash_loop sensors" in tick.skip_message
+    assert "notification_command did not get 'job_crash_loop sensors" in tick.skip_message
 
 
 def test_the_sensor_says_that_no_hook_is_set(tmp_path):
@@ -323,7 +325,7 @@ def test_a_scheduled_job_whose_run_failed_is_told_of(tmp_path):
         return [(n.what, n.why) for n in notices.of_job(settings, "sensors")]
 
     assert ended("failed", "no broker") == [("job_failed", "no broker")]
-    assert ended("running") == [("job_failed", "its process died without a word")], (
+    assert ended("running") == [("job_failed", "its process died without an error message")], (
         "it is not there"
     )
     assert ended("stopped") == []

@@ -633,7 +633,7 @@ def test_produce_refuses_what_makes_no_sense(lake: Settings) -> None:
         (("ads", "--no-live"), "nothing is left to send"),
         (("ads", "--history", "1 hour", "--seconds", "5"), "add --live"),
         (("ads", "--history", "soon"), "history='soon': a duration is a number and a unit"),
-        (("ads", "--file", "-"), "pipeline='ads', file=-: its records are no lines of a log"),
+        (("ads", "--file", "-"), "pipeline='ads', file=-: only 'visits' reads the lines of a log"),
         (("visits", "--file", "none.log"), "there is no such file"),
         (
             ("visits", "--file", "-", "--rate", "5", "--live"),

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from lakehouse.batch import reference_tables
 from lakehouse.ranges import Range
 from lakehouse.reconcile import diagnosis, reconciliation
-from lakehouse.reconcile.provenance import Makers, makers
+from lakehouse.reconcile.provenance import Provenance, written_by
 from lakehouse.testing import Stage
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -74,9 +74,9 @@ def test_each_partition_is_reconciled_with_the_dimension_its_writers_read(stage)
     table = stage.lake.catalog.table("takings")
     versions = DeltaTable(str(stage.lake.path(stage.lake.catalog.table("prices")))).version()
     read = [{"prices": versions - 1}, {"prices": versions}]
-    first = Makers((table.code_version,), (read[0],))
-    assert makers(stage.lake.settings, table, HOURS) == {
-        HOURS[0]: first, HOURS[1]: first, HOURS[2]: Makers((table.code_version,), tuple(read)),
+    first = Provenance((table.code_version,), (read[0],))
+    assert written_by(stage.lake.settings, table, HOURS) == {
+        HOURS[0]: first, HOURS[1]: first, HOURS[2]: Provenance((table.code_version,), tuple(read)),
     }  # fmt: skip
 
     whole = Range(START, START + timedelta(hours=3))

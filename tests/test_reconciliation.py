@@ -339,7 +339,7 @@ def test_a_change_between_the_certificate_and_the_first_look_is_seen(stage):
 def test_a_range_with_one_end_and_a_table_without_ranges_are_refused(stage):
     for asked, told in (
         (("reconcile", "repair", "sums", "--start", "2026-01-01"), "a range has two ends"),
-        (("reconcile", "status", "clicks"), "an ingest table is written by the stream alone"),
+        (("reconcile", "status", "clicks"), "only the stream writes an ingest table"),
         (("reconcile", "status", "sum"), "did you mean sums"),
     ):
         refused = command(stage, *asked)

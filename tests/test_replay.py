@@ -228,8 +228,8 @@ def test_the_command_tells_what_stays_aside_and_a_derived_table_is_refused(stage
     assert done.output_for_node("replay_quarantine") == 0
     (output,) = [e.step_output_data for e in done.all_events if e.is_successful_output]
     assert (
-        output.metadata["stay aside"].value == told["bad"]
+        output.metadata["stay_quarantined"].value == told["bad"]
         and output.metadata["waiting"].value == told["waiting"]
     )
-    with pytest.raises(RangeError, match="a backfill judges it again"):
+    with pytest.raises(RangeError, match="a backfill judges the quarantined rows"):
         replay.planned(stage.lake, "minutes")

@@ -127,7 +127,7 @@ def test_an_update_behind_a_table_that_keeps_late_rows_out_is_warned_of():
         second.startswith("table=per_minute") and "declare late='update' on valid as well" in second
     )
     (only,) = told(chain("drop", "side_output", context=around(after="1 minute")))
-    assert "arrive behind the watermark never reach it, for valid, late='drop'" in only
+    assert "arrive behind the watermark never reach it, because valid (late='drop')" in only
 
 
 def test_an_update_that_late_rows_reach_is_not():

@@ -208,7 +208,10 @@ def test_a_query_that_ends_though_nobody_asked_for_it_is_started_again(stage):
     try:
         query.query.stop()
         query.tend()
-        assert query.status.state == "restarting" and "ended without a word" in query.status.error
+        assert (
+            query.status.state == "restarting"
+            and "ended without an error message" in query.status.error
+        )
         query.due = datetime.now(UTC)
         query.tend()
         assert query.active and query.status.state == "running"

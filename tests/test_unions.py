@@ -183,14 +183,14 @@ def test_a_record_does_not_read_one_topic_twice_nor_files(spark, tmp_path):
         return first.unionByName(second)
 
     with pytest.raises(
-        DeclarationError, match="two of them are one topic; each row would be there twice"
+        DeclarationError, match="two of them are one topic, so each row would be there twice"
     ):
         Stage(
             spark,
             tmp_path,
             module(united, first=kafka("one", schema=AT), second=kafka("one", schema=AT)),
         )
-    with pytest.raises(DeclarationError, match="an ingest table reads topics alone"):
+    with pytest.raises(DeclarationError, match="an ingest table reads topics only"):
         Stage(
             spark,
             tmp_path,

@@ -200,13 +200,13 @@ def test_supervise_says_what_it_cannot_do_once(settings):
 def test_what_notifications_and_lineage_remember_is_moved_aside_too(settings, capfd):
     known, to = catalog.load(settings), lineage.client(str(settings.root / "events"))
     for garbage in GARBAGE[:5]:
-        told = settings.root / "_notifications" / "told.json"
+        told = settings.root / "_notifications" / "sent.json"
         told.parent.mkdir(exist_ok=True)
         told.write_text(garbage)
         (settings.root / "_lineage.json").write_text(garbage)
         hooked = replace(settings, notification_command="true")
-        assert notifications.tell(hooked, notices.of_job(settings, "sensors")) == []
-        lineage.Lineage(settings, known, to).tell()
+        assert notifications.send(hooked, notices.of_job(settings, "sensors")) == []
+        lineage.Lineage(settings, known, to).send()
         assert len(files.moved_aside(told)) == len(
             files.moved_aside(settings.root / "_lineage.json")
         )

@@ -135,7 +135,8 @@ def test_schedule_and_command_see_what_waits(late):
     refused = command(late, "clicks")
     assert (
         refused.exit_code == 2
-        and "table=clicks, late='side_output': late rows stay out of it" in refused.stderr
+        and "table=clicks, late='side_output': late rows are not merged into this table"
+        in refused.stderr
     )
 
 

@@ -198,7 +198,7 @@ def test_what_a_table_above_keeps_out_is_said(stage):
     withholding = replace(catalog, tables=catalog.tables | {"valid_clicks": above})
     (line,) = schedules_said(stage, withholding)
     assert line == (
-        "table=hourly, late='update': late rows cannot reach it, for valid_clicks, which it reads, keeps them out "
+        "table=hourly, late='update': late rows cannot reach it, because valid_clicks, which it reads, keeps them out "
         "(late='side_output'; 24 rows so far); declare valid_clicks late='update', too"
     )
 
@@ -233,6 +233,6 @@ def test_the_command_names_what_can_never_arrive(stage, tmp_path, monkeypatch):
     asked = CliRunner().invoke(commands.app, ["update", "--json"], env=environment)
     assert asked.exit_code == 0 and asked.stdout == "", asked.output
     assert (
-        "cannot reach it, for valid_clicks, which it reads, keeps them out (late='drop'; 24 rows so far)"
+        "cannot reach it, because valid_clicks, which it reads, keeps them out (late='drop'; 24 rows so far)"
         in asked.stderr
     )

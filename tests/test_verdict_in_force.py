@@ -217,6 +217,6 @@ def test_status_and_tables_say_what_their_counts_are_of(tmp_path):
     environment = {"LAKEHOUSE_ROOT": str(tmp_path), "LAKEHOUSE_TABLES": __name__}
     shown = CliRunner().invoke(main.app(), ["stream", "status"], env=environment)
     assert (
-        "counted since each job was started; `lakehouse table list` counts all there ever was"
+        "counts begin when a job starts; `lakehouse table list` counts from the beginning of each table"
         in shown.stdout
     ), shown.output

@@ -27,7 +27,7 @@ _ROWS, _PARTITIONS = (
     5_000_000,
     24,
 )
-# of event time: more than a live micro-batch brings unless it catches up
+# of event time: more than a micro-batch of the stream brings unless it catches up
 _LONG = timedelta(minutes=5)
 
 
@@ -40,8 +40,8 @@ def closed_until(lake: Lake, table: Table) -> datetime:
     ahead = frontier(lake.settings, table)
     if ahead is None and delta_log.files(lake.path(table)):
         raise RangeError(
-            f"table={table.name}, commit log={lake.commit_log(table).path}: the table has rows, and its commit log no live commit, "
-            "so its frontier is not known; restore the commit log, or start the job of the table"
+            f"table={table.name}, commit log={lake.commit_log(table).path}: the table has rows, and its commit log no line of the "
+            "stream, so its frontier is not known; restore the commit log, or start the job of the table"
         )
     if ahead is None:
         raise RangeError(
@@ -80,8 +80,8 @@ def check_range(lake: Lake, table: Table, span: Range, *, whole_partitions: bool
         )
     if whole_partitions and not span.aligned(table.partition_by):
         raise RangeError(
-            f"table={table.name}, range={span}: a replaced range is whole {table.partition_by}s, for that is what is replaced "
-            f"atomically; move both ends to a full {table.partition_by}"
+            f"table={table.name}, range={span}: a range is replaced in whole {table.partition_by}s; move both ends "
+            f"to a full {table.partition_by}"
         )
     return ahead
 
@@ -97,17 +97,17 @@ def compute(
     """The rows of `span` by the same plan as the stream, over the stored input and the pinned inputs.
 
     The span is widened by the context that the declared window needs, and cut back after the
-    function. The input is read at `version`, the present one by default, and `reference tables` at
+    function. The input is read at `version`, the present one by default, and reference tables at
     theirs, by default as the stream pinned them. With `touched` (`late_merge.missed`) only that is
     computed.
     """
     driving = lake.catalog.driving_input(table)
     version = delta_writer.version(lake.path(driving)) if version is None else version
     versions = pinned(lake, table) | dict(references or {})
-    # what was valid behind the frontier no later version of a versioned table tells otherwise
+    # no later version of a versioned table changes what was valid behind the frontier
     kept = {
-        history.name: delta_writer.version(lake.path(history))
-        for history in lake.catalog.histories(table)
+        versioned.name: delta_writer.version(lake.path(versioned))
+        for versioned in lake.catalog.versioned_inputs(table)
     }
     others = lake.references(versions | kept)
     covers = None if touched is None else _covers(touched) or [span]

@@ -1,7 +1,7 @@
 """Late rows under the policy `update`: which partitions they made dirty, and how those are put right.
 
-The stream only appends and leaves late rows out, under every policy. Its commit log tells what they
-missed; a batch run, which lets them in, rewrites the windows concerned (of a row table: the rows),
+The stream only appends and leaves late rows out, under every policy. Its commit log has what they
+missed. A batch run, which merges them, rewrites the windows concerned (of a row table: the rows),
 many partitions in one Delta commit, once they have closed. The same follows an input that was
 itself rewritten.
 """
@@ -121,7 +121,7 @@ def _uncovered(span: Range, table: Table, covered: dict[str, int], version: int)
 
 
 def version_read(commit: Commit, driving: Table) -> int:
-    """The last version of its input that a live commit read from: Spark's offset names a version and a file in it."""
+    """The last version of its input that a commit of the stream read from: Spark's offset names a version and a file in it."""
     offset = commit.inputs["tables"][driving.name]
     # a negative index: nothing of that version yet
     return offset["reservoirVersion"] - (offset["index"] < 0)
@@ -154,7 +154,7 @@ def _whole(table: Table, dirt: list[Dirt]) -> list[Range]:
 
 
 def _entire(lake: Lake, table: Table, closed: list[Dirt]) -> set[str]:
-    """The partitions to be rewritten whole: a row quarantined does not tell its window, a file that is lost not its rows."""
+    """The partitions to be rewritten whole: the window of a quarantined row, or the rows of a lost file, are not known."""
     keys = {d.partition for d in closed}
     aside = {
         file[f"partition.{PARTITION}"] for file in delta_log.files(lake.path(table, "quarantine"))

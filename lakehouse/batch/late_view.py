@@ -13,7 +13,7 @@ def late_rows(lake: Lake, table: Table) -> DataFrame:
     """The late view: the rows of the driving input that came too late for this table, with the window they missed."""
     if not lake.catalog.is_derived(table):
         raise RangeError(
-            f"table={table.name}: only tables behind an ingest table have late rows; the ingest table keeps all"
+            f"table={table.name}: only row and window tables have late rows; name one of these"
         )
     driving = lake.catalog.driving_input(table)
     rows = lake.read(driving).where(f"{ORIGIN} = 'stream'")

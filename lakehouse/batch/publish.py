@@ -1,8 +1,8 @@
 """How a batch run gets into its table: a Delta commit and a line of the commit log for each unit, whole partitions.
 
-Where the table has these rows already they stay: what the stream wrote goes on to reconcile
-something about the stream, and what reads the table has nothing to follow. The line then has the
-version NOTHING: the unit was looked at.
+Where the table has these rows already they stay, so a reconciliation still compares what the stream
+wrote, and what reads the table has nothing to follow. The line then has the version NOTHING: the
+unit was looked at.
 """
 
 import time
@@ -75,7 +75,7 @@ def publish(
 
     `untouched`: rows of the table that stay beside what was computed. `run` numbers the runs of
     many units; each line says how many are still to come, with the `left` that are not among these.
-    Of the time since `started` the first line tells. `together`: the units that differ are replaced
+    The first line has the time since `started`. `together`: the units that differ are replaced
     in one Delta commit; each unit has its own line all the same.
     """
     recover(lake, table)
@@ -111,9 +111,10 @@ def publish(
 
 
 def recover(lake: Lake, table: Table) -> None:
-    """Adds the lines that a crash kept from the commit log: of units whose Delta commit was made, but not told any more.
+    """Adds the lines that a crash kept from the commit log: of units whose Delta commit was made.
 
-    Without them what reads the table would never follow, for the next run finds the rows there.
+    Without them, what reads the table would never follow, because the next run finds the rows
+    there.
     """
     path = intended(lake.settings, table)
     doubt = f"a killed batch run of {table.name} may lack its line in the commit log: `lakehouse reconcile run` finds what differs"
@@ -121,10 +122,10 @@ def recover(lake: Lake, table: Table) -> None:
         return
     version = delta_writer.replaced(lake.path(table), noted["run"], noted["before"])
     if version is not None:
-        told = {(line.version, line.start) for line in lake.commit_log(table).rewriting()}
+        known = {(line.version, line.start) for line in lake.commit_log(table).rewriting()}
         # of an earlier version of this library: one
         for line in map(decoded, noted.get("commits") or [noted["commit"]]):
-            if (version, line.start) not in told:
+            if (version, line.start) not in known:
                 lake.commit_log(table).append(replace(line, version=version, at=datetime.now(UTC)))
     path.unlink()
 

@@ -80,7 +80,7 @@ def _of(lake: Lake, table: Table, inputs: dict[str, object]) -> dict[str, object
 
 
 def _inputs(lake: Lake, table: Table) -> dict[str, object]:
-    """What tells whether the inputs are the same: versions of tables, digests of local files.
+    """By which one sees whether the inputs are the same: versions of tables, digests of local files.
 
     Of others never.
     """

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from lakehouse.declare.table import Table
 
 TableName = Annotated[
-    str, typer.Argument(help="A table's name, as `lakehouse table list` lists it")
+    str, typer.Argument(help="A table's name, as `lakehouse table list` shows it")
 ]
-Limit = Annotated[int, typer.Option(min=0, help="Show at most so many rows; 0 for all")]
+Limit = Annotated[int, typer.Option(min=0, help="Show at most this many rows; 0 for all")]
 _CELL = 200  # characters of a value that a table on the screen shows; JSON has all of it
 
 
 def tables(as_json: AsJson = False) -> None:
-    """List every table: rows, version, frontier, late and quarantined rows since its beginning, verdict.
+    """List every table with its rows, version, frontier, late and quarantined rows, and verdict.
 
-    The verdict is the gravest of the last ones of all its ranges: EQUAL only if no range has
-    another.
+    Late and quarantined rows are counted from the beginning of the table. The verdict is the
+    gravest of the last verdicts of all its ranges: EQUAL only if no range has another.
     """
     from lakehouse.cli.table_status import overview
 
@@ -54,28 +54,27 @@ def show(table: TableName, as_json: AsJson = False) -> None:
 
 
 def _remark(settings: Settings, catalog: "Catalog", tables: "list[Table]") -> None:
-    """Says, beside the result, what these tables do not do, and what a start would refuse of them."""
+    """Says, beside the result, which declarations have no effect, and which a start would refuse."""
     from lakehouse.declare import rules
     from lakehouse.storage import begun_with
 
-    for told in rules.warnings(catalog, tables):
-        console.print_note(f"warning: {told}")
-    for told in begun_with.refusals(settings, catalog, tables):
-        console.print_error(told)
+    for line in rules.warnings(catalog, tables):
+        console.print_note(f"warning: {line}")
+    for line in begun_with.refusals(settings, catalog, tables):
+        console.print_error(line)
 
 
 def accept(table: TableName) -> None:
-    """Have a table go on as it is declared now, with the rows before as they are.
+    """Let a table continue as it is declared now; its rows so far stay as they are.
 
-    Where one table cannot hold both, refuse.
-
-    After a function was changed, or the delay of a record. Exit code 2 when refused.
+    Use it after the function of a table, or the delay of an ingest table, was changed. The change
+    is refused if one table cannot hold rows of both declarations. Exit code 2 when refused.
     """
     from lakehouse.storage import begun_with
 
     settings, catalog = _lakehouse()
     for change in begun_with.accept(settings, catalog, catalog.table(table)):
-        console.print_text(f"{table} goes on, though {change}")
+        console.print_text(f"{table} continues, though {change}")
 
 
 def _note_lost(settings: Settings, catalog: "Catalog", name: str = "") -> None:
@@ -84,8 +83,8 @@ def _note_lost(settings: Settings, catalog: "Catalog", name: str = "") -> None:
     for each, rows in lost_quarantines(settings, catalog).items():
         if name in ("", each):
             console.print_note(
-                f"table={each}: {rows:,} quarantined rows are gone, for its quarantine was removed; "
-                "only a copy of that folder brings them back"
+                f"table={each}: {rows:,} quarantined rows are gone, because its quarantine was removed; "
+                "restore that folder from a copy to get them back"
             )
 
 
@@ -141,9 +140,9 @@ def validate(
         list[str] | None, typer.Argument(help="Pipelines; all if none is named")
     ] = None,
 ) -> None:
-    """Check what tables declare as a start would, without a broker or a change. Starts Spark.
+    """Check the declarations of tables as a start would, without a broker and without changes. Starts Spark.
 
-    Exit code 2 if one is refused.
+    Exit code 2 if a table is refused.
     """
     from lakehouse.runtime import session
     from lakehouse.storage import begun_with
@@ -161,8 +160,8 @@ def validate(
             now(f"looking at {table.name}")
             refused += filter(None, [refusal(lake, table)])
     # a table that reads a refused one is refused by the same words
-    for told in dict.fromkeys(refused):
-        console.print_error(told)
+    for line in dict.fromkeys(refused):
+        console.print_error(line)
     console.print_text(f"{len(tables)} tables, {len(set(refused)) or 'none'} refused")
     if refused:
         raise typer.Exit(2)
@@ -172,14 +171,15 @@ def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT")],
     limit: Limit = 50,
     spark: Annotated[
-        bool, typer.Option("--spark", help="Run it in Spark, as what names a late view is anyway")
+        bool,
+        typer.Option("--spark", help="Run the query in Spark; a query of a late view always does"),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Ask for rows by SQL, of all tables at once.
+    """Query all tables in SQL.
 
-    It can name tables, TABLE__quarantine, TABLE__early, TABLE__late, and the log tables: _commits,
-    _certificates.
+    The query can name tables, TABLE__quarantine, TABLE__early, TABLE__late, and the log tables
+    _commits and _certificates.
     """
     from lakehouse.cli import query as engine
 
@@ -198,7 +198,7 @@ def get(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """The row of a key of a keyed table, or the versions of one of a versioned table, as they are now; without a scan."""
+    """Show the row of a key of a keyed table, or all versions of a key of a versioned table. Needs no scan."""
     from lakehouse.cli.query import Answer
     from lakehouse.declare.catalog import table_path
     from lakehouse.storage import point_reads
@@ -209,7 +209,7 @@ def get(
     if not found:
         shown = ", ".join(f"{name}={value}" for name, value in zip(chosen.keys, key, strict=True))
         raise RangeError(
-            f"table={table}, {shown}: no row has this key now; `lakehouse query` looks for others"
+            f"table={table}, {shown}: no row has this key now; look for other keys with `lakehouse query`"
         )
     names = [name for name in found[0] if not name.startswith("_")]
     order = [name for name in ("valid_from",) if name in names]
@@ -225,16 +225,16 @@ def quarantine(
     reason: Annotated[str, typer.Option(help="Only rows whose reason contains this text")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Quarantined rows: how many for which reason.
+    """Show quarantined rows: how many for each reason, then the newest.
 
-    Then the newest: their offset, when they arrived, what they held.
+    Each row has its offset, its time of arrival and its value.
     """
     from lakehouse.cli import query as engine
 
     settings, catalog = _lakehouse()
     if not catalog.has_quarantine(chosen := catalog.table(table)):
         raise RangeError(
-            f"table={table}: a {catalog.kind(chosen)} table is whole or not at all, so it quarantines no rows"
+            f"table={table}: a {catalog.kind(chosen)} table quarantines no rows; name an ingest, row or window table"
         )
     _note_lost(settings, catalog, table)
     text = reason.replace("'", "''")
@@ -252,7 +252,7 @@ def quarantine(
 
 
 def late(table: TableName, limit: Limit = 20, as_json: AsJson = False) -> None:
-    """Rows that came after their window, or partition, had closed; the newest first.
+    """Show the rows that came after their window or partition had closed, the newest first.
 
     Starts Spark.
     """
@@ -262,7 +262,7 @@ def late(table: TableName, limit: Limit = 20, as_json: AsJson = False) -> None:
     view = f"{catalog.table(table).name}__late"
     if view not in engine.late_views(catalog):
         raise RangeError(
-            f"table={table}: only tables behind an ingest table have late rows; an ingest table keeps every row"
+            f"table={table}: an ingest, reference, keyed or versioned table has no late rows; name a row or window table"
         )
     arrival = "_arrival.watermark, _arrival.partition, _arrival.offset, _arrival.time AS arrived"
     columns = f"* EXCEPT (_arrival, _origin, _partition), {arrival}"
@@ -271,15 +271,16 @@ def late(table: TableName, limit: Limit = 20, as_json: AsJson = False) -> None:
 
 
 def lateness(table: TableName, as_json: AsJson = False) -> None:
-    """How far behind the stream's head rows came: how many another delay may call late at most, and how long results wait.
+    """Show how late rows come, and what another delay would cost.
 
-    Each row is compared with the rows before it in its partition of the topic, however
+    For each delay the report shows how many rows it would call late at most, and how long results
+    would wait. Each row is compared with the rows before it in its partition of the topic, however
     micro-batches were cut.
     """
     from lakehouse.cli.lateness_report import histogram
 
     settings, catalog = _lakehouse()
-    record, found = histogram(settings, catalog, catalog.table(table))
+    ingest, found = histogram(settings, catalog, catalog.table(table))
     if as_json:
         console.print_json([asdict(b) | {"behind": b.behind.total_seconds()} for b in found])
         return
@@ -295,11 +296,11 @@ def lateness(table: TableName, as_json: AsJson = False) -> None:
             (f"{b.behind}", b.rows, b.late, f"{b.share:.4%}", "declared" if b.declared else "")
             for b in found
         ),
-        title=f"{record.name}, delay {record.delay}",
+        title=f"{ingest.name}, delay {ingest.delay}",
     )
     console.print_text(
-        "Late are at most so many: as if each row were a micro-batch of its own. It is fewer where micro-batches hold many rows, "
-        "or where a partition of the topic lags behind the others."
+        "The numbers are upper bounds, as if each row were a micro-batch of its own. Fewer rows are late where micro-batches hold "
+        "many rows, or where a partition of the topic lags behind the others."
     )
 
 
@@ -311,7 +312,10 @@ def state(
     limit: Limit = 20,
     as_json: AsJson = False,
 ) -> None:
-    """What a table's streaming query remembers between two micro-batches, key by key, running or stopped. Starts Spark."""
+    """Show the state that a table's streaming query keeps between micro-batches, by key. Starts Spark.
+
+    The command works while the job runs and when it is stopped.
+    """
     from lakehouse.cli import query as engine
     from lakehouse.runtime import session
     from lakehouse.storage.lake import Lake

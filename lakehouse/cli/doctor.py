@@ -78,13 +78,15 @@ def _python(settings: Settings, name: str) -> Finding:
 
 def _java(settings: Settings, name: str) -> Finding:
     program = java()
-    told = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60).stderr
-    found = re.search(r'version "(\d+)', told)
+    output = subprocess.run(
+        [program, "-version"], capture_output=True, text=True, timeout=60
+    ).stderr
+    found = re.search(r'version "(\d+)', output)
     if not found or int(found[1]) < _WANTED_JAVA:
         return Finding(
             name,
             "fail",
-            f"{program}: {told.splitlines()[0] if told else 'it says nothing'}",
+            f"{program}: {output.splitlines()[0] if output else 'it says nothing'}",
             f"install Java {_WANTED_JAVA} or newer, or set JAVA_HOME to one",
         )
     return Finding(name, "ok", f"{found[1]} at {program}")

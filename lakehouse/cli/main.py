@@ -27,7 +27,7 @@ def app() -> typer.Typer:
         cls=Commands,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        help="Tables declared once, filled as a stream and in batch, and the reconciliation that both agree.",
+        help="Declare tables once, fill them by streams and batch runs, and reconcile the two.",
     )
     root.callback()(_options)
     for command in (project.init, commands.validate, doctor.doctor, commands.query):
@@ -73,7 +73,7 @@ def _print_version(asked: bool) -> None:
 Version = Annotated[
     bool,
     typer.Option(
-        "--version", is_eager=True, callback=_print_version, help="Print the version and end."
+        "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
     ),
 ]
 
@@ -88,8 +88,8 @@ def _join(name: str, join: Callable[[], object]) -> None:
     except (
         ImportError,
         AttributeError,
-    ) as err:  # one package that is broken must not take the others along
-        console.print_note(f"commands={name}: they cannot be loaded and are missing here ({err})")
+    ) as err:  # a broken package must not take the others along
+        console.print_note(f"commands={name}: they cannot be loaded and are missing ({err})")
 
 
 def _produce() -> Callable:
@@ -99,16 +99,16 @@ def _produce() -> Callable:
 
 
 def start_broker() -> None:
-    """Start the broker, unless it runs, and wait until it answers.
+    """Start the broker unless it runs, and wait until it answers.
 
-    It goes on when this command has ended.
+    The broker keeps running when this command has ended.
     """
     from lakehouse.runtime import jars, kafka_broker
 
     settings = from_environment()
     if external := _external(settings):
         raise SettingsError(
-            f"bootstrap_servers={external}: the settings name a cluster of yours, so none is started here;"
+            f"bootstrap_servers={external}: the settings name a cluster of yours, so no broker is started;"
             " unset LAKEHOUSE_BOOTSTRAP_SERVERS to use the embedded one"
         )
     with console.working("starting the broker"):
@@ -128,9 +128,9 @@ def stop_broker() -> None:
 
 
 def broker_status(as_json: AsJson = False) -> None:
-    """Say which broker this lakehouse uses.
+    """Show which broker this lakehouse uses.
 
-    Exit code 1 if it is the embedded one and it does not run.
+    Exit code 1 if it is the embedded broker and does not run.
     """
     from lakehouse.runtime import kafka_address
 
@@ -155,17 +155,15 @@ def create_topic(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="The topic, as `kafka(...)` names it")
     ],
-    partitions: Annotated[
-        int, typer.Option(min=1, help="Into how many partitions its records are divided")
-    ] = 1,
+    partitions: Annotated[int, typer.Option(min=1, help="The number of its partitions")] = 1,
     config: Annotated[
         list[str] | None,
-        typer.Option(help="A property of the topic: retention.ms=-1, once for each"),
+        typer.Option(help="A property of the topic, such as retention.ms=-1; repeatable"),
     ] = None,
 ) -> None:
     """Create a topic on the broker of this lakehouse, yours or the embedded one.
 
-    One that is there stays as it is.
+    A topic that exists stays as it is.
     """
     from lakehouse.runtime import kafka_broker
 

@@ -51,10 +51,10 @@ def test_turnover(testbed):
     assert [row.cents for row in stage.rows("turnover").collect()] == [500]
     assert_stream_equals_batch(stage, "turnover")
 '''
-_SETTINGS = """# Settings of the lakehouse. A variable LAKEHOUSE_<NAME> of the environment overrides the one of that name.
+_SETTINGS = """# Settings of the lakehouse. An environment variable LAKEHOUSE_<NAME> overrides the setting of that name.
 root = ".lakehouse"       # tables, checkpoints, commit logs, the embedded broker's data
 tables = ["orders"]       # modules of tables; a module is a pipeline
-module_path = ["."]       # where they are looked for
+module_path = ["."]       # where the modules are looked for
 """
 _EVENTS = "".join(
     f'{{"order_id": "{n}", "shop": "{"abc"[n % 3]}", "at": "2026-01-01T{n // 60:02}:{n % 60:02}:00Z", "cents": {100 + n}}}\n'
@@ -91,8 +91,8 @@ lakehouse doctor                                      # what this machine has
 lakehouse broker start                                # an embedded Kafka broker, unless lakehouse.toml names yours
 lakehouse topic create orders
 lakehouse produce --topic orders --file orders.jsonl --key shop
-lakehouse stream start orders                                # the streaming job, a process of its own
-lakehouse table list                                      # rows, frontier, verdict of each table
+lakehouse stream start orders                         # the streaming job, a process of its own
+lakehouse table list                                  # rows, frontier, verdict of each table
 lakehouse query "SELECT window.start AS minute, shop, cents FROM turnover ORDER BY 1, 2 LIMIT 5"
 lakehouse reconcile run turnover --start 2026-01-01T00:00 --end 2026-01-01T02:00
 dagster dev                                           # all of it in the browser
@@ -125,7 +125,7 @@ def init(
     """Make a project that runs: tables over a topic, their test, events to send, settings, a workspace for Dagster."""
     if there := [name for name in _FILES if (directory / name).exists()]:
         raise SettingsError(
-            f"directory={directory}: it has {', '.join(there)} already, and nothing is overwritten; name another"
+            f"directory={directory}: it has {', '.join(there)} already, and nothing is overwritten; name another folder"
         )
     try:
         for name, text in _FILES.items():
@@ -133,6 +133,6 @@ def init(
             (directory / name).write_text(text)
     except OSError as err:
         raise SettingsError(
-            f"directory={directory}: a folder to write to, and it cannot be ({err}); name another"
+            f"directory={directory}: the folder cannot be written to ({err}); name another folder"
         ) from err
     console.print_text(f"{directory}: {', '.join(_FILES)}; README.md there has the commands")

@@ -59,7 +59,7 @@ def _paths(settings: Settings, catalog: Catalog) -> dict[str, Path]:
 
 
 def late_views(catalog: Catalog) -> list[str]:
-    """The names of the late views: of every table behind a record."""
+    """The names of the late views: of every table behind an ingest table."""
     return [f"{t.name}__late" for t in catalog.derived]
 
 
@@ -135,7 +135,7 @@ def _select(sql: str) -> str:
     word = re.match(r"\w*", bare.lstrip("( \n"))[0].upper()
     if word not in ("SELECT", "WITH", "VALUES"):
         raise QueryError(
-            f"sql={sql!r}: one SELECT (or WITH, VALUES); tables are written by their runs alone"
+            f"sql={sql!r}: one SELECT (or WITH, VALUES), because only runs write tables; write the query as one of these"
         )
     return bare
 
@@ -157,7 +157,7 @@ def _unknown(name: str, settings: Settings, catalog: Catalog) -> UnknownTable:
     known = [*_paths(settings, catalog), *late_views(catalog)]
     if name in known:
         return UnknownTable(
-            f"table={name!r} (root={settings.root}): nothing has been written to it yet; start its job"
+            f"table={name!r} (root={settings.root}): nothing has been written to the table yet; start its job"
         )
     near = get_close_matches(name, known) or sorted(catalog.tables)
     return UnknownTable(f"table={name!r}: no module declares it; did you mean {', '.join(near)}?")

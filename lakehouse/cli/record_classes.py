@@ -22,7 +22,7 @@ from lakehouse.testing import Stage
 
 
 def _record(to: Path) -> None:
-    """Fills the tables of `sensors` live and by a batch run, and those of `ads` from a topic, then ends the JVM.
+    """Fills the tables of `sensors` by streams and a batch run, and those of `ads` from a topic, then ends the JVM.
 
     As it ends it writes the archive.
     """

@@ -83,8 +83,8 @@ class Catalog:
         kind = self.kind(table)
         if kind == "ingest":
             raise RangeError(
-                f"table={table.name}: an ingest table is written by the stream alone, for everything else is computed from it; "
-                "run the batch job for a table that reads it"
+                f"table={table.name}: only the stream writes an ingest table, and nothing can compute it again; name a table "
+                "that reads it"
             )
         if kind == "reference":
             raise RangeError(
@@ -117,7 +117,7 @@ class Catalog:
             if t and self.kind(t) in ("reference", "keyed")
         ]
 
-    def histories(self, table: Table) -> list[Table]:
+    def versioned_inputs(self, table: Table) -> list[Table]:
         """The versioned tables that a table reads: its rows find in them what was valid at their event time."""
         return [
             t
@@ -156,7 +156,7 @@ class Catalog:
         tables = [t for t in self if t.pipeline == pipeline]
         if not tables:
             raise UnknownTable(
-                f"pipeline={pipeline!r}: no such module of tables; one of {', '.join(self.pipelines())}"
+                f"pipeline={pipeline!r}: there is no such module of tables; name one of {', '.join(self.pipelines())}"
             )
         return tables
 
@@ -183,8 +183,8 @@ def load(settings: Settings) -> Catalog:
     for name in ("freshness", "resources"):
         if unknown := sorted(set(getattr(settings, name)) - set(found.pipelines())):
             raise SettingsError(
-                f"{name} of {unknown[0]}={getattr(settings, name)[unknown[0]]!r}: no such pipeline, so nothing would be like "
-                f"that; one of {', '.join(found.pipelines())}"
+                f"{name} of {unknown[0]}={getattr(settings, name)[unknown[0]]!r}: there is no such pipeline; name "
+                f"one of {', '.join(found.pipelines())}"
             )
     return found
 
@@ -217,7 +217,7 @@ def catalog_of(modules: Sequence[ModuleType]) -> Catalog:
             known = sources.get(name) or tables.get(name)
             if known is not None and not _same(known, value):
                 raise DeclarationError(
-                    f"name={name!r}: declared twice; one name is one table, folder and checkpoint"
+                    f"name={name!r}: declared twice, and one name is one table, folder and checkpoint; rename one"
                 )
             if isinstance(value, Table):
                 home = value.transformation.__module__.rpartition(".")[2]
@@ -285,8 +285,8 @@ def _check(catalog: Catalog, table: Table) -> None:
         not catalog.has_quarantine(table) or table.stale_after < SOONEST_STALE
     ):
         raise DeclarationError(
-            f"{where}, stale_after={table.stale_after}: at least {SOONEST_STALE}, and not of a {kind} table, which may stay as "
-            "it is; wait longer or remove it"
+            f"{where}, stale_after={table.stale_after}: at least {SOONEST_STALE}, and not for a {kind} table, which may stay as "
+            "it is; raise it or remove it"
         )
     if kind == "reference" and (table.event_time or table.delay):
         raise DeclarationError(
@@ -298,15 +298,15 @@ def _check_ingest(catalog: Catalog, table: Table, where: str) -> None:
     kind, topics = catalog.kind(table), catalog.topics_of(table)
     if topics and len(topics) < len(table.inputs):
         raise DeclarationError(
-            f"{where}, inputs={table.inputs}: an ingest table reads topics alone; join what else there is in a table after it"
+            f"{where}, inputs={table.inputs}: an ingest table reads topics only; join other inputs in a table that reads it"
         )
     if len({source.topic for source in topics.values()}) < len(topics):
         raise DeclarationError(
-            f"{where}, inputs={table.inputs}: two of them are one topic; each row would be there twice"
+            f"{where}, inputs={table.inputs}: two of them are one topic, so each row would be there twice; name it once"
         )
     if kind == "ingest" and not table.event_time:
         raise DeclarationError(
-            f"{where}: an ingest table needs event_time=<column>; without it nothing can be called late"
+            f"{where}: an ingest table needs an event time, by which rows are late; add event_time=<column>"
         )
     if kind == "ingest" and table.window is not None:
         raise DeclarationError(
@@ -323,23 +323,23 @@ def _check_driving(catalog: Catalog, table: Table, driving: Sequence[str], where
         )
     if driving and catalog.kind(catalog.tables[driving[0]]) == "window":
         raise DeclarationError(
-            f"{where}, input={driving[0]}: a window table is read as final; chained windows are not supported yet"
+            f"{where}, input={driving[0]}: windows of a window table are not supported yet; read the input of that table"
         )
     if read_files and driving:
         raise DeclarationError(
-            f"{where}, input={read_files[0]}: files enter through a reference table of their own, so that they have versions"
+            f"{where}, input={read_files[0]}: files are read by a reference table, so that they have versions; declare one and read that"
         )
     if table.window is not None and not driving:
         raise DeclarationError(
-            f"{where}: a window needs an input with event time; {table.inputs} has none"
+            f"{where}: a window needs an input with event time, and {table.inputs} has none; read a table that has one"
         )
 
 
 def _check_row_by_row(table: Table, kind: str, where: str) -> None:
     if table.deduplicate and kind != "row":
         raise DeclarationError(
-            f"{where}, deduplicate={table.deduplicate}: it is taken out of rows one by one; declare it on a row-preserving "
-            "table, and read that"
+            f"{where}, deduplicate={table.deduplicate}: duplicates are taken out of single rows; declare it on a row table "
+            "and read that"
         )
     if table.deduplicate and table.late == "update":
         raise DeclarationError(
@@ -348,12 +348,12 @@ def _check_row_by_row(table: Table, kind: str, where: str) -> None:
         )
     if table.context and (kind != "row" or table.deduplicate):
         raise DeclarationError(
-            f"{where}, context={table.context}: it is for row tables, and for rows without duplicates; join within a window by "
-            "the column window, and deduplicate in a table that this one reads"
+            f"{where}, context={table.context}: it is for row tables without deduplicate=; join within a window by the column "
+            "window, and deduplicate in a table that this one reads"
         )
     if table.early_results and table.window is None:
         raise DeclarationError(
-            f"{where}, early_results={table.early_results}: rows of no window are final at once; remove it"
+            f"{where}, early_results={table.early_results}: rows without a window are final at once; remove it"
         )
 
 
@@ -361,7 +361,7 @@ def _check_keyed(catalog: Catalog, table: Table, driving: Sequence[str]) -> None
     where = f"table={table.name}, keeps={table.keeps!r}"
     if not table.keys:
         raise DeclarationError(
-            f"{where}: of what? Name the columns that tell one from another: keys=[...]"
+            f"{where}: such a table needs a key; name the columns that identify a row: keys=[...]"
         )
     if len(driving) != 1 or catalog.kind(catalog.tables[driving[0]]) != "ingest":
         raise DeclarationError(
@@ -386,11 +386,11 @@ def _check_as_of(catalog: Catalog, table: Table, where: str) -> None:
             f"{where}, inputs={table.inputs}: a versioned table is read row by row, as of each row's event time; do that in a "
             "row table without context= and deduplicate=, and read that"
         )
-    for history in catalog.histories(table):
-        if catalog.ingest_table_of(history) != catalog.ingest_table_of(table):
+    for versioned in catalog.versioned_inputs(table):
+        if catalog.ingest_table_of(versioned) != catalog.ingest_table_of(table):
             raise DeclarationError(
-                f"{where}, input={history.name}: it is of another ingest table, and nothing tells how far it is complete when a "
-                "row is joined; unite their topics in one ingest table"
+                f"{where}, input={versioned.name}: it is computed from another ingest table, so it is not known how far it is "
+                "complete when a row is joined; unite their topics in one ingest table"
             )
 
 

@@ -53,8 +53,8 @@ def _read(code: FunctionType) -> tuple[tuple[str, ...], Mapping[str, str]]:
         trees = {each: _tree(each) for each in _reached(code)}
     except OSError as err:
         raise DeclarationError(
-            f"table={code.__name__}: its code cannot be read ({err}), and by its code one declaration is told from another; "
-            "declare it in a module file"
+            f"table={code.__name__}: its code cannot be read ({err}), and the code version is computed from it; declare the "
+            "table in a module file"
         ) from err
     values = {
         name: _literal(value)

@@ -12,7 +12,7 @@ ARRIVAL_TYPE = "struct<watermark:timestamp,topic:string,partition:int,offset:big
 PARTITION = "_partition"
 ORIGIN = "_origin"
 WINDOW = "window"
-# a record whose event time this is gets it as a column: the time of arrival
+# an ingest table whose event time this is gets it as a column: the time of arrival
 INGESTION = "ingestion_time"
 SOURCE_ORDER = ("time", "topic", "partition", "offset")
 REACH = "lakehouse.reach"  # metadata of `_arrival` behind a process function: microseconds that its state may outlive a row
@@ -30,6 +30,6 @@ def helper(name: str) -> str:
 def reserved(names: Iterable[str]) -> list[str]:
     """Those of the names that a helper column might have.
 
-    Spark tells upper from lower case in no name.
+    Spark does not distinguish upper from lower case in names.
     """
     return [name for name in names if name.lower().startswith(_PREFIX)]

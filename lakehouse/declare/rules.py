@@ -75,7 +75,7 @@ def _expectations() -> frozenset[str]:
 
 
 def warnings(catalog: "Catalog", tables: Sequence[Table]) -> list[str]:
-    """What is allowed, and does not do what it seems to."""
+    """Declarations that are allowed but have no effect."""
     found = ((table, _withholding(catalog, table)) for table in tables if table.late == "update")
     return [_in_vain(table, before) for table, before in found if before]
 
@@ -87,13 +87,13 @@ def _in_vain(table: Table, before: Table) -> str:
         else f"after the {before.partition_by} of their event time"
     )
     return (
-        f"table={table.name}, late='update': rows that arrive {kept_out} never reach it, for {before.name}, "
-        f"late={before.late!r}, keeps them out, so no update shows them; declare late='update' on {before.name} as well"
+        f"table={table.name}, late='update': rows that arrive {kept_out} never reach it, because {before.name} "
+        f"(late={before.late!r}) keeps them out; declare late='update' on {before.name} as well"
     )
 
 
 def _withholding(catalog: "Catalog", table: Table) -> Table | None:
-    """The nearest table before this one that keeps late rows out; a record keeps every row."""
+    """The nearest table before this one that keeps late rows out; an ingest table keeps every row."""
     before = catalog.driving_input(table)
     if before is None or catalog.kind(before) == "ingest":
         return None

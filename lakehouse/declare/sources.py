@@ -138,8 +138,8 @@ Source = KafkaSource | FileSource
 def _check_names(schema: str) -> None:
     if unusable := columns.reserved(re.findall(r"\w+", schema)):
         raise DeclarationError(
-            f"schema, column={unusable[0]}: names that begin so are those of columns that the library adds while it computes; "
-            "name it otherwise where it is sent or written"
+            f"schema, column={unusable[0]}: names that begin so are the library's, for columns that it adds while it computes; "
+            "rename the field where it is sent or written"
         )
 
 

@@ -169,13 +169,13 @@ def table(
 ) -> Callable[[FunctionType], Table]:
     """Declares the table that a pure `DataFrame -> DataFrame` function computes.
 
-    A record (a table read straight from a topic) names its `event_time` column and the `delay` by
-    which its watermark follows the latest event time; with event_time="ingestion_time" that is the
+    An ingest table (one that reads a topic) names its `event_time` column and the `delay` by which
+    its watermark follows the latest event time; with event_time="ingestion_time" that is the
     time of arrival, as it was recorded. A `window` table groups by the column `window` and lists
     its other `keys`. `early_results` keeps `<table>__early`: what open windows hold so far,
     refreshed that often. `deduplicate` takes `duplicates(...)` out of a row table's input,
-    `context` lets it join that with itself within an `around(...)`. `keeps` makes of a record a
-    table with one row for each of the `keys` ("latest": the function groups by them) or for each
+    `context` lets it join that with itself within an `around(...)`. `keeps` makes of an
+    ingest table one with one row for each of the `keys` ("latest": the function groups by them) or for each
     version of one ("versions": valid_from, valid_to). `late` says what happens to rows that miss
     their window: `side_output` keeps them in view as `<table>__late`, `drop` counts them only,
     `update` has batch runs compute what they missed again, once its partition has closed.
@@ -267,8 +267,8 @@ def _shown_as_metrics(metrics: Sequence[str], window: Window | None, keys: Seque
         return
     if window is None or window.kind not in ("tumbling", "sliding"):
         raise DeclarationError(
-            f"metrics={list(metrics)}, window={window}: they are shown of the window that closed last, which only windows of "
-            "fixed size have for all keys; declare them on a tumbling or sliding window that reads this table"
+            f"metrics={list(metrics)}, window={window}: metrics are shown for the window that closed last, which only windows "
+            "of fixed size have for all keys; declare them on a tumbling or sliding window that reads this table"
         )
     if unusable := [name for name in (*metrics, *keys) if not _LABEL.fullmatch(name)]:
         raise DeclarationError(

@@ -1,8 +1,8 @@
 """What keeps a lakehouse small and lawful, beside its streams.
 
-maintenance              compaction and retention
+retention           compaction, and the removal of old versions
 erasure             rows taken out for good
 replay_quarantine   quarantined rows, judged again
-quarantine          what was quarantined, run through parser and function again
+quarantine          the rows of a quarantine, run through parser and function again
 propagate           what follows an ingest table that a person changed
 """

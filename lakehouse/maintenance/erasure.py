@@ -61,7 +61,7 @@ def planned(lake: Lake, ingest: Table, where: str) -> Erasure:
     kind = lake.catalog.kind(ingest)
     if kind != "ingest":
         raise RangeError(
-            f"table={ingest.name}: it is a {kind} table, so its rows come back; erase them in its ingest table"
+            f"table={ingest.name}: the rows of a {kind} table are computed again and would come back; erase them in its ingest table"
         )
     if kept := [t.name for t in lake.catalog.keyed if t.name in lake.catalog.downstream(ingest)]:
         raise RangeError(
@@ -133,7 +133,7 @@ def _check_over(ingest: Table, erasure: Erasure) -> None:
         over := partition_range(erasure.arrivals[-1], ingest.partition_by).end
     ) > datetime.now(UTC):
         raise RangeError(
-            f"table={ingest.name}, arrived until {text(over)}: the stream still writes to it; erase them then"
+            f"table={ingest.name}, arrived until {text(over)}: the stream still writes to that hour; erase the rows after it"
         )
 
 
@@ -164,7 +164,7 @@ def _check_read(lake: Lake, ingest: Table, erasure: Erasure) -> None:
 def _rewrite(lake: Lake, ingest: Table, where: str, erasure: Erasure) -> None:
     """The ingest table and its quarantine without the rows.
 
-    Neither commit nor commit log names the condition, which may tell who.
+    Neither commit nor commit log names the condition, which may name a person.
     """
     arrivals = list(erasure.arrivals)
     metadata = {

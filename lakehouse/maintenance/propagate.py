@@ -36,7 +36,7 @@ def derived(lake: Lake, ingest: Table) -> list[Table]:
 def spans(lake: Lake, ingest: Table, hours: Iterable[datetime]) -> dict[str, tuple[Range, ...]]:
     """The ranges to compute again of each table, and what it has not followed of earlier rewrites and has closed since.
 
-    Raises RangeError if a stream still writes there, or if where the rows are cannot be told.
+    Raises RangeError if a stream still writes there, or if it is not known where the rows are.
     """
     found: dict[str, list[Range]] = {
         ingest.name: [Range(hour, hour + _HOUR) for hour in sorted(hours)]

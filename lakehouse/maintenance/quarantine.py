@@ -13,8 +13,8 @@ from lakehouse.transform import plan
 def quarantined_rows(lake: Lake, ingest: Table, *, judged: bool = True) -> DataFrame:
     """The rows of the quarantine by the present declaration: the ingest table's columns, the reason, `_arrival`, `_partition`.
 
-    Of an ingest table's own timestamp, by which event times too far ahead are found, the time of
-    arrival takes the place. With judged=False expectations are left out. Raises RangeError if the
+    The time of arrival takes the place of a record's own timestamp, by which event times too far
+    ahead are found. With judged=False expectations are left out. Raises RangeError if the
     quarantine is not there.
     """
     step, stored = plan.plan_of(lake, ingest, judged=judged), _quarantine(lake, ingest)
@@ -55,7 +55,7 @@ def of_other_topics(lake: Lake, ingest: Table) -> dict[str, int]:
 def _quarantine(lake: Lake, ingest: Table) -> DataFrame:
     if not (lake.path(ingest, "quarantine") / "_delta_log").is_dir():
         raise RangeError(
-            f"table={ingest.name}, quarantine={lake.path(ingest, 'quarantine')}: it is not there, and with it the quarantined "
-            "rows; restore the folder, or start the job of the table, which makes an empty one"
+            f"table={ingest.name}, quarantine={lake.path(ingest, 'quarantine')}: the folder is gone, and the quarantined rows "
+            "with it; restore it, or start the job of the table, which makes an empty one"
         )
     return lake.read(ingest, side="quarantine")

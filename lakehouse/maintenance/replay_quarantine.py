@@ -1,8 +1,10 @@
-"""Replay: rows that an ingest table quarantined, judged again by its present declaration, and put in if they are good now.
+"""Replay: quarantined rows of an ingest table, judged again by its present declaration, and written if they are good
+now.
 
-A parser was mended, or an expectation changed. The rows go through the same function as at their
-arrival, keep that arrival, so that they are as late as they were, and enter as a batch run's: no
-stream takes them for new. What was computed from their hours is computed again, inputs first.
+Used after a parser was corrected or an expectation changed. The rows go through the same function
+as at their arrival, keep that arrival, so that they are as late as they were, and enter as a batch
+run's: no stream takes them for new. What was computed from their hours is computed again, inputs
+first.
 """
 
 import uuid
@@ -38,13 +40,15 @@ _POSITION = (
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What is put in, or was: how many rows, what stays aside, and which ranges of which tables are computed again."""
+    """What is replayed, or was: how many rows, what stays quarantined, and which ranges of which tables are computed
+    again.
+    """
 
     table: str
     hours: Mapping[datetime, int]  # of event time -> how many rows
     waiting: int  # good now, but what reads them has not closed yet, or the hour of their arrival is not over
-    bad: Mapping[str, int]  # reason -> rows that stay aside
-    arrivals: tuple[str, ...]  # the ingest table's partitions that they are put into
+    bad: Mapping[str, int]  # reason -> rows that stay quarantined
+    arrivals: tuple[str, ...]  # the ingest table's partitions that they are written to
     follow: Mapping[str, tuple[Range, ...]]
 
     @property
@@ -58,9 +62,9 @@ def planned(lake: Lake, ingest: Table) -> Replay:
 
 
 def replay(lake: Lake, ingest: Table) -> Replay:
-    """Puts in what is good now.
+    """Writes the rows that are good now to the table.
 
-    Run again, it does what is left, after a crash say: no row is put in twice.
+    Run again, it does what is left, after a crash for example: no row is written twice.
     """
     judged, taken = _judged(lake, ingest).persist(), _taken(lake, ingest)
     try:
@@ -76,7 +80,7 @@ def replay(lake: Lake, ingest: Table) -> Replay:
 def _judged(lake: Lake, ingest: Table) -> DataFrame:
     if (kind := lake.catalog.kind(ingest)) != "ingest":
         raise RangeError(
-            f"table={ingest.name}: what a {kind} table quarantines is computed from its input; a backfill judges it again"
+            f"table={ingest.name}: a backfill judges the quarantined rows of a {kind} table again; run `lakehouse backfill`"
         )
     return quarantined_rows(lake, ingest).withColumn(ORIGIN, F.lit("batch"))
 
@@ -141,7 +145,7 @@ def _planned(lake: Lake, ingest: Table, judged: DataFrame, taken: Column) -> Rep
 def _put_in(lake: Lake, ingest: Table, rows: DataFrame, found: Replay) -> None:
     """Rows, then the commit log's lines, then they are no longer quarantined: what a crash leaves undone is done by the next run."""
     arrivals, run = list(found.arrivals), uuid.uuid4().hex
-    metadata = {"run": run, "code_version": ingest.code_version, "put in": found.rows}
+    metadata = {"run": run, "code_version": ingest.code_version, "replayed": found.rows}
     position = F.struct(*(F.col(f"{ARRIVAL}.{name}") for name in _POSITION)).alias("_position")
     there = (
         lake.read(ingest)

@@ -43,7 +43,7 @@ _NUMBERED = re.compile(r"\.?(\d{20})\.")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One Delta table to look after: a table, its quarantine, or a log tables."""
+    """One Delta table to look after: a table, its quarantine, or a log table."""
 
     name: str
     path: Path
@@ -153,7 +153,7 @@ def _wished(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int
     """From which version on the table is of use to what can do without.
 
     A reconciliation that finds less than it has to look at takes all of history for changed; a
-    batch run that was killed finds its commit there, to tell those that read the table; a table yet
+    batch run that was killed finds its commit there, for those that read the table; a table yet
     to be declared begins at its handover.
     """
     readers = [
@@ -249,9 +249,9 @@ def _offsets(checkpoint: Path, batch: int) -> list[dict] | None:
             raise ValueError("no offsets")
         return found
     except (ValueError, TypeError, KeyError) as err:
-        told = f"it says what a query has read, and is torn ({err}), so the batches before it decide what is kept for it"
+        message = f"it says what a query has read, and is torn ({err}), so the batches before it decide what is kept for it"
         remedy = f"if its table is not declared any more, remove {checkpoint.parent}"
-        _log.warning(f"file={path}: {told}; {remedy}")
+        _log.warning(f"file={path}: {message}; {remedy}")
         return None
 
 
@@ -298,7 +298,7 @@ def maintain(settings: Settings, place: Place) -> Maintenance:
 
 
 def forget(place: Place) -> None:
-    """Cuts the log down to the versions that someone needs, at least the present one: the others cannot be told any more."""
+    """Cuts the log down to the versions that someone needs, at least the present one."""
     from deltalake import DeltaTable
 
     log = place.path / "_delta_log"
@@ -330,7 +330,7 @@ def _compact(table, partitions: tuple[str, ...]) -> None:
         chosen,
         max_concurrent_tasks=1,
         writer_properties=WriterProperties(compression="ZSTD"),
-        post_commithook_properties=_no_hooks(),
+        post_commithook_properties=_commit_only(),
     )
 
 
@@ -339,7 +339,7 @@ def _vacuum(settings: Settings, place: Place, oldest: int, *, dry_run: bool) -> 
     from deltalake import DeltaTable
 
     commit = place.path / "_delta_log" / f"{oldest:020}.json"
-    # whoever has been told of a file may read it for the history, though the log be shorter
+    # a reader that has listed a file may read it for the history, though the log is shorter
     age = max(datetime.now(UTC) - _written(commit), duration(settings.history))
     # one more, for a file is written before its commit
     hours = math.ceil(age / timedelta(hours=1)) + 1
@@ -350,7 +350,7 @@ def _vacuum(settings: Settings, place: Place, oldest: int, *, dry_run: bool) -> 
         enforce_retention_duration=False,
         full=True,
         keep_versions=[oldest],
-        post_commithook_properties=_no_hooks(),
+        post_commithook_properties=_commit_only(),
     )
     if marked:
         gone = vectors.removed(place.path, gone, oldest, dry_run=dry_run)
@@ -358,7 +358,7 @@ def _vacuum(settings: Settings, place: Place, oldest: int, *, dry_run: bool) -> 
     return [file for file in gone if not file.rpartition("/")[2].startswith(".")]
 
 
-def _no_hooks():
+def _commit_only():
     """Checkpoints are for the table's own writer to make, and to clean up before them is what is done here."""
     from deltalake import PostCommitHookProperties
 

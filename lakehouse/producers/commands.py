@@ -25,8 +25,8 @@ from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stream import offsets
 
-# a versioned table carries old timestamps: with Kafka's seven days it would be deleted soon after
-# it was sent
+# history carries old timestamps: with Kafka's seven days it would be deleted soon after it was
+# sent
 TOPIC = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -36,17 +36,17 @@ def produce(
         str | None, typer.Argument(help="sensors, ads, visits or bank; none with --topic")
     ] = None,
     history: Annotated[
-        str | None, typer.Option(help="First the events of this long, at full speed: '2 hours'")
+        str | None, typer.Option(help="First send events of the past, at full speed: '2 hours'")
     ] = None,
     live: Annotated[
-        bool | None, typer.Option(help="Then the events of now; without --history the default")
+        bool | None, typer.Option(help="Then send events of now; the default without --history")
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(min=0, help="Live for so long; else until interrupted")
+        float | None, typer.Option(min=0, help="Send events of now so long; else until Ctrl-C")
     ] = None,
     rate: Annotated[int | None, typer.Option(min=1, help="Events per second of event time")] = None,
     disorder: Annotated[
-        str | None, typer.Option(help="How late ordinary events are sent: '2 seconds'")
+        str | None, typer.Option(help="How late ordinary events are sent at most: '2 seconds'")
     ] = None,
     late_share: Annotated[
         float | None, typer.Option(help="Share of events later than that")
@@ -56,15 +56,15 @@ def produce(
     ] = None,
     duplicates: Annotated[float | None, typer.Option(help="Share of events sent twice")] = None,
     malformed: Annotated[
-        float | None, typer.Option(help="Share of events spoiled, kind after kind")
+        float | None, typer.Option(help="Share of malformed events, one kind after the other")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Same seed, settings and start: same bytes")
+        int | None, typer.Option(help="The same seed, settings and start give the same bytes")
     ] = None,
     file: Annotated[
         list[str] | None,
         typer.Option(
-            help="Instead of made-up events the lines of a log, plain or .gz; - reads stdin"
+            help="Send the lines of a log, plain or .gz, instead of made-up events; - reads stdin"
         ),
     ] = None,
     topic: Annotated[
@@ -75,12 +75,12 @@ def produce(
         typer.Option(help="With --topic: the field of each line that is the message's key"),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="The summary as one line of JSON, no bar")
+        bool, typer.Option("--json", help="The summary as one line of JSON, without a bar")
     ] = False,
 ) -> None:
-    """Send events: of a shipped pipeline, made up or of a log, or with --topic and --file your own.
+    """Send events to a topic: of a shipped pipeline (made up, or lines of a log), or your own with --topic and --file.
 
-    Ctrl-C ends it cleanly.
+    Ctrl-C ends the command cleanly.
     """
     given = {
         "seed": seed,
@@ -100,7 +100,7 @@ def produce(
         return _send_own(topic, file, key, as_json)
     if pipeline is None:
         raise SettingsError(
-            "pipeline: a shipped one, sensors, ads, visits or bank; or --topic and --file for events of yours"
+            "pipeline=None: a shipped pipeline, or a topic of your own; name sensors, ads, visits or bank, or give --topic and --file"
         )
     chosen = producer(pipeline)
     workload = replace(chosen.workload, **given)
@@ -165,7 +165,7 @@ def _made_up(
 def _of_files(pipeline: str, chosen: Producer, files: list[str]) -> Iterator[Record]:
     if chosen.lines is None:
         raise SettingsError(
-            f"pipeline={pipeline!r}, file={', '.join(files)}: its records are no lines of a log; leave out --file, or name "
+            f"pipeline={pipeline!r}, file={', '.join(files)}: only 'visits' reads the lines of a log; leave out --file, or name "
             "'visits'"
         )
     return chosen.lines(lines(files), chosen.workload.partitions)
@@ -186,7 +186,7 @@ def _refuse_idle(history: str | None, live: bool, seconds: float | None) -> None
         )
     if seconds is not None and not live:
         raise SettingsError(
-            f"seconds={seconds:g}: how long to send live, and this sends a versioned table only; add --live"
+            f"seconds={seconds:g}: the time for events of now, and only history is sent; add --live"
         )
 
 

@@ -36,7 +36,7 @@ def _read(files: Sequence[str]) -> Iterator[bytes]:
         except (OSError, EOFError, zlib.error) as err:
             raise SettingsError(
                 f"file={file!r}: a log is read to its end, and this cannot be ({err}); what came before may have been sent; "
-                "mend the file and send the rest of it"
+                "correct the file and send the rest of it"
             ) from err
 
 

@@ -46,7 +46,7 @@ def send(
     Then flush.
 
     To the `topic`, but those that name one of their own. A record behind the clock goes out at
-    once: so a versioned table is sent at full speed, and a live stream that fell behind catches up.
+    once: so history is sent at full speed, and a producer that fell behind catches up.
     Raises BrokerError, with the number of records lost, as soon as one could not be delivered.
     """
     failures: Counter[str] = Counter()

@@ -75,7 +75,7 @@ class Moment(NamedTuple):
 
 
 def moments(workload: Workload, start_ms: int, end_ms: int | None) -> Iterator[Moment]:
-    """The moments of the events sent in `[start_ms, end_ms)`, or from `start_ms` forever, evenly `rate` a second.
+    """The moments of the events sent in `[start_ms, end_ms)`, or without end from `start_ms`, evenly `rate` a second.
 
     No event happens after it is sent: a record ahead of its own timestamp is malformed, and made so
     on purpose only.

@@ -41,7 +41,7 @@ def noting_failure(
 ) -> Iterator[list[Certificate]]:
     """Keeps on disk that a reconciliation has begun, and why it failed, until one ends with a verdict; yields where that goes.
 
-    What is refused with a RangeError, or lies ahead of the frontier, tells nothing.
+    What is refused with a RangeError, or lies ahead of the frontier, is not kept.
     """
     path = _path(settings, table)
     noted = {

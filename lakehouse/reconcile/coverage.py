@@ -1,6 +1,6 @@
 """How much of a table's history is reconciled, and which partitions are to be reconciled next: by logs and certificates, without Spark.
 
-A partition is computed again only if that can tell something new.
+A partition is computed again only if that can show something new.
 """
 
 from collections import Counter
@@ -76,7 +76,7 @@ class Coverage:
     changed: tuple[Due, ...]  # since they were reconciled
     seconds: float  # that reconciling took within the last day
     lost: tuple[Lost, ...] = ()  # partitions of which a data file is not there
-    unknown: tuple[str, ...] = ()  # partitions that no certificate tells of
+    unknown: tuple[str, ...] = ()  # partitions without a certificate
     before_since: int = 0  # partitions that begin before `settings.since`: the schedules of Dagster leave them alone
 
     @property
@@ -94,7 +94,7 @@ def stored(settings: Settings, table: Table) -> tuple[int, dict[str, Stored]]:
     for file in delta_log.files(table_path(settings, table), version) if version >= 0 else ():
         key = file.get(f"partition.{PARTITION}", "")
         before = found.get(key, Stored())
-        batch = before.by_batch or file.get(f"min.{ORIGIN}") == "batch"  # sorts before "live"
+        batch = before.by_batch or file.get(f"min.{ORIGIN}") == "batch"  # sorts before "stream"
         found[key] = Stored(before.rows + (file["num_records"] or 0), batch)
     return version, found
 
@@ -110,7 +110,7 @@ def lost(settings: Settings, table: Table) -> dict[str, Lost]:
 
 
 def reasons(settings: Settings, table: Table, partitions: Iterable[str]) -> dict[str, Counter[str]]:
-    """Why the table has put rows of each of the partitions aside: reason -> rows."""
+    """Why the table has quarantined rows of each of the partitions: reason -> rows."""
     import pyarrow.compute as pc
     from deltalake import DeltaTable
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from lakehouse.declare.table import Table
 from lakehouse.reconcile.coverage import latest
 from lakehouse.reconcile.invalidation import reaches, version_of
-from lakehouse.reconcile.provenance import Makers, makers
+from lakehouse.reconcile.provenance import Provenance, written_by
 from lakehouse.storage import delta_log
 from lakehouse.storage.commit_log import dropped_by_spark
 from lakehouse.storage.delta_log import Change
@@ -37,7 +37,7 @@ def causes(
     if not partitions:
         return {}
     driving = lake.catalog.driving_input(table)
-    # a certificate that is older tells of another table of that name
+    # an older certificate is about another table of that name
     _, made_at = delta_log.made(lake.path(table))
     reconciled = {
         key: c
@@ -54,7 +54,7 @@ def causes(
         _changes(lake, table, min(wrote.values())),
         _changes(lake, driving, min(read.values()), column),
     )
-    made = makers(lake.settings, table, partitions)
+    made = written_by(lake.settings, table, partitions)
     second = again()
 
     def cause(key: str) -> str:
@@ -70,25 +70,25 @@ def causes(
             lake.settings, table, reconciled[key].at if key in reconciled else None
         )
         return (
-            _told(BY_HAND, (c for c in here if not c.app), "is by no run of this lakehouse")
-            or _told(
+            _by_change(BY_HAND, (c for c in here if not c.app), "is by no run of this lakehouse")
+            or _by_change(
                 TWICE,
-                (c for c in here if c.again or (key in reconciled and c.live)),
+                (c for c in here if c.again or (key in reconciled and c.by_stream)),
                 "is of a batch whose rows were there",
             )
-            or _told(
+            or _by_change(
                 INPUT_BY_HAND,
                 (c for c in reached if not c.ours),
                 f"of {driving.name} is by no run of this lakehouse",
             )
             or (
-                f"{DROPPED}: {dropped} since the last reconciliation, which the gate had accepted"
+                f"{DROPPED}: {dropped} since the last reconciliation, which the late filter had accepted"
                 if dropped
                 else ""
             )
             or _unsteady(computed.get(key, EMPTY), second.get(key, EMPTY))
-            or _others(table, made.get(key, Makers()))
-            or f"{UNKNOWN}: each commit on ingest table is ours, and computed again it gives the same rows"
+            or _others(table, made.get(key, Provenance()))
+            or f"{UNKNOWN}: each commit on the table and its input is ours, and computed again it gives the same rows"
         )
 
     return {key: cause(key) for key in partitions}
@@ -105,7 +105,7 @@ def _changes(lake: Lake, table: Table, after: int, column: str = "") -> list[Cha
     return delta_log.changes(path, max(after, delta_log.oldest(path) - 1), column) or []
 
 
-def _told(cause: str, found: Iterable[Change], what: str) -> str:
+def _by_change(cause: str, found: Iterable[Change], what: str) -> str:
     first = next(iter(found), None)
     return f"{cause}: {first} {what}" if first else ""
 
@@ -113,11 +113,11 @@ def _told(cause: str, found: Iterable[Change], what: str) -> str:
 def _unsteady(first: Digest, second: Digest) -> str:
     if first == second:
         return ""
-    told = f"computed twice from the same input, it gave {first} and {second}"
-    return f"{NOT_DETERMINISTIC}: {told}; mend it, or declare deterministic=False"
+    evidence = f"computed twice from the same input, it gave {first} and {second}"
+    return f"{NOT_DETERMINISTIC}: {evidence}; correct the function, or declare deterministic=False"
 
 
-def _others(table: Table, made: Makers) -> str:
+def _others(table: Table, made: Provenance) -> str:
     """Whether its writers had other dimensions, or other code."""
     if len(made.references) > 1:
         return f"{DIMENSION}: while it was written, from {dict(made.references[0])} to {dict(made.references[-1])}"

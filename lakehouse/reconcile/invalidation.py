@@ -40,7 +40,7 @@ class Mark:
         return last.version < self.version or version_of(last, driving) < self.input
 
     def with_(self, other: "Mark | None") -> "Mark":
-        """Both changes, told as this one."""
+        """Both changes, described as this one."""
         return (
             self
             if other is None
@@ -109,7 +109,7 @@ def _made_again(
     kept: dict[str, list[str]],
     gone_back: Set[str],
 ) -> dict[str, Mark]:
-    """The partitions whose certificate tells of another table of that name, or of one that is not there.
+    """The partitions whose certificate is about another table of that name, or about one that is not there.
 
     `kept`: name -> the table's id, since when certificates count, and its last commit when it was
     looked at; brought up to date. `gone_back`: tables with fewer versions than at the last look.
@@ -173,7 +173,7 @@ def _marked(
             touched: Iterable[str] = (
                 change.partitions if by_hand else change.partitions & candidates
             )
-        elif change.removes or not (change.ours and change.live):
+        elif change.removes or not (change.ours and change.by_stream):
             touched = [key for key in candidates if reaches(change, changed, table, key)]
         else:
             continue  # what a stream appends to its table is ahead of the frontier of each table that reads it, or late

@@ -13,7 +13,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage import commits, log_tables
 
 _COLUMNS = ["role", "at", "code_version", "inputs", "frontier", "start", "end"]
-# of an instant, that tell its partition
+# of an instant, which name its partition
 _DIGITS = {
     "hour": len("2026-01-01T00"),
     "day": len("2026-01-01"),
@@ -22,7 +22,7 @@ _REFERENCES = r'"references": (?P<references>\{[^}]*\})'
 
 
 @dataclass(frozen=True, slots=True)
-class Makers:
+class Provenance:
     """What the writers of one partition had: declarations and versions of reference tables, the last ones last."""
 
     code_versions: tuple[str, ...] = ()
@@ -39,11 +39,13 @@ class _Writer(NamedTuple):
     references: str
 
 
-def makers(settings: Settings, table: Table, partitions: Iterable[str]) -> dict[str, Makers]:
+def written_by(
+    settings: Settings, table: Table, partitions: Iterable[str]
+) -> dict[str, Provenance]:
     """Of each of the `partitions` what wrote it: streams whose frontier crossed it, batch runs of it.
 
-    Reads the Delta table `_commits`, brought up to date, once. A partition whose writers are not on
-    ingest table is not there.
+    Reads the Delta table `_commits`, brought up to date, once. A partition whose writers are not
+    recorded is not there.
     """
     log_tables.flush(settings, [table])
     first = _first(settings, table)
@@ -55,7 +57,7 @@ def makers(settings: Settings, table: Table, partitions: Iterable[str]) -> dict[
             ranges.append(writer)
     steps = sorted(crossed)
 
-    def of(partition: str) -> Makers:
+    def of(partition: str) -> Provenance:
         whole, digits = partition_range(partition, table.partition_by), _DIGITS[table.partition_by]
         start, end = whole.start.isoformat(), whole.end.isoformat()
         found = list(crossed.get(start[:digits], []))
@@ -72,7 +74,7 @@ def makers(settings: Settings, table: Table, partitions: Iterable[str]) -> dict[
             for writer in found
             if writer.references
         }
-        return Makers(
+        return Provenance(
             tuple(dict.fromkeys(writer.code_version for writer in found)), tuple(pinned.values())
         )
 
@@ -80,7 +82,7 @@ def makers(settings: Settings, table: Table, partitions: Iterable[str]) -> dict[
 
 
 def _first(settings: Settings, table: Table) -> dict[_Writer, str]:
-    """The writers on ingest table, each with the time of its first commit.
+    """The recorded writers, each with the time of its first commit.
 
     Instants are ISO text in UTC, which sorts as they do.
     """
@@ -92,9 +94,9 @@ def _first(settings: Settings, table: Table) -> dict[_Writer, str]:
     if not (path / "_delta_log").is_dir():
         return {}
     role = pc.field("role")
-    live = (role == "stream") & pc.field("frontier").is_valid()
+    by_stream = (role == "stream") & pc.field("frontier").is_valid()
     replaced = (role == "batch") & (pc.field("version") != commits.NOTHING)
-    wanted = (pc.field("table") == table.name) & (live | replaced)
+    wanted = (pc.field("table") == table.name) & (by_stream | replaced)
     found: dict[_Writer, str] = {}
     for batch in (
         DeltaTable(str(path)).to_pyarrow_dataset().to_batches(columns=_COLUMNS, filter=wanted)

@@ -17,7 +17,7 @@ from lakehouse.errors import CommitError, RangeError
 from lakehouse.ranges import Range, partition_range
 from lakehouse.reconcile import coverage, diagnosis
 from lakehouse.reconcile.attempts import noting_failure
-from lakehouse.reconcile.provenance import makers
+from lakehouse.reconcile.provenance import written_by
 from lakehouse.reconcile.verdicts import GRAVEST
 from lakehouse.storage import delta_log, delta_writer
 from lakehouse.storage.certificates import Certificate, certify
@@ -330,8 +330,8 @@ def _compared(
     for key in sides.lost.keys() & judged.keys():
         judged[key] |= {"verdict": "DIFFERENT", "cause": diagnosis.lost(sides.lost[key])}
     return {
-        key: _certificate(sides, _piece([key], table, sides.span), key, blank, **told)
-        for key, told in judged.items()
+        key: _certificate(sides, _piece([key], table, sides.span), key, blank, **judgement)
+        for key, judgement in judged.items()
     }
 
 
@@ -383,7 +383,7 @@ def _by_references(
             for key in sorted(stored)
             if (whole := partition_range(key, table.partition_by)).overlaps(span)
         }
-        made = makers(lake.settings, table, wholes)
+        made = written_by(lake.settings, table, wholes)
         for key, whole in wholes.items():
             references = made[key].references[-1] if key in made and made[key].references else {}
             if versions not in (None, references):

@@ -23,7 +23,7 @@ _LIMIT = 600.0  # seconds; a machine with other work takes minutes
 
 
 def options() -> str:
-    """What a JVM of ours is to be told; empty if there is no archive."""
+    """The options of our JVMs; empty if there is no archive."""
     found = archive()
     return (
         f"-XX:SharedArchiveFile={found} -Xlog:cds=off -Xlog:cds+dynamic=off"

@@ -140,8 +140,8 @@ def _ivy(cache: Path, pattern: str) -> None:
             f"jars: Ivy had {_TIME_LIMIT} s and was not done; run again, it goes on where it was"
         ) from err
     if run.returncode != 0:
-        told = [line.strip() for line in (run.stdout + run.stderr).splitlines() if line.strip()]
-        last = "\n  ".join(line for line in told[-8:] if not line.startswith("at "))
+        output = [line.strip() for line in (run.stdout + run.stderr).splitlines() if line.strip()]
+        last = "\n  ".join(line for line in output[-8:] if not line.startswith("at "))
         raise JarsError(
             f"jars: Ivy must reach Maven Central the first time and could not. It said:\n  {last}"
         )

@@ -1,4 +1,4 @@
-"""What the embedded broker is told: its server.properties, and which ports it listens on."""
+"""The configuration of the embedded broker: its server.properties, and which ports it listens on."""
 
 import socket
 import zlib

@@ -1,4 +1,4 @@
-"""The Spark session: Delta, Kafka, UTC, RocksDB state; the same for live and batch runs."""
+"""The Spark session: Delta, Kafka, UTC, RocksDB state; the same for streams and batch runs."""
 
 import os
 import sys

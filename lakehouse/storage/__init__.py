@@ -1,30 +1,30 @@
 """What is kept below the root, and how it is read and written.
 
-files              small files: lines that are added, values that are replaced as a whole, locks
-delta_log          which files a table has, and what changed them, by its log alone
-log_state          the same at the newest version, with deletion vectors
-lake               a session, the settings and the catalog; how rows are read
-streams            a Delta table as a streaming query of Spark's reads it
-delta_writer       exactly-once appends, replacements of ranges, tables replaced whole
-small_commits      commits without a Spark job
-recent             what this process has just written, kept in memory
-arrow              rows between Spark and this process
-keyed_files        tables with a row, or versions, for each key: a step writes what it changes
-key_index          where the rows of each key are
-point_reads        the rows of one key, without a scan
-row_keys           the technical column `_key`
-deletion_vectors   which rows of a data file are dead, as Delta has it on disk
-vectors            which files of deletion vectors are nobody's any more
-digest             checksums of sets of rows, and their differences
-commits            one line of what is known about a write
-commit log            the commit log of a table, and the frontier
+files                 small files: lines that are added, values that are replaced as a whole, locks
+delta_log             which files a table has, and what changed them, by its log alone
+log_state             the same at the newest version, with deletion vectors
+lake                  a session, the settings and the catalog; how rows are read
+streams               a Delta table as a streaming query of Spark's reads it
+delta_writer          exactly-once appends, replacements of ranges, tables replaced whole
+small_commits         commits without a Spark job
+recent                what this process has just written, kept in memory
+arrow                 rows between Spark and this process
+keyed_files           tables with a row, or versions, for each key: a step writes what it changes
+key_index             where the rows of each key are
+point_reads           the rows of one key, without a scan
+row_keys              the technical column `_key`
+deletion_vectors      which rows of a data file are dead, as Delta has it on disk
+vectors               which files of deletion vectors no version needs
+digest                checksums of sets of rows, and their differences
+commits               one line of what is known about a write
+commit_log            the commit log of a table, and the frontier
 commit_log_trimming   commit logs do not grow without end
 commit_log_repair     a commit log that was cut or removed is made whole
 commit_log_rebuild    its lines made again from the table's log
-log tables             commit logs and verdicts in Delta, for queries
-certificates       the recorded verdicts
-handovers          where batch ends and the stream begins
-begun_with         what a stream was begun with, and that it goes on as nothing else
-checkpoints        where a table stands, and whether a checkpoint fits that
-read_holds         runs that read what is on disk now
+log_tables            commit logs and verdicts in Delta, for queries
+certificates          the recorded verdicts
+handovers             where batch ends and the stream begins
+begun_with            what a stream was begun with, and that it goes on as nothing else
+checkpoints           where a table stands, and whether a checkpoint fits that
+read_holds            runs that read what is on disk now
 """

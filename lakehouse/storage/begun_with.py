@@ -3,7 +3,7 @@
 Read and compared without a JVM.
 
 A checkpoint is of one declaration. Under another one Spark refuses some changes and takes others
-without a word, such as another window or filter, and then rows of two meanings stand in one table.
+without notice, such as another window or filter, and then rows of two meanings stand in one table.
 So a declaration is kept, beside the commit log, when the query begins, and compared at each start.
 What decides no row of the stream is not part of it: comments, docstrings, expectations, the policy
 for late rows, owner, metrics, `early_results`, `stale_after`, `tolerance`, `deterministic`.
@@ -95,7 +95,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
         "topics": ", ".join(sorted(source.topic for source in topics.values())),
         **{f"schema of {source.topic}": _schema(source) for source in topics.values()},
         "input": driving.name if driving else "",
-        "versioned tables": ", ".join(sorted(t.name for t in catalog.histories(table))),
+        "versioned tables": ", ".join(sorted(t.name for t in catalog.versioned_inputs(table))),
         "reads": ", ".join(sorted(t.name for t in catalog.pinned_inputs(table))),
         "event time": catalog.event_time(table),
         "delay": str(table.delay),
@@ -123,12 +123,12 @@ def begin(settings: Settings, catalog: Catalog, table: Table) -> None:
     )
     # of a lakehouse from before declarations were kept, or the file is gone
     if last and last.code_version != table.code_version:
-        told = (
+        message = (
             f"table={table.name}, code version={table.code_version}: its last rows were written under {last.code_version}, and what "
             f"that was is not known, for there is no {_path(settings, table)}. The query goes on, and later changes are noticed; "
             f"`lakehouse reconcile run {table.name}` finds what differs"
         )
-        _log.warning(told)
+        _log.warning(message)
     keep(settings, catalog, table)
 
 
@@ -204,7 +204,7 @@ def accept(settings: Settings, catalog: Catalog, table: Table) -> list[Change]:
 
 
 def remarks(settings: Settings, catalog: Catalog, tables: Sequence[Table]) -> list[str]:
-    """What a start of these tables' queries had better say: what goes on, and not as it seems to."""
+    """What a start of these tables' queries warns of: settings and declarations without effect."""
     pinned = (_pinned(settings, catalog, table) for table in tables)
     return [*rules.warnings(catalog, tables), *filter(None, pinned)]
 

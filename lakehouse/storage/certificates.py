@@ -1,4 +1,4 @@
-"""Certificates: the recorded verdicts, in the Delta table `_certificates` of the log tables."""
+"""Certificates: the recorded verdicts, in the log table `_certificates`."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ class Certificate:
     verdict: Verdict
     rows_in_table: int
     rows_recomputed: int
-    # rows of the range that a batch run wrote: they reconcile nothing about the stream
+    # rows of the range that a batch run wrote: they say nothing about the stream
     rows_by_batch_runs: int
     checksum_in_table: str
     checksum_recomputed: str

@@ -165,10 +165,10 @@ def _restored_to(path: Path, info: Mapping, version: int) -> int:
 def _written(table: Table, version: int, info: Mapping) -> Written | None:
     try:
         mark = json.loads(info.get("userMetadata") or "{}")
-        name, live, generation = str(mark["app"]).rsplit(":", 2)
+        name, role, generation = str(mark["app"]).rsplit(":", 2)
     except (ValueError, KeyError, TypeError):
         return None
-    if (name, live) != (table.name, "stream"):
+    if (name, role) != (table.name, "stream"):
         return None
     at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
     # an ingest table's: when its rows arrived

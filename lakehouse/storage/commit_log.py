@@ -2,7 +2,7 @@
 
 Each micro-batch or batch run that writes a table leaves one line in the table's commit log, after
 its rows and before Spark's own checkpoint: a line therefore vouches for rows that are in the table.
-A commit log lets go of what is old (`commit_log_trimming`).
+Old lines of a commit log are removed (`commit_log_trimming`).
 """
 
 import json
@@ -58,22 +58,22 @@ class CommitLog:
         return (c for c in self if c.role == "stream")
 
     def rewriting(self) -> Iterator[Commit]:
-        """The batch commits, and the live ones that had late rows.
+        """The batch commits, and those of the stream that had late rows.
 
         The many others are not even decoded.
         """
         from lakehouse.storage import commit_log_repair
 
-        told = ('"role":"batch"', '"role":"void"')
+        roles = ('"role":"batch"', '"role":"void"')
         return _holding(
             commit_log_repair.readable(
                 self.path,
-                lambda line: '"late":0,' not in line or any(role in line for role in told),
+                lambda line: '"late":0,' not in line or any(role in line for role in roles),
             )
         )
 
     def before(self, generation: int, batch: int) -> Commit | None:
-        """The last live commit before that batch: what a batch starts from, the same when it is replayed."""
+        """The last commit of the stream before that batch: what a batch starts from, the same when it is replayed."""
         return next(
             (c for c in self.by_stream() if (c.generation, c.batch) < (generation, batch)), None
         )
@@ -101,7 +101,7 @@ def frontier(settings: Settings, table: Table) -> datetime | None:
 
 
 def note_dropped(settings: Settings, table: Table, rows: int) -> None:
-    """Keeps that Spark dropped rows which the gate had accepted: what it dropped is missing."""
+    """Keeps that Spark dropped rows which the late filter had accepted: what it dropped is missing."""
     line = {"at": datetime.now(UTC).isoformat(), "rows": rows}
     append_line(_dropped(settings, table), json.dumps(line))
 

@@ -1,8 +1,8 @@
 """Lines of a commit log, made again from the table's own log: of micro-batches and batch runs that `_commits` does not know.
 
-Each commit notes its batch, inputs and watermark; the rows of a record tell how far each partition
-of a topic had come. How many rows came late, what these missed, and how long a micro-batch took,
-nothing tells.
+Each commit notes its batch, inputs and watermark; the rows of an ingest table show how far each
+partition of a topic had come. How many rows came late, what these missed, and how long a
+micro-batch took is not known.
 """
 
 import json
@@ -200,7 +200,7 @@ def _with_heads(
 
 
 def _latest(table: Table, files: list[Path]) -> tuple[dict[str, datetime], datetime | None]:
-    """The latest event time of each partition of a topic in these files of a record, and when their rows arrived."""
+    """The latest event time of each partition of a topic in these files of an ingest table, and when their rows arrived."""
     import pyarrow.parquet as pq
 
     latest: dict[str, datetime] = {}

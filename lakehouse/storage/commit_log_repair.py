@@ -72,7 +72,9 @@ def mend(settings: Settings, table: Table) -> str:
             commit_log.path, [*kept, *rest], max((c.at for c in known()), default=None), position
         )
         torn = sum(1 for line in lines if not line.given)
-    return _told(commit_log.path, aside, torn, len(copies), made) if torn or copies or made else ""
+    return (
+        _summary(commit_log.path, aside, torn, len(copies), made) if torn or copies or made else ""
+    )
 
 
 def _created(settings: Settings, table: Table) -> datetime:
@@ -104,8 +106,8 @@ _said: set[tuple[Path, str]] = set()
 def _say_torn(path: Path, line: str, err: Exception) -> None:
     if (path, line) not in _said:
         _said.add((path, line))
-        told = f"a line holds one commit, and one is torn ({err}); it is left out until the job is started, which makes it again"
-        _log.warning(f"commit log={path}: {told}")
+        message = f"a line holds one commit, and one is torn ({err}); it is left out until the job is started, which makes it again"
+        _log.warning(f"commit log={path}: {message}")
 
 
 def whole_lines(path: Path, text: bytes) -> list[dict]:
@@ -131,10 +133,10 @@ def mend_if_cut(settings: Settings, table: Table, position: int) -> None:
     """
     path = CommitLog(settings, table).path
     if not position and commit_log_trimming.shift(path) > 0:
-        told = "it was trimmed, for `_commits` had every line; `_commits` is gone or was made again, and the old lines with it"
-        _log.warning(f"commit log={path}: {told}")
-    if is_cut(path, position) and (told := mend(settings, table)):
-        _log.warning(told)
+        message = "it was trimmed, because `_commits` had every line; `_commits` is gone or was made again, and the old lines with it"
+        _log.warning(f"commit log={path}: {message}")
+    if is_cut(path, position) and (message := mend(settings, table)):
+        _log.warning(message)
 
 
 def is_cut(path: Path, position: int) -> bool:
@@ -223,10 +225,12 @@ def _damage(
         return next(strange, len(lines) if torn is None else torn)
     if torn is not None and lines[torn].end <= copied:
         return torn  # it was whole when it was copied, or a crash tore it: then nothing is missing
-    live = [line.given for line in lines if line.given and line.given["role"] == "stream"]
-    batches = {(given["generation"], given["batch"]) for given in live}
+    by_stream = [line.given for line in lines if line.given and line.given["role"] == "stream"]
+    batches = {(given["generation"], given["batch"]) for given in by_stream}
     if any(
-        unknown(settings, table, batches, max((given["version"] for given in live), default=-1))
+        unknown(
+            settings, table, batches, max((given["version"] for given in by_stream), default=-1)
+        )
     ):
         return len(lines) if torn is None else torn
     return None
@@ -258,14 +262,14 @@ def _write(
     return aside
 
 
-def _told(path: Path, aside: Path | None, torn: int, copies: int, made: list[Commit]) -> str:
+def _summary(path: Path, aside: Path | None, torn: int, copies: int, made: list[Commit]) -> str:
     where = f"as it was it is kept as {aside.name}" if aside else "it was gone"
-    told = f"commit log={path}: {torn} lines were torn, {copies + len(made)} missing; {where}; {copies} are put back from _commits"
+    message = f"commit log={path}: {torn} lines were torn, {copies + len(made)} missing; {where}; {copies} are put back from _commits"
     if not made:
-        return told
+        return message
     versions = f"versions {made[0].version} to {made[-1].version}"
     return (
-        f"{told}, and {len(made)} are made again from the table's own commits ({versions}). Of these it is not known any more "
+        f"{message}, and {len(made)} are made again from the table's own commits ({versions}). Of these it is not known any more "
         "how many rows came late, what they missed, and how long each took: "
         f"`lakehouse reconcile run {path.stem}` compares their hours, `lakehouse backfill {path.stem}` computes them again"
     )

@@ -1,9 +1,9 @@
-"""Commit logs do not grow forever: of what is old only that stays which late rows and batch runs left to be known.
+"""Commit logs have a bounded size: of old lines only those stay that late rows and batch runs still need.
 
-`_commits` has every line, copied before any is let go. What stays of the old lines is what `Commit
-log.rewriting` is asked for: of the batch runs of a range the last, and of live commits with late
-rows one for each pair of hours between which they missed something. So a commit log grows with the
-hours of event time that it tells of, not with its micro-batches.
+`_commits` has every line, copied before any is let go. What stays of the old lines is what `CommitLog.rewriting`
+is asked for: of the batch runs of a range the last, and of the stream's commits with late rows one
+for each pair of hours between which they missed something. So a commit log grows with the
+hours of event time in it, not with its micro-batches.
 """
 
 import os
@@ -88,7 +88,7 @@ def remembered(commits: Iterable[Commit]) -> list[Commit]:
 
 
 def _both(before: Commit, commit: Commit) -> Commit:
-    """The later of two commits, telling what the late rows of both missed."""
+    """The later of two commits, with what the late rows of both missed."""
     return replace(
         commit,
         late=before.late + commit.late,

@@ -37,7 +37,7 @@ class Commit:
     frontier: datetime | None = None  # the table is complete behind it
     # offsets of a topic, versions of tables
     inputs: Mapping[str, object] = field(default_factory=dict)
-    # record: partition -> Head
+    # ingest tables: partition -> Head
     heads: Mapping[str, tuple[datetime, datetime]] = field(default_factory=dict)
     start: datetime | None = None  # batch runs: the range
     end: datetime | None = None

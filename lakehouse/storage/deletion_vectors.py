@@ -83,7 +83,7 @@ def file_of(path: Path, descriptor: Mapping) -> Path:
 
 
 def identity(descriptor: Mapping | None) -> str:
-    """What tells one vector of a data file from another; empty of none."""
+    """The identity of a vector of a data file; empty without one."""
     return (
         "" if descriptor is None else f"{descriptor['pathOrInlineDv']}@{descriptor.get('offset')}"
     )

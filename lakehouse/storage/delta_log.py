@@ -28,7 +28,7 @@ class Change:
     app: str
     batch: int
     partitions: frozenset[str]  # in which rows came or went
-    # of a record: the event time of what came or went, by the files' statistics
+    # of an ingest table: the event time of what came or went, by the files' statistics
     spans: tuple[Range, ...]
     removes: bool
     again: bool  # its batch had been written before
@@ -39,7 +39,7 @@ class Change:
         return bool(self.app) and not self.again
 
     @property
-    def live(self) -> bool:
+    def by_stream(self) -> bool:
         return ":stream:" in self.app
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ def changes(path: Path, after: int, column: str = "") -> list[Change] | None:
 
     None if the log does not have all of these versions any more.
 
-    With `column`, a timestamp, each tells the span of it that its files have.
+    With `column`, a timestamp, each has the span of it that its files have.
     """
     versions = sorted(_versions(path))
     if not versions or versions[-1] <= after:
@@ -80,7 +80,7 @@ def made(path: Path) -> tuple[str, datetime] | None:
 
 
 def stamp(path: Path, version: int) -> str:
-    """What tells one commit from another of the same version; empty if the log does not have it."""
+    """The identity of the commit of a version; empty if the log does not have it."""
     commit = path / "_delta_log" / f"{version:020}.json"
     return f"{version} {commit.stat().st_mtime_ns}" if commit.exists() else ""
 

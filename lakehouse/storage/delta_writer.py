@@ -81,7 +81,7 @@ def replace(
 ) -> int:
     """Replaces whole partitions by `rows`, which lie in them, in one commit, and returns its version.
 
-    A live append to another partition is no conflict to Delta. Nothing replaced by nothing is no
+    An append of the stream to another partition is no conflict to Delta. Nothing replaced by nothing is no
     commit.
     """
     return _overwrite(rows, path, partitions, _text(f"batch:{metadata['run']}", 0, metadata))
@@ -163,7 +163,7 @@ def _in_place(rows: DataFrame, transaction, path: Path, partitions: Sequence[str
 
     The JVM's list of their additions, and of the removals of all files of these partitions.
 
-    Delta is told what was read, for its conflicts, and not asked for it: it would compute the state
+    Delta gets what was read, for its conflicts, and is not asked for it: it would compute the state
     of the table, as its own overwrite does, in a second and more.
     """
     spark = rows.sparkSession
@@ -255,7 +255,7 @@ def version_of(path: Path, app: str, batch: int) -> int:
     found = _marked(path, app, batch)
     if found is None:
         raise CommitError(
-            f"table={path.name}, batch={batch}: no commit of {app} in its history; the log was cut or edited"
+            f"table={path.name}, batch={batch}: its log has no commit of {app} with that batch, so it was cut or edited; restore the log"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""Fingerprints of sets of rows, and the differences between two of them.
+"""Checksums of sets of rows, and the differences between two of them.
 
 A digest is free of order: the count of rows and two sums over salted 64-bit hashes of each row.
 Sums, because an exclusive or cancels duplicates; hashes over the values and which of them are null,
@@ -72,7 +72,7 @@ def reconciled_columns(rows: DataFrame) -> list[str]:
 
 
 def digest(rows: DataFrame) -> Digest:
-    """The code version of `rows`, technical columns left out."""
+    """The checksum of `rows`, technical columns left out."""
     return digests_by((rows, F.lit(1)))[0].get(1, EMPTY)
 
 

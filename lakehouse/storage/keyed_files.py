@@ -163,22 +163,22 @@ def _commit(
             _check_first(state, path, app, batch)
             actions, files = change(state if whole else index)
             version, now = state.version + 1, _now()
-            told = [
+            actions = [
                 _info(app, batch, metadata, mode, state.version, now),
                 _transaction(app, batch, now),
                 *actions,
             ]
-            if not _create(path, version, told):
+            if not _create(path, version, actions):
                 continue  # a writer that asks for no lock, as deltalake's vacuum, was faster
             if whole:
                 forget(path)
             else:
-                _follow(index, version, told, files)
+                _follow(index, version, actions, files)
             if version % _CHECKPOINTS == 0:
                 DeltaTable(str(path)).create_checkpoint()
             return version
     raise CommitError(
-        f"table={path.name}, batch={batch}: others have committed {_ATTEMPTS} times meanwhile; end them, and go on"
+        f"table={path.name}, batch={batch}: other writers have committed {_ATTEMPTS} times meanwhile; end them, and run this again"
     )
 
 

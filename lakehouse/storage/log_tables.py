@@ -21,12 +21,12 @@ def flush(settings: Settings, tables: Iterable[Table]) -> int:
     """
     from lakehouse.storage import commit_log_trimming
 
-    log_table, tables = settings.root / COMMIT_LOGS, list(tables)
-    if not log_table.is_dir():
+    folder, tables = settings.root / COMMIT_LOGS, list(tables)
+    if not folder.is_dir():
         return 0
     # two at once would both copy the lines behind one position
-    with alone(log_table / ".flush.lock"):
-        copied = _flush(log_table / "_commits", settings, tables)
+    with alone(folder / ".flush.lock"):
+        copied = _flush(folder / "_commits", settings, tables)
         for table in tables:
             commit_log_trimming.trim(CommitLog(settings, table))
         return copied
@@ -77,7 +77,7 @@ def append(path: Path, rows: list[dict], kind: type, properties) -> None:
         for row in rows
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_deltalake(  # merged: a log tables that an earlier version began may have fewer columns
+    write_deltalake(  # merged: a log table that an earlier version began may have fewer columns
         str(path),
         pa.Table.from_pylist(flat, schema),
         mode="append",

@@ -96,11 +96,11 @@ def _footer(file: Path) -> tuple[pq.FileMetaData, list[tuple[bytes | None, bytes
     names = [metadata.schema.column(n).path for n in range(metadata.num_columns)]
     if KEY not in names:
         return metadata, [(None, None)] * metadata.num_row_groups
-    told = [
+    values = [
         metadata.row_group(n).column(names.index(KEY)).statistics
         for n in range(metadata.num_row_groups)
     ]
     return metadata, [
         (each.min, each.max) if each is not None and each.has_min_max else (None, None)
-        for each in told
+        for each in values
     ]

@@ -1,8 +1,7 @@
-"""Runs that are under way: maintenance keeps all that there was when the first of them began.
+"""Runs under way: maintenance keeps all that was there when the first of them began.
 
-A run has been told which versions and files there are, and may read these, or the commits since
-then, hours later. Each is known by a file that it has locked, so that one that was killed holds
-nothing.
+A run has listed versions and files, and may read these, or the commits since then, hours later.
+Each run is known by a file that it has locked, so a killed run holds nothing.
 """
 
 import os
@@ -20,7 +19,7 @@ from lakehouse.settings import Settings
 @contextmanager
 def under_way(settings: Settings) -> Iterator[None]:
     """What is on disk now can be read until this ends."""
-    # who may only read asks nobody to wait; where nothing is yet nothing can go
+    # a reader without the right to write holds nothing; where nothing is yet nothing can go
     if not os.access(settings.root, os.W_OK):
         yield
         return

@@ -43,8 +43,8 @@ def _text(name: str, kind: str) -> "Column":
         # minus nought groups with nought
         value = F.when(value == 0, F.lit(0).cast(kind)).otherwise(value)
     shown = F.to_json(F.struct(value)) if kind in _NESTED else value.cast("string")
-    told = F.concat(F.lit("v"), F.octet_length(shown).cast("string"), F.lit(":"), shown)
-    return F.when(value.isNull(), F.lit("n")).otherwise(told)
+    encoded = F.concat(F.lit("v"), F.octet_length(shown).cast("string"), F.lit(":"), shown)
+    return F.when(value.isNull(), F.lit("n")).otherwise(encoded)
 
 
 def of_text(table: str, types: Mapping[str, str], values: Sequence[str | None]) -> bytes:
@@ -58,14 +58,14 @@ def of_text(table: str, types: Mapping[str, str], values: Sequence[str | None]) 
         raise RangeError(
             f"table={table}, values={len(values)}: its key is {', '.join(types)}; give a value for each of these, in this order"
         )
-    told = (
-        _told(table, name, kind, value)
+    encoded = (
+        _text_bytes(table, name, kind, value)
         for (name, kind), value in zip(types.items(), values, strict=True)
     )
-    return hashlib.sha256(b"".join(told)).digest()[:16]
+    return hashlib.sha256(b"".join(encoded)).digest()[:16]
 
 
-def _told(table: str, name: str, kind: str, value: str | None) -> bytes:
+def _text_bytes(table: str, name: str, kind: str, value: str | None) -> bytes:
     if value is None:
         return b"n"
     shown = _shown(table, name, kind, value).encode()

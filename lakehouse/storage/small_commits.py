@@ -155,8 +155,12 @@ def _statistics(rows: pa.Table, searched: list[str]) -> str:
         if name in rows.column_names:
             column = rows[name].combine_chunks()
             least[name], greatest[name], nulls[name] = _of_column(column)
-    told = {"minValues": _known_only(least), "maxValues": _known_only(greatest), "nullCount": nulls}
-    return json.dumps({"numRecords": rows.num_rows} | told)
+    statistics = {
+        "minValues": _known_only(least),
+        "maxValues": _known_only(greatest),
+        "nullCount": nulls,
+    }
+    return json.dumps({"numRecords": rows.num_rows} | statistics)
 
 
 def _of_column(column: pa.Array) -> tuple:

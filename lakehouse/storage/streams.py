@@ -10,7 +10,7 @@ from lakehouse.settings import Settings
 def whole_table_stream(spark: SparkSession, path: str) -> DataFrame:
     """All rows of a Delta table in one micro-batch, then those that are added to it.
 
-    What is removed from it is not told.
+    What is removed from it is not reported.
     """
     options = {"skipChangeCommits": "true", "maxFilesPerTrigger": 2**31 - 1}
     return spark.readStream.format("delta").options(**options).load(path)

@@ -25,9 +25,9 @@ from lakehouse.stream.micro_batch import BatchLog, StreamRun
 
 _log = logging.getLogger(__name__)
 
-LOOK = 0.5  # seconds until the next look for news that nobody tells of
+LOOK = 0.5  # seconds until the next look for commits of other processes
 IDLE = 10.0  # seconds without anything to do, after which that is reported
-_STOP = 60.0  # seconds for a step to end once it is told to
+_STOP = 60.0  # seconds for a step to end once it is asked to
 Take = Callable[[DataFrame, int, BatchLog], None]
 """Computes and writes what follows from some rows of the input, by the number of their batch."""
 
@@ -174,8 +174,8 @@ class Stepped(ABC, Generic[P]):
             self.run.lake.spark.sparkContext.cancelJobsWithTag(self._tag)
             self._thread.join(_STOP)
             if self._thread.is_alive():
-                told = f"its step has not ended {_STOP:.0f} s after it was cut off; it ends with the process, and is taken again"
-                _log.warning(f"table={self.name}: {told}")
+                message = f"its step has not ended {_STOP:.0f} s after it was cut off; it ends with the process, and is taken again"
+                _log.warning(f"table={self.name}: {message}")
 
     def processAllAvailable(self) -> None:
         """Returns when all that the input has now is read; raises what the query failed with."""

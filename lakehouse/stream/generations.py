@@ -4,7 +4,7 @@ What the next generation begins with, by kind of table:
 
     stepped          the position of the last commit that the table holds (`stream.strategy`); it has no checkpoint
     window (state)   its state built again: the input from the first version on that holds a row of a window still open
-    keyed, versions  all of its record, as after `lakehouse backfill`
+    keyed, versions  all of its ingest table, as after `lakehouse backfill`
 """
 
 import logging
@@ -59,9 +59,9 @@ def fit(lake: Lake, table: Table) -> str:
         _check_readers(lake, table, standing)
         _put_back_aside(lake, table, standing)
         _void(lake, table, standing, own + 1)
-    told = _begin(lake, table, standing, wrong)
-    _log.warning(told)
-    return told
+    message = _begin(lake, table, standing, wrong)
+    _log.warning(message)
+    return message
 
 
 def _fit_stepped(lake: Lake, table: Table, standing: Standing) -> str:
@@ -88,12 +88,12 @@ def _fit_stepped(lake: Lake, table: Table, standing: Standing) -> str:
         why,
         continues=bool(standing.last) and not table.keeps,
     )
-    told = (
+    message = (
         f"table={table.name}, generation={begun.generation}: {why}, so a new generation goes on behind "
         f"{_behind(table, standing)}; no row is lost or doubled"
     )
-    _log.warning(told)
-    return told
+    _log.warning(message)
+    return message
 
 
 def _beginning_gone(lake: Lake, table: Table) -> str:
@@ -101,7 +101,7 @@ def _beginning_gone(lake: Lake, table: Table) -> str:
     own = checkpoints.generation(lake.settings, table)
     if own == 1 or checkpoints.beginning(lake.settings, table, own):
         return ""
-    return f"how generation {own} began is not known any more, for {checkpoints.beginnings(lake.settings, table)} lost that"
+    return f"how generation {own} began is not known any more, because {checkpoints.beginnings(lake.settings, table)} has lost it"
 
 
 def _behind(table: Table, standing: Standing) -> str:
@@ -211,7 +211,7 @@ def _input_fault(lake: Lake, table: Table, last: Written | Commit) -> str:
 
 
 def _put_back_since(lake: Lake, table: Table, moment: datetime) -> bool:
-    """Whether rows of the table were taken back later than that, by the commit log as it stands: `Commit log` hides such lines."""
+    """Whether rows of the table were taken back later than that, by the commit log as it is: `CommitLog` hides such lines."""
     lines = takewhile(
         lambda line: line.at > moment, commit_log_repair.readable(lake.commit_log(table).path)
     )

@@ -68,11 +68,13 @@ def _begin(lake: Lake, table: Table) -> Handover:
         raise JobError(
             f"table={table.name}: its input {driving.name} has no frontier yet; start its job first"
         )
-    histories = [
-        frontier(lake.settings, history) or EPOCH for history in lake.catalog.histories(table)
+    versioned_frontiers = [
+        frontier(lake.settings, versioned) or EPOCH
+        for versioned in lake.catalog.versioned_inputs(table)
     ]
     ahead = ranges.floor(
-        min([last.frontier - table.after, *histories]), PARTITION_LENGTHS[table.partition_by]
+        min([last.frontier - table.after, *versioned_frontiers]),
+        PARTITION_LENGTHS[table.partition_by],
     )
     reads = reads_from(lake, table, ahead)
     before = handover_of(lake.settings, driving)
@@ -126,8 +128,8 @@ def _put_back(lake: Lake, table: Table) -> None:
             begun_with.note_handover(lake.settings, table, json.loads(path.read_text()))
     elif noted:
         replace_file(path, noted)
-        told = f"table={table.name}, file={path}: it was gone, and holds where the stream began ({noted['frontier']})"
-        _log.warning(f"{told}; it is put back from what was noted with the declaration")
+        message = f"table={table.name}, file={path}: it was gone, and holds where the stream began ({noted['frontier']})"
+        _log.warning(f"{message}; it is put back from what was noted with the declaration")
 
 
 def history(lake: Lake, table: Table) -> Range | None:

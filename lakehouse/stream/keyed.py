@@ -1,8 +1,8 @@
 """The stream of a keyed or versioned table: one row for each key, or for each version of it, one commit a micro-batch.
 
-The first micro-batch of a generation reads all of the record, and Spark writes what it gives. Those
+The first micro-batch of a generation reads all of the ingest table, and Spark writes what it gives. Those
 that follow write what they touch (`storage.keyed_files`); one that touches very many keys is
-written whole as well. A state is Spark's own aggregate, in update mode. A versioned table is
+written whole as well. A keyed table is Spark's own aggregate, in update mode. A versioned table is
 computed from the versions that the touched keys have, and the new changes.
 """
 
@@ -29,14 +29,14 @@ _AT_ONCE = 10  # times `step_rows`, in rows to write; of 200,000 the job holds s
 
 def state(run: StreamRun) -> tuple[DataFrame, Batches]:
     """A query whose micro-batches hold the rows of the keys that they touched, as they are now."""
-    rows = run.plan.kept(run.stream(), run.references(), f"gate_{run.table.name}")
+    rows = run.plan.kept(run.stream(), run.references(), f"late_filter_{run.table.name}")
 
     def batches(batch: DataFrame, batch_id: int) -> None:
         inputs = _inputs(run, run.log(batch_id))
         batch = run.held(batch)
         try:
             written = batch.count()
-            seen = run.gate_counts()
+            seen = run.late_filter_counts()
 
             def write(path: Path, app: str, metadata: Mapping[str, object]) -> int:
                 few = (
@@ -70,13 +70,13 @@ def state(run: StreamRun) -> tuple[DataFrame, Batches]:
     return rows, batches
 
 
-def history(run: StreamRun) -> tuple[Take]:
-    """Steps over the record's rows, which add to the versions of the keys in them."""
+def version_steps(run: StreamRun) -> tuple[Take]:
+    """Steps over the ingest table's rows, which add to the versions of the keys in them."""
     references = run.references()
 
     def step(batch: DataFrame, batch_id: int, log: BatchLog) -> None:
-        inputs, gate = _inputs(run, log), Observation()
-        new = run.plan.kept(batch, references, gate)
+        inputs, late_filter = _inputs(run, log), Observation()
+        new = run.plan.kept(batch, references, late_filter)
         short = batch_id and _is_short(run, run.lake.path(run.table), log.rows)
         few = in_memory(keyed(new, run.table.keys)) if short else None
         held = new.persist() if few is None else None
@@ -96,7 +96,7 @@ def history(run: StreamRun) -> tuple[Take]:
                 )
                 return _swap(run, whole, written, path, app, batch_id, metadata)
 
-            seen = run.plan.gate_counts(gate, batch)
+            seen = run.plan.late_filter_counts(late_filter, batch)
             run.keep(
                 write, batch_id, inputs=inputs, written=written, **_reached(run, batch_id, seen)
             )

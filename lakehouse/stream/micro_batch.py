@@ -1,7 +1,7 @@
 """One life of a table's streaming query, and how one micro-batch or step of it is written: exactly once, one commit log line.
 
 Commit points of a micro-batch, in order; a crash between any two is resumed by running the batch
-again: `begin` - rows - `rows` - quarantine - `quarantine` - commit log - `commit log` - of a query
+again: `begin` - rows - `rows` - quarantine - `quarantine` - commit log - `commit_log` - of a query
 of Spark's its own commit file.
 """
 
@@ -59,14 +59,14 @@ class StreamRun:
     reached: Callable[[str], None]  # called at each commit point
 
     def references(self) -> dict[str, DataFrame]:
-        """The pinned pinned inputs, kept in memory: else each micro-batch would look for their files again."""
+        """The pinned inputs, kept in memory: else each micro-batch would look for their files again."""
         return {name: rows.persist() for name, rows in self.lake.references(self.pinned).items()}
 
     def stream(self) -> DataFrame:
         """The rows of the driving input: from the handover on, if the table has one, from the beginning if not.
 
         Those that a batch run wrote are left out: they replace what already went downstream. A
-        keyed or versioned table reads all of its record, first as it stands.
+        keyed or versioned table reads all of its ingest table, first as it is.
         """
         lake, path = self.lake, str(self.lake.path(self.lake.catalog.table(self.plan.driving)))
         if self.table.keeps:
@@ -78,11 +78,11 @@ class StreamRun:
             f"{ORIGIN} = 'stream'"
         )
 
-    def gate_counts(self) -> dict[str, object]:
-        """What the gate counted of the batch just run, from the metrics of the query's own execution."""
+    def late_filter_counts(self) -> dict[str, object]:
+        """What the late filter counted of the batch just run, from the metrics of the query's own execution."""
         query = next(q for q in self.lake.spark.streams.active if q.name == self.table.name)
         metrics = query._jsq.streamingQuery().lastExecution().observedMetrics()
-        row = metrics.get(f"gate_{self.table.name}").get()
+        row = metrics.get(f"late_filter_{self.table.name}").get()
         seen = {
             name: row.getAs(name)
             for name in ("arrived", "late", "late_from", "late_to", "watermark")
@@ -226,10 +226,10 @@ class StreamRun:
                 few if few is not None else completed(judged), aside, app, batch, metadata
             )
         self.reached("quarantine")
-        told = {**known, **counts(seen), "quarantined": seen["bad"], "written": seen["good"]}
+        counted = {**known, **counts(seen), "quarantined": seen["bad"], "written": seen["good"]}
         if self.again and batch == 0:  # its rows have been counted
-            told |= {"arrived": 0, "late": 0, "late_from": None, "late_to": None}
-        self._tell(batch, version, seconds=time.monotonic() - started, **told)
+            counted |= {"arrived": 0, "late": 0, "late_from": None, "late_to": None}
+        self._add_line(batch, version, seconds=time.monotonic() - started, **counted)
 
     def _quarantine_rows(
         self, judged: "DataFrame | pa.Table", aside: Path, app: str, batch: int, metadata: Mapping
@@ -249,7 +249,7 @@ class StreamRun:
         for point in ("begin", "rows", "quarantine"):
             self.reached(point)
         version = before.version if before else delta_writer.version(self.lake.path(self.table))
-        self._tell(batch, version, **known)
+        self._add_line(batch, version, **known)
 
     def keep(
         self, write: Callable[[Path, str, Mapping[str, object]], int], batch: int, **known: object
@@ -273,9 +273,9 @@ class StreamRun:
             version = delta_writer.version(path)
         self.reached("rows")
         self.reached("quarantine")
-        self._tell(batch, version, seconds=time.monotonic() - started, **known)
+        self._add_line(batch, version, seconds=time.monotonic() - started, **known)
 
-    def _tell(self, batch: int, version: int, **known: object) -> None:
+    def _add_line(self, batch: int, version: int, **known: object) -> None:
         commit = Commit(
             table=self.table.name,
             role="stream",
@@ -287,7 +287,7 @@ class StreamRun:
             **known,
         )
         self.lake.commit_log(self.table).append(commit)
-        news.tell(self.table.name)
+        news.announce(self.table.name)
         self.reached("commit_log")
 
 

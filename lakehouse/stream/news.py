@@ -1,6 +1,6 @@
-"""Who has committed: a step that waits for its input is woken by the step of this process that feeds it.
+"""Commits of this process: a step that waits for its input is woken by the step that feeds it.
 
-What another process commits nobody tells; it is seen at the next look.
+Commits of other processes are not announced; they are seen at the next look.
 """
 
 import threading
@@ -10,7 +10,7 @@ _commits: Counter[str] = Counter()  # of each table, by this process
 _changed = threading.Condition()
 
 
-def tell(table: str) -> None:
+def announce(table: str) -> None:
     """Wakes those who wait for a commit of the table.
 
     Its line of the commit log is written, so that they know how far it is.
@@ -20,12 +20,12 @@ def tell(table: str) -> None:
         _changed.notify_all()
 
 
-def told(table: str) -> int:
-    """How often the table was told of; what `wait` is given, before one looks."""
+def commits(table: str) -> int:
+    """How many commits of the table were announced; what `wait` is given, before one looks."""
     return _commits[table]
 
 
 def wait(table: str, since: int, seconds: float) -> None:
-    """Returns when the table has been told of since then, or after so many seconds."""
+    """Returns when a commit of the table has been announced since then, or after so many seconds."""
     with _changed:
         _changed.wait_for(lambda: _commits[table] != since, seconds)

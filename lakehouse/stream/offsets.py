@@ -154,14 +154,14 @@ def _listed(
                 offset = future.result().offset
             except KafkaException as err:
                 if err.args[0].code() not in _NO_LEADER_YET or late:
-                    raise _unanswered(at.topic, "tell its offsets", err.args[0].str()) from err
+                    raise _unanswered(at.topic, "name its offsets", err.args[0].str()) from err
                 continue
             if offset >= 0:
                 found[at.topic][str(at.partition)] = offset
                 wanted = {each: spec for each in wanted if each != at}
             elif late:  # as of a broker that goes away
                 raise _unanswered(
-                    at.topic, "tell its offsets", f"of partition {at.partition} it told {offset}"
+                    at.topic, "name its offsets", f"offset {offset} for partition {at.partition}"
                 )
         if wanted:
             time.sleep(_AGAIN)
@@ -177,9 +177,9 @@ def _answered(topic: str, what: str, future):
         raise _unanswered(topic, what, err.args[0].str()) from err
 
 
-def _unanswered(topic: str, what: str, told: str) -> BrokerError:
+def _unanswered(topic: str, what: str, reason: str) -> BrokerError:
     return BrokerError(
-        f"topic={topic}: the broker must {what} within {_WITHIN:.0f} s and did not ({told}); check that the broker "
+        f"topic={topic}: the broker must {what} within {_WITHIN:.0f} s and did not ({reason}); check that the broker "
         f"runs and has the topic; `lakehouse topic create {topic}` makes it"
     )
 
@@ -203,7 +203,7 @@ def check_ids(settings: Settings, table: Table, present: Mapping[str, str]) -> N
             raise TopicError(
                 f"table={table.name}, topic={topic}, id={identity}: the table has read the topic of id {before.ids[topic]}, "
                 f"and this is another one of that name, so its offsets mean other messages; `lakehouse topic accept-new {table.name}` "
-                "declares it, and reads it from its beginning"
+                "accepts it, and reads it from its beginning"
             )
     if new:
         note(settings, table, replace(before, ids={**before.ids, **present}))
@@ -224,7 +224,7 @@ def _read_before(settings: Settings, table: Table, topics: Sequence[str]) -> dic
     what = "they are taken from the table's last commit"
     if unknown:
         what = f"nor does the table's last commit, so {', '.join(unknown)} count as the ones that were read as they are now"
-    _say(f"{lost}; {what}; gaps that were declared are forgotten, and are asked for again")
+    _say(f"{lost}; {what}; accepted gaps are forgotten, and must be accepted again")
     return found
 
 
@@ -298,8 +298,8 @@ def _check_there(table: Table, topic: str, read: Mapping[str, int], there: Broke
         if offset < there.first.get(partition, 0):
             raise CommitError(
                 f"table={table.name}, topic={topic}, partition={partition}, offset={offset}: the table goes on from there, and "
-                f"the topic begins with {there.first[partition]}; what is between is lost to the table. `lakehouse topic accept-gap "
-                f"{table.name}` declares that and goes on; lengthen the retention"
+                f"the topic begins with {there.first[partition]}; what is between is lost to the table; `lakehouse topic accept-gap "
+                f"{table.name}` accepts that and goes on; lengthen the retention"
             )
 
 
@@ -314,7 +314,7 @@ def beyond(table: Table, read: Offsets, end: Offsets) -> str:
                 return (
                     f"table={table.name}, topic={topic}, partition={partition}, offset={offset}: the table has read up to there, "
                     f"and the topic ends with {ends if ends >= 0 else 'none'}, so it has lost messages since; recover the topic, "
-                    f"or create it again and declare that by `lakehouse topic accept-new {table.name}`"
+                    f"or create it again and accept that by `lakehouse topic accept-new {table.name}`"
                 )
     return ""
 

@@ -69,7 +69,7 @@ def whole(path: Path, version: int) -> Piece:
 def following(path: Path, position: Position, files: int, until: int | None = None) -> Piece:
     """What was added behind the position, at most so many `files`, in commits up to version `until`.
 
-    Without files it tells how far the log has nothing to read. Raises CommitError if the log was
+    Without files it says how far the log has nothing to read. Raises CommitError if the log was
     cut behind the position.
     """
     taken: list[_Added] = []

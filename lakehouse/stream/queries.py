@@ -60,24 +60,24 @@ def start(
         handover.check(lake, table)
     if lake.catalog.is_derived(table) and not began(lake.settings, table) and _cut(lake, table):
         begun = handover.begin(lake, table)
-        told = (
+        message = (
             f"table={table.name}: the log of {begun.input} does not go back to its beginning any more, so the stream begins at "
-            f"its handover {ranges.text(begun.frontier)}; what lies before that `lakehouse bootstrap {table.name}` computes"
+            f"its handover {ranges.text(begun.frontier)}; `lakehouse bootstrap {table.name}` computes what lies before that"
         )
-        _log.warning(told)
+        _log.warning(message)
     generations.fit(lake, table)
     filled_by = strategy(lake, table)
     run = stream_run(lake, table, reached)
     for name, version in pinned_states(lake, table, run.pinned).items():
-        told = (
+        message = (
             f"table={table.name}, input={name}: read as of {version}, until the job is started again; a table that is to follow "
             "changes reads a versioned table, as of the event time"
         )
-        _log.warning(told)
+        _log.warning(message)
     how = {"available_now": available_now, "pace": lake.pace(table)}
     if filled_by == "ingest":
         return ingest.steps(run, **how).start()
-    steps = {"append": _row, "close": _closing, "versions": keyed.history}
+    steps = {"append": _row, "close": _closing, "versions": keyed.version_steps}
     if filled_by in steps:
         return TableSteps(run, *steps[filled_by](run), **how).start()
     kinds = {"window": _window, "keyed": keyed.state}
@@ -92,18 +92,18 @@ def start(
         else {"processingTime": spark_interval(lake.pace(table))}
     )
     mode = "update" if table.keeps == "latest" else "append"
-    with _gate_kept(lake):
+    with _late_filter_kept(lake):
         return writer.outputMode(mode).foreachBatch(batches).trigger(**trigger).start()
 
 
 @contextmanager
-def _gate_kept(lake: Lake) -> Iterator[None]:
-    """The gate of a query that starts now stays in its plan.
+def _late_filter_kept(lake: Lake) -> Iterator[None]:
+    """The late filter of a query that starts now stays in its plan.
 
     Behind a filter that is never true Spark else removes it.
 
     So it does with the watermark. (A micro-batch of another kind is counted by itself then:
-    `Plan.gate_counts`.)
+    `Plan.late_filter_counts`.)
     """
     excluded = lake.spark.conf.get(_EXCLUDED, "")
     lake.spark.conf.set(_EXCLUDED, ",".join(filter(None, (excluded, _PRUNING))))
@@ -151,13 +151,13 @@ def _row(run: StreamRun) -> tuple[Take]:
 
     def step(batch: DataFrame, batch_id: int, log: BatchLog) -> None:
         before = lake.commit_log(run.table).before(run.generation, batch_id)
-        gate = Observation()
+        late_filter = Observation()
         others = _near(lake, run, batch) if run.table.deduplicate else None
-        judged = run.plan.derived(batch, references, "stream", gate, others=others)
+        judged = run.plan.derived(batch, references, "stream", late_filter, others=others)
         start = (before and before.frontier) or run.start
 
         def counts(_: Mapping[str, object]) -> dict[str, object]:
-            passed = run.plan.gate_counts(gate, batch)
+            passed = run.plan.late_filter_counts(late_filter, batch)
             furthest = passed["watermark"]
             return {
                 "arrived": passed["arrived"],
@@ -204,7 +204,7 @@ def _window(run: StreamRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]
     driving = lake.catalog.table(run.plan.driving)
     stream = run.stream()
     rows = lateness.driven_by_stored_watermark(stream, run.plan.event_time)
-    judged = run.plan.derived(rows, run.references(), "stream", f"gate_{run.table.name}")
+    judged = run.plan.derived(rows, run.references(), "stream", f"late_filter_{run.table.name}")
 
     def batches(batch: DataFrame, batch_id: int) -> None:
         log = run.log(batch_id)
@@ -213,7 +213,7 @@ def _window(run: StreamRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]
             run.write(
                 batch,
                 batch_id,
-                lambda _: _of_gate(run),
+                lambda _: _of_late_filter(run),
                 watermark=log.watermark,
                 frontier=max(log.watermark, run.start),
                 rows=batch.count(),
@@ -232,14 +232,15 @@ def _closing(run: StreamRun) -> tuple[Take, Due]:
     """
     lake, table, computed = run.lake, run.table, run.plan
     driving = lake.catalog.table(computed.driving)
-    references, histories = run.references(), lake.catalog.histories(table)
+    references, versioned_inputs = run.references(), lake.catalog.versioned_inputs(table)
 
     def begins(before: Commit | None) -> datetime:
         return (before and before.frontier) or run.start
 
     def ahead_of(start: datetime, complete: datetime) -> datetime:
-        for history in histories:  # a row finds what was valid only once its history is as far; looked at before it is read
-            complete = min(complete, frontier(lake.settings, history) or start)
+        # a row finds what was valid only once the versioned table is as far; looked at before it is read
+        for versioned in versioned_inputs:
+            complete = min(complete, frontier(lake.settings, versioned) or start)
         return max(start, complete - table.after)
 
     def closes(start: datetime, ahead: datetime) -> bool:
@@ -260,7 +261,10 @@ def _closing(run: StreamRun) -> tuple[Take, Due]:
         # a batch that is replayed does not decide again what it has written: the stream may be
         # further by now
         ahead = run.noted_frontier(batch_id, start) or ahead
-        read = {history.name: delta_writer.version(lake.path(history)) for history in histories}
+        read = {
+            versioned.name: delta_writer.version(lake.path(versioned))
+            for versioned in versioned_inputs
+        }
         inputs = {"tables": {driving.name: log.inputs}, "references": run.pinned} | (
             {"versioned tables": read} if read else {}
         )
@@ -283,7 +287,7 @@ def _counted(step: Plan, batch: DataFrame) -> dict[str, object]:
     return seen | {"watermark": seen["watermark"] and plan.utc(seen["watermark"])}
 
 
-def _of_gate(run: StreamRun) -> dict[str, object]:
-    seen = run.gate_counts()
+def _of_late_filter(run: StreamRun) -> dict[str, object]:
+    seen = run.late_filter_counts()
     del seen["watermark"]  # the query's own is in force
     return seen

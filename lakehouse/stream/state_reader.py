@@ -30,7 +30,7 @@ def state(lake: Lake, table: Table, key: Mapping[str, str] | None = None) -> Dat
     lake.spark.streams.active  # noqa: B018 - the reader needs what this starts
     found = lake.spark.read.format("statestore").load(str(checkpoint))
     columns = [*_columns(found, "key"), *_columns(found, "value")]
-    rows = found.select(*(column.alias(name) for name, column in _told_apart(columns)))
+    rows = found.select(*(column.alias(name) for name, column in _unique_names(columns)))
     try:
         for name, value in (key or {}).items():
             rows = rows.where(F.col(name).cast("string") == value)
@@ -51,9 +51,9 @@ def _columns(found: DataFrame, side: str) -> list[tuple[str, Column]]:
     ]
 
 
-def _told_apart(columns: list[tuple[str, Column]]) -> list[tuple[str, Column]]:
-    seen, told = Counter(), []
+def _unique_names(columns: list[tuple[str, Column]]) -> list[tuple[str, Column]]:
+    seen, named = Counter(), []
     for name, column in columns:
         seen[name] += 1
-        told.append((name if seen[name] == 1 else f"{name}_{seen[name]}", column))
-    return told
+        named.append((name if seen[name] == 1 else f"{name}_{seen[name]}", column))
+    return named

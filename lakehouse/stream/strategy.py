@@ -40,7 +40,7 @@ def is_stepped(lake: Lake, table: Table) -> bool:
 
 
 def closes_ranges(lake: Lake, step: Plan) -> bool:
-    """Whether live each range is computed as it closes, without Spark's operators and their state."""
+    """Whether the stream computes each range as it closes, without Spark's operators and their state."""
     return bool(step.table.window and step.table.window.short) or in_batch_only(lake, step)
 
 

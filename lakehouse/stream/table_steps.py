@@ -48,7 +48,7 @@ class TableSteps(Stepped[Piece]):
         self._until = delta_log.latest(self._input) if available_now else None
 
     def _wake(self) -> None:
-        news.tell(self.run.plan.driving)
+        news.announce(self.run.plan.driving)
 
     def _latest(self) -> Position:
         return Position(delta_log.latest(self._input) + 1)
@@ -105,7 +105,7 @@ class TableSteps(Stepped[Piece]):
     def _next(self) -> Piece | None:
         idle, waiting = time.monotonic(), float("inf")
         while not self._stopping.is_set():
-            told, now = news.told(self.run.plan.driving), time.monotonic()
+            seen, now = news.commits(self.run.plan.driving), time.monotonic()
             piece = positions.following(
                 self._input, self._at, self.run.lake.settings.max_files_per_trigger, self._until
             )
@@ -127,7 +127,7 @@ class TableSteps(Stepped[Piece]):
                     self._watched.check()
                     idle = float("inf")
                     self._report_idle()
-            news.wait(self.run.plan.driving, told, wait)
+            news.wait(self.run.plan.driving, seen, wait)
         return None
 
     def _worth(self, piece: Piece, waited: float) -> bool:
@@ -153,12 +153,12 @@ class TableSteps(Stepped[Piece]):
         files = piece.files
         if passed := positions.replaced(self._input, piece):
             files = [file for file in files if file not in passed]
-            told = (
+            message = (
                 f"table={self.name}, input={driving.name}: {len(passed)} files that it had not read are gone ({passed[0].name}); "
                 "a batch run has replaced their rows since, so they are passed over, and what they reach here is PENDING until a "
                 "batch run of this table follows"
             )
-            _log.warning(told)
+            _log.warning(message)
         rows = lake.rows_of(driving, files, plan.stored_schema(lake, driving))
         return rows if self.run.table.keeps else rows.where(F.col(ORIGIN) == "stream")
 

@@ -83,13 +83,13 @@ def _checked(
     doubled = once[counts > 1]
     absent = np.setdiff1d(np.arange(start, end), once, assume_unique=True)
     missing = _delivered(settings, topic, partition, absent) if len(absent) else []
-    told = [
+    examples = [
         f"{name} {', '.join(map(str, which[:_SHOWN]))}"
         for name, which in (("missing", missing), ("doubled", doubled))
         if len(which)
     ]
     return Checked(
-        topic, partition, start, end, len(stored), len(missing), len(doubled), "; ".join(told)
+        topic, partition, start, end, len(stored), len(missing), len(doubled), "; ".join(examples)
     )
 
 

@@ -223,14 +223,14 @@ class TopicSteps(Stepped[Records]):
 
     def _is_beyond(self) -> bool:
         """Whether a topic ends before what was read of it. Raises TopicError if that lasts."""
-        told, now = offsets.beyond(self.run.table, self._at, self._ends), time.monotonic()
-        if not told:
+        message, now = offsets.beyond(self.run.table, self._at, self._ends), time.monotonic()
+        if not message:
             self._sound = now
         elif now - self._sound > _RECOVERED or self.available_now:
-            raise TopicError(told)
+            raise TopicError(message)
         else:
-            self._say(f"{told}; a broker that has just started may still recover it")
-        return bool(told)
+            self._say(f"{message}; a broker that has just started may still recover it")
+        return bool(message)
 
     def _rows(self, piece: Records) -> DataFrame:
         lake, plan, here = self.run.lake, self.run.plan, piece.here

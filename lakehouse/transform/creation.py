@@ -41,7 +41,7 @@ def create(lake: Lake, table: Table) -> None:
 
     Raises DeclarationError if the columns are others.
 
-    A function that live and batch runs may differ by is refused here, before it has run.
+    A function by which stream and batch may differ is refused here, before it has run.
     """
     declared = plan.stored_schema(lake, table)
     plan.check(lake, table)
@@ -71,16 +71,16 @@ def create(lake: Lake, table: Table) -> None:
 
 
 def _say_if_gone(lake: Lake, table: Table) -> None:
-    """Tells on standard error that a table has lost its quarantine, which is made again, empty."""
+    """Reports on standard error that a table has lost its quarantine, which is made again, empty."""
     path = lake.path(table, "quarantine")
     if delta_log.latest(lake.path(table)) > 0 and delta_log.latest(path) < 0:
         remedy = (
             "restore the folder"
             if lake.catalog.kind(table) == "ingest"
-            else "a backfill puts them aside again"
+            else "a backfill quarantines them again"
         )
         _log.warning(
-            f"table={table.name}, quarantine={path}: it is not there any more, and with it the rows that it held; an empty "
+            f"table={table.name}, quarantine={path}: the folder is gone, and the rows that it held with it; an empty "
             f"one is made; {remedy}"
         )
 
@@ -93,7 +93,7 @@ def _searched(lake: Lake, table: Table) -> str:
     kind = lake.catalog.kind(table)
     if not lake.catalog.has_quarantine(table):
         return ""
-    # by the origin Dagster tells who wrote a partition; a record has one writer only
+    # the origin shows what wrote a partition; an ingest table has one writer only
     instant = WINDOW if kind == "window" else lake.catalog.event_time(table)
     return instant if kind == "ingest" else f"{instant},{ORIGIN}"
 
@@ -107,7 +107,7 @@ def _create(
 ) -> None:
     from deltalake import DeltaTable, Schema
 
-    # NOT NULL is the gate's to judge
+    # the plan judges NOT NULL
     nullable = StructType([StructField(f.name, f.dataType) for f in schema])
     # by delta-rs: an empty commit costs Spark half a second, and a pipeline has many tables
     DeltaTable.create(

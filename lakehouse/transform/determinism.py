@@ -57,16 +57,16 @@ _WHOLE = _GROUPS | {
 
 
 def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
-    """Raises DeclarationError if the plan of `rows`, the function's result, holds what live and batch runs may differ by.
+    """Raises DeclarationError if the plan of `rows`, the function's result, holds that by which stream and batch may differ.
 
     A table declared with deterministic=False may hold all but operators over whole batches, which
-    make no sense live.
+    make no sense in a stream.
     """
     where = f"table={table.name}"
     plan = rows._jdf.queryExecution().analyzed()
     if row_preserving and (found := sorted(_on_rows(plan, table))):
         raise DeclarationError(
-            f"{where}, operators={', '.join(found)}: a row table is computed row by row, and live a micro-batch is not all rows; "
+            f"{where}, operators={', '.join(found)}: a row table is computed row by row, and a micro-batch does not hold all rows; "
             "declare a window, deduplicate=duplicates(...), or context=around(...); what is grouped by _arrival is of one row"
         )
     if table.context and (within := _remembered(plan)) > table.context.before:
@@ -79,7 +79,7 @@ def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
             raise DeclarationError(
                 f"{where}, expression={shown}: its frame counts rows, and rows outside the interval ({table.context}) decide it; "
                 "take a frame of event time, rangeBetween within the interval (the row before is max(struct(event time, ...)) "
-                "over the frame that ends before the row); or declare deterministic=False, and its ranges stay unreconciled"
+                "over the frame that ends before the row); or declare deterministic=False, and its ranges stay UNVERIFIABLE"
             )
     if table.window:
         for shown, rule in _across_windows(plan):
@@ -88,7 +88,7 @@ def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
         return
     for name, rule in _found(plan, table.tolerance):
         raise DeclarationError(
-            f"{where}, {name}: {rule}; or declare deterministic=False, and its ranges stay unreconciled"
+            f"{where}, {name}: {rule}; or declare deterministic=False, and its ranges stay UNVERIFIABLE"
         )
 
 
@@ -130,13 +130,13 @@ def check_keyed(table: Table, rows: DataFrame) -> None:
 
 
 def check_keeps_all(where: str, rows: DataFrame, inputs: Mapping[str, DataFrame]) -> None:
-    """Raises DeclarationError unless each row of each input of a record is in `rows`, its function's result, once."""
+    """Raises DeclarationError unless each row of each input of an ingest table is in `rows`, its function's result, once."""
     read = sum((_operators(each) for each in inputs.values()), Counter())
     if others := _operators(rows) - read - Counter(Union=len(inputs) - 1):
         raise DeclarationError(
             f"{where}, operators={', '.join(sorted(others))}: an ingest table keeps every row that it reads, one for one; use "
             "select, withColumn and drop only (and unionByName, once for each of several topics), and do the rest in a table "
-            "that reads the record"
+            "that reads it"
         )
     if unread := [name for name, each in inputs.items() if not _leaves(each) <= _leaves(rows)]:
         raise DeclarationError(

@@ -1,7 +1,7 @@
 """Event time: arrival, watermark, windows, lateness. The only place where they are decided.
 
-Lateness is data: a record stores with each row, in the struct `_arrival`, the watermark in force
-when the row arrived. Every computation, live or batch, compares with that stored instant and so
+Lateness is data: an ingest table stores with each row, in the struct `_arrival`, the watermark in force
+when the row arrived. Every computation, stream or batch, compares with that stored instant and so
 makes the same decision however its input is cut into micro-batches. The streaming query makes Spark
 close windows by the same instants (`driven_by_stored_watermark`).
 """
@@ -49,7 +49,7 @@ def passing(row: Column, *instants: datetime) -> list[Column]:
     """
     held = F.array(*(F.lit(instant) for instant in instants))
     first = row.bitwiseAND(F.lit(0))
-    # never null, which the column's type tells
+    # never null, as the column's type says
     return [F.coalesce(F.get(held, first + F.lit(n)), F.lit(EPOCH)) for n in range(len(instants))]
 
 
@@ -256,7 +256,7 @@ def firsts(
 ) -> DataFrame:
     """`rows` without those of which `others` (the same rows among them) hold a duplicate that arrived before.
 
-    Source order is (time of arrival, topic, partition, offset); a record's batches never go back in
+    Source order is (time of arrival, topic, partition, offset); the batches of an ingest table never go back in
     it. So what is kept is decided when a row arrives, and no row that comes later changes it.
     """
     order = F.struct(*(F.col(f"{ARRIVAL}.{name}") for name in SOURCE_ORDER))
@@ -278,8 +278,8 @@ def driven_by_stored_watermark(rows: DataFrame, event_time: str) -> DataFrame:
 
     Spark finds the event-time column of a stateful operator by a metadata key. `withWatermark` puts
     it on a column that holds the stored watermark; this function then lends the key to
-    `event_time`, so that Spark closes windows by the very instants that the gate compared with and
-    drops no row that the gate accepted. The key is internal to Spark: a Spark that did not know it
+    `event_time`, so that Spark closes windows by the very instants that the late filter compared with and
+    drops no row that the late filter accepted. The key is internal to Spark: a Spark that did not know it
     any more would refuse the query, as an aggregation without a watermark.
     """
     rows = rows.withColumn(_WATERMARK, F.col(f"{ARRIVAL}.watermark")).withWatermark(

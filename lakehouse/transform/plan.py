@@ -1,4 +1,4 @@
-"""The plan of a table: the gate, the user's function, the checks. One plan for live and batch runs.
+"""The plan of a table: the late filter, the user's function, the checks. One plan for streams and batch runs.
 
     ingest    raw records -> decoded -> function -> judged -> arrived
     derived   rows of the driving input -> flagged -> accepted -> function -> judged
@@ -169,11 +169,11 @@ class Plan:
         others: DataFrame | None = None,
         end: datetime | None = None,
     ) -> DataFrame:
-        """Rows of the driving input (with `_arrival`) through gate and function, judged.
+        """Rows of the driving input (with `_arrival`) through late filter and function, judged.
 
-        `observed` receives the `counts`, in the same pass; live it also keeps the optimiser from
+        `observed` receives the `counts`, in the same pass; in a stream it also keeps the optimiser from
         moving filters below the watermark. It costs a copy of every row, and a batch run, whose
-        input the stream has counted, does without. A batch run lets late rows in if the table is to
+        input the stream has counted, does without. A batch run merges late rows if the table is to
         be updated with them. `touched` (column: the `unit`) narrows the computation to some
         windows, or to some rows of a row table. `others`: among which duplicates are looked for.
         `end`: up to where `rows` are complete; count windows are then.
@@ -225,7 +225,7 @@ class Plan:
         """Rows of the ingest table through the function: the latest row of each key, or the versions of it.
 
         No row is left out: late ones count, too. What breaks an expectation is not quarantined, for
-        a state without one of its keys would be wrong: the check on the table tells it.
+        a state without one of its keys would be wrong: the check on the table reports it.
         """
         flagged = self._flagged(rows)
         if observed is not None:
@@ -236,13 +236,13 @@ class Plan:
             return self._called(inputs, set())
         return versions.changes(self._called(inputs, {ARRIVAL}), self.event_time)
 
-    def gate_counts(self, gate: Observation, rows: DataFrame) -> Mapping[str, object]:
-        """What the gate observed of `rows`; counted by itself if they did not all pass it.
+    def late_filter_counts(self, late_filter: Observation, rows: DataFrame) -> Mapping[str, object]:
+        """What the late filter observed of `rows`; counted by itself if they did not all pass it.
 
         A join with nothing gives nothing without reading its other side, where it is not removed at
         all.
         """
-        seen = observing.observed(gate)
+        seen = observing.observed(late_filter)
         return seen if seen and seen["arrived"] else self.counts(rows).head().asDict()
 
     def counts(self, rows: DataFrame) -> DataFrame:
@@ -339,7 +339,7 @@ def stored_schema(lake: Lake, table: Table) -> StructType:
 
 
 def check(lake: Lake, table: Table) -> None:
-    """Raises DeclarationError if the function holds what live and batch runs may differ by (`determinism`)."""
+    """Raises DeclarationError if the function holds that by which stream and batch may differ (`determinism`)."""
     step = plan_of(lake, table, judged=False)
     if step.kind in ("row", "window"):
         determinism.check(table, on_no_rows(lake, step), row_preserving=step.kind == "row")

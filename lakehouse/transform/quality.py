@@ -78,7 +78,7 @@ def _compiled(
 def _without_counting(ask: Callable[[list], dict], metric_fn_bundle: Iterable) -> dict:
     """The aggregates that conditions depend on.
 
-    Each asks for the number of rows, too, and is told that there are none.
+    Each asks for the number of rows, too, and gets the answer that there are none.
 
     Great Expectations would run a Spark job for that: 1.5 of the 1.6 s that a job's first rule took
     to compile.

@@ -1,7 +1,7 @@
-"""Histories of what changes: the versions of each key, and which of them was valid at an instant (as-of joins).
+"""What changes over time: the versions of each key, and which of them was valid at an instant (as-of joins).
 
 A change counts from its event time on; one that came late, from the watermark on that was in force
-when it arrived: nothing that is behind the border is changed by it. So which version a row at an
+when it arrived: nothing behind the frontier is changed by it. So which version a row at an
 instant finds is settled when the watermark passes that instant, and a row joined then, or by a
 batch run a year later, finds the same.
 """
@@ -22,7 +22,7 @@ _ORDER_TYPE = "struct<event_time:timestamp,time:timestamp,topic:string,partition
 
 
 def changes(rows: DataFrame, event_time: str) -> DataFrame:
-    """Rows of a record (`event_time`, `_arrival`) as changes: `valid_from`, and `_order`, by which the later one is known."""
+    """Rows of an ingest table (`event_time`, `_arrival`) as changes: `valid_from`, and `_order`, by which the later one is known."""
     known = F.col(f"{ARRIVAL}.watermark") + F.expr("interval 1 microsecond")
     order = F.struct(
         F.col(event_time).alias("event_time"),
@@ -67,20 +67,21 @@ def of_keys(
 
 def as_of_join(
     rows: DataFrame,
-    history: DataFrame,
+    versioned: DataFrame,
     on: str | Mapping[str, str],
     at: str,
     take: Sequence[str] | Mapping[str, str],
 ) -> DataFrame:
-    """`rows`, each with the columns to `take` from the version of the `history` that was valid at its instant `at`.
+    """`rows`, each with the columns to `take` from the version in the table `versioned` that was valid at its instant
+    `at`.
 
-    `on`: the column of both, or of rows -> of the history. `take`: names, or name in the result ->
-    in the history; null where no version was valid, or the key was deleted (a column `deleted` says
-    so).
+    `on`: the column of both, or of rows -> of the versioned table. `take`: names, or name in the
+    result -> in the versioned table; null where no version was valid, or the key was deleted (a
+    column `deleted` says so).
     """
     keys = {on: on} if isinstance(on, str) else dict(on)
     taken = dict(take) if isinstance(take, Mapping) else {name: name for name in take}
-    there = history.where(~F.col("deleted")) if "deleted" in history.columns else history
+    there = versioned.where(~F.col("deleted")) if "deleted" in versioned.columns else versioned
     own = {helper(name): name for name in (*keys.values(), *VALID)}
     there = there.select(*(F.col(c).alias(n) for n, c in (own | taken).items()))
     # looked at for each row and version: an end that is never null is compared in three quarters of
