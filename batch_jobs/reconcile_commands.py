@@ -67,7 +67,7 @@ def repair(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rewrite the partitions of a table that are known to differ by batch runs, and reconcile each again.
+    """Rewrite, by batch runs, the partitions of a table that are known to differ, and reconcile each again.
 
     Partitions of which a data file is missing are among them. With a range, only partitions in it
     are rewritten. The command ends at the first partition that still differs. Exit code 0 if all

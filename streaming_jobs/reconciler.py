@@ -96,11 +96,11 @@ def _acted(settings: Settings, pipeline: str) -> Decision:
             supervisor.kill(settings, pipeline, decision.why)
         case "break":
             supervisor.kill(settings, pipeline, decision.why)
-            _give_up(settings, pipeline, decision.why)
+            _note_crash_loop(settings, pipeline, decision.why)
     return decision
 
 
-def _give_up(settings: Settings, pipeline: str, why: str) -> None:
+def _note_crash_loop(settings: Settings, pipeline: str, why: str) -> None:
     desired.note(settings, pipeline, Event(progress.now(), "broken", why))
     last = supervisor.status(settings, pipeline) or JobStatus(
         pipeline, 0, 0.0, 0, 0.0, "broken", "", ""

@@ -22,7 +22,7 @@ def asserts_in_java(batch: DataFrame, number: int) -> None:
 
 def refuses(batch: DataFrame, number: int) -> None:
     raise CommitError(
-        "table=x, batch=3: its log has no commit of x with that batch, so it was cut or edited; restore the log"
+        "table=x, batch=3: its log has no commit of x with that batch; restore the log"
     )
 
 
@@ -51,7 +51,7 @@ def calls_python(batch: DataFrame, number: int) -> None:
         (asserts_in_java, "java.lang."),
         (
             refuses,
-            "lakehouse.errors.CommitError: table=x, batch=3: its log has no commit of x with that batch, so it was cut or edited; restore the log",
+            "lakehouse.errors.CommitError: table=x, batch=3: its log has no commit of x with that batch; restore the log",
         ),
         (
             asks_for_a_view,

@@ -42,7 +42,7 @@ def produce(
         bool | None, typer.Option(help="Then send events of now; the default without --history")
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(min=0, help="Send events of now so long; else until Ctrl-C")
+        float | None, typer.Option(min=0, help="Seconds to send events of now; else until Ctrl-C")
     ] = None,
     rate: Annotated[int | None, typer.Option(min=1, help="Events per second of event time")] = None,
     disorder: Annotated[

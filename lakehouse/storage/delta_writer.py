@@ -127,15 +127,15 @@ def _written(rows: DataFrame, path: Path) -> "list[AddAction]":
     ]
 
 
-# of each table: its id, and the snapshot by which Spark writes its files
+# of each table: its id, and Delta's snapshot by which Spark writes its files
 _bases: dict[Path, tuple[str, object]] = {}
 
 
 def _writer(spark: SparkSession, path: Path):
     """A transaction of Delta's that writes files, and is never committed.
 
-    It asks its snapshot for columns and properties alone, so any will do: for the present one Delta
-    lists the log, and asks for the state of each file in it, once for each snapshot.
+    It asks Delta's snapshot for columns and properties alone, so any will do: for the present one
+    Delta lists the log, and asks for the state of each file in it, each time.
     """
     jvm, identity = spark._jvm, small_commits.identity(path)
     log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path))
@@ -255,7 +255,7 @@ def version_of(path: Path, app: str, batch: int) -> int:
     found = _marked(path, app, batch)
     if found is None:
         raise CommitError(
-            f"table={path.name}, batch={batch}: its log has no commit of {app} with that batch, so it was cut or edited; restore the log"
+            f"table={path.name}, batch={batch}: its log has no commit of {app} with that batch; restore the log"
         )
     return found
 
