@@ -38,7 +38,7 @@ _FORM = ("`{0}: value`", "`{0}:` and below it a line `name: value` for each")
 
 
 class ScaffoldParams(BaseModel):
-    """What `dg scaffold defs` may be told of a pipeline."""
+    """What `dg scaffold defs` may be given for a pipeline."""
 
     tables: list[str] = Field(
         default=[], description="modules of tables; without any the one of the pipeline's name"

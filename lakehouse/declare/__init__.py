@@ -1,12 +1,13 @@
 """What a user declares, as values: no session, no broker, nothing on disk.
 
-table          `@table` and `sql_table`: the one concept
-sources        topics of Kafka, and files
-windows        windows, intervals, the horizon of duplicates
-expectations   what must hold of a table's rows
-catalog        the graph of all tables, checked, in order
-modules        the modules that the settings name, imported
-rules          what is refused or warned of by the declarations alone
-code_version   the code that a function runs, by which a change is noticed
-columns        the names of the columns that the library adds
+table              `@table` and `sql_table`: the one concept
+sources            topics of Kafka, and files
+windows            windows, intervals, the horizon of duplicates
+expectations       what must hold of a table's rows
+expectation_names  what each expectation takes, without importing Great Expectations
+catalog            the graph of all tables, checked, in order
+modules            the modules that the settings name, imported
+rules              what is refused or warned of by the declarations alone
+code_version       the code that a function runs, by which a change is noticed
+columns            the names of the columns that the library adds
 """

@@ -281,6 +281,8 @@ def _check(catalog: Catalog, table: Table) -> None:
     _check_ingest(catalog, table, where)
     _check_driving(catalog, table, driving, where)
     _check_row_by_row(table, kind, where)
+    if not table.keeps:  # which keep every row, and are judged as a whole
+        rules.check_single_rows(table)
     if table.stale_after and (
         not catalog.has_quarantine(table) or table.stale_after < SOONEST_STALE
     ):

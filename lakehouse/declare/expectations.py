@@ -1,12 +1,13 @@
 """Expectations as values: what must hold of a table's rows.
 
-`transform.quality` turns them into Great Expectations' own.
+`transform.quality` turns them into Great Expectations' own. Editors and type checkers read
+`expectations.pyi`, which has each by name.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lakehouse.errors import DeclarationError
+from lakehouse.declare import expectation_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +32,14 @@ class _Expect:
         if name.startswith("_"):
             raise AttributeError(name)
 
-        def expectation(*args: str, **kwargs: object) -> Expectation:
-            names = ("column_A", "column_B") if "_pair_" in name else ("column",)
-            if len(args) > len(names):
-                raise DeclarationError(
-                    f"expect.{name}{args!r}: only {', '.join(names)} may be positional; give the rest by name"
-                )
-            given = dict(zip(names, args, strict=False)) | kwargs
-            frozen = {k: tuple(v) if isinstance(v, list | set) else v for k, v in given.items()}
-            return Expectation(f"expect_{name}", tuple(sorted(frozen.items())))
+        def expectation(*args: object, **kwargs: object) -> Expectation:
+            given = expectation_names.arguments(f"expect_{name}", args, kwargs)
+            return Expectation(f"expect_{name}", tuple(sorted(given.items())))
 
         return expectation
+
+    def __dir__(self) -> list[str]:
+        return [name.removeprefix("expect_") for name in expectation_names.signatures()]
 
 
 expect = _Expect()

@@ -3,17 +3,33 @@
 import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from lakehouse.declare import expectation_names
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 
 if TYPE_CHECKING:
     from lakehouse.declare.catalog import Catalog
+
+_OF_MANY_ROWS = {  # what changes nothing, and why something else cannot be kept
+    "mostly": (
+        (None, 1),
+        "each row of this table is judged by itself as it is written, so a share means nothing; leave it out, or expect a "
+        "share of a table that counts",
+    ),
+    "row_condition": (
+        (None,),
+        "each row of this table is judged by itself as it is written, without a condition; leave it out, and expect it of a "
+        "column that is null where the rule does not apply",
+    ),
+    "ignore_row_if": (
+        (None, "neither", "never"),
+        "each row of this table is judged by itself as it is written, those with missing values too; leave it out, or give "
+        "'neither' (of pairs) or 'never'",
+    ),
+}
 
 
 def check(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> None:
@@ -49,29 +65,32 @@ def _check_names(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> 
 
 
 def _check_expectations(table: Table) -> None:
-    """Raises DeclarationError for an expectation that Great Expectations does not have, by its files: an import takes seconds.
+    """Raises DeclarationError for an expectation that Great Expectations does not have: an import of it takes seconds.
 
     Where it is imported already, somebody may have defined one of his own; `quality` looks for
     those when they are used.
     """
-    unknown = [each.type for each in table.expectations if each.type not in _expectations()]
+    known = expectation_names.signatures()
+    named = known.keys() | expectation_names.not_judged().keys()
+    unknown = [each.type for each in table.expectations if each.type not in named]
     if unknown and "great_expectations" not in sys.modules:
-        near = get_close_matches(unknown[0], _expectations(), 1)
+        near = get_close_matches(unknown[0], known, 1)
         raise DeclarationError(
             f"table={table.name}, expectation={unknown[0]!r}: Great Expectations has none of that name"
             + (f"; did you mean {near[0]}?" if near else "; see its gallery for the names")
         )
 
 
-@cache
-def _expectations() -> frozenset[str]:
-    found = find_spec("great_expectations")
-    folders = found.submodule_search_locations if found else ()
-    return frozenset(
-        p.stem
-        for folder in folders or ()
-        for p in Path(folder, "expectations", "core").glob("expect_*.py")
-    )
+def check_single_rows(table: Table) -> None:
+    """Raises DeclarationError for an argument about many rows where rows are judged one by one."""
+    for each in table.expectations:
+        known = expectation_names.signatures().get(each.type)
+        for argument, (nothing, why) in _OF_MANY_ROWS.items() if known and known.by_row else ():
+            value = each.kwargs.get(argument)
+            if value not in nothing:
+                raise DeclarationError(
+                    f"table={table.name}, expectation={each.type}, {argument}={value!r}: {why}"
+                )
 
 
 def warnings(catalog: "Catalog", tables: Sequence[Table]) -> list[str]:

@@ -5,6 +5,7 @@ over a partition. It is imported inside functions only: it takes seconds, and de
 not cost that.
 """
 
+import inspect
 import json
 import os
 import sys
@@ -167,6 +168,57 @@ def _gx() -> _GX:
         ValidationGraph,
         get_expectation_impl,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """An expectation that Great Expectations has, as a declaration may use it."""
+
+    model: type  # pydantic's, of its arguments
+    has_condition: bool  # whether it is defined row by row
+    on_spark: bool
+    needed: frozenset[str]  # what its condition must be given, though the model has a default
+
+
+def installed() -> dict[str, Installed]:
+    """Every expectation of the installed Great Expectations, by name."""
+    gx = _gx()
+    from great_expectations.expectations.registry import list_registered_expectation_implementations
+
+    return {
+        name: _installed(gx, gx.get_expectation_impl(name))
+        for name in list_registered_expectation_implementations()
+    }
+
+
+def _installed(gx: _GX, model) -> Installed:
+    from great_expectations.exceptions import MetricProviderError
+    from great_expectations.expectations import registry
+
+    on_spark, metric = _names_spark(model), getattr(model, "map_metric", None)
+    if not metric:
+        return Installed(model, False, on_spark, frozenset())
+    condition = f"{metric}.condition"
+    engine = object.__new__(gx.SparkDFExecutionEngine)  # to name it: a real one starts Spark
+    try:
+        provider, function = registry.get_metric_provider(condition, engine)
+    except MetricProviderError:
+        return Installed(model, True, False, frozenset())
+    parameters = inspect.signature(function).parameters
+    needed = {
+        key
+        for key in registry.get_metric_kwargs(condition)["metric_value_keys"]
+        # its defaults are for a suite, in which Great Expectations fills them in
+        if key in provider.default_kwarg_values
+        or (key in parameters and parameters[key].default is inspect.Parameter.empty)
+    }
+    return Installed(model, True, on_spark, frozenset(needed))
+
+
+def _names_spark(model) -> bool:
+    """Whether its documentation names Spark; some have none of that, and work."""
+    shown = model.schema()["properties"]["metadata"]["properties"]
+    return "Spark" in shown.get("supported_data_sources", {}).get("const", ["Spark"])
 
 
 @contextmanager

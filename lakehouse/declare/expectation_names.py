@@ -1,0 +1,130 @@
+"""The expectations of Great Expectations and the arguments of each, without importing it.
+
+An import takes seconds. `expectation_names.json` has them, and `expectations.pyi` shows them to
+editors and type checkers; `python -m lakehouse.transform.expectation_stub` writes both.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+
+from lakehouse.errors import DeclarationError
+
+PATH = Path(__file__).with_suffix(".json")
+PARSERS = ("spark", "great_expectations")  # of `row_condition`; "pandas" is for rows in memory
+NOT_TAKEN = {  # arguments of every expectation that would do nothing here
+    "severity": "a row is kept or quarantined, and a check holds or does not; leave it out",
+    "meta": "nothing reads it; put text into notes",
+    "windows": "it belongs to Great Expectations' own service; leave it out",
+    "id": "it belongs to Great Expectations' own service; leave it out",
+    "rendered_content": "it belongs to Great Expectations' own service; leave it out",
+    "library_metadata": "it describes the expectation, and is not to be given; leave it out",
+    "batch_id": "the rows of the table are what is judged; leave it out",
+    "result_format": "the check asks for what it shows; leave it out",
+    "catch_exceptions": "the check reports what goes wrong; leave it out",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What one expectation takes."""
+
+    positional: tuple[str, ...]
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    any_of: tuple[str, ...] = ()  # at least one of these
+    by_row: bool = False  # whether a single row breaks it or does not
+
+
+@cache
+def signatures() -> Mapping[str, Signature]:
+    """The expectations that can be judged, by name."""
+    return {
+        name: Signature(**{k: tuple(v) if isinstance(v, list) else v for k, v in each.items()})
+        for name, each in _written()["expectations"].items()
+    }
+
+
+def not_judged() -> Mapping[str, str]:
+    """The expectations that cannot be judged here: why, and what to do instead."""
+    return _written()["not_judged"]
+
+
+@cache
+def _written() -> dict[str, dict]:
+    return json.loads(PATH.read_text())
+
+
+def arguments(
+    name: str, positional: Sequence[object], named: Mapping[str, object]
+) -> dict[str, object]:
+    """The arguments of the expectation `name`, all by name, as values that can be compared.
+
+    Of a name that Great Expectations does not have nothing is known: it may be one of the user's
+    own. Raises DeclarationError.
+    """
+    if name in not_judged():
+        raise DeclarationError(f"expectation={name}: {not_judged()[name]}")
+    known = signatures().get(name)
+    usual = ("column_A", "column_B") if "_pair_" in name else ("column",)
+    places = known.positional if known else usual
+    if len(positional) > len(places):
+        raise DeclarationError(
+            f"expectation={name}, arguments={tuple(positional)!r}: "
+            f"only {', '.join(places) or 'none'} may be positional; give the rest by name"
+        )
+    given = dict(zip(places, positional, strict=False))
+    if twice := sorted(given.keys() & named.keys()):
+        raise DeclarationError(
+            f"expectation={name}, argument={twice[0]!r}: it is given twice; leave one out"
+        )
+    given |= named
+    if known:
+        _check(name, known, given)
+    return {argument: _frozen(name, argument, value) for argument, value in given.items()}
+
+
+def _check(name: str, known: Signature, given: Mapping[str, object]) -> None:
+    for argument in given:
+        if argument not in known.required + known.optional:
+            raise DeclarationError(_unknown(name, known, argument, given[argument]))
+    there = {argument for argument, value in given.items() if value is not None}
+    if missing := [argument for argument in known.required if argument not in there]:
+        raise DeclarationError(
+            f"expectation={name}, argument={missing[0]!r}: it is needed, and is not there; give "
+            f"{' and '.join(f'{each}=...' for each in missing)}"
+        )
+    if known.any_of and there.isdisjoint(known.any_of):
+        raise DeclarationError(
+            f"expectation={name}, arguments={', '.join(known.any_of)}: one of them is needed, and none is there; give "
+            f"{known.any_of[0]}=..."
+        )
+    if "row_condition" in there and given.get("condition_parser") not in PARSERS:
+        raise DeclarationError(
+            f"expectation={name}, condition_parser={given.get('condition_parser')!r}: it says what language row_condition is in; "
+            f"give one of {', '.join(map(repr, PARSERS))}"
+        )
+
+
+def _unknown(name: str, known: Signature, argument: str, value: object) -> str:
+    takes = known.required + known.optional
+    if argument in NOT_TAKEN:
+        return f"expectation={name}, {argument}={value!r}: {NOT_TAKEN[argument]}"
+    near = get_close_matches(argument, takes, 1, 0.5)  # 0.5: `min` is near `min_value`
+    told = f"did you mean {near[0]}?" if near else f"give one of {', '.join(takes)}"
+    return f"expectation={name}, argument={argument!r}: it takes none of that name; {told}"
+
+
+def _frozen(name: str, argument: str, value: object) -> object:
+    kept = tuple(value) if isinstance(value, list | set) else value
+    try:
+        hash(kept)
+    except TypeError as err:
+        raise DeclarationError(
+            f"expectation={name}, {argument}={value!r}: single values and lists of them can be judged, no mapping and no list "
+            "in a list; write tuples inside a list"
+        ) from err
+    return kept
