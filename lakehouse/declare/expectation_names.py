@@ -114,8 +114,8 @@ def _unknown(name: str, known: Signature, argument: str, value: object) -> str:
     if argument in NOT_TAKEN:
         return f"expectation={name}, {argument}={value!r}: {NOT_TAKEN[argument]}"
     near = get_close_matches(argument, takes, 1, 0.5)  # 0.5: `min` is near `min_value`
-    told = f"did you mean {near[0]}?" if near else f"give one of {', '.join(takes)}"
-    return f"expectation={name}, argument={argument!r}: it takes none of that name; {told}"
+    said = f"did you mean {near[0]}?" if near else f"give one of {', '.join(takes)}"
+    return f"expectation={name}, argument={argument!r}: it takes none of that name; {said}"
 
 
 def _frozen(name: str, argument: str, value: object) -> object:

@@ -143,8 +143,8 @@ def _names(judged: Mapping[str, quality.Installed], refused: Mapping[str, str]) 
     """A line for each, so that an upgrade shows what changed."""
     lines = {name: _as_written(_signature(name, each)) for name, each in judged.items()}
     parts = (("expectations", lines), ("not_judged", refused))
-    told = (f'  "{part}": {{\n{_lines(each)}\n  }}' for part, each in parts)
-    return "{\n" + ",\n".join(told) + "\n}\n"
+    said = (f'  "{part}": {{\n{_lines(each)}\n  }}' for part, each in parts)
+    return "{\n" + ",\n".join(said) + "\n}\n"
 
 
 def _as_written(signature: Signature) -> dict[str, object]:
@@ -193,8 +193,8 @@ def _on_its_own(parameter: str) -> str:
 
 def _summary(each: quality.Installed) -> str:
     shown = each.model.schema()["properties"]["metadata"]["properties"]
-    told = shown.get("short_description", {}).get("const") or each.model.__doc__.strip()
-    return f"{told.splitlines()[0].partition('. ')[0].strip().rstrip('.')}."
+    said = shown.get("short_description", {}).get("const") or each.model.__doc__.strip()
+    return f"{said.splitlines()[0].partition('. ')[0].strip().rstrip('.')}."
 
 
 def _parameter(name: str, field, required: bool) -> str:
