@@ -34,8 +34,9 @@ demo: setup ## start everything and show it at work (SECONDS=60 ends it after a 
 test: setup ## the tests to run before every commit
 	@$(BIN)/pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
 
-verify: setup ## everything else: style, processes killed, the demo in a browser; fails above VERIFY_MINUTES
+verify: setup ## everything else: style, types, processes killed, the demo in a browser; fails above VERIFY_MINUTES
 	@started=$$(date +%s); status=0; $(BIN)/ruff check || status=1; \
+	$(BIN)/mypy || status=1; \
 	$(BIN)/pytest -m "slow and parallel" -n 2 --dist loadgroup --lasting --durations=20 || status=1; \
 	$(BIN)/pytest -m "slow and not parallel" --durations=20 || status=1; \
 	seconds=$$(($$(date +%s) - started)); echo "make verify took $$seconds s of $$(($(VERIFY_MINUTES) * 60)) s"; \
@@ -84,7 +85,7 @@ $(BIN)/uv: # not a prerequisite of a file: the lock must not wait for what it is
 	@$(MAKE) --no-print-directory setup
 
 clean: ## remove .venv and caches; the data in .lakehouse stay
-	rm -rf .venv .pytest_cache .hypothesis .ruff_cache dist
+	rm -rf .venv .pytest_cache .hypothesis .ruff_cache .mypy_cache dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## show this

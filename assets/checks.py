@@ -5,7 +5,7 @@ Only bad data fails a check. Whatever keeps a check from looking at the data rai
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
@@ -78,7 +78,7 @@ def reconciled(lakehouse: Lakehouse, table: Table, *spans: Range | None) -> Cert
         )
 
 
-def verdict(settings: Settings, certificate: Certificate) -> dict[str, object]:
+def verdict(settings: Settings, certificate: Certificate) -> dict[str, Any]:
     """A certificate as a check's outcome.
 
     The check fails if no row was compared, or if another range of the table is known to differ.
@@ -130,7 +130,11 @@ def _expectations_hold(table: Table, partitioned: bool) -> dg.AssetChecksDefinit
         looked_at = rows.count()
         with refusals():
             results = quality.validate(rows, table.expectations)
-        metadata = {"rows": looked_at, "range": where, "expectations": _table(results)}
+        metadata: dict[str, Any] = {
+            "rows": looked_at,
+            "range": where,
+            "expectations": _table(results),
+        }
         return dg.AssetCheckResult(passed=all(r.passed for r in results), metadata=metadata)
 
     return check

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -56,7 +56,7 @@ def demo(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
     settings = from_environment()
-    shown = {
+    shown: dict[str, Any] = {
         # smaller micro-batches than the default: less throughput, more to see
         "max_offsets_per_trigger": min(_BATCH, settings.max_offsets_per_trigger),
         # partition bars that begin where the demo's history does

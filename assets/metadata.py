@@ -177,7 +177,7 @@ def of_job(status: JobStatus, wanted: Desired | None, done: Sequence[Event], log
         "last_restart": f"{restarts[-1].at}: {restarts[-1].why}" if restarts else "",
         "error": status.error,
     }
-    metadata = {name: dg.MetadataValue.text(text) for name, text in texts.items() if text}
+    metadata: Metadata = {name: dg.MetadataValue.text(text) for name, text in texts.items() if text}
     metadata |= {
         "pid": dg.MetadataValue.int(status.pid),
         "restarts": dg.MetadataValue.int(len(restarts)),
@@ -195,7 +195,7 @@ def _of_queries(status: JobStatus) -> Metadata:
     """Sums and worst cases of a job's queries, which become plots; and each of them, as a table."""
     queries, now = status.queries, datetime.now(UTC)
     topics = [q for q in queries if q.lags]  # the others read what these have written
-    behind = [_behind(q, now) for q in queries if q.frontier]
+    behind = [_behind(q.frontier, now) for q in queries if q.frontier]
     counts = {
         "queries": sum(q.active for q in queries),
         "queries_paused": sum(q.state == "paused" for q in queries),
@@ -240,7 +240,7 @@ def _of_query(query: QueryStatus, now: datetime) -> dg.TableRecord:
     values = {name: getattr(query, name) for name in columns}
     values |= {
         "frontier": query.frontier or "",
-        "behind_seconds": _behind(query, now) if query.frontier else -1.0,
+        "behind_seconds": _behind(query.frontier, now) if query.frontier else -1.0,
     }
     values |= {
         "state_rows": query.state_rows,
@@ -249,9 +249,9 @@ def _of_query(query: QueryStatus, now: datetime) -> dg.TableRecord:
     return dg.TableRecord(values)
 
 
-def _behind(query: QueryStatus, now: datetime) -> float:
-    """How far the query's frontier is behind now, in seconds; 0 before the first event."""
-    ahead = parse_instant(query.frontier)
+def _behind(frontier: str, now: datetime) -> float:
+    """How far a query's frontier is behind now, in seconds; 0 before the first event."""
+    ahead = parse_instant(frontier)
     return round((now - ahead).total_seconds(), 1) if ahead > EPOCH else 0.0
 
 

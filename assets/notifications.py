@@ -43,7 +43,9 @@ def send_notifications(settings: Settings, catalog: Catalog) -> dg.SensorDefinit
 def _different(catalog: Catalog, verdicts: Verdicts) -> Iterator[Notice]:
     for name, outcomes in verdicts.now().items():
         table = catalog.tables.get(name)
-        for (start, end), found in outcomes.different.items() if table else ():
+        if table is None:
+            continue
+        for (start, end), found in outcomes.different.items():
             yield Notice(
                 "verdict_different", table.pipeline, found.rows, found.at, name, start, end
             )

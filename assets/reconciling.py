@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
@@ -136,7 +137,7 @@ def repair_table(
         done = []
         for each in job.run(lakehouse.lake_of(table), table.name, span, unasked=span is None):
             done.append(each)
-            metadata = {
+            metadata: dict[str, Any] = {
                 "origin": "batch",
                 "cause": each.cause,
                 "delta_version": each.version,

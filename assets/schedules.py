@@ -5,6 +5,7 @@ The first has a schedule.
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
@@ -12,7 +13,6 @@ from pydantic import Field
 from assets.metadata import of_commit
 from assets.resources import BATCH, Lakehouse, refusals
 from lakehouse.declare.catalog import Catalog
-from lakehouse.ranges import Range
 from lakehouse.settings import Settings
 from lakehouse.storage.commits import Commit
 
@@ -38,7 +38,7 @@ def _reported(
     for commit in commits:
         made += 1
         table = lakehouse.catalog.table(commit.table)
-        for key in Range(commit.start, commit.end).partitions(table.partition_by):
+        for key in commit.span.partitions(table.partition_by):
             yield dg.AssetMaterialization(table.name, partition=key, metadata=of_commit(commit))
     yield dg.Output(made)
 
@@ -88,7 +88,7 @@ def replay_quarantine(config: IngestTable, lakehouse: Lakehouse) -> dg.Output[in
     with refusals():
         done = job.run(lakehouse.lake_of(lakehouse.catalog.table(config.table)), config.table)
     follow = [f"{name} {span}" for name, spans in done.follow.items() for span in spans]
-    metadata = {
+    metadata: dict[str, Any] = {
         "rows": done.rows,
         "waiting": done.waiting,
         "stay_quarantined": dict(done.bad),

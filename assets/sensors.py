@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
+from typing import Any
 
 import dagster as dg
 
@@ -60,7 +61,7 @@ def closed_partitions(settings: Settings, catalog: Catalog) -> dg.SensorDefiniti
                 settings, catalog, table, reported.get(table.name), _MOST - len(events)
             ):
                 events.append(event)
-                reported[table.name] = event.partition
+                reported[table.name] = str(event.partition)
         return _result(events, reported)
 
     return evaluate
@@ -82,7 +83,7 @@ def _closings(
     span = Range(max(span.start, known.end), span.end) if known else span
     version, found = coverage.stored(settings, table)
     ahead, offsets = partitions.reached(settings, catalog, table)
-    shared = {
+    shared: dict[str, Any] = {
         "delta_version": version,
         "code_version": table.code_version,
         "offsets": dg.MetadataValue.json(offsets),
@@ -141,7 +142,7 @@ def _growth(
     since = max(last.at - _LOOK_BACK, before or EPOCH)
     commits = list(takewhile(lambda c: c.at > since, CommitLog(settings, table).by_stream()))
     seconds = (last.at - (since if before else commits[-1].at)).total_seconds()
-    metadata = {
+    metadata: dict[str, Any] = {
         "origin": "stream",
         "rows_written": sum(c.written for c in commits),
         "rows_quarantined": sum(c.quarantined for c in commits),
@@ -150,7 +151,7 @@ def _growth(
         "code_version": last.code_version,
     }
     behind = instant("frontier", last.frontier)
-    if behind:
+    if last.frontier and behind:
         metadata["frontier_behind_seconds"] = round((last.at - last.frontier).total_seconds(), 1)
     return dg.AssetMaterialization(
         table.name, metadata=metadata | behind | column_schema(settings, table)
@@ -183,7 +184,8 @@ def _version_reported(instance: dg.DagsterInstance, table: Table, partition: str
         dg.AssetKey(table.name), asset_partitions=[partition] if partition else None
     )
     for record in instance.fetch_materializations(wanted, limit=1).records:
-        version = record.asset_materialization.metadata.get("delta_version")
+        told = record.asset_materialization
+        version = told.metadata.get("delta_version") if told else None
         return version.value if version else None
     return None
 

@@ -1,6 +1,8 @@
 """Sources and tables as assets: what the graph shows of them, and the batch runs that fill them."""
 
 import inspect
+from collections.abc import Callable
+from typing import Any
 
 import dagster as dg
 
@@ -8,10 +10,9 @@ from assets import partitions, staleness
 from assets.metadata import column_schema, instant, of_backfill, of_commit, of_outcome, of_partition
 from assets.resources import BATCH, Lakehouse, refusals
 from assets.streams import job_key
-from lakehouse.declare.catalog import Catalog, table_path
+from lakehouse.declare.catalog import Catalog, Kind, table_path
 from lakehouse.declare.sources import KafkaSource, Source
 from lakehouse.declare.table import Table
-from lakehouse.ranges import Range
 from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
 from lakehouse.storage.commit_log import frontier
@@ -23,9 +24,15 @@ def specs_and_assets(
 ) -> list[dg.AssetSpec | dg.AssetsDefinition]:
     """Every source and table: sources and ingest tables as the outside fills them, the others with their batch runs."""
     sources = [_source(s) for s in catalog.sources.values()]
-    make = dict.fromkeys(("ingest", "keyed", "versioned"), _written_by_stream)
-    make |= {"row": _derived, "window": _derived, "reference": _reference}
-    return sources + [make[catalog.kind(t)](settings, catalog, t) for t in catalog]
+    make: dict[Kind, Callable[[Settings, Catalog, Table], dg.AssetSpec | dg.AssetsDefinition]] = {
+        "ingest": _written_by_stream,
+        "keyed": _written_by_stream,
+        "versioned": _written_by_stream,
+        "row": _derived,
+        "window": _derived,
+        "reference": _reference,
+    }
+    return [*sources, *(make[catalog.kind(t)](settings, catalog, t) for t in catalog)]
 
 
 def _source(source: Source) -> dg.AssetSpec:
@@ -67,8 +74,9 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
         with refusals():
             lake = lakehouse.lake_of(table)
             planned = job.plan(lake, table.name, window.start, window.end)
+            assert planned is not None  # of a range that is given there is always one
             for commit in job.run(lake, table.name, window.start, window.end):
-                (key,) = Range(commit.start, commit.end).partitions(table.partition_by)
+                (key,) = commit.span.partitions(table.partition_by)
                 outcomes[key] = commit
                 context.log.info(
                     f"{key}: {of_outcome(commit)['outcome'].value}, {len(outcomes)} of {len(planned.partitions)}"
@@ -99,12 +107,12 @@ def _reference(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsD
         with refusals():
             commit = reference_tables.rebuild(lakehouse.lake_of(table), table)
         version, found = coverage.stored(lakehouse.settings, table)
-        now = {
+        now: dict[str, Any] = {
             "changed": commit is not None,
             "rows": sum(p.rows for p in found.values()),
             "delta_version": version,
         }
-        return dg.MaterializeResult(metadata=(of_commit(commit) if commit else {}) | now)
+        return dg.MaterializeResult(metadata={**(of_commit(commit) if commit else {}), **now})
 
     return rebuild
 
@@ -124,7 +132,7 @@ def _deps(catalog: Catalog, table: Table) -> list[dg.AssetDep]:
     return deps
 
 
-def _shown(settings: Settings, catalog: Catalog, table: Table) -> dict[str, object]:
+def _shown(settings: Settings, catalog: Catalog, table: Table) -> dict[str, Any]:
     """What the UI shows of a table, from its declaration."""
     declared = {
         "kind": catalog.kind(table),

@@ -48,7 +48,7 @@ def backfill(
 
     settings, catalog, first, last = asked(start, end)
     # a range is refused before a JVM starts: planning reads logs only
-    offline = Lake(None, settings, catalog)  # type: ignore[arg-type]
+    offline = Lake.without_session(settings, catalog)
     planned = job.plan(offline, table, first, last, whole=all_or_nothing)
     if catalog.table(table).keeps:
         if not dry_run:
@@ -114,7 +114,9 @@ def bootstrap(table: Name, as_json: AsJson = False) -> None:
                 for commit in job.run(lake, planned):
                     commits.append(commit)
                     done(commit.written)
-    views.show_handover(handover_of(settings, catalog.table(table)), planned, commits, as_json)
+    handover = handover_of(settings, catalog.table(table))
+    assert handover is not None  # the plan has set it
+    views.show_handover(handover, planned, commits, as_json)
 
 
 @app.command()

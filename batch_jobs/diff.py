@@ -69,7 +69,7 @@ def run(settings: Settings, catalog: Catalog, table_name: str, span: Range, code
     Nothing in the lake is written. Raises UnknownTable, RangeError, DeclarationError, JobError.
     """
     table = catalog.table(table_name)
-    lake = Lake(None, settings, catalog)  # type: ignore[arg-type]
+    lake = Lake.without_session(settings, catalog)
     compute.check_range(lake, table, span, whole_partitions=False)
     with tempfile.TemporaryDirectory(prefix="lakehouse-diff-") as folder:
         place = Path(folder)

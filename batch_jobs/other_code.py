@@ -63,7 +63,7 @@ def compute(settings: Settings, table: Table, span: Range, code: str, place: Pat
 
 def _root(module: str) -> Path:
     """The folder of the path that a module was imported from."""
-    file = Path(sys.modules[module].__file__).resolve()
+    file = Path(sys.modules[module].__file__ or "").resolve()
     return file.parents[module.count(".") + (file.name == "__init__.py")]
 
 
@@ -83,8 +83,8 @@ def _folder(code: str, top: Path | None, place: Path) -> Path:
 
     Else the folder of that name.
     """
-    commit = top and _git(top, "rev-parse", "--verify", "--end-of-options", f"{code}^{{commit}}")
-    if commit:
+    wanted = ("rev-parse", "--verify", "--end-of-options", f"{code}^{{commit}}")
+    if top and (commit := _git(top, *wanted)):
         packed = place / "code.zip"
         if _git(top, "archive", f"--output={packed}", commit) is None:
             raise JobError(

@@ -84,7 +84,7 @@ def plan(
         return None
     span = Range(start, end)
     ahead = compute.check_range(lake, table, span, whole_partitions=True)
-    driving = catalog.driving_input(table)
+    driving = catalog.driving(table)
     context = lateness.context(span, table)
     partitions = tuple(span.partitions(table.partition_by))
     inputs, mine = delta_log.files(lake.path(driving)), set(partitions)
@@ -142,13 +142,13 @@ def _begun(lake: Lake, table: Table, span: Range) -> tuple[int, set[str]]:
     """
     lines = [c for c in lake.commit_log(table).rewriting() if c.role == "batch" and c.generation]
     last = lines[0] if lines else None
-    mine = [c for c in lines if c.generation == last.generation]
-    found = {p: c for c in mine for p in Range(c.start, c.end).partitions(table.partition_by)}
+    mine = [c for c in lines if last and c.generation == last.generation]
+    found = {p: c for c in mine for p in c.span.partitions(table.partition_by)}
     whole = len(list(span.partitions(table.partition_by)))
     if (
         not last
         or not last.batch
-        or min(c.start for c in mine) != span.start
+        or min(c.span.start for c in mine) != span.start
         or len(found) + last.batch != whole
     ):
         return (last.generation if last else 0) + 1, set()
@@ -164,9 +164,10 @@ def _begun(lake: Lake, table: Table, span: Range) -> tuple[int, set[str]]:
 
 def _check_retained(catalog: Catalog, table: Table, inputs: list[dict], stored: list[dict]) -> None:
     """Raises RangeError if the table has rows from before the first one that its input still has."""
-    driving = catalog.driving_input(table)
-    firsts = [f.get(f"min.{catalog.event_time(driving)}") for f in inputs if f["num_records"]]
-    if None in firsts:
+    driving = catalog.driving(table)
+    known = [f.get(f"min.{catalog.event_time(driving)}") for f in inputs if f["num_records"]]
+    firsts = [each for each in known if each is not None]
+    if len(firsts) < len(known):
         return  # nothing is known of a file without statistics
     column, before = f"min.{catalog.event_time(table)}", timedelta(0)
     if table.window:
@@ -200,7 +201,7 @@ def _conflicts(lake: Lake, table: Table, partitions: set[str], context: Range) -
         d.partition for d in late_merge.dirty(settings, catalog, table) if d.partition in partitions
     ]:
         found.append(f"late rows wait in {_brief(waiting)}: this run merges them, too")
-    driving = catalog.driving_input(table)
+    driving = catalog.driving(table)
     if catalog.kind(driving) != "ingest":
         dirty = (d.partition for d in late_merge.dirty(settings, catalog, driving))
         stale = [*late_merge.outdated(settings, catalog, driving), *dirty]
@@ -227,5 +228,5 @@ def _estimated(lake: Lake, table: Table, partitions: int) -> float | None:
             _RUNS,
         )
     )
-    known = sum(len(list(Range(c.start, c.end).partitions(table.partition_by))) for c in lines)
+    known = sum(len(list(c.span.partitions(table.partition_by))) for c in lines)
     return partitions * sum(c.seconds for c in lines) / known if known else None

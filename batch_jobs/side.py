@@ -56,7 +56,7 @@ def write(
     table, catalog = lake.catalog.table(name), lake.catalog
     compute.check_range(lake, table, span, whole_partitions=False)
     plan.check(lake, table)
-    driving = catalog.driving_input(table)
+    driving = catalog.driving(table)
     read = inputs or {"tables": {}, "references": {}}
     computed = compute.compute(
         lake, table, span, read["tables"].get(driving.name), references=read["references"]
@@ -75,7 +75,7 @@ def write(
         columns={name: rows.schema[name].dataType.simpleString() for name in columns},
         code_versions={each.name: each.code_version for each in catalog},
         quarantined=outcome.get["bad"],
-        inputs=computed.inputs,  # type: ignore[arg-type]
+        inputs=computed.inputs,
     )
 
 
@@ -98,7 +98,7 @@ def _answered(asked: Mapping) -> Side:
 def _check_origin(modules: Sequence[str], folder: Path) -> None:
     """A module that the other code does not have would be found where the present code lies, and be the same of course."""
     for module in modules:
-        if not Path(sys.modules[module].__file__).resolve().is_relative_to(folder):
+        if not Path(sys.modules[module].__file__ or "").resolve().is_relative_to(folder):
             raise UnknownTable(
                 f"module={module}: the other code does not have this module; name code that has it"
             )

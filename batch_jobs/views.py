@@ -396,9 +396,8 @@ def show_replay(found: "Replay", as_json: bool) -> None:
         }
     )
     if found.bad:
-        console.print_rows(
-            ("stays quarantined", "rows"), sorted(found.bad.items(), key=lambda each: -each[1])
-        )
+        most_first = sorted(found.bad.items(), key=lambda each: -each[1])
+        console.print_rows(("stays quarantined", "rows"), most_first)
     _show_followed(found.follow)
 
 

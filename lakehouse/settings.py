@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 from lakehouse import settings_file
 from lakehouse.durations import duration
@@ -208,7 +209,7 @@ class Settings:
 
         Raises SettingsError.
         """
-        own: dict[str, object] = {}
+        own: dict[str, Any] = {}
         for part in filter(None, map(str.strip, self.resources.get(pipeline, "").split(","))):
             name, _, value = part.partition(" ")
             if name not in RESOURCES or not value.strip():
@@ -289,7 +290,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
     Raises SettingsError with the field, the rule and the fix.
     """
     env = os.environ if environment is None else environment
-    given: dict[str, object] = {
+    given: dict[str, Any] = {
         name: _of_file(name, value) for name, value in _file(env, here=environment is None).items()
     }
     for f in fields(Settings):
@@ -302,12 +303,13 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
         if name.startswith(_KAFKA)
     }
     given["kafka"] = {**given.get("kafka", {}), **client}
-    return _absolute(Settings(**given))  # type: ignore[arg-type]
+    return _absolute(Settings(**given))
 
 
 def overridden(settings: Settings, given: Mapping[str, str | dict[str, str]]) -> Settings:
     """The settings with others in their place, given by name as `settings_file` has them; raises SettingsError."""
-    return _absolute(replace(settings, **{name: _of_file(name, v) for name, v in given.items()}))
+    own: dict[str, Any] = {name: _of_file(name, value) for name, value in given.items()}
+    return _absolute(replace(settings, **own))
 
 
 def _absolute(settings: Settings) -> Settings:

@@ -21,6 +21,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import StreamingQueryException
@@ -34,7 +35,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage.certificates import Certificate
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lake import Lake, Side
 from lakehouse.stream import ingest, queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.micro_batch import BatchLog, stream_run
@@ -51,10 +52,10 @@ class Stage:
     """A lakehouse in `root` holding the tables of `modules`, driven step by step."""
 
     def __init__(
-        self, spark: SparkSession, root: Path, *modules: ModuleType, **settings: object
+        self, spark: SparkSession, root: Path, *modules: ModuleType, **settings: Any
     ) -> None:
         names = tuple(m.__name__ for m in modules)
-        self.lake = Lake(spark, Settings(root=root, tables=names, **settings), catalog_of(modules))  # type: ignore[arg-type]
+        self.lake = Lake(spark, Settings(root=root, tables=names, **settings), catalog_of(modules))
         for table in self.lake.catalog:
             if self.lake.catalog.kind(table) == "reference":
                 reference_tables.rebuild(self.lake, table)
@@ -202,7 +203,7 @@ class Stage:
 
     def _last_batch(self, name: str) -> tuple[int, int] | None:
         last = next(self.lake.commit_log(self.lake.catalog.table(name)).by_stream(), None)
-        return last and (last.generation, last.batch)
+        return (last.generation, last.batch) if last else None
 
     def _aborting(self, name: str, point: str) -> Callable[[str], None]:
         assert point in COMMIT_POINTS, f"abort_at={point!r}: one of {', '.join(COMMIT_POINTS)}"
@@ -219,9 +220,9 @@ class Stage:
         (offsets,) = self._offsets[ingest_table].values()
         return dict(offsets)
 
-    def rows(self, table: str, side: str = "") -> DataFrame:
+    def rows(self, table: str, side: Side = "") -> DataFrame:
         """The rows of a table or, with side='quarantine', those quarantined."""
-        return self.lake.read(self.lake.catalog.table(table), side=side)  # type: ignore[arg-type]
+        return self.lake.read(self.lake.catalog.table(table), side=side)
 
     def frontier(self, table: str) -> datetime | None:
         return frontier(self.lake.settings, self.lake.catalog.table(table))

@@ -19,6 +19,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from types import FrameType
+from typing import Any
 
 import psutil
 from py4j.protocol import Py4JNetworkError
@@ -78,7 +79,7 @@ class Job:
         self.previews: dict[str, StreamingQuery] = {}  # of early results: nothing depends on them
         self.flushed = time.monotonic()
 
-    def say(self, **changes: object) -> None:
+    def say(self, **changes: Any) -> None:
         """Renews the status file.
 
         Raises JobError, leaving it alone, if another process has taken over.
@@ -100,7 +101,8 @@ class Job:
             self.settings,
             loaded,
         )
-        jvm = psutil.Process(lake.spark._jvm.java.lang.ProcessHandle.current().pid())
+        gateway: Any = lake.spark._jvm
+        jvm = psutil.Process(gateway.java.lang.ProcessHandle.current().pid())
         self.say(
             jvm=jvm.pid, jvm_started=jvm.create_time(), ui=lake.spark.sparkContext.uiWebUrl or ""
         )
@@ -142,9 +144,10 @@ class Job:
             if not self.stopping.is_set():
                 self.queries[each.table.name] = each
                 each.start(available_now=True)
-                self._await(
-                    lambda each=each: self.stopping.is_set() or not each.active, alone=False
-                )
+                self._await(partial(self._is_through, each), alone=False)
+
+    def _is_through(self, query: SupervisedQuery) -> bool:
+        return self.stopping.is_set() or not query.active
 
     def _prepared(self, lake: Lake) -> list[Table]:
         tables = lake.catalog.of_pipeline(self.pipeline)

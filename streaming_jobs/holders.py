@@ -10,14 +10,17 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lakehouse.durations import duration
 from lakehouse.settings import Settings
 from lakehouse.storage.files import read_value
 from streaming_jobs.places import UNKNOWN, Place, file_system_now, modified
 
-Kind = TypeVar("Kind")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Kind = TypeVar("Kind", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +60,11 @@ def holder(path: Path) -> Holder | None:
     return read_value(path, decoded, "the next holder counts on from the epoch in status.json")
 
 
-def decoded(given: object) -> Holder:
+def decoded(given: Any) -> Holder:
     return made(Holder, given, epoch=int, pid=int)
 
 
-def made(kind: type[Kind], given: object, **types: type) -> Kind:
+def made(kind: type[Kind], given: Any, **types: type) -> Kind:
     """A dataclass from the JSON of one; what only a later version has is left out.
 
     Raises TypeError or KeyError for another.

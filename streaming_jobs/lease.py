@@ -150,7 +150,7 @@ def _release(lease: Lease) -> None:
 def _check_expired(settings: Settings, pipeline: str, job: str, before: Holder | None) -> None:
     spoken = progress.last_word(settings, job)
     if seconds := holders.left(settings, pipeline, spoken.place if spoken else here()):
-        who = before or f"pid={spoken.pid} ({spoken.place})"
+        who = before or (f"pid={spoken.pid} ({spoken.place})" if spoken else "a process")
         raise JobError(
             f"pipeline={pipeline!r}: {who} may still write; a process that runs elsewhere is judged by its lease alone, which "
             f"expires in {seconds:.0f} s unless it is renewed; stop the job there, or start it here after that"

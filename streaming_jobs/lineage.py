@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from importlib.metadata import version
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from openlineage.client import OpenLineageClient, facet_v2
@@ -192,7 +193,7 @@ class Lineage:
             ],
         )
 
-    def _dataset(self, name: str, version: object) -> dict[str, object]:
+    def _dataset(self, name: str, version: object) -> dict[str, Any]:
         """A topic, files, or a table, as OpenLineage names them.
 
         `version`: of a topic its offsets.
@@ -216,12 +217,12 @@ class Lineage:
 
     def _broker(self) -> str:
         try:
-            return client_config(self.settings)["bootstrap.servers"].split(",")[0]
+            return str(client_config(self.settings)["bootstrap.servers"]).split(",")[0]
         except BrokerError:  # the embedded one, which is not running now
             return "embedded"
 
 
-def _noted(given: object) -> dict[str, dict]:
+def _noted(given: Any) -> dict[str, dict]:
     for known in given.values():
         if not {"batch", "run", "ended", "stream"} <= known.keys():
             raise TypeError("no object of what was sent for each table")

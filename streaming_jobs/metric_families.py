@@ -9,7 +9,7 @@ gauges.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -159,7 +159,7 @@ class Families:
 
     def __init__(self) -> None:
         self._declared = {each.name: each for each in DECLARED}
-        self._made: dict[str, Metric] = {}
+        self._made: dict[str, Any] = {}  # families: of each kind add_metric takes another value
 
     def add(
         self, name: str, labels: Iterable[str], value: float | None, created: float | None = None
@@ -179,9 +179,9 @@ class Families:
 
     def results(self, name: str, help: str, keys: Iterable[str]) -> GaugeMetricFamily:
         """A family for a column of a table, whatever its name ends with."""
-        return self._made.setdefault(name, GaugeMetricFamily(name, help, labels=keys))
+        return self._made.setdefault(name, GaugeMetricFamily(name, help, labels=tuple(keys)))
 
-    def _family(self, name: str) -> Metric:
+    def _family(self, name: str) -> Any:
         if name not in self._made:
             self._made[name] = self._declared[name].family()
         return self._made[name]

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 
 import psutil
 from prometheus_client import CollectorRegistry
@@ -59,13 +60,13 @@ class LakehouseCollector(Collector):
         with self._lock:
             started, found = time.monotonic(), Families()
             for pipeline in self._catalog.pipelines():
-                self._try("job", lambda pipeline=pipeline: self._job(found, pipeline))
-                self._try("job", lambda pipeline=pipeline: self._check_files(pipeline))
+                self._try("job", partial(self._job, found, pipeline))
+                self._try("job", partial(self._check_files, pipeline))
             for table in self._catalog:
-                self._try("table", lambda table=table: self._progress_of(found, table))
+                self._try("table", partial(self._progress_of, found, table))
                 if table.metrics:
-                    self._try("results", lambda table=table: self._results(found, table))
-            self._try("certificates", lambda: self._certificates(found))
+                    self._try("results", partial(self._results, found, table))
+            self._try("certificates", partial(self._certificates, found))
             for part, errors in self._errors.items():
                 found.add("lakehouse_scrape_errors_total", (part,), errors)
             found.add("lakehouse_scrape_duration_seconds", (), time.monotonic() - started)
@@ -83,7 +84,9 @@ class LakehouseCollector(Collector):
         found.add_state("lakehouse_job_state", (pipeline,), status.state if status else NEVER_RAN)
         found.add("lakehouse_job_up", (pipeline,), bool(status and status.alive))
         due = scheduled.next_run(self._settings, pipeline)
-        found.add("lakehouse_job_next_run_timestamp_seconds", (pipeline,), due and _epoch(due))
+        found.add(
+            "lakehouse_job_next_run_timestamp_seconds", (pipeline,), _epoch(due) if due else None
+        )
         found.add(
             "lakehouse_job_interval_seconds", (pipeline,), _interval(self._settings, pipeline)
         )
@@ -134,7 +137,7 @@ class LakehouseCollector(Collector):
 
     def _certificates(self, found: Families) -> None:
         for name, outcomes in self._verdicts.now().items():
-            if name not in self._catalog.tables:
+            if name not in self._catalog.tables or not outcomes.verdict or not outcomes.at:
                 continue
             labels = (self._catalog.table(name).pipeline, name)
             found.add_state("lakehouse_certificate_verdict", labels, outcomes.verdict)
@@ -143,7 +146,7 @@ class LakehouseCollector(Collector):
             found.add(
                 "lakehouse_certificate_reconciled_until_timestamp_seconds",
                 labels,
-                until and _epoch(until),
+                _epoch(until) if until else None,
             )
             found.add("lakehouse_certificate_ranges_different", labels, len(outcomes.different))
             for verdict, count in outcomes.counts.items():
@@ -161,7 +164,7 @@ class LakehouseCollector(Collector):
         for i, column in enumerate(table.metrics):
             help = f"{column} of {table.name}, of the window that closed last"
             family = found.results(_result(table, column), help, table.keys)
-            known = [(values[i], keys) for keys, values in series.items() if values[i] is not None]
+            known = [(v, keys) for keys, values in series.items() if (v := values[i]) is not None]
             for value, keys in sorted(known, reverse=True)[:_SERIES]:
                 family.add_metric(keys, value)
 

@@ -47,7 +47,7 @@ def of_job(settings: Settings, pipeline: str) -> list[Notice]:
                 q.table,
             )
             for q in queries
-            if q.begun
+            if status and q.begun
         ]
         + [*_run_failed(settings, pipeline, status), *_files_lost(settings, pipeline)]
     )

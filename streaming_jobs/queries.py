@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -23,7 +24,7 @@ from lakehouse.stream import queries
 from lakehouse.stream.advance import Stepped
 from streaming_jobs import healing, progress
 from streaming_jobs.healing import Failure
-from streaming_jobs.progress import QueryStatus
+from streaming_jobs.progress import QueryState, QueryStatus
 
 _log = logging.getLogger(__name__)
 
@@ -96,9 +97,9 @@ class SupervisedQuery:
         error = self.query.exception()
         if error is None and self.ends:
             return ""
-        error = error or "its query ended without an error message, though nobody stopped it"
-        progress.note_failure(self.lake.settings, self.table.pipeline, self.table.name, str(error))
-        return cause(str(error))
+        message = str(error or "its query ended without an error message, though nobody stopped it")
+        progress.note_failure(self.lake.settings, self.table.pipeline, self.table.name, message)
+        return cause(message)
 
     def tend(self) -> None:
         """Restarts the query when it has failed, or pauses it.
@@ -110,7 +111,7 @@ class SupervisedQuery:
             self.start()
             return
         error = self.failure()
-        if not error:
+        if not error or self.query is None:
             return
         if isinstance(getattr(self.query.exception(), "__cause__", None), TopicError):
             self._pause(error)  # another start would find the same
@@ -196,7 +197,7 @@ class SupervisedQuery:
                 )
         # between two looks at a query that is idle its trigger may be active, too, but not at each
         # look
-        busy = self.active and self.query.status["isTriggerActive"]
+        busy = self.query is not None and self.active and self.query.status["isTriggerActive"]
         self.status = replace(
             status, busy_since=(status.busy_since or progress.now()) if busy else None
         )
@@ -205,7 +206,7 @@ class SupervisedQuery:
     def _commit_log(self):
         return self.lake.commit_log(self.table).by_stream()
 
-    def _enter(self, state: str, **changes: object) -> None:
+    def _enter(self, state: QueryState, **changes: Any) -> None:
         self.status = replace(
             self.status, state=state, since=progress.now(), active=self.active, **changes
         )
@@ -220,10 +221,11 @@ def cause(text: str) -> str:
     lines = [
         line.strip() for line in failure.splitlines() if line.strip() and not line.startswith("\t")
     ]
-    last = max((n for n, line in enumerate(lines) if _EXCEPTION.match(line)), default=None)
-    if last is None:
+    matches = ((n, match) for n, line in enumerate(lines) if (match := _EXCEPTION.match(line)))
+    last, exception = max(matches, key=lambda each: each[0], default=(-1, None))
+    if exception is None:
         return (lines[:1] or ["no text"])[0][:500]
-    found = _EXCEPTION.match(lines[last])[1]
+    found = exception[1]
     places = [place for line in lines[:last] if (place := _PLACE.match(line))]
     if ":" not in found and places:  # an assertion without a word
         found += " in {}, line {}, in {}".format(*places[-1].groups())
@@ -234,7 +236,8 @@ def _reports(query: StreamingQuery | Stepped, noted: int) -> list:
     """The reports behind micro-batch `noted`, and the last one: each that is brought here from Spark takes a while."""
     if isinstance(query, Stepped):
         return query.recentProgress
-    known, found = query._jsq.recentProgress(), []
+    known = query._jsq.recentProgress()
+    found: list[StreamingQueryProgress] = []
     for place in range(len(known) - 1, -1, -1):
         found.insert(0, StreamingQueryProgress.fromJson(json.loads(known[place].json())))
         if found[0].batchId <= noted:
@@ -242,7 +245,7 @@ def _reports(query: StreamingQuery | Stepped, noted: int) -> list:
     return found
 
 
-def _reported(report) -> dict[str, object]:
+def _reported(report) -> dict[str, Any]:
     """What one micro-batch's report changes in the status."""
     lags = _lags(report)
     return {
@@ -258,7 +261,7 @@ def _reported(report) -> dict[str, object]:
 
 def _lags(report) -> dict[str, int]:
     """Records that the sources had not handed over yet at the end of the batch, by partition of a topic."""
-    lags = {}
+    lags: dict[str, int] = {}
     for source in report.sources:
         latest = source.latestOffset
         if isinstance(latest, str) and latest.startswith("{") and "reservoirVersion" not in latest:

@@ -16,7 +16,7 @@ from lakehouse.settings import Settings
 from streaming_jobs import desired, healing, holders, progress, supervisor
 from streaming_jobs.desired import Event
 from streaming_jobs.healing import Bounds, Decision, Observed
-from streaming_jobs.progress import JobStatus
+from streaming_jobs.progress import JobStatus, State
 
 _PULSE = 0.1  # seconds between two looks whether a process lives
 _ROOM = 32 << 20  # bytes; below that a process would end before it could say why
@@ -125,12 +125,14 @@ def observe(settings: Settings, pipeline: str) -> Observed:
     if launched:
         alive, place = supervisor.is_launching(settings, pipeline, launched), launched.place
         error = "" if alive or not place.is_here else supervisor.last_error(settings, pipeline)
-        state = "starting" if alive else "failed" if error else "dead"
-        left = max(holders.left(settings, pipeline, place), 1.0 if alive else 0.0)
-        away = {} if place.is_here else {"elsewhere": str(place), "lease": timedelta(seconds=left)}
-        return Observed(
-            pipeline, state, alive, launched.moment, launched.moment, error=error, room=room, **away
+        state: State = "starting" if alive else "failed" if error else "dead"
+        seen = Observed(
+            pipeline, state, alive, launched.moment, launched.moment, error=error, room=room
         )
+        if place.is_here:
+            return seen
+        seconds = max(holders.left(settings, pipeline, place), 1.0 if alive else 0.0)
+        return replace(seen, elsewhere=str(place), lease=timedelta(seconds=seconds))
     if status is None:
         return Observed(pipeline, room=room)
     started, heartbeat = (

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from itertools import chain, takewhile
+from typing import Any
 from urllib.parse import unquote
 
 from lakehouse.declare.catalog import table_path
@@ -84,11 +85,11 @@ def _keys(table: Table, row: Mapping[str, object]) -> tuple[str, ...]:
     return tuple("" if row[name] is None else str(row[name]) for name in table.keys)
 
 
-def _values(table: Table, row: Mapping[str, object]) -> tuple[float | None, ...]:
+def _values(table: Table, row: Mapping[str, Any]) -> tuple[float | None, ...]:
     for name in table.metrics:
         if not isinstance(row[name], int | float | Decimal | None):
             raise DeclarationError(
                 f"table={table.name}, metrics={name!r}: a metric is a number, and this is {type(row[name]).__name__}; "
                 "name a column of numbers"
             )
-    return tuple(None if row[name] is None else float(row[name]) for name in table.metrics)  # type: ignore[arg-type]
+    return tuple(None if row[name] is None else float(row[name]) for name in table.metrics)

@@ -75,12 +75,12 @@ def next_run(settings: Settings, pipeline: str) -> datetime | None:
 
     None if the pipeline is not on a schedule.
     """
-    cron = settings.freshness_of(pipeline).cron
-    if cron is None or off(settings, pipeline):
+    cron, wanted = settings.freshness_of(pipeline).cron, desired.read(settings, pipeline)
+    if cron is None or wanted is None or off(settings, pipeline):
         return None
     status, done = supervisor.status(settings, pipeline), desired.history(settings, pipeline)
     known = [
-        desired.read(settings, pipeline).since,
+        wanted.since,
         *(e.at for e in done[-1:]),
         *([status.heartbeat] if status else []),
     ]

@@ -68,7 +68,7 @@ def begin(settings: Settings, pipeline: str, why: str) -> int:
     now, wanted = status(settings, pipeline), str(settings.freshness_of(pipeline))
     other = now is not None and now.alive and now.freshness != wanted
     if running(settings, pipeline):
-        if not other:
+        if now is None or not other:
             return identity(settings, pipeline)[0]
         _refuse_elsewhere(
             settings, pipeline, f"{now.freshness}, and by the settings it is to be {wanted}"
@@ -152,7 +152,7 @@ def launch(
         command, stdout=subprocess.PIPE, check=True, env=environment, start_new_session=True
     )
     pid = int(run.stdout)
-    what = "restarted" if restarted else "started"
+    what: desired.What = "restarted" if restarted else "started"
     desired.note(settings, pipeline, Event(at, what, why, pid, start_time(pid), counted, well))
     return pid
 
@@ -267,15 +267,11 @@ def await_running(
         # looked at first: what it said last is then final
         ended = identity(settings, pipeline)[0] != pid or not lives(settings, pipeline)
         now = status(settings, pipeline)
-        ours = now is not None and now.pid == pid
-        done = (
-            ours
-            and ended
-            and now.state == "stopped"
-            and settings.freshness_of(pipeline).cron is not None
-        )
-        if done or (ours and now.state in AT_WORK):
-            return now
+        if now is not None and now.pid == pid:
+            scheduled = settings.freshness_of(pipeline).cron is not None
+            done = ended and now.state == "stopped" and scheduled
+            if done or now.state in AT_WORK:
+                return now
         if ended:
             raise JobError(
                 f"pipeline={pipeline!r}: its process ended before it ran:\n{log_tail(settings, pipeline)}"

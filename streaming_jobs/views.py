@@ -182,7 +182,7 @@ def _table(name: str, words: Iterable[str], numbers: Iterable[str], more: Iterab
 
 
 def _named(query: QueryStatus) -> str:
-    marks = [query.state] if query.state in ("paused", "restarting") else []
+    marks: list[str] = [query.state] if query.state in ("paused", "restarting") else []
     marks += [f"reads {name} as of {version}" for name, version in query.reads.items()]
     marks += [f"restarted {query.restarts}x"] if query.restarts else []
     return f"  {query.table}" + (f"\n    [yellow]{', '.join(marks)}[/yellow]" if marks else "")

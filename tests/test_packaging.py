@@ -86,7 +86,7 @@ def test_the_wheel_holds_the_whole_licence(wheel):
 def test_verify_runs_every_part_and_fails_above_its_time(tmp_path, minutes, code):
     programs, calls = tmp_path / "bin", tmp_path / "calls"
     programs.mkdir()
-    for name in ("ruff", "pytest"):
+    for name in ("ruff", "mypy", "pytest"):
         program = programs / name
         program.write_text(f'#!/bin/sh\necho "{name} $*" >> {calls}\n')
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -95,10 +95,10 @@ def test_verify_runs_every_part_and_fails_above_its_time(tmp_path, minutes, code
     assert verified.returncode == code, verified.stdout + verified.stderr
     assert ("must end within it" in verified.stderr) == (code != 0)
     called = calls.read_text().splitlines()
-    assert called[0] == "ruff check"
+    assert [line.strip() for line in called[:2]] == ["ruff check", "mypy"]
     assert [
         line for line in called if line.startswith("pytest") and "--durations=20" in line
-    ] == called[1:3]
+    ] == called[2:4]
     assert "make verify took" in verified.stdout
 
 

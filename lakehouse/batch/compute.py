@@ -18,7 +18,7 @@ from lakehouse.storage import delta_log, delta_writer
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.lake import Lake
-from lakehouse.transform import lateness, plan
+from lakehouse.transform import lateness, observing, plan
 from lakehouse.transform.plan import Origin, Plan
 
 _EVER = Range(datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC))
@@ -52,8 +52,9 @@ def closed_until(lake: Lake, table: Table) -> datetime:
 
 def first(lake: Lake, table: Table) -> datetime | None:
     """The first event time that the table's input has."""
-    driving = lake.catalog.driving_input(table)
-    found = lake.spanning(driving, _EVER).agg(F.min(lake.catalog.event_time(driving))).head()[0]
+    driving = lake.catalog.driving(table)
+    rows = lake.spanning(driving, _EVER)
+    found = observing.only(rows.agg(F.min(lake.catalog.event_time(driving))))[0]
     return found and found.astimezone(UTC)
 
 
@@ -101,7 +102,7 @@ def compute(
     theirs, by default as the stream pinned them. With `touched` (`late_merge.missed`) only that is
     computed.
     """
-    driving = lake.catalog.driving_input(table)
+    driving = lake.catalog.driving(table)
     version = delta_writer.version(lake.path(driving)) if version is None else version
     versions = pinned(lake, table) | dict(references or {})
     # no later version of a versioned table changes what was valid behind the frontier
@@ -115,10 +116,8 @@ def compute(
     context = Range(covers[0].start, covers[-1].end) if covers else None
     step = plan.plan_of(lake, table)
     judged = _computed(lake, step, span, read, others, "batch", touched, context)
-    inputs = {"tables": {driving.name: version}, "references": versions} | (
-        {"versioned tables": kept} if kept else {}
-    )
-    return Computed(judged, inputs)
+    inputs = {"tables": {driving.name: version}, "references": versions}
+    return Computed(judged, inputs | ({"versioned tables": kept} if kept else {}))
 
 
 def preview(lake: Lake, step: Plan, span: Range, references: Mapping[str, DataFrame]) -> DataFrame:
@@ -202,9 +201,9 @@ def _holding_whole_sessions(
     context: Range, gap: timedelta, first: DataFrame, computed: Callable[[Range], DataFrame]
 ) -> Range:
     """The context widened, by twice as much each time, until none of the sessions computed from it may begin before it."""
-    begins, more = first.head()[0], max(4 * gap, timedelta(hours=1))
+    begins, more = observing.only(first)[0], max(4 * gap, timedelta(hours=1))
     while begins and context.start > begins.astimezone(UTC):
-        earliest = computed(context).agg(F.min(f"{WINDOW}.start")).head()[0]
+        earliest = observing.only(computed(context).agg(F.min(f"{WINDOW}.start")))[0]
         if earliest is None or earliest.astimezone(UTC) >= context.start + gap:
             break
         context, more = Range(context.start - more, context.end), 2 * more
@@ -214,7 +213,7 @@ def _holding_whole_sessions(
 def pinned(lake: Lake, table: Table) -> dict[str, int]:
     """The versions of pinned inputs that the stream read; the present ones if it has not run."""
     last = next(lake.commit_log(table).by_stream(), None)
-    known = dict(last.inputs["references"]) if last else {}  # type: ignore[call-overload]
+    known = dict(last.inputs["references"]) if last else {}
     return {
         t.name: known.get(t.name, delta_writer.version(lake.path(t)))
         for t in lake.catalog.pinned_inputs(table)
@@ -273,7 +272,7 @@ def _looked_at(lake: Lake, table: Table, unit: Range, version: int) -> Commit:
         version=NOTHING,
         at=datetime.now(UTC),
         code_version=table.code_version,
-        inputs={"tables": {lake.catalog.driving_input(table).name: version}},
+        inputs={"tables": {lake.catalog.driving(table).name: version}},
         start=unit.start,
         end=unit.end,
     )

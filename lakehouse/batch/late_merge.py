@@ -24,7 +24,7 @@ from lakehouse.storage import delta_log, delta_writer
 from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.lake import Lake
-from lakehouse.transform import lateness, plan
+from lakehouse.transform import lateness, observing, plan
 
 _INSTANT = timedelta(microseconds=1)
 _TOGETHER = 48  # partitions in one Delta commit, of which only windows are rewritten
@@ -56,16 +56,18 @@ def dirty(settings: Settings, catalog: Catalog, table: Table) -> list[Dirt]:
     """
     if table.late != "update":
         return []
-    driving = catalog.driving_input(table)
+    driving = catalog.driving(table)
     commit_log = list(CommitLog(settings, table).rewriting())
     covered = _covered(table, driving, commit_log)
     ahead = frontier(settings, table) or EPOCH
     found: dict[str, Dirt] = {}
     for commit in (c for c in commit_log if c.role == "stream" and c.late_from and c.late_to):
         span = _missing(table, commit)
+        assert commit.watermark and commit.late_to  # without a watermark no row is late
         for partition in _uncovered(span, table, covered, version_read(commit, driving)):
             known = found.get(partition) or Dirt(partition, False, commit.watermark, commit.late_to)
-            since, until = min(known.since, commit.watermark), max(known.until, commit.late_to)
+            since = min(known.since or commit.watermark, commit.watermark)
+            until = max(known.until or commit.late_to, commit.late_to)
             found[partition] = Dirt(
                 partition, partition_range(partition, table.partition_by).end <= ahead, since, until
             )
@@ -78,7 +80,7 @@ def dirty(settings: Settings, catalog: Catalog, table: Table) -> list[Dirt]:
 
 def outdated(settings: Settings, catalog: Catalog, table: Table) -> list[str]:
     """The partitions of `table`, in order, that do not show yet what a batch run changed in its input; under each policy."""
-    driving = catalog.driving_input(table)
+    driving = catalog.driving(table)
     covered = _covered(table, driving, CommitLog(settings, table).rewriting())
     found: set[str] = set()
     for rewrite in (
@@ -88,7 +90,7 @@ def outdated(settings: Settings, catalog: Catalog, table: Table) -> list[str]:
     ):
         found.update(
             _uncovered(
-                lateness.reached(table, Range(rewrite.start, rewrite.end)),
+                lateness.reached(table, rewrite.span),
                 table,
                 covered,
                 rewrite.version,
@@ -101,7 +103,7 @@ def _covered(table: Table, driving: Table, commit_log: Iterable[Commit]) -> dict
     """Partition -> the version of the input that a batch run has looked at for it."""
     covered: dict[str, int] = {}
     for run in (c for c in commit_log if c.role == "batch"):
-        for partition in Range(run.start, run.end).partitions(table.partition_by):
+        for partition in run.span.partitions(table.partition_by):
             covered[partition] = max(covered.get(partition, -1), run.inputs["tables"][driving.name])
     return covered
 
@@ -111,8 +113,9 @@ def _missing(table: Table, commit: Commit) -> Range:
 
     How far a session goes on is found when it is computed.
     """
-    session = table.window and table.window.kind == "session"
-    span = Range(commit.late_from, commit.late_to + (table.window.size if session else _INSTANT))
+    assert commit.late_from and commit.late_to
+    session = table.window if table.window and table.window.kind == "session" else None
+    span = Range(commit.late_from, commit.late_to + (session.size if session else _INSTANT))
     return lateness.reached(table, span) if table.context else span
 
 
@@ -146,7 +149,7 @@ def update(lake: Lake, table: Table) -> list[Commit]:
             lake, table, _whole(table, [d for d in closed if d.partition in entire])
         ):
             found += compute.backfill_together(lake, table, units)
-    return sorted((c for c in found if c.version != NOTHING), key=lambda commit: commit.start)
+    return sorted((c for c in found if c.version != NOTHING), key=lambda commit: commit.span.start)
 
 
 def _whole(table: Table, dirt: list[Dirt]) -> list[Range]:
@@ -164,7 +167,7 @@ def _entire(lake: Lake, table: Table, closed: list[Dirt]) -> set[str]:
 
 def _lots(lake: Lake, table: Table, units: list[Range]) -> Iterator[list[Range]]:
     """Units that follow each other without a gap, at most so many as are computed at once."""
-    driving = lake.catalog.driving_input(table)
+    driving = lake.catalog.driving(table)
     column, files = (
         lake.catalog.event_time(driving),
         delta_log.files(lake.path(driving)) if units else [],
@@ -183,10 +186,10 @@ def _updated(lake: Lake, table: Table, dirt: list[Dirt]) -> list[Commit]:
     """Rewrites the windows (of a row table: the rows) that late rows missed in these partitions."""
     if not dirt:
         return []
-    version = delta_writer.version(lake.path(lake.catalog.driving_input(table)))
+    version = delta_writer.version(lake.path(lake.catalog.driving(table)))
     whole = _whole(table, dirt)
     # of all partitions at once: the input is read once for it
-    span, since = Range(whole[0].start, whole[-1].end), min(d.since for d in dirt)
+    span, since = Range(whole[0].start, whole[-1].end), min(d.since for d in dirt if d.since)
     touched = missed(lake, table, span, since, version).persist()
     try:
         commits = []
@@ -199,14 +202,16 @@ def _updated(lake: Lake, table: Table, dirt: list[Dirt]) -> list[Commit]:
         touched.unpersist()
 
 
-def missed(lake: Lake, table: Table, span: Range, since: datetime, version: int) -> DataFrame:
+def missed(
+    lake: Lake, table: Table, span: Range, since: datetime | None, version: int
+) -> DataFrame:
     """What rows missed that were late at the watermark `since` or after, by the input at `version`, each once.
 
     Columns: `_partition`, the unit (`Plan.unit`), and `_from`, `_to`, the event time it covers. All
     that lies in `span`, and maybe more. Not for tables whose rows are computed with their
     neighbours (`Table.by_neighbours`).
     """
-    step, driving = plan.plan_of(lake, table, judged=False), lake.catalog.driving_input(table)
+    step, driving = plan.plan_of(lake, table, judged=False), lake.catalog.driving(table)
     moment, window = F.col(step.event_time), WINDOW
     context = lateness.context(span, table)
     rows = lake.spanning(driving, context, version).where(
@@ -238,9 +243,10 @@ def settled(
     if table.by_neighbours:
         return lambda rows: rows.where(~F.col(PARTITION).isin(whole))
     last = next(lake.commit_log(table).by_stream())
-    since = min([d.since for d in waiting if d.since] + [last.watermark])
+    marks = (*(d.since for d in waiting), last.watermark)
+    since = min((mark for mark in marks if mark), default=None)
     touched = missed(
-        lake, table, span, since, delta_writer.version(lake.path(lake.catalog.driving_input(table)))
+        lake, table, span, since, delta_writer.version(lake.path(lake.catalog.driving(table)))
     )
     unit = plan.plan_of(lake, table, judged=False).unit
     touched = F.broadcast(touched.select(unit).distinct())
@@ -255,7 +261,8 @@ def session_spans(lake: Lake, table: Table, closed: list[Dirt]) -> Iterator[Rang
     While such a session goes on nothing is rewritten: the stream is still to write it, without the
     late row.
     """
-    ahead, length = frontier(lake.settings, table), PARTITION_LENGTHS[table.partition_by]
+    ahead = frontier(lake.settings, table) or EPOCH
+    length = PARTITION_LENGTHS[table.partition_by]
     done = EPOCH
     for dirt in closed:
         span = partition_range(dirt.partition, table.partition_by)
@@ -263,7 +270,7 @@ def session_spans(lake: Lake, table: Table, closed: list[Dirt]) -> Iterator[Rang
             continue
         joined = F.col(f"{WINDOW}.start") <= F.lit(dirt.until or span.end)
         following = compute.compute(lake, table, Range(span.end, _EVER)).judged.where(joined)
-        latest = following.agg(F.max(f"{WINDOW}.end")).head()[0]
+        latest = observing.only(following.agg(F.max(f"{WINDOW}.end")))[0]
         end = (
             ranges.floor(latest.astimezone(UTC) - _INSTANT, length) + length if latest else span.end
         )

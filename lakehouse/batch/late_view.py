@@ -15,6 +15,6 @@ def late_rows(lake: Lake, table: Table) -> DataFrame:
         raise RangeError(
             f"table={table.name}: only row and window tables have late rows; name one of these"
         )
-    driving = lake.catalog.driving_input(table)
+    driving = lake.catalog.driving(table)
     rows = lake.read(driving).where(f"{ORIGIN} = 'stream'")
     return lateness.late(lateness.flagged(rows, table, lake.catalog.event_time(driving)))

@@ -34,7 +34,7 @@ class Computed:
     """The judged rows of a range, not yet run, and what they are computed from."""
 
     judged: DataFrame
-    inputs: dict[str, object]
+    inputs: Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def _committed(
 ) -> Iterator[Commit]:
     """Replaces what differs of these units, in one Delta commit; then their lines."""
     path, commit_log = lake.path(table), lake.commit_log(table)
-    span = Range(lot[0].commit.start, lot[-1].commit.end)
+    span = Range(lot[0].commit.span.start, lot[-1].commit.span.end)
     metadata = {
         "run": uuid.uuid4().hex,
         "code_version": table.code_version,
@@ -204,9 +204,8 @@ def _found(
         lake.path(table, "quarantine"), partitions
     ):
         quarantined_rows = _stored(lake, table, "quarantine", partitions)
-        aside |= _differing(
-            *digests_by((bad, F.col(PARTITION)), (quarantined_rows, F.col(PARTITION))), partitions
-        )
+        made_bad, held = digests_by((bad, F.col(PARTITION)), (quarantined_rows, F.col(PARTITION)))
+        aside |= _differing(made_bad, held, partitions)
     differ = _differing(wanted, there, partitions) | frozenset(lake.lost(table, partitions))
     return _Found(rows, bad, counts, differ, aside)
 

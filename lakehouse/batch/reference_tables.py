@@ -9,6 +9,7 @@ import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.declare.columns import REASON
@@ -103,12 +104,15 @@ def _inputs(lake: Lake, table: Table) -> dict[str, object]:
 
 
 def _rebuilt(lake: Lake, table: Table) -> Commit | None:
-    started, inputs = time.monotonic(), {}
+    started = time.monotonic()
+    inputs: dict[str, DataFrame] = {}
     for name in table.inputs:
         source, read = lake.catalog.sources.get(name), lake.catalog.tables.get(name)
-        inputs[name] = (
-            plan.as_read(read, lake.read(read)) if read else decode.file_rows(lake.spark, source)
-        )
+        if read:
+            inputs[name] = plan.as_read(read, lake.read(read))
+        else:
+            assert isinstance(source, FileSource), name  # a topic is an ingest table's
+            inputs[name] = decode.file_rows(lake.spark, source)
     judged = plan.plan_of(lake, table).reference(inputs)
     if broken := judged.where(F.col(REASON).isNotNull()).head():
         raise DeclarationError(

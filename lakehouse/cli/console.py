@@ -114,7 +114,9 @@ def print_json(values: Iterable[object]) -> None:
     for value in values:
         typer.echo(
             json.dumps(
-                asdict(value) if is_dataclass(value) else value, default=_plain, ensure_ascii=False
+                asdict(value) if is_dataclass(value) and not isinstance(value, type) else value,
+                default=_plain,
+                ensure_ascii=False,
             )
         )
 
@@ -126,25 +128,25 @@ def print_rows(names: Iterable[str], rows: Iterable[Iterable[object]], title: st
 
     In a pipe or a file lines are as long as they need to be.
     """
-    names, rows = list(names), [tuple(row) for row in rows]
+    columns, lines = list(names), [tuple(row) for row in rows]
     table = Table(title=Text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD)
-    for i, name in enumerate(names):
-        number = any(_is_number(row[i]) for row in rows)
-        table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(_cell(value) for value in row))
+    for i, name in enumerate(columns):
+        numbers = any(_is_number(line[i]) for line in lines)
+        table.add_column(Text(name), justify="right" if numbers else "left", overflow="fold")
+    for line in lines:
+        table.add_row(*(_cell(value) for value in line))
     console = out()
     wanted = console.measure(table, options=console.options.update(max_width=_ANY_WIDTH)).maximum
     if wanted <= console.width:
         console.print(table)
     elif not sys.stdout.isatty():
         Console(width=wanted, highlight=False).print(table)
-    elif rows and console.width < _COLUMN * len(names):
-        for number, row in enumerate(rows, 1):
+    elif lines and console.width < _COLUMN * len(columns):
+        for number, line in enumerate(lines, 1):
             console.print(
-                Text(f"{title}{', ' if title else ''}row {number} of {len(rows)}", style="bold")
+                Text(f"{title}{', ' if title else ''}row {number} of {len(lines)}", style="bold")
             )
-            print_facts(dict(zip(names, row, strict=True)))
+            print_facts(dict(zip(columns, line, strict=True)))
     else:
         console.print(table)
 

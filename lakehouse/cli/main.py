@@ -5,7 +5,8 @@ whose commands join the root. So this package need not know those that stand on 
 """
 
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated
 
 import typer
@@ -42,7 +43,7 @@ def app() -> typer.Typer:
         ),
     }
     for found in sorted(entry_points(group="lakehouse.commands"), key=lambda e: e.name):
-        _join(found.value, lambda found=found: _take(found.load(), root, groups))
+        _join(found.value, partial(_take, found, root, groups))
     for name, group in groups.items():
         root.add_typer(group, name=name)
     return root
@@ -55,13 +56,14 @@ def _group(text: str, commands: Mapping[str, Callable]) -> typer.Typer:
     return group
 
 
-def _take(app: typer.Typer, root: typer.Typer, groups: dict[str, typer.Typer]) -> None:
+def _take(found: EntryPoint, root: typer.Typer, groups: dict[str, typer.Typer]) -> None:
     """Joins a package's commands to the root, and those of its groups to the groups of these names."""
+    app = found.load()
     root.registered_commands += app.registered_commands
     for below in app.registered_groups:
-        found = below.typer_instance
-        group = groups.setdefault(below.name, console.group(found.info.help))
-        group.registered_commands += found.registered_commands
+        inner = below.typer_instance
+        group = groups.setdefault(below.name, console.group(inner.info.help))
+        group.registered_commands += inner.registered_commands
 
 
 def _print_version(asked: bool) -> None:
@@ -185,8 +187,8 @@ def _external(settings: Settings) -> str:
     return settings.bootstrap_servers or settings.kafka.get("bootstrap.servers", "")
 
 
-_BROKER = {"start": start_broker, "stop": stop_broker, "status": broker_status}
-_TABLE = {
+_BROKER: dict[str, Callable] = {"start": start_broker, "stop": stop_broker, "status": broker_status}
+_TABLE: dict[str, Callable] = {
     "list": commands.tables,
     "show": commands.show,
     "get": commands.get,

@@ -114,9 +114,8 @@ def run_in_spark(lake: "Lake", sql: str, limit: int | None = None) -> Answer:
         return answer(rows, limit)
     except AnalysisException as err:
         if err.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
-            raise _unknown(
-                err.getMessageParameters()["relationName"].strip("`"), lake.settings, catalog
-            ) from err
+            wanted = (err.getMessageParameters() or {})["relationName"].strip("`")
+            raise _unknown(wanted, lake.settings, catalog) from err
         raise QueryError(f"sql={sql!r}: {_first(err)}") from err
     except PySparkException as err:
         raise QueryError(f"sql={sql!r}: {_first(err)}") from err
@@ -132,7 +131,7 @@ def _select(sql: str) -> str:
     while comment := _COMMENTS.match(bare + "\n"):
         bare = bare[comment.end() :].strip()
     bare = bare.rstrip("; \n")
-    word = re.match(r"\w*", bare.lstrip("( \n"))[0].upper()
+    word = re.split(r"\W", bare.lstrip("( \n"), maxsplit=1)[0].upper()
     if word not in ("SELECT", "WITH", "VALUES"):
         raise QueryError(
             f"sql={sql!r}: one SELECT (or WITH, VALUES), because only runs write tables; write the query as one of these"

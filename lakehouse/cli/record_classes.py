@@ -4,6 +4,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from deltalake import DeltaTable
 from pyspark import SparkContext
@@ -43,7 +44,7 @@ def _record(to: Path) -> None:
         stage.backfill("valid_readings", parse_range("2026-01-01T00:00", "2026-01-01T01:00"))
         reconciliation.reconcile(stage.lake, stage.lake.catalog.table("valid_readings"))
         _from_topic(spark, Path(folder, "topic"))
-        gateway = SparkContext._gateway
+        gateway: Any = SparkContext._gateway
         spark.stop()
         gateway.shutdown()
         gateway.proc.stdin.close()

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
 from lakehouse.cli import query
 from lakehouse.declare.catalog import Catalog, Kind, table_path
@@ -118,13 +119,13 @@ def _state(
 
 
 def _rows_and_version(
-    settings: Settings, table: Table, side: str = ""
+    settings: Settings, table: Table, side: Literal["", "quarantine"] = ""
 ) -> tuple[int | None, int | None]:
     from deltalake import DeltaTable
 
     from lakehouse.storage import log_state
 
-    path = table_path(settings, table, side)  # type: ignore[arg-type]
+    path = table_path(settings, table, side)
     if not (path / "_delta_log").is_dir():
         return None, None
     stored = DeltaTable(str(path))

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 from lakehouse.declare import modules, rules
 from lakehouse.declare.sources import FileSource, KafkaSource, Source
@@ -24,9 +24,11 @@ class Catalog:
     sources: dict[str, Source]
     tables: dict[str, Table]
     # `plan.stored_schema`'s own
-    schemas: dict[str, object] = field(init=False, default_factory=dict, repr=False, compare=False)
+    schemas: dict[str, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
     # `plan.plan_of`'s own
-    plans: dict[tuple, object] = field(init=False, default_factory=dict, repr=False, compare=False)
+    plans: dict[tuple[str, bool], Any] = field(
+        init=False, default_factory=dict, repr=False, compare=False
+    )
 
     def __iter__(self) -> Iterator[Table]:
         return iter(self.tables.values())
@@ -62,6 +64,12 @@ class Catalog:
         """
         inputs = [self.tables[name] for name in table.inputs if name in self.tables]
         return next((t for t in inputs if self.kind(t) in ("ingest", "row", "window")), None)
+
+    def driving(self, table: Table) -> Table:
+        """The driving input of a table that has one: of any but ingest and reference tables."""
+        found = self.driving_input(table)
+        assert found is not None, f"table={table.name}: it follows no table"
+        return found
 
     def is_derived(self, table: Table) -> bool:
         """Whether it has ranges of event time that batch runs may compute: windows or rows, no ingest or reference table."""

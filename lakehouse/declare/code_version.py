@@ -3,7 +3,7 @@
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date, timedelta
 from decimal import Decimal
 from functools import cache
@@ -25,14 +25,14 @@ def dumped(code: FunctionType) -> tuple[str, ...]:
     return _read(code)[0]
 
 
-def constants(code: FunctionType) -> list[str]:
+def constants(code: Callable[..., object]) -> list[str]:
     """The constants of the same module in it, such as a condition written as text."""
     return [
         f"{name}={text}" for name, text in _read(code)[1].items() if name.startswith("constant ")
     ]
 
 
-def written(code: FunctionType) -> Mapping[str, str]:
+def written(code: Callable[..., object]) -> Mapping[str, str]:
     """What `dumped` and `constants` hold, by name, as it would be written: for people, and to be compared by another Python."""
     return _read(code)[1]
 
@@ -143,7 +143,8 @@ def _literal(value: object) -> str | None:
         parts = list(map(_literal, value))
     else:
         return None
-    if None in parts:
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
         return None
-    ordered = sorted(parts) if isinstance(value, set | frozenset) else parts  # type: ignore[type-var]
-    return f"{type(value).__name__}({', '.join(ordered)})"  # type: ignore[arg-type]
+    ordered = sorted(known) if isinstance(value, set | frozenset) else known
+    return f"{type(value).__name__}({', '.join(ordered)})"

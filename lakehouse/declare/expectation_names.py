@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from lakehouse.errors import DeclarationError
 
@@ -42,10 +43,12 @@ class Signature:
 @cache
 def signatures() -> Mapping[str, Signature]:
     """The expectations that can be judged, by name."""
-    return {
-        name: Signature(**{k: tuple(v) if isinstance(v, list) else v for k, v in each.items()})
-        for name, each in _written()["expectations"].items()
-    }
+    return {name: _signature(each) for name, each in _written()["expectations"].items()}
+
+
+def _signature(given: Mapping[str, Any]) -> Signature:
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    return Signature(**values)
 
 
 def not_judged() -> Mapping[str, str]:
@@ -54,8 +57,9 @@ def not_judged() -> Mapping[str, str]:
 
 
 @cache
-def _written() -> dict[str, dict]:
-    return json.loads(PATH.read_text())
+def _written() -> dict[str, dict[str, Any]]:
+    written: dict[str, dict[str, Any]] = json.loads(PATH.read_text())
+    return written
 
 
 def arguments(

@@ -23,8 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from string import Formatter
-from types import FunctionType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from lakehouse.declare import code_version
 from lakehouse.declare.expectations import Expectation, expect
@@ -45,7 +44,7 @@ from lakehouse.errors import DeclarationError
 from lakehouse.ranges import PARTITION_LENGTHS, PartitionBy
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
     "around",
@@ -134,7 +133,7 @@ class Table:
             if self.sql
             else [*code_version.dumped(code), *code_version.constants(code)]
         )
-        decided = (
+        decided: tuple[object, ...] = (
             self.event_time,
             self.delay,
             self.window,
@@ -166,7 +165,7 @@ def table(
     stale_after: str | timedelta = "0 seconds",
     context: Interval | None = None,
     keeps: Keeps = "",
-) -> Callable[[FunctionType], Table]:
+) -> Callable[[Callable[..., "DataFrame"]], Table]:
     """Declares the table that a pure `DataFrame -> DataFrame` function computes.
 
     An ingest table (one that reads a topic) names its `event_time` column and the `delay` by which
@@ -191,7 +190,7 @@ def table(
     one_of("keeps", keeps, ("", "latest", "versions"))
     _shown_as_metrics(metrics, window, keys)
 
-    def declare(function: FunctionType) -> Table:
+    def declare(function: Callable[..., "DataFrame"]) -> Table:
         return Table(
             name=_named(function.__name__),
             layer=layer,
@@ -218,7 +217,7 @@ def table(
     return declare
 
 
-def sql_table(name: str, query: str, *, description: str = "", **declared: object) -> Table:
+def sql_table(name: str, query: str, *, description: str = "", **declared: Any) -> Table:
     """Declares the table that a SQL query computes; `declared` is what `table` takes.
 
     Raises DeclarationError.
@@ -250,16 +249,18 @@ def sql_table(name: str, query: str, *, description: str = "", **declared: objec
             f"table={name}: the query names no input; write it in braces, such as FROM {{ad_events}}"
         )
 
-    def transformation(**frames: "DataFrame") -> "DataFrame":
-        return next(iter(frames.values())).sparkSession.sql(query, **frames)
+    def transformation(**frames: Any) -> "DataFrame":
+        spark: SparkSession = next(iter(frames.values())).sparkSession
+        return spark.sql(query, **frames)
 
     parameters = [
         inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in inputs
     ]
+    # functions take any attribute, and their type knows none of them
     transformation.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     transformation.__name__, transformation.__doc__ = name, description
     transformation.__module__ = inspect.stack()[1].frame.f_globals["__name__"]
-    return replace(table(**declared)(transformation), sql=query)  # type: ignore[arg-type]
+    return replace(table(**declared)(transformation), sql=query)
 
 
 def _shown_as_metrics(metrics: Sequence[str], window: Window | None, keys: Sequence[str]) -> None:
@@ -286,7 +287,7 @@ def _named(name: str) -> str:
     return name
 
 
-def _inputs(function: FunctionType) -> tuple[str, ...]:
+def _inputs(function: Callable[..., object]) -> tuple[str, ...]:
     parameters = inspect.signature(function).parameters.values()
     unusable = [
         p.name

@@ -14,7 +14,7 @@ from lakehouse.storage import delta_log
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.lake import Lake
-from lakehouse.transform import lateness
+from lakehouse.transform import lateness, observing
 
 _HOUR = timedelta(hours=1)
 _EVER = datetime(9999, 1, 1, tzinfo=UTC)
@@ -43,7 +43,7 @@ def spans(lake: Lake, ingest: Table, hours: Iterable[datetime]) -> dict[str, tup
     }
     for table in derived(lake, ingest):
         _check_event_time(lake, ingest, table)
-        driving = lake.catalog.driving_input(table)
+        driving = lake.catalog.driving(table)
         ahead = frontier(lake.settings, table) or EPOCH
         waiting = (
             partition_range(p, table.partition_by)
@@ -118,12 +118,6 @@ def _extended(lake: Lake, table: Table, span: Range) -> Range:
     inside = (F.col(f"{WINDOW}.start") < F.lit(span.end)) & (
         F.col(f"{WINDOW}.end") > F.lit(span.start)
     )
-    latest = (
-        lake.read(table)
-        .select(WINDOW)
-        .unionByName(computed)
-        .where(inside)
-        .agg(F.max(f"{WINDOW}.end"))
-        .head()[0]
-    )
+    windows = lake.read(table).select(WINDOW).unionByName(computed).where(inside)
+    latest = observing.only(windows.agg(F.max(f"{WINDOW}.end")))[0]
     return Range(span.start, max(span.end, latest.astimezone(UTC))) if latest else span

@@ -119,7 +119,8 @@ def needed(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]
     """
     from deltalake import DeltaTable
 
-    path, found = table_path(settings, table), {}
+    path = table_path(settings, table)
+    found: dict[str, int] = {}
     if not (path / "_delta_log").is_dir():
         return found
     identity = str(DeltaTable(str(path)).metadata().id)
@@ -381,8 +382,8 @@ def _oldest(settings: Settings, place: Place) -> tuple[int, str]:
 
     past, runs = at(datetime.now(UTC) - duration(settings.history)), read_holds.began(settings)
     enough = max(past, last + 1 - settings.versions)
-    needed = place.needed | {who: max(version, past) for who, version in place.wished.items()}
-    needed |= {"a run that is under way": at(runs)} if runs else {}
+    wished = {who: max(version, past) for who, version in place.wished.items()}
+    needed = {**place.needed, **wished, **({"a run that is under way": at(runs)} if runs else {})}
     wanted = {"": enough} | {
         who: version for who, version in needed.items() if first <= version < enough
     }

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import timedelta
 from threading import Event
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -82,7 +82,7 @@ def produce(
 
     Ctrl-C ends the command cleanly.
     """
-    given = {
+    given: dict[str, Any] = {
         "seed": seed,
         "rate": rate,
         "disorder_ms": _ms(disorder, "disorder"),

@@ -5,7 +5,7 @@ import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from lakehouse.errors import SettingsError
 
@@ -40,7 +40,7 @@ def _read(files: Sequence[str]) -> Iterator[bytes]:
             ) from err
 
 
-def _opened(file: str) -> BinaryIO:
+def _opened(file: str) -> IO[bytes] | gzip.GzipFile:
     if file == STDIN:
         return sys.stdin.buffer
     return gzip.open(file) if file.endswith(".gz") else open(file, "rb")

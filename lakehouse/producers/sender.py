@@ -37,7 +37,7 @@ class Summary:
 def send(
     records: Iterable[Record],
     topic: str,
-    client: Mapping[str, str],
+    client: Mapping[str, str | int | float | bool],
     stop: Event | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Summary:
@@ -70,7 +70,7 @@ def send(
 
 
 def _options(
-    client: Mapping[str, str], failed: Callable[[object, object], None]
+    client: Mapping[str, str | int | float | bool], failed: Callable[[object, object], None]
 ) -> dict[str, object]:
     return {
         "enable.idempotence": True,

@@ -41,7 +41,7 @@ class Sensor(NamedTuple):
 class Readings(NamedTuple):
     """What a sensor measured within one window."""
 
-    count: int
+    readings: int
     min_f: Decimal
     max_f: Decimal
 
@@ -140,7 +140,7 @@ def _drawn(
     for moment, noise in zip(
         moments(workload, start_ms, end_ms), draws(rng, range(-40, 41)), strict=False
     ):
-        sensor = places[moment.index % sensors]
+        sensor = places[moment.number % sensors]
         height = curve[(moment.event_ms // 60_000 - sensor.warmest) % _DAY]
         yield moment, sensor, int(sensor.mean + sensor.swing * height) + noise
 

@@ -153,7 +153,7 @@ def of_lines(lines: Iterable[bytes], partitions: int) -> Iterator[Record]:
         found = _LINE.fullmatch(line.decode(errors="replace"))
         event_ms = parsed(found["event_time"]) if found else None
         now = int(time.time() * 1000)
-        if event_ms is None:
+        if found is None or event_ms is None:
             yield Record(None, line, 0, now, None, MALFORMED)
             continue
         key = found["ip"].encode()
@@ -223,16 +223,20 @@ def parsed(text: str) -> int | None:
         return None
     day, _, year, hour, minute, second, sign, hours, minutes = found.groups()
     ahead = timedelta(hours=int(hours), minutes=int(minutes)) * (1 if sign == "+" else -1)
-    numbers = (int(year), _MONTHS.index(found[2]) + 1, *map(int, (day, hour, minute, second)))
+    month, zone = _MONTHS.index(found[2]) + 1, timezone
     try:
-        at = datetime(*numbers, tzinfo=timezone(ahead))
+        at = datetime(
+            int(year), month, int(day), int(hour), int(minute), int(second), tzinfo=zone(ahead)
+        )
     except ValueError:  # the 31st of February, a zone a day away
         return None
     return int(at.timestamp()) * 1000
 
 
 def _fields(line: bytes) -> dict[str, object]:
-    return dict(_LINE.fullmatch(line.decode()).groupdict())
+    found = _LINE.fullmatch(line.decode())
+    assert found is not None, line  # it is one of ours
+    return dict(found.groupdict())
 
 
 def _line(fields: dict[str, object]) -> str:

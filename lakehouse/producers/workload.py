@@ -68,7 +68,7 @@ class Record(NamedTuple):
 class Moment(NamedTuple):
     """When an event is sent and when it happened, and what is to become of it."""
 
-    index: int
+    number: int
     time_ms: int
     event_ms: int
     kind: str

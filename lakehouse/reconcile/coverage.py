@@ -101,7 +101,8 @@ def stored(settings: Settings, table: Table) -> tuple[int, dict[str, Stored]]:
 
 def lost(settings: Settings, table: Table) -> dict[str, Lost]:
     """The partitions of which a data file is not there."""
-    path, found = table_path(settings, table), {}
+    path = table_path(settings, table)
+    found: dict[str, Lost] = {}
     for file in delta_log.lost(path, delta_log.files(path)):
         key = file.get(f"partition.{PARTITION}", "")
         before = found.get(key, Lost(key, file["path"], 0))
@@ -114,7 +115,8 @@ def reasons(settings: Settings, table: Table, partitions: Iterable[str]) -> dict
     import pyarrow.compute as pc
     from deltalake import DeltaTable
 
-    path, found = table_path(settings, table, "quarantine"), {key: Counter() for key in partitions}
+    path = table_path(settings, table, "quarantine")
+    found: dict[str, Counter[str]] = {key: Counter() for key in partitions}
     if found and DeltaTable.is_deltatable(str(path)):
         here = pc.field(PARTITION).isin(list(found))
         rows = (

@@ -36,13 +36,14 @@ def causes(
     """
     if not partitions:
         return {}
-    driving = lake.catalog.driving_input(table)
+    driving = lake.catalog.driving(table)
     # an older certificate is about another table of that name
-    _, made_at = delta_log.made(lake.path(table))
+    identity = delta_log.made(lake.path(table))
+    assert identity is not None  # it has partitions
     reconciled = {
         key: c
         for key, c in latest(lake.settings, table, "EQUAL").items()
-        if key in partitions and c.at >= made_at
+        if key in partitions and c.at >= identity[1]
     }
     # evidence is what came after that
     wrote = {key: reconciled[key].version if key in reconciled else -1 for key in partitions}

@@ -62,7 +62,7 @@ def look(
     its input, was made again or put back from a copy counts as changed. What somebody removed is
     kept of every partition (`emptied`): one without a row left is none that the table has.
     """
-    driving, candidates = catalog.driving_input(table), known.keys() | set(closed)
+    driving, candidates = catalog.driving(table), known.keys() | set(closed)
     with alone(_lock(settings, table)):
         versions, marks, gone_back = looked_at(settings, table), _marks(settings, table), set()
         for each in (table, driving):
@@ -194,7 +194,7 @@ def reaches(change: Change, changed: Table, table: Table, partition: str) -> boo
 
 def version_of(certificate: Certificate, driving: Table) -> int:
     """The version of the table's input that was read for the certificate."""
-    return certificate.inputs.get("tables", {}).get(driving.name, -1)  # type: ignore[attr-defined]
+    return certificate.inputs.get("tables", {}).get(driving.name, -1)
 
 
 def _marks(settings: Settings, table: Table) -> dict[str, Mark]:

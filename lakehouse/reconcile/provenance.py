@@ -67,7 +67,11 @@ def written_by(
             )
         if (after := bisect_right(steps, start[:digits])) < len(steps):
             found.append(crossed[steps[after]][0])  # the one that closed it
-        found += [writer for writer in ranges if writer.start <= start and end <= writer.end]
+        found += [
+            writer
+            for writer in ranges
+            if writer.start and writer.end and writer.start <= start and end <= writer.end
+        ]
         found.sort(key=first.__getitem__)
         pinned = {
             writer.references: json.loads(writer.references)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial, reduce
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -88,7 +89,7 @@ def _reconciled(lake: Lake, table: Table, span: Range | None) -> list[Certificat
         return [_kept(lake, table, span, started)]
     ahead = compute.closed_until(lake, table)
     span = span or _whole(lake, table, ahead)
-    driving = lake.catalog.driving_input(table)
+    driving = lake.catalog.driving(table)
     blank = Certificate(
         table=table.name,
         start=span.start,
@@ -127,7 +128,7 @@ def _kept(lake: Lake, table: Table, span: Range | None, started: float) -> Certi
         raise RangeError(
             f"table={table.name}: nothing is computed before the stream's first commit; start its job"
         )
-    ingest = lake.catalog.driving_input(table)
+    ingest = lake.catalog.driving(table)
     read = late_merge.version_read(last, ingest)
     lake.check_whole(table, last.version)
     rows = lake.read(ingest, read)
@@ -155,8 +156,8 @@ def _kept(lake: Lake, table: Table, span: Range | None, started: float) -> Certi
     if ours == theirs:
         return found
     keys = (*table.keys, *(VALID[:1] if table.keeps == "versions" else ()))
-    everywhere = (each.withColumn("_all", F.lit(1)) for each in (expected, actual))
-    difference = differences(*everywhere, keys, "_all", table.tolerance).get(1)
+    wanted, there = (each.withColumn("_all", F.lit(1)) for each in (expected, actual))
+    difference = differences(wanted, there, keys, "_all", table.tolerance).get(1)
     if difference is None or not table.deterministic:
         return (
             found
@@ -181,16 +182,16 @@ def summed(found: Sequence[Certificate]) -> Certificate:
         "seconds",
     )
     digests = ("checksum_in_table", "checksum_recomputed")
+    sums: dict[str, Any] = {name: sum(getattr(c, name) for c in found) for name in counts}
+    for name in digests:
+        parsed = (Digest.parsed(getattr(c, name)) for c in found)
+        sums[name] = str(reduce(Digest.__add__, parsed))
     return replace(
         found[-1],
         start=found[0].start,
         verdict=verdict,
         inputs=gravest[0].inputs,
-        **{name: sum(getattr(c, name) for c in found) for name in counts},
-        **{
-            name: str(reduce(Digest.__add__, (Digest.parsed(getattr(c, name)) for c in found)))
-            for name in digests
-        },
+        **sums,
         examples=tuple(e for c in found for e in c.examples)[:20],
         detail="; ".join(dict.fromkeys(c.detail for c in gravest if c.detail)),
         cause="; ".join(dict.fromkeys(c.cause for c in gravest if c.cause)),
@@ -261,7 +262,8 @@ def _computed(
         expected, actual = expected.where(settled), actual.where(settled)
     once_more = F.struct(PARTITION, F.lit("batch").alias(ORIGIN))
     there, made = digests_by((actual, F.struct(PARTITION, ORIGIN)), (expected, once_more))
-    ours, by_batch = {}, {}
+    ours: dict[str, Digest] = {}
+    by_batch: dict[str, int] = {}
     for (key, origin), part in there.items():
         ours[key] = ours.get(key, EMPTY) + part
         if origin == "batch":
@@ -282,7 +284,7 @@ def _check_reachable(lake: Lake, table: Table, version: int) -> None:
 
 
 def _certificate(
-    sides: _Sides, span: Range, key: str, blank: Certificate, **judged: object
+    sides: _Sides, span: Range, key: str, blank: Certificate, **judged: Any
 ) -> Certificate:
     """Of the partition `key`, or ("") of neighbours without a row.
 
@@ -317,7 +319,7 @@ def _compared(
     waiting, found = _pending(lake, table, sides, found)
     why = diagnosis.causes(lake, table, list(found), sides.theirs, lambda: again().theirs)
     # within the tolerance
-    judged: dict[str, dict[str, object]] = {key: {"verdict": "EQUAL"} for key in keys}
+    judged: dict[str, dict[str, Any]] = {key: {"verdict": "EQUAL"} for key in keys}
     judged |= {
         key: _shown(difference) | {"verdict": "PENDING", "detail": d}
         for key, (difference, d) in waiting.items()
@@ -335,7 +337,7 @@ def _compared(
     }
 
 
-def _shown(found: Difference) -> dict[str, object]:
+def _shown(found: Difference) -> dict[str, Any]:
     return {name: getattr(found, name) for name in ("missing", "extra", "changed", "examples")}
 
 
@@ -343,7 +345,7 @@ def _differences(
     lake: Lake, table: Table, expected: DataFrame, actual: DataFrame
 ) -> dict[str, Difference]:
     keys = (WINDOW, *table.keys) if table.window else table.keys
-    return differences(expected, actual, keys, PARTITION, table.tolerance)  # type: ignore[return-value]
+    return differences(expected, actual, keys, PARTITION, table.tolerance)
 
 
 def _pending(
@@ -354,7 +356,9 @@ def _pending(
         return {}, {}
     if table.late != "update":
         outdated = late_merge.outdated(lake.settings, lake.catalog, table)
-        detail = f"{lake.catalog.driving_input(table).name} was rewritten since; backfill this range to follow"
+        detail = (
+            f"{lake.catalog.driving(table).name} was rewritten since; backfill this range to follow"
+        )
         waiting = {key: (found[key], detail) for key in found if key in outdated}
         return waiting, {key: difference for key, difference in found.items() if key not in waiting}
     dirt = [

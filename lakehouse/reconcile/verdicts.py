@@ -3,10 +3,14 @@
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from lakehouse.settings import Settings
 from lakehouse.storage.certificates import Verdict
 from lakehouse.storage.commits import COMMIT_LOGS
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 GRAVEST: tuple[Verdict, ...] = ("DIFFERENT", "PENDING", "UNVERIFIABLE", "OPEN", "EQUAL")
 Span = tuple[datetime, datetime]  # [start, end) as it was recorded
@@ -76,7 +80,7 @@ class Verdicts:
 
     def __init__(self, settings: Settings) -> None:
         self._path = settings.root / COMMIT_LOGS / "_certificates"
-        self._delta = None
+        self._delta: DeltaTable | None = None
         self._read: set[str] = set()
         self._outcomes: dict[str, Outcomes] = {}
 

@@ -42,6 +42,7 @@ def archive() -> Path:
 
 def _recording() -> Path:
     found = importlib.util.find_spec(_RECORDING)
+    assert found is not None and found.origin is not None  # a module of ours
     return Path(found.origin)
 
 

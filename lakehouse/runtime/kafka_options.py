@@ -28,6 +28,7 @@ _FILES = {
     "ssl.certificate.location": "ssl.keystore.certificate.chain",
     "ssl.key.location": "ssl.keystore.key",
 }
+Properties = dict[str, str | int | float | bool]  # as confluent-kafka takes them
 _JAVA_ONLY = (
     "sasl.jaas.config",
     "ssl.truststore.",
@@ -42,14 +43,13 @@ _LOGIN_MODULES = {
 }
 
 
-def client_config(settings: Settings) -> dict[str, str]:
+def client_config(settings: Settings) -> Properties:
     """The properties of a confluent-kafka client. They may hold secrets: never log them."""
     given = {
         name: value for name, value in settings.kafka.items() if not name.startswith(_JAVA_ONLY)
     }
-    return (
-        _NO_TELEMETRY | _LARGE_RECORDS | given | {"bootstrap.servers": bootstrap_servers(settings)}
-    )
+    servers = {"bootstrap.servers": bootstrap_servers(settings)}
+    return {**_NO_TELEMETRY, **_LARGE_RECORDS, **given, **servers}
 
 
 def spark_options(settings: Settings) -> dict[str, str]:

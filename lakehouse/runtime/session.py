@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -40,7 +41,8 @@ def create(settings: Settings, name: str, *, ui: bool = False) -> SparkSession:
         )
     # Hadoop's checksums on local disks: a second file for each, a process for its permissions, and
     # twice as many to list. (Delta's commits go another way: `fs.AbstractFileSystem.file.impl`.)
-    local = spark._jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark._jsc.hadoopConfiguration())
+    jvm: Any = spark._jvm
+    local = jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark._jsc.hadoopConfiguration())
     local.setWriteChecksum(False)
     return spark
 

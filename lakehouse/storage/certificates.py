@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
@@ -30,7 +30,7 @@ class Certificate:
     checksum_recomputed: str
     frontier: datetime | None
     version: int
-    inputs: Mapping[str, object]
+    inputs: Mapping[str, Any]
     code_version: str
     at: datetime
     seconds: float
@@ -59,11 +59,13 @@ def certificates(settings: Settings, table: Table | None = None) -> list[Certifi
 
 
 def _certificate(row: Mapping[str, object]) -> Certificate:
-    given = {f.name: row[f.name] for f in fields(Certificate) if row.get(f.name) is not None}
+    given: dict[str, Any] = {
+        f.name: row[f.name] for f in fields(Certificate) if row.get(f.name) is not None
+    }
     given["inputs"] = json.loads(str(given["inputs"]))
     given["examples"] = tuple(json.loads(str(given["examples"])))
     for name in ("start", "end", "at", "frontier"):
         given[name] = (
             datetime.fromisoformat(str(given[name])).astimezone(UTC) if name in given else None
         )
-    return Certificate(**given)  # type: ignore[arg-type]
+    return Certificate(**given)

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -55,7 +56,7 @@ class Written:
     batch: int
     version: int
     at: datetime
-    inputs: Mapping[str, object]
+    inputs: Mapping[str, Any]
     watermark: datetime | None
     frontier: datetime | None
     topics: Mapping[str, str] = field(default_factory=dict)  # of an ingest table: their ids
@@ -173,14 +174,17 @@ def _written(table: Table, version: int, info: Mapping) -> Written | None:
     at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
     # an ingest table's: when its rows arrived
     at = datetime.fromisoformat(mark["at"]) if "at" in mark else at
-    instants = (datetime.fromisoformat(str(mark[n])) if mark.get(n) else None for n in _INSTANTS)
+    watermark, frontier = (
+        datetime.fromisoformat(str(mark[n])) if mark.get(n) else None for n in _INSTANTS
+    )
     return Written(
         int(generation),
         mark["batch"],
         version,
         at,
         mark["inputs"],
-        *instants,
+        watermark,
+        frontier,
         mark.get("topics", {}),
     )
 
@@ -210,7 +214,7 @@ def generation(settings: Settings, table: Table) -> int:
 
 
 def begin(
-    settings: Settings, table: Table, after: tuple[int, int] | None, why: str, **more: object
+    settings: Settings, table: Table, after: tuple[int, int] | None, why: str, **more: Any
 ) -> Beginning:
     """Notes the beginning of the generation that is above all, and makes its folder."""
     newest = max(generation(settings, table), after[0] if after else 0) + 1
@@ -218,7 +222,7 @@ def begin(
     there = [path for path in paths if (path / "_delta_log").is_dir()]
     while any(delta_writer.committed(path, app(table, newest)) >= 0 for path in there):
         newest += 1
-    begun = Beginning(newest, after, why, datetime.now(UTC).isoformat(), **more)  # type: ignore[arg-type]
+    begun = Beginning(newest, after, why, datetime.now(UTC).isoformat(), **more)
     append_line(beginnings(settings, table), json.dumps(asdict(begun)))
     folder_of(settings, table, newest).mkdir(parents=True)
     return begun
@@ -309,7 +313,8 @@ def state_gone(checkpoint: Path, batch: int) -> str:
 
 def write(spark: SparkSession, checkpoint: Path, offset: Mapping) -> None:
     """Makes the checkpoint of a query of one source, as Spark does, that has its first micro-batch read up to the offset."""
-    metadata = spark._jvm.org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata
+    jvm: Any = spark._jvm
+    metadata = jvm.org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata
     now = int(datetime.now(UTC).timestamp() * 1000)
     known = json.loads(metadata.apply(0, now, spark._jsparkSession.conf()).json())
     # what nobody set is null here, where Spark writes the value in force

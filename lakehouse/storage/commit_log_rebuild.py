@@ -69,7 +69,7 @@ def _at(noted: dict) -> datetime:
 
 
 def _noted(actions: list[dict]) -> dict:
-    info = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    info: dict = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     try:
         noted = json.loads(info.get("userMetadata") or "{}")
     except ValueError:  # somebody else's
@@ -139,9 +139,8 @@ def _line(
 ) -> Commit:
     written = _rows(actions)
     quarantined = _quarantined(settings, catalog, table, noted)
-    mark = (
-        parse_instant(noted["watermark"]) if noted.get("watermark") else before and before.frontier
-    )
+    stood = before.frontier if before else None
+    mark = parse_instant(noted["watermark"]) if noted.get("watermark") else stood
     frontier = parse_instant(noted["frontier"]) if noted.get("frontier") else mark
     commit = Commit(
         table=table.name,
@@ -185,7 +184,7 @@ def _with_heads(
         for topic, ends in sorted(commit.inputs.items())
         for partition in ends
     ]
-    if table.event_time == INGESTION and latest:
+    if table.event_time == INGESTION and latest and at:
         latest = dict.fromkeys(keys, at)
     heads = {key: Head(*head) for key, head in before.heads.items()} if before else {}
     now = advanced(heads, latest, at or commit.at)

@@ -75,9 +75,9 @@ def remembered(commits: Iterable[Commit]) -> list[Commit]:
     found: dict[object, Commit] = {}
     for commit in commits:
         if commit.role == "batch":
-            key = (commit.start, commit.end, commit.version == NOTHING)
-            found.pop(key, None)
-            found[key] = commit
+            ranged = (commit.start, commit.end, commit.version == NOTHING)
+            found.pop(ranged, None)
+            found[ranged] = commit
         elif commit.role == "void":
             found[commit.generation] = commit
         elif commit.role == "stream" and commit.late_from and commit.late_to:
@@ -89,6 +89,8 @@ def remembered(commits: Iterable[Commit]) -> list[Commit]:
 
 def _both(before: Commit, commit: Commit) -> Commit:
     """The later of two commits, with what the late rows of both missed."""
+    assert before.late_from and commit.late_from and before.late_to and commit.late_to
+    assert before.watermark and commit.watermark  # else no row would be late
     return replace(
         commit,
         late=before.late + commit.late,

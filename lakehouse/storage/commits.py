@@ -4,7 +4,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from lakehouse.ranges import Range
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 COMMIT_LOGS = "_commit_log"
 NOTHING = -1  # the version of a batch commit that found nothing to rewrite
@@ -36,7 +41,7 @@ class Commit:
     watermark: datetime | None = None  # in force for this batch
     frontier: datetime | None = None  # the table is complete behind it
     # offsets of a topic, versions of tables
-    inputs: Mapping[str, object] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
     # ingest tables: partition -> Head
     heads: Mapping[str, tuple[datetime, datetime]] = field(default_factory=dict)
     start: datetime | None = None  # batch runs: the range
@@ -44,12 +49,18 @@ class Commit:
     seconds: float = 0.0
 
     @property
+    def span(self) -> Range:
+        """The range of a batch run."""
+        assert self.start is not None and self.end is not None, self.role
+        return Range(self.start, self.end)
+
+    @property
     def filtered(self) -> int:
         """Rows that the transformation left out (streams of stateless tables)."""
         return self.arrived - self.late - self.quarantined - self.written
 
 
-def encoded(value: object) -> str:
+def encoded(value: "DataclassInstance") -> str:
     return json.dumps(asdict(value), default=lambda o: o.isoformat(), separators=(",", ":"))
 
 

@@ -177,9 +177,10 @@ def _change(commit: Path, version: int, column: str, seen: set[tuple[str, int]])
     moved = [(kind, file) for kind, file in files if file["dataChange"]]
     if not moved:
         return None
-    info = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    info: dict = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     written = _mark(info.get("userMetadata"))
-    again, _ = written in seen, seen.add(written)
+    again = written in seen
+    seen.add(written)
     return Change(
         version,
         datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC),

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -94,7 +94,7 @@ def overwrite(rows: DataFrame, path: Path, metadata: Mapping[str, object]) -> in
 
 def _overwrite(rows: DataFrame, path: Path, partitions: Sequence[str] | None, text: str) -> int:
     spark = rows.sparkSession
-    jvm = spark._jvm
+    jvm: Any = spark._jvm
     transaction = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
         spark._jsparkSession, str(path)
     ).startTransaction()
@@ -137,7 +137,8 @@ def _writer(spark: SparkSession, path: Path):
     It asks Delta's snapshot for columns and properties alone, so any will do: for the present one
     Delta lists the log, and asks for the state of each file in it, each time.
     """
-    jvm, identity = spark._jvm, small_commits.identity(path)
+    jvm: Any = spark._jvm
+    identity = small_commits.identity(path)
     log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path))
     if _bases.get(path, ("", None))[0] != identity:
         _bases[path] = (
@@ -167,7 +168,8 @@ def _in_place(rows: DataFrame, transaction, path: Path, partitions: Sequence[str
     of the table, as its own overwrite does, in a second and more.
     """
     spark = rows.sparkSession
-    jvm, parser = spark._jvm, spark._jsparkSession.sessionState().sqlParser()
+    jvm: Any = spark._jvm
+    parser = spark._jsparkSession.sessionState().sqlParser()
     if partitions is None:
         transaction.readWholeTable()
     else:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
 from operator import add
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -149,7 +150,7 @@ def differences(
     tolerance: float = 0.0,
     most: int = 20,
     names: tuple[str, str] = ("batch", "table"),
-) -> dict[object, Difference]:
+) -> dict[Any, Difference]:
     """The rows that differ, for each value of the column `group` where any do, `most` examples of it.
 
     As multisets, paired by `keys`; doubles within the relative `tolerance` are the same. `names`:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import portalocker
 
@@ -95,7 +95,7 @@ def replace_file(path: Path, value: object) -> None:
         raise
 
 
-def read_value(path: Path, decode: Callable[[object], Value], meaning: str) -> Value | None:
+def read_value(path: Path, decode: Callable[[Any], Value], meaning: str) -> Value | None:
     """What `replace_file` wrote, decoded; None if there is no file.
 
     A file that holds something else is moved aside, and the user reads on standard error which file

@@ -159,9 +159,9 @@ def _commit(
     with alone(path / "_delta_log" / ".commit.lock"):
         for _ in range(_ATTEMPTS):
             index = None if whole else _opened(path)
-            state = log_state.newest(path) if whole else index.state
+            state = log_state.newest(path) if index is None else index.state
             _check_first(state, path, app, batch)
-            actions, files = change(state if whole else index)
+            actions, files = change(state if index is None else index)
             version, now = state.version + 1, _now()
             actions = [
                 _info(app, batch, metadata, mode, state.version, now),
@@ -170,7 +170,7 @@ def _commit(
             ]
             if not _create(path, version, actions):
                 continue  # a writer that asks for no lock, as deltalake's vacuum, was faster
-            if whole:
+            if index is None:
                 forget(path)
             else:
                 _follow(index, version, actions, files)
@@ -300,7 +300,7 @@ def _stage(rows: "DataFrame", path: Path, files: int) -> Path:
             shutil.rmtree(left, ignore_errors=True)
     staged = path / f"{_STAGED}{uuid.uuid4()}"
     spread = rows.repartitionByRange(files, KEY) if files > 1 else rows.coalesce(1)
-    options = {
+    options: dict[str, str | int] = {
         "parquet.block.row.count.limit": GROUP,
         f"parquet.enable.dictionary#{KEY}": "false",
         "compression": "snappy",

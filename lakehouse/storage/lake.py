@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
@@ -30,6 +30,12 @@ class Lake:
     spark: SparkSession
     settings: Settings
     catalog: Catalog
+
+    @classmethod
+    def without_session(cls, settings: Settings, catalog: Catalog) -> "Lake":
+        """A lake of which logs are read, and no rows."""
+        none: Any = None
+        return cls(none, settings, catalog)
 
     def path(self, table: Table, side: Side = "") -> Path:
         return table_path(self.settings, table, side)
@@ -99,7 +105,8 @@ class Lake:
         self, table: Table, keys: Collection[str], version: int | None = None, side: Side = ""
     ) -> dict[str, list[dict]]:
         """Of these partitions the files that the table's log names and that are not on disk, by partition."""
-        path, found = self.path(table, side), {}
+        path = self.path(table, side)
+        found: dict[str, list[dict]] = {}
         mine = (
             file
             for file in delta_log.files(path, version)

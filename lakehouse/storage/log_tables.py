@@ -70,7 +70,7 @@ def append(path: Path, rows: list[dict], kind: type, properties) -> None:
     import pyarrow as pa
     from deltalake import write_deltalake
 
-    types = {int: pa.int64(), float: pa.float64()}
+    types: dict[object, pa.DataType] = {int: pa.int64(), float: pa.float64()}
     schema = pa.schema([(f.name, types.get(f.type, pa.string())) for f in fields(kind)])
     flat = [
         {k: json.dumps(v) if isinstance(v, dict | list) else v for k, v in row.items()}

@@ -59,9 +59,7 @@ def _state(path: Path) -> tuple[LogState, dict[str, str]]:
 def _rows(path: Path, named: dict, key: bytes) -> list[dict[str, object]]:
     file = path / unquote(named["path"])
     metadata, places = _footer(file)
-    wanted = [
-        n for n, (least, greatest) in enumerate(places) if least is None or least <= key <= greatest
-    ]
+    wanted = [n for n, place in enumerate(places) if place is None or place[0] <= key <= place[1]]
     if not wanted:
         return []
     stored, found = pq.ParquetFile(file, metadata=metadata), []
@@ -81,7 +79,7 @@ def _rows(path: Path, named: dict, key: bytes) -> list[dict[str, object]]:
 
 
 @lru_cache(_FILES)
-def _footer(file: Path) -> tuple[pq.FileMetaData, list[tuple[bytes | None, bytes | None]]]:
+def _footer(file: Path) -> tuple[pq.FileMetaData, list[tuple[bytes, bytes] | None]]:
     """A file's footer, and the least and greatest key of each row group.
 
     None if it does not say.
@@ -95,12 +93,11 @@ def _footer(file: Path) -> tuple[pq.FileMetaData, list[tuple[bytes | None, bytes
         ) from err
     names = [metadata.schema.column(n).path for n in range(metadata.num_columns)]
     if KEY not in names:
-        return metadata, [(None, None)] * metadata.num_row_groups
+        return metadata, [None] * metadata.num_row_groups
     values = [
         metadata.row_group(n).column(names.index(KEY)).statistics
         for n in range(metadata.num_row_groups)
     ]
     return metadata, [
-        (each.min, each.max) if each is not None and each.has_min_max else (None, None)
-        for each in values
+        (each.min, each.max) if each is not None and each.has_min_max else None for each in values
     ]

@@ -35,7 +35,8 @@ def rows_of(files: Iterable[Path]) -> pa.Table | None:
     """
     with _lock:
         found = [_kept.get(file) for file in files]
-    if not found or None in found:
+    kept = [each[0] for each in found if each is not None]
+    if not kept or len(kept) < len(found):
         return None
     # promoted: what one plan knows to be never null, another does not
-    return pa.concat_tables([rows for rows, _ in found], promote_options="default")
+    return pa.concat_tables(kept, promote_options="default")

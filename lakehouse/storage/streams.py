@@ -12,7 +12,7 @@ def whole_table_stream(spark: SparkSession, path: str) -> DataFrame:
 
     What is removed from it is not reported.
     """
-    options = {"skipChangeCommits": "true", "maxFilesPerTrigger": 2**31 - 1}
+    options: dict[str, str | int] = {"skipChangeCommits": "true", "maxFilesPerTrigger": 2**31 - 1}
     return spark.readStream.format("delta").options(**options).load(path)
 
 

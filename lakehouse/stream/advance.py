@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame
@@ -104,10 +104,11 @@ class Stepped(ABC, Generic[P]):
         # the batch that is computed, or failed, and its range
         self.in_flight: tuple[int, str] | None = None
         self.trouble = ""  # why its input cannot be read just now; it goes on by itself
-        self._stopping, self._error = threading.Event(), None
+        self._stopping = threading.Event()
+        self._error: StepFailed | None = None
         self._idle = threading.Event()  # all that it knows of is read
         self._hurried = threading.Event()  # someone waits until all is read
-        self._at = None  # the position; None before it is known
+        self._at: Any = None  # the position; None before it is known
         self._began = time.monotonic() - pace.total_seconds()  # the last step
         self._thread = InheritableThread(target=self._go_on, name=self.name, daemon=True)
 
@@ -127,7 +128,7 @@ class Stepped(ABC, Generic[P]):
         """The rows of the input that the step takes."""
 
     @abstractmethod
-    def _offset(self, position) -> dict[str, object]:
+    def _offset(self, position) -> dict[str, Any]:
         """A position as it is kept with a commit."""
 
     @abstractmethod

@@ -72,8 +72,8 @@ def start(lake: Lake, table: Table) -> StreamingQuery:
         "checkpointLocation", str(checkpoint)
     )
     trigger = f"{table.early_results.total_seconds()} seconds"
-    return (
-        writer.foreachBatch(lambda _, n: refresh(lake, step, references, n))
-        .trigger(processingTime=trigger)
-        .start()
-    )
+
+    def batches(_: DataFrame, number: int) -> None:
+        refresh(lake, step, references, number)
+
+    return writer.foreachBatch(batches).trigger(processingTime=trigger).start()

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import takewhile
+from typing import Any
 
 from deltalake import DeltaTable
 
@@ -42,7 +43,7 @@ def fit(lake: Lake, table: Table) -> str:
     checkpoint = checkpoints.folder_of(lake.settings, table, own)
     kind = lake.catalog.kind(table)
     last, begun = standing.last, checkpoints.beginning(lake.settings, table, own)
-    inputs = last and _position(lake, table, last)
+    inputs = _position(lake, table, last) if last else None
     wrong = checkpoints.misfit(checkpoint, standing, begun, inputs, stateful=kind == "window")
     if kind == "keyed" and not wrong and (done := checkpoints.numbers(checkpoint / "commits")):
         wrong = checkpoints.state_gone(checkpoint, done[-1])
@@ -117,7 +118,7 @@ def _behind(table: Table, standing: Standing) -> str:
 
 def _position(lake: Lake, table: Table, last: Written | Commit) -> Mapping:
     """What a micro-batch had read of the input that its query follows."""
-    return last.inputs["tables"][lake.catalog.driving_input(table).name]
+    return last.inputs["tables"][lake.catalog.driving(table).name]
 
 
 def _begin(lake: Lake, table: Table, standing: Standing, why: str) -> str:
@@ -125,7 +126,7 @@ def _begin(lake: Lake, table: Table, standing: Standing, why: str) -> str:
     if (
         last is None
         and lake.catalog.is_derived(table)
-        and delta_log.oldest(lake.path(lake.catalog.driving_input(table))) > 0
+        and delta_log.oldest(lake.path(lake.catalog.driving(table))) > 0
     ):
         raise CommitError(
             f"table={table.name}: its checkpoint does not fit ({why}), the table holds no commit of it, and its input's log does "
@@ -133,7 +134,7 @@ def _begin(lake: Lake, table: Table, standing: Standing, why: str) -> str:
         )
     again = _state_from(lake, table, standing) if last and kind == "window" else {}
     begun = checkpoints.begin(lake.settings, table, standing.number, why, **again)
-    if again:
+    if last and again:
         folder = checkpoints.folder_of(lake.settings, table, begun.generation)
         checkpoints.write(lake.spark, folder, _position(lake, table, last))
     return (
@@ -143,7 +144,7 @@ def _begin(lake: Lake, table: Table, standing: Standing, why: str) -> str:
     )
 
 
-def _state_from(lake: Lake, table: Table, standing: Standing) -> dict[str, object]:
+def _state_from(lake: Lake, table: Table, standing: Standing) -> dict[str, Any]:
     """Up to where windows are in the table, and the version of the input with the first row of one that is not."""
 
     def reached(of: Written | Commit | None) -> datetime:
@@ -157,7 +158,7 @@ def _state_from(lake: Lake, table: Table, standing: Standing) -> dict[str, objec
         and delta_writer.committed(path, checkpoints.app(table, pending.generation)) < pending.batch
     ):
         aside = reached(standing.noted)  # the crash came before it
-    driving = lake.catalog.driving_input(table)
+    driving = lake.catalog.driving(table)
     try:
         version = handover.first_version(
             lake, driving, handover.reads_from(lake, table, min(ahead, aside))
@@ -223,6 +224,7 @@ def _check_readers(lake: Lake, table: Table, standing: Standing) -> None:
     begun = ", ".join(_begun_behind(lake, table))
     if not begun:
         return
+    assert standing.taken_back is not None  # it is asked of no other
     whole = standing.taken_back.version
     what, remedy = (
         "it was put back to that",

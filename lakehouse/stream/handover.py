@@ -25,7 +25,7 @@ from lakehouse.storage.commits import NOTHING
 from lakehouse.storage.files import alone, replace_file
 from lakehouse.storage.handovers import Handover, handover_of, handover_path
 from lakehouse.storage.lake import Lake
-from lakehouse.transform import lateness, plan
+from lakehouse.transform import lateness, observing, plan
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def begin(lake: Lake, table: Table) -> Handover:
 def _begin(lake: Lake, table: Table) -> Handover:
     started, known = began(lake.settings, table), handover_of(lake.settings, table)
     if known and (
-        started or delta_log.oldest(lake.path(lake.catalog.driving_input(table))) <= known.version
+        started or delta_log.oldest(lake.path(lake.catalog.driving(table))) <= known.version
     ):
         return known
     if started:
@@ -60,11 +60,11 @@ def _begin(lake: Lake, table: Table) -> Handover:
             f"table={table.name}: its stream has begun without a handover, and writes all that its input's log had then; "
             "what lies before that a backfill computes"
         )
-    driving = lake.catalog.driving_input(table)
+    driving = lake.catalog.driving(table)
     last = next(
         (c for c in lake.commit_log(driving).by_stream() if c.frontier and c.frontier > EPOCH), None
     )
-    if last is None:
+    if last is None or last.frontier is None:
         raise JobError(
             f"table={table.name}: its input {driving.name} has no frontier yet; start its job first"
         )
@@ -137,7 +137,9 @@ def history(lake: Lake, table: Table) -> Range | None:
 
     None if there is no row behind it.
     """
-    return compute.behind(lake, table, handover_of(lake.settings, table).frontier)
+    set_at = handover_of(lake.settings, table)
+    assert set_at is not None  # `begin` has set it
+    return compute.behind(lake, table, set_at.frontier)
 
 
 def reads_from(lake: Lake, table: Table, ahead: datetime) -> datetime:
@@ -147,7 +149,7 @@ def reads_from(lake: Lake, table: Table, ahead: datetime) -> datetime:
     # a session that is open there may have begun at any time before
     references = lake.references(compute.pinned(lake, table))
     sessions = compute.preview(lake, plan.plan_of(lake, table), Range(ahead, _END), references)
-    first = sessions.agg(F.min(f"{WINDOW}.start")).head()[0]
+    first = observing.only(sessions.agg(F.min(f"{WINDOW}.start")))[0]
     return min(ahead, first.astimezone(UTC)) if first else ahead
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -76,10 +77,11 @@ def ingest_batch(run: StreamRun, batch: DataFrame, batch_id: int, log: BatchLog)
     )
     # a clock that was set back must not change the order in which rows arrived
     at = max([log.at, *(head.active + _INSTANT for head in heads.values())])
-    mark = watermarks.watermark(before.watermark if before else EPOCH, heads, delay, idle)
+    stood = (before and before.watermark) or EPOCH
+    mark = watermarks.watermark(stood, heads, delay, idle)
     maxima = run.plan.maxima(partitions)
 
-    def counts(seen: Mapping[str, object]) -> dict[str, object]:
+    def counts(seen: Mapping[str, Any]) -> dict[str, Any]:
         latest = {key: plan.utc(seen[key]) for key in partitions if seen[key] is not None}
         if run.plan.by_ingestion and latest:
             # time goes on for a partition without records, too

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Observation
@@ -38,7 +39,7 @@ def state(run: StreamRun) -> tuple[DataFrame, Batches]:
             written = batch.count()
             seen = run.late_filter_counts()
 
-            def write(path: Path, app: str, metadata: Mapping[str, object]) -> int:
+            def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
                 few = (
                     in_memory(keyed(batch, run.table.keys))
                     if batch_id and _is_short(run, path, written)
@@ -81,13 +82,15 @@ def version_steps(run: StreamRun) -> tuple[Take]:
         few = in_memory(keyed(new, run.table.keys)) if short else None
         held = new.persist() if few is None else None
         try:
-            written = held.count() if few is None else few.num_rows
+            written = new.count() if few is None else few.num_rows
 
-            def write(path: Path, app: str, metadata: Mapping[str, object]) -> int:
-                rows = in_memory(_versions(run, path, few)) if few is not None else None
-                if rows is not None:
-                    return delta_writer.upsert(rows, path, app, batch_id, metadata, few[KEY])
-                changes = in_spark(run.lake.spark, few).drop(KEY) if held is None else held
+            def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
+                changes = new
+                if few is not None:
+                    rows = in_memory(_versions(run, path, few))
+                    if rows is not None:
+                        return delta_writer.upsert(rows, path, app, batch_id, metadata, few[KEY])
+                    changes = in_spark(run.lake.spark, few).drop(KEY)
                 keys = run.table.keys
                 whole = (
                     versions.changed(_there(run), changes, keys)
@@ -156,11 +159,11 @@ def _there(run: StreamRun) -> DataFrame:
     return run.lake.read(run.table).drop(KEY)
 
 
-def _inputs(run: StreamRun, log: BatchLog) -> dict[str, object]:
+def _inputs(run: StreamRun, log: BatchLog) -> dict[str, Any]:
     return {"tables": {run.plan.driving: log.inputs}, "references": run.pinned}
 
 
-def _reached(run: StreamRun, batch_id: int, seen: dict[str, object]) -> dict[str, object]:
+def _reached(run: StreamRun, batch_id: int, seen: Mapping[str, Any]) -> dict[str, Any]:
     before = run.lake.commit_log(run.table).before(run.generation, batch_id)
     start: datetime = (before and before.frontier) or run.start
     ahead = plan.utc(seen["watermark"]) if seen["watermark"] else start

@@ -25,7 +25,7 @@ def lag(settings: Settings, catalog: Catalog, now: datetime) -> timedelta:
 
 def _lag(settings: Settings, table: Table, driving: Table | None, now: datetime) -> timedelta:
     last = next(CommitLog(settings, table).by_stream(), None) if driving else None
-    if last is None or now - last.at > duration(settings.batch_within):
+    if driving is None or last is None or now - last.at > duration(settings.batch_within):
         return timedelta(0)
     read = version_read(last, driving)
     unread = [

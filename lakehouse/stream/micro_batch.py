@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,7 +39,7 @@ class BatchLog:
 
     watermark: datetime
     at: datetime
-    inputs: dict[str, object]
+    inputs: dict[str, Any]
     rows: int | None = None  # of the input, if known
 
 
@@ -78,7 +79,7 @@ class StreamRun:
             f"{ORIGIN} = 'stream'"
         )
 
-    def late_filter_counts(self) -> dict[str, object]:
+    def late_filter_counts(self) -> dict[str, Any]:
         """What the late filter counted of the batch just run, from the metrics of the query's own execution."""
         query = next(q for q in self.lake.spark.streams.active if q.name == self.table.name)
         metrics = query._jsq.streamingQuery().lastExecution().observedMetrics()
@@ -104,7 +105,7 @@ class StreamRun:
         """
         return batch.observe(f"batch_{self.table.name}", F.count(F.lit(1)).alias("rows")).persist()
 
-    def complete(self, offset: Mapping[str, object]) -> datetime | None:
+    def complete(self, offset: Mapping[str, Any]) -> datetime | None:
         """How far the driving input is complete by the commits before an offset, that are read whole; None if not known.
 
         A micro-batch further than by the watermark of its rows, which was in force when they
@@ -129,12 +130,12 @@ class StreamRun:
     def start(self) -> datetime:
         """The frontier before the first micro-batch."""
         ahead = self.handover.frontier if self.handover else EPOCH
-        return max(ahead, datetime.fromisoformat(self.begun.frontier)) if self.again else ahead
+        return max(ahead, datetime.fromisoformat(self.again.frontier)) if self.again else ahead
 
     @property
-    def again(self) -> bool:
-        """Whether the generation reads again what the one before had read, for the state that was lost."""
-        return bool(self.begun and self.begun.frontier)
+    def again(self) -> Beginning | None:
+        """The generation's beginning, if it reads again what the one before had read, for the state that was lost."""
+        return self.begun if self.begun and self.begun.frontier else None
 
     def app(self, batch: int) -> str:
         """Who writes that batch, to Delta.
@@ -153,7 +154,7 @@ class StreamRun:
             ends = F.col(f"{WINDOW}.end")
             good, bad = (
                 ends > F.lit(datetime.fromisoformat(e))
-                for e in (self.begun.frontier, self.begun.aside)
+                for e in (self.again.frontier, self.again.aside)
             )
             judged = judged.where(
                 F.coalesce(F.when(F.col(REASON).isNull(), good).otherwise(bad), F.lit(True))
@@ -176,12 +177,12 @@ class StreamRun:
         self,
         judged: DataFrame,
         batch: int,
-        counts: Callable[[Mapping[str, object]], dict[str, object]],
+        counts: Callable[[Mapping[str, Any]], dict[str, Any]],
         observed: Sequence[Column] = (),
         completed: Callable[[DataFrame], DataFrame] = lambda judged: judged,
         rows: int | None = None,
-        noted: Mapping[str, object] | None = None,
-        **known: object,
+        noted: Mapping[str, Any] | None = None,
+        **known: Any,
     ) -> None:
         """Good rows to the table, bad ones to its quarantine, then the commit log's line.
 
@@ -219,7 +220,9 @@ class StreamRun:
             outcome = Observation()
             many = judged_rows.good(completed(judged.observe(outcome, *counts_of_rows)))
             version = delta_writer.append(many, path, app, batch, metadata, replayed=replayed)
-            seen = observing.observed(outcome) or judged.agg(*counts_of_rows).head().asDict()
+            seen = (
+                observing.observed(outcome) or observing.only(judged.agg(*counts_of_rows)).asDict()
+            )
         self.reached("rows")
         if seen["bad"] and not (replayed and batch <= delta_writer.committed(aside, app)):
             self._quarantine_rows(
@@ -244,7 +247,7 @@ class StreamRun:
         bad = in_spark(self.lake.spark, judged.filter(pc.field(REASON).is_valid()))
         delta_writer.append_few(judged_rows.bad(bad).toArrow(), aside, app, batch, metadata)
 
-    def skip(self, batch: int, before: Commit | None, **known: object) -> None:
+    def skip(self, batch: int, before: Commit | None, **known: Any) -> None:
         """The commit log's line of a micro-batch that has nothing for the table: no commit, most of the time of a short one."""
         for point in ("begin", "rows", "quarantine"):
             self.reached(point)
@@ -252,7 +255,7 @@ class StreamRun:
         self._add_line(batch, version, **known)
 
     def keep(
-        self, write: Callable[[Path, str, Mapping[str, object]], int], batch: int, **known: object
+        self, write: Callable[[Path, str, Mapping[str, Any]], int], batch: int, **known: Any
     ) -> None:
         """What a batch changes of a keyed or versioned table, then the commit log's line.
 
@@ -275,7 +278,7 @@ class StreamRun:
         self.reached("quarantine")
         self._add_line(batch, version, seconds=time.monotonic() - started, **known)
 
-    def _add_line(self, batch: int, version: int, **known: object) -> None:
+    def _add_line(self, batch: int, version: int, **known: Any) -> None:
         commit = Commit(
             table=self.table.name,
             role="stream",
@@ -299,7 +302,7 @@ def stream_run(
     begun = checkpoints.beginning(lake.settings, table, generation)
     pinned = {t.name: delta_writer.version(lake.path(t)) for t in lake.catalog.pinned_inputs(table)}
     committed = delta_writer.committed(lake.path(table), checkpoints.app(table, generation))
-    if begun and begun.continues:
+    if begun and begun.continues and begun.after:
         committed = max(committed, begun.after[1])
     return StreamRun(
         lake,
@@ -321,7 +324,7 @@ def _instant(milliseconds: int) -> datetime:
 
 def _few(
     judged: DataFrame, observed: Sequence[Column], completed: Callable[[DataFrame], DataFrame]
-) -> tuple["pa.Table | None", dict[str, object]]:
+) -> tuple["pa.Table | None", dict[str, Any]]:
     """The completed rows in memory, and what is counted and observed of them.
 
     None if they are more than that is for, or of columns that only Spark writes.
@@ -331,7 +334,9 @@ def _few(
     if found is None:
         return None, {}
     seen = (
-        (observing.observed(outcome) or judged.agg(*observed).head().asDict()) if observed else {}
+        (observing.observed(outcome) or observing.only(judged.agg(*observed)).asDict())
+        if observed
+        else {}
     )
     bad = found.num_rows - found[REASON].null_count
     return found, seen | {"good": found.num_rows - bad, "bad": bad}

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, CommitError, TopicError
@@ -17,6 +18,11 @@ from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
 from lakehouse.storage.commits import COMMIT_LOGS, Commit
 from lakehouse.storage.files import read_value, replace_file
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+    from lakehouse.storage.checkpoints import Written
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +56,7 @@ class Topics:
     recreated: Mapping[str, tuple[int, int, str]] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
 
-    def begins(self, topic: str, last: Commit) -> bool:
+    def begins(self, topic: str, last: "Written | Commit") -> bool:
         """Whether the topic is another one than that whose offsets this commit has."""
         after = self.recreated.get(topic)
         return after is not None and (last.generation, last.batch) <= tuple(after[:2])
@@ -83,7 +89,7 @@ def _path(settings: Settings, table: Table) -> Path:
     return settings.root / COMMIT_LOGS / f"{table.name}.topics.json"
 
 
-def admin(settings: Settings):
+def admin(settings: Settings) -> "AdminClient":
     from confluent_kafka.admin import AdminClient
 
     return AdminClient(client_config(settings) | {"log_level": "0"})
@@ -134,7 +140,7 @@ def ends(client, settings: Settings, partitions: Mapping[str, Sequence[int]]) ->
 
 
 def _listed(
-    client, partitions: Mapping[str, Sequence[int]], spec, options: Mapping[str, object]
+    client, partitions: Mapping[str, Sequence[int]], spec, options: Mapping[str, Any]
 ) -> Offsets:
     """Topic -> partition -> offset.
 
@@ -197,7 +203,7 @@ def check_ids(settings: Settings, table: Table, present: Mapping[str, str]) -> N
         )
         present = {topic: identity for topic, identity in present.items() if identity}
     if new := sorted(present.keys() - before.ids.keys()):
-        before = replace(before, ids=_read_before(settings, table, new) | before.ids)
+        before = replace(before, ids={**_read_before(settings, table, new), **before.ids})
     for topic, identity in present.items():
         if before.ids.get(topic, identity) != identity:
             raise TopicError(
@@ -238,7 +244,9 @@ def _say(what: str) -> None:
         _log.warning(what)
 
 
-def start(settings: Settings, table: Table, topics: Sequence[str], last: Commit | None) -> Offsets:
+def start(
+    settings: Settings, table: Table, topics: Sequence[str], last: "Written | Commit | None"
+) -> Offsets:
     """Where a table goes on to read: behind its last commit, or at the beginning of what is new or was made again.
 
     Raises TopicError for a topic that is not the one read, CommitError if what comes next is not
@@ -251,13 +259,17 @@ def start(settings: Settings, table: Table, topics: Sequence[str], last: Commit 
     return behind(settings, table, last, {topic: each.first for topic, each in found.items()})
 
 
-def behind(settings: Settings, table: Table, last: Commit | None, first: Offsets) -> Offsets:
+def behind(
+    settings: Settings, table: Table, last: "Written | Commit | None", first: Offsets
+) -> Offsets:
     """The offsets behind a commit and the gaps that were declared there.
 
     Of what it had not read the `first` ones.
     """
     now, begins = known(settings, table), {topic: dict(offsets) for topic, offsets in first.items()}
-    for topic, read in (last.inputs if last else {}).items():
+    if last is None:
+        return begins
+    for topic, read in last.inputs.items():
         if not now.begins(topic, last):
             begins[topic] = begins.get(topic, {}) | {
                 p: _past(now.gaps, topic, p, offset) for p, offset in read.items()

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from lakehouse.errors import CommitError
@@ -32,7 +33,7 @@ class Position:
             return cls(offset["reservoirVersion"] + 1)
         return cls(offset["reservoirVersion"], max(offset["index"], -1))
 
-    def offset(self, identity: str) -> dict[str, object]:
+    def offset(self, identity: str) -> dict[str, Any]:
         """As it is kept with a commit. `identity`: the input's id, which no other table has."""
         return {
             "sourceVersion": 1,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import cache, partial
+from typing import Any
 
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
@@ -18,6 +19,7 @@ from pyspark.sql.streaming import StreamingQuery
 from lakehouse import ranges
 from lakehouse.batch import compute
 from lakehouse.declare.table import Table
+from lakehouse.declare.windows import Duplicates
 from lakehouse.durations import spark_interval
 from lakehouse.ranges import EPOCH, Range
 from lakehouse.storage import begun_with, delta_log, delta_writer
@@ -30,7 +32,7 @@ from lakehouse.stream.advance import Stepped, Take
 from lakehouse.stream.micro_batch import BatchLog, StreamRun, stream_run
 from lakehouse.stream.strategy import strategy
 from lakehouse.stream.table_steps import Due, TableSteps
-from lakehouse.transform import creation, lateness, plan
+from lakehouse.transform import creation, lateness, observing, plan
 from lakehouse.transform.plan import Plan
 
 _log = logging.getLogger(__name__)
@@ -74,10 +76,14 @@ def start(
             "changes reads a versioned table, as of the event time"
         )
         _log.warning(message)
-    how = {"available_now": available_now, "pace": lake.pace(table)}
+    how: dict[str, Any] = {"available_now": available_now, "pace": lake.pace(table)}
     if filled_by == "ingest":
         return ingest.steps(run, **how).start()
-    steps = {"append": _row, "close": _closing, "versions": keyed.version_steps}
+    steps: dict[str, Callable[[StreamRun], tuple[Take] | tuple[Take, Due]]] = {
+        "append": _row,
+        "close": _closing,
+        "versions": keyed.version_steps,
+    }
     if filled_by in steps:
         return TableSteps(run, *steps[filled_by](run), **how).start()
     kinds = {"window": _window, "keyed": keyed.state}
@@ -105,7 +111,7 @@ def _late_filter_kept(lake: Lake) -> Iterator[None]:
     So it does with the watermark. (A micro-batch of another kind is counted by itself then:
     `Plan.late_filter_counts`.)
     """
-    excluded = lake.spark.conf.get(_EXCLUDED, "")
+    excluded = lake.spark.conf.get(_EXCLUDED, "") or ""
     lake.spark.conf.set(_EXCLUDED, ",".join(filter(None, (excluded, _PRUNING))))
     try:
         yield  # the query takes a copy of the session's settings
@@ -135,7 +141,7 @@ def _follows(lake: Lake, table: Table) -> bool:
 
 def _cut(lake: Lake, table: Table) -> bool:
     """Whether a stream cannot read its input from the beginning any more."""
-    return delta_log.oldest(lake.path(lake.catalog.driving_input(table))) > 0
+    return delta_log.oldest(lake.path(lake.catalog.driving(table))) > 0
 
 
 def prepare(lake: Lake, tables: list[Table]) -> None:
@@ -152,11 +158,12 @@ def _row(run: StreamRun) -> tuple[Take]:
     def step(batch: DataFrame, batch_id: int, log: BatchLog) -> None:
         before = lake.commit_log(run.table).before(run.generation, batch_id)
         late_filter = Observation()
-        others = _near(lake, run, batch) if run.table.deduplicate else None
+        duplicates = run.table.deduplicate
+        others = _near(lake, run, batch, duplicates) if duplicates else None
         judged = run.plan.derived(batch, references, "stream", late_filter, others=others)
         start = (before and before.frontier) or run.start
 
-        def counts(_: Mapping[str, object]) -> dict[str, object]:
+        def counts(_: Mapping[str, Any]) -> dict[str, Any]:
             passed = run.plan.late_filter_counts(late_filter, batch)
             furthest = passed["watermark"]
             return {
@@ -183,19 +190,19 @@ def _row(run: StreamRun) -> tuple[Take]:
     return (step,)
 
 
-def _near(lake: Lake, run: StreamRun, batch: DataFrame) -> DataFrame:
+def _near(lake: Lake, run: StreamRun, batch: DataFrame, duplicates: Duplicates) -> DataFrame:
     """The input's rows among which duplicates of the batch's rows may be.
 
     What arrived after the batch does not count.
     """
     moment = lake.catalog.event_time(lake.catalog.table(run.plan.driving))
-    first, last = batch.agg(F.min(moment), F.max(moment)).head()
+    first, last = observing.only(batch.agg(F.min(moment), F.max(moment)))
     span = (
         Range(plan.utc(first), plan.utc(last) + _INSTANT)
         if first
         else Range(EPOCH, EPOCH + timedelta(1))
     )
-    within = lateness.between(F.col(moment), ranges.widened(span, run.table.deduplicate.within))
+    within = lateness.between(F.col(moment), ranges.widened(span, duplicates.within))
     return lake.read(lake.catalog.table(run.plan.driving)).where(within)
 
 
@@ -246,7 +253,7 @@ def _closing(run: StreamRun) -> tuple[Take, Due]:
     def closes(start: datetime, ahead: datetime) -> bool:
         return ahead > start and lateness.closes(table, Range(start, ahead))
 
-    def due(offset: Mapping[str, object]) -> bool:
+    def due(offset: Mapping[str, Any]) -> bool:
         # the line of the commit that was just seen may be yet to come
         complete = run.complete(offset)
         start = begins(next(lake.commit_log(table).by_stream(), None))
@@ -268,7 +275,7 @@ def _closing(run: StreamRun) -> tuple[Take, Due]:
         inputs = {"tables": {driving.name: log.inputs}, "references": run.pinned} | (
             {"versioned tables": read} if read else {}
         )
-        known = {"watermark": start, "frontier": ahead, "inputs": inputs}
+        known: dict[str, Any] = {"watermark": start, "frontier": ahead, "inputs": inputs}
         if not closes(start, ahead):
             run.skip(batch_id, before, **counted() | known)
             return
@@ -281,13 +288,13 @@ def _closing(run: StreamRun) -> tuple[Take, Due]:
     return step, due
 
 
-def _counted(step: Plan, batch: DataFrame) -> dict[str, object]:
-    seen = step.counts(batch).head().asDict()
+def _counted(step: Plan, batch: DataFrame) -> dict[str, Any]:
+    seen = observing.only(step.counts(batch)).asDict()
     seen |= {name: ranges.micros(seen[name]) for name in ("late_from", "late_to")}
     return seen | {"watermark": seen["watermark"] and plan.utc(seen["watermark"])}
 
 
-def _of_late_filter(run: StreamRun) -> dict[str, object]:
+def _of_late_filter(run: StreamRun) -> dict[str, Any]:
     seen = run.late_filter_counts()
     del seen["watermark"]  # the query's own is in force
     return seen

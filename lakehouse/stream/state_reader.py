@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import cast
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
@@ -44,7 +45,7 @@ def state(lake: Lake, table: Table, key: Mapping[str, str] | None = None) -> Dat
 
 def _columns(found: DataFrame, side: str) -> list[tuple[str, Column]]:
     """The fields of the key or value, by their place: two aggregates may have one name."""
-    fields = found.schema[side].dataType.fields
+    fields = cast(StructType, found.schema[side].dataType).fields
     placed = StructType([StructField(f"_{n}", each.dataType) for n, each in enumerate(fields)])
     return [
         (each.name, F.col(side).cast(placed).getField(f"_{n}")) for n, each in enumerate(fields)
@@ -52,7 +53,8 @@ def _columns(found: DataFrame, side: str) -> list[tuple[str, Column]]:
 
 
 def _unique_names(columns: list[tuple[str, Column]]) -> list[tuple[str, Column]]:
-    seen, named = Counter(), []
+    seen: Counter[str] = Counter()
+    named = []
     for name, column in columns:
         seen[name] += 1
         named.append((name if seen[name] == 1 else f"{name}_{seen[name]}", column))

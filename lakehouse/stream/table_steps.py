@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -22,7 +23,7 @@ _log = logging.getLogger(__name__)
 _PATIENCE = 10.0  # seconds that input waits at most for more, before a step that has nothing to write notes how far it is
 _OUTSTANDING = 1_000  # files that wait are counted up to so many
 
-Due = Callable[[Mapping[str, object]], bool]
+Due = Callable[[Mapping[str, Any]], bool]
 """Whether there is something to write once the input is read up to an offset; if not, the step waits for more."""
 
 
@@ -46,6 +47,12 @@ class TableSteps(Stepped[Piece]):
         self._input = run.lake.path(run.lake.catalog.table(run.plan.driving))
         self._watched: positions.Input | None = None  # once the thread runs
         self._until = delta_log.latest(self._input) if available_now else None
+
+    @property
+    def _seen(self) -> positions.Input:
+        """The input as it is watched: from when the thread runs."""
+        assert self._watched is not None
+        return self._watched
 
     def _wake(self) -> None:
         news.announce(self.run.plan.driving)
@@ -112,7 +119,7 @@ class TableSteps(Stepped[Piece]):
             self._at = piece.end if not piece.files else self._at
             wait = LOOK
             if piece.files:
-                self._watched.check()
+                self._seen.check()
                 self._idle.clear()
                 waiting = min(waiting, now)
                 wait = self._began + self.pace.total_seconds() - now
@@ -124,7 +131,7 @@ class TableSteps(Stepped[Piece]):
             else:
                 self._idle.set()
                 if now - idle > IDLE:
-                    self._watched.check()
+                    self._seen.check()
                     idle = float("inf")
                     self._report_idle()
             news.wait(self.run.plan.driving, seen, wait)
@@ -140,8 +147,8 @@ class TableSteps(Stepped[Piece]):
             or self._due(self._offset(piece.end))
         )
 
-    def _offset(self, position: Position) -> dict[str, object]:
-        return position.offset(self._watched.identity)
+    def _offset(self, position: Position) -> dict[str, Any]:
+        return position.offset(self._seen.identity)
 
     def _rows(self, piece: Piece) -> DataFrame:
         """Those of the files.
@@ -150,7 +157,7 @@ class TableSteps(Stepped[Piece]):
         """
         lake = self.run.lake
         driving = lake.catalog.table(self.run.plan.driving)
-        files = piece.files
+        files = list(piece.files)
         if passed := positions.replaced(self._input, piece):
             files = [file for file in files if file not in passed]
             message = (

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -24,6 +25,9 @@ from lakehouse.stream.micro_batch import StreamRun
 from lakehouse.stream.offsets import Offsets
 from lakehouse.stream.topic_reader import TopicReader
 from lakehouse.transform import decode
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +68,8 @@ class TopicSteps(Stepped[Records]):
         super().__init__(run, take, available_now=available_now, pace=pace)
         self._finish = finish
         self._topics = sorted(source.topic for source in run.plan.topics.values())
-        self._client = None  # an embedded broker has no address as long as it does not run
+        # an embedded broker has no address as long as it does not run
+        self._client: AdminClient | None = None
         self._reader: TopicReader | None = None  # once the thread runs
         self._until: Offsets | None = None
         self._ends: Offsets = {}  # of the topics, as they were asked for last
@@ -113,6 +118,12 @@ class TopicSteps(Stepped[Records]):
             self._until = self._asked()
         return self._at, standing.last.batch + 1 if standing.last else 0
 
+    @property
+    def _messages(self) -> TopicReader:
+        """What reads the topics: it is there once the thread runs."""
+        assert self._reader is not None
+        return self._reader
+
     def _next(self) -> Records | None:
         quiet = time.monotonic()
         while not self._stopping.is_set():
@@ -134,14 +145,14 @@ class TopicSteps(Stepped[Records]):
             not self._is_asked_for
             and (wait := self._began + self.pace.total_seconds() - time.monotonic()) > 0
         ):
-            if self._reader.is_placed:
-                self._reader.gather(min(wait, LOOK))
+            if self._messages.is_placed:
+                self._messages.gather(min(wait, LOOK))
             else:
                 self._stopping.wait(min(wait, LOOK))
-        while self._reader.is_placed and not self._reader.has_news and not self._is_asked_for:
+        while self._messages.is_placed and not self._messages.has_news and not self._is_asked_for:
             if time.monotonic() - self._looked > IDLE:
                 return
-            self._reader.wait(LOOK)
+            self._messages.wait(LOOK)
 
     @property
     def _is_asked_for(self) -> bool:
@@ -173,15 +184,15 @@ class TopicSteps(Stepped[Records]):
         if rows:
             self._idle.clear()
         if rows > settings.step_rows:
-            self._reader.lift()
+            self._messages.lift()
             return Records(self._at, end, rows)
-        if not self._reader.is_placed:
-            self._reader.place(self._at)
+        if not self._messages.is_placed:
+            self._messages.place(self._at)
         if not rows:
             return None
         here = self._handed_out(end)
         if here is None:
-            self._reader.lift()
+            self._messages.lift()
             return Records(self._at, end, rows)
         if not (count := sum(each.num_rows for each in here.values())):
             self._at = end  # what lies between are marks of transactions, or was compacted away
@@ -194,11 +205,11 @@ class TopicSteps(Stepped[Records]):
         None if they do not come, or are too many: Spark reads them, or says why.
         """
         deadline = time.monotonic() + _HANDED_OUT
-        while not self._reader.has_all(end):
-            if self._reader.is_full or self._stopping.is_set() or time.monotonic() > deadline:
+        while not self._messages.has_all(end):
+            if self._messages.is_full or self._stopping.is_set() or time.monotonic() > deadline:
                 return None
-            self._reader.gather(0.02)
-        return self._reader.taken(end)
+            self._messages.gather(0.02)
+        return self._messages.taken(end)
 
     def _asked(self) -> Offsets:
         """The ends of the topics; partitions that are new begin at their first offset.
@@ -218,7 +229,7 @@ class TopicSteps(Stepped[Records]):
             self._at = {
                 topic: {**each.first, **self._at.get(topic, {})} for topic, each in there.items()
             }
-            self._reader.lift()
+            self._messages.lift()
         return offsets.ends(self._client, self.run.lake.settings, partitions)
 
     def _is_beyond(self) -> bool:
@@ -251,7 +262,7 @@ class TopicSteps(Stepped[Records]):
         tasks, partitions = 1 + piece.rows // _RECORDS, sum(map(len, piece.end.values()))
         return plan.ingest(records).coalesce(tasks) if tasks < partitions else plan.ingest(records)
 
-    def _offset(self, position: Offsets) -> dict[str, object]:
+    def _offset(self, position: Offsets) -> dict[str, Any]:
         return {topic: dict(partitions) for topic, partitions in position.items()}
 
     def _source(self, position: Offsets) -> Source:

@@ -79,7 +79,8 @@ def visits(requests: DataFrame) -> DataFrame:
     `country` is an ISO 3166 code, ZZ where it is not known; `visitor` stands for one agent at one
     address.
     """
-    country, is_bot = F.arrow_udf(_countries, "string"), F.arrow_udf(_are_bots, "boolean")
+    # pyspark's types ask for an argument that has a default
+    country, is_bot = F.arrow_udf(_countries, "string"), F.arrow_udf(_are_bots, "boolean")  # type: ignore[call-overload]
     asset = F.col("path").rlike(
         r"(?i)\.(css|js|map|json|xml|txt|png|jpe?g|gif|svg|webp|ico|woff2?|ttf)$"
     )

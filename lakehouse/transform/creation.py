@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from typing import cast
 
 from pyspark.sql.types import StructField, StructType
 
@@ -58,7 +59,8 @@ def create(lake: Lake, table: Table) -> None:
     if table.keeps:
         _prepare_keyed(lake.path(table))
     if partitioned:
-        _create(lake.path(table, "quarantine"), StructType.fromDDL(QUARANTINE), True, "reason")
+        columns = cast(StructType, StructType.fromDDL(QUARANTINE))
+        _create(lake.path(table, "quarantine"), columns, True, "reason")
     if table.early_results:
         _create(lake.path(table, "early"), declared, False, "", _PASSING)
     stored = {f.name: f.dataType for f in delta_log.schema(lake.path(table))}

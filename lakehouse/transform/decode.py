@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import cast
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -62,7 +63,7 @@ def file_rows(spark: SparkSession, source: FileSource) -> DataFrame:
 
 def _check_header(spark: SparkSession, source: FileSource) -> None:
     """Compares the first line with the columns: Spark takes columns by their place, and any first line for a header."""
-    wanted = StructType.fromDDL(source.schema).fieldNames()
+    wanted = cast(StructType, StructType.fromDDL(source.schema)).fieldNames()
     # none of a file without a line
     named = spark.read.option("header", "true").csv(source.path).columns
     if [name.lower() for name in named] != [name.lower() for name in wanted]:
@@ -89,7 +90,7 @@ def decoded(records: DataFrame, source: KafkaSource) -> DataFrame:
 )  # made once for each source: a call of Spark for each column costs more than a short step's records
 def _decoding(source: KafkaSource) -> tuple[list[Column], list[Column]]:
     """What is selected of raw records, and what of that."""
-    schema = StructType.fromDDL(source.schema)
+    schema = cast(StructType, StructType.fromDDL(source.schema))
     wanted = StructType(schema.fields).add(_CORRUPT, "string")
     text = F.when(F.length("value") <= source.max_bytes, F.col("value").cast("string"))
     parsed = {

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -277,7 +278,7 @@ def _all_deterministic(expression) -> bool:
     return all(each.deterministic() for each in _seq(expression.children()))
 
 
-def _expressions(plan) -> Iterator[tuple[object, str, frozenset[str]]]:
+def _expressions(plan) -> Iterator[tuple[Any, str, frozenset[str]]]:
     """Every expression of a plan but columns and literals, its kind, and the kinds of those around it."""
     for node in _nodes(plan):
         if node.nodeName() == "CollectMetrics":
@@ -285,13 +286,13 @@ def _expressions(plan) -> Iterator[tuple[object, str, frozenset[str]]]:
         yield from _of(node)
 
 
-def _of(node) -> Iterator[tuple[object, str, frozenset[str]]]:
+def _of(node) -> Iterator[tuple[Any, str, frozenset[str]]]:
     return _within(*_seq(node.expressions()))
 
 
-def _within(*expressions) -> Iterator[tuple[object, str, frozenset[str]]]:
+def _within(*expressions) -> Iterator[tuple[Any, str, frozenset[str]]]:
     """The expressions, and those that they are made of."""
-    todo = [(each, frozenset()) for each in expressions]
+    todo: list[tuple[Any, frozenset[str]]] = [(each, frozenset()) for each in expressions]
     while todo:
         expression, around = todo.pop()
         kind = expression.getClass().getSimpleName()
@@ -380,7 +381,7 @@ def _leaves(rows: DataFrame) -> set[int]:
     }
 
 
-def _nodes(plan) -> Iterator[object]:
+def _nodes(plan) -> Iterator[Any]:
     todo = [plan]
     while todo:
         node = todo.pop()

@@ -10,7 +10,7 @@ good from bad by it.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
@@ -50,13 +50,13 @@ class Plan:
     driving: str  # the input that carries event time; an ingest table's are its topics
     topics: Mapping[str, KafkaSource]  # of an ingest table: its inputs
     rules: Sequence[RowRule]
-    _made: dict[str, object] = field(init=False, default_factory=dict, repr=False, compare=False)
+    _made: dict[str, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def _once(self, name: str, make: Callable[[], T]) -> T:
         """What is the same in each step, made at the first: for a short one, calls of Spark cost more than its rows."""
         if name not in self._made:
             self._made[name] = make()
-        return self._made[name]  # type: ignore[return-value]
+        return self._made[name]
 
     @property
     def unit(self) -> str:
@@ -76,7 +76,9 @@ class Plan:
         judged, kept = self._once(f"record {timed}", lambda: self._judging(rows.columns, timed))
         return rows.select(*judged).select(*kept)
 
-    def _judging(self, columns: Sequence[str], timed: bool) -> tuple[list[Column], list[Column]]:
+    def _judging(
+        self, columns: Sequence[str], timed: bool
+    ) -> tuple[list[Column | str], list[Column | str]]:
         """What is selected of the function's rows, and what of that."""
         # a column each: of a struct that is passed on whole, Spark would make an object for every
         # row
@@ -236,14 +238,14 @@ class Plan:
             return self._called(inputs, set())
         return versions.changes(self._called(inputs, {ARRIVAL}), self.event_time)
 
-    def late_filter_counts(self, late_filter: Observation, rows: DataFrame) -> Mapping[str, object]:
+    def late_filter_counts(self, late_filter: Observation, rows: DataFrame) -> Mapping[str, Any]:
         """What the late filter observed of `rows`; counted by itself if they did not all pass it.
 
         A join with nothing gives nothing without reading its other side, where it is not removed at
         all.
         """
         seen = observing.observed(late_filter)
-        return seen if seen and seen["arrived"] else self.counts(rows).head().asDict()
+        return seen if seen and seen["arrived"] else observing.only(self.counts(rows)).asDict()
 
     def counts(self, rows: DataFrame) -> DataFrame:
         """One row: how many rows of the driving input arrived, how many of them late (`lateness.counts`)."""

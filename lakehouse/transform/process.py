@@ -25,7 +25,7 @@ row; the first is not less than the second, or the table is refused.
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -100,7 +100,8 @@ def process(
     State and timers end `within` after a key's last row. Raises DeclarationError if the output has
     no event time.
     """
-    schema = StructType.fromDDL(f"{function.output}, {ARRIVAL} {ARRIVAL_TYPE}")
+    columns = StructType.fromDDL(f"{function.output}, {ARRIVAL} {ARRIVAL_TYPE}")
+    schema = cast(StructType, columns)
     schema[ARRIVAL].metadata = {REACH: within // timedelta(microseconds=1)}
     if at not in schema.names:
         raise DeclarationError(
@@ -128,7 +129,8 @@ def outputs(
 
     The row of a timer has the arrival of the row before it, so is never late.
     """
-    state, timers, last = {}, Timers(), None
+    state: State = {}
+    timers, last = Timers(), None
     for row in sorted(
         rows, key=lambda row: (row[at], *(row[ARRIVAL][name] for name in SOURCE_ORDER))
     ):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -145,11 +146,11 @@ def preload() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _GX:
-    module: object
-    SparkDFExecutionEngine: type
-    MetricConfiguration: type
-    ValidationGraph: type
-    get_expectation_impl: object
+    module: Any
+    SparkDFExecutionEngine: Any
+    MetricConfiguration: Any
+    ValidationGraph: Any
+    get_expectation_impl: Callable[[str], Any]
 
 
 def _gx() -> _GX:
@@ -174,7 +175,7 @@ def _gx() -> _GX:
 class Installed:
     """An expectation that Great Expectations has, as a declaration may use it."""
 
-    model: type  # pydantic's, of its arguments
+    model: Any  # a class of pydantic's, of its arguments
     has_condition: bool  # whether it is defined row by row
     on_spark: bool
     needed: frozenset[str]  # what its condition must be given, though the model has a default
