@@ -176,7 +176,7 @@ def test_where_the_input_is_gone_too_nothing_is_replaced_by_less(stage):
         found.output
     )
     repaired = command(stage, "reconcile", "repair", "sums", *hour(1))
-    assert repaired.exit_code == 2 and "of which the input is gone" in repaired.stderr, (
+    assert repaired.exit_code == 2 and "the input of their rows is gone" in repaired.stderr, (
         repaired.output
     )
     assert delta_writer.version(stage.lake.path(stage.lake.catalog.table("sums"))) == before

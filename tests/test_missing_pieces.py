@@ -266,7 +266,7 @@ def test_a_quarantine_that_was_removed_is_said_and_its_rows_are_counted(lake, ca
         replay_quarantine.planned(lake, record)
     assert table_status.lost_quarantines(lake.settings, lake.catalog) == {RECORD: rows}
     creation.create(lake, record)
-    assert f"quarantine={path}: it is not there any more" in capsys.readouterr().err
+    assert f"quarantine={path}: the folder is gone" in capsys.readouterr().err
     environment = {"LAKEHOUSE_ROOT": str(lake.settings.root), "LAKEHOUSE_TABLES": SENSORS[0]}
     for command in (["table", "list"], ["table", "quarantine", RECORD]):
         shown = CliRunner().invoke(main.app(), command, env=environment)
