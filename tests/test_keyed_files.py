@@ -284,7 +284,7 @@ def test_the_commit_is_what_the_rest_of_the_house_reads(tmp_path):
     ) == (1, 2, 2)
     assert delta_writer.noted(path, APP, 1) == {"app": APP, "batch": 1, "inputs": {"x": "näme"}}
     changes = delta_log.changes(path, 0)
-    assert [(c.version, c.app, c.batch, c.ours, c.live, c.removes) for c in changes] == [
+    assert [(c.version, c.app, c.batch, c.ours, c.by_stream, c.removes) for c in changes] == [
         (1, APP, 0, True, True, False), (2, APP, 1, True, True, True),
     ]  # fmt: skip
     assert len(log_state.newest(path).files) == 1, "a file of which all rows are dead is removed"
