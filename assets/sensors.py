@@ -184,8 +184,8 @@ def _version_reported(instance: dg.DagsterInstance, table: Table, partition: str
         dg.AssetKey(table.name), asset_partitions=[partition] if partition else None
     )
     for record in instance.fetch_materializations(wanted, limit=1).records:
-        told = record.asset_materialization
-        version = told.metadata.get("delta_version") if told else None
+        event = record.asset_materialization
+        version = event.metadata.get("delta_version") if event else None
         return version.value if version else None
     return None
 

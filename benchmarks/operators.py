@@ -16,7 +16,7 @@ from lakehouse.declare.table import (
     table,
     tumbling,
 )
-from lakehouse.transform.patterns import Pattern, first, then
+from lakehouse.transform.patterns import Pattern, begin, followed_by
 from lakehouse.transform.process import process
 from lakehouse.transform.versions import as_of_join
 
@@ -144,8 +144,8 @@ def as_of_joins(clicks: DataFrame, versioned_tables: DataFrame) -> DataFrame:
 
 
 SMALL_THEN_LARGE = Pattern(
-    first("small", lambda row: row["value"] < 40),
-    then("large", lambda row: row["value"] > 60),
+    begin("small", lambda row: row["value"] < 40),
+    followed_by("large", lambda row: row["value"] > 60),
     within=timedelta(seconds=15),
     output="user STRING, at TIMESTAMP, small BIGINT, large BIGINT",
     select=lambda small, large: {"user": small["user"], "small": small["id"], "large": large["id"]},

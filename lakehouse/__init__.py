@@ -38,7 +38,13 @@ if TYPE_CHECKING:
     )
     from lakehouse.declare.table import table as table
     from lakehouse.declare.table import tumbling as tumbling
-    from lakehouse.transform.patterns import Pattern, directly, first, never, then
+    from lakehouse.transform.patterns import (
+        Pattern,
+        begin,
+        directly_followed_by,
+        followed_by,
+        not_followed_by,
+    )
     from lakehouse.transform.process import KeyedProcess, Row, State, Timers, process
     from lakehouse.transform.versions import as_of_join
 
@@ -53,24 +59,26 @@ __all__ = [
     "__version__",
     "around",
     "as_of_join",
+    "begin",
     "count",
-    "directly",
+    "directly_followed_by",
     "duplicates",
     "expect",
     "files",
-    "first",
+    "followed_by",
     "kafka",
-    "never",
+    "not_followed_by",
     "process",
     "session",
     "sliding",
     "sql_table",
     "table",
-    "then",
     "tumbling",
 ]
 _IN_TRANSFORM = {  # what a declaration needs not have: it is imported with pyspark, when it is asked for
-    **dict.fromkeys(("Pattern", "directly", "first", "never", "then"), "patterns"),
+    **dict.fromkeys(
+        ("Pattern", "begin", "directly_followed_by", "followed_by", "not_followed_by"), "patterns"
+    ),
     **dict.fromkeys(("KeyedProcess", "Row", "State", "Timers", "process"), "process"),
     "as_of_join": "versions",
 }

@@ -12,7 +12,13 @@ from lakehouse.declare.columns import ARRIVAL
 from lakehouse.errors import DeclarationError
 from lakehouse.tables import alerts, sensors
 from lakehouse.testing import Stage, assert_stream_equals_batch
-from lakehouse.transform.patterns import Pattern, directly, first, never, then
+from lakehouse.transform.patterns import (
+    Pattern,
+    begin,
+    directly_followed_by,
+    followed_by,
+    not_followed_by,
+)
 from lakehouse.transform.process import KeyedProcess, outputs, process
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -183,7 +189,7 @@ def matched(*steps, rows: list[dict], within: timedelta = MINUTE) -> list[tuple]
     ]
 
 
-A, B, C = (first("a", kind("a")), then("b", kind("b")), then("c", kind("c")))
+A, B, C = (begin("a", kind("a")), followed_by("b", kind("b")), followed_by("c", kind("c")))
 
 
 def test_one_row_is_followed_by_another_within_a_time():
@@ -198,34 +204,37 @@ def test_one_row_is_followed_by_another_within_a_time():
 
 
 def test_the_very_next_row_is_asked_for():
-    at_once = directly("b", kind("b"))
+    at_once = directly_followed_by("b", kind("b"))
     assert matched(A, at_once, rows=[event(0, "a"), event(1, "b")]) == [(1, 0, 1)]
     assert matched(A, at_once, rows=[event(0, "a"), event(1, "x"), event(2, "b")]) == []
 
 
 def test_a_row_that_must_not_come_ends_a_match():
-    without = (A, never(kind("x")), B)
+    without = (A, not_followed_by(kind("x")), B)
     assert matched(*without, rows=[event(0, "a"), event(1, "y"), event(2, "b")]) == [(2, 0, 2)]
     assert matched(*without, rows=[event(0, "a"), event(1, "x"), event(2, "b")]) == []
 
 
 def test_what_did_not_come_is_certain_when_the_time_is_over():
-    alone = (A, never(kind("x")))
+    alone = (A, not_followed_by(kind("x")))
     assert matched(*alone, rows=[event(0, "a"), event(30, "y")]) == [(60, 0)]
     assert matched(*alone, rows=[event(0, "a"), event(30, "x"), event(31, "a")]) == [(91, 31)]
-    assert matched(A, B, never(kind("x")), rows=[event(0, "a"), event(5, "b"), event(70, "x")]) == [
-        (60, 0, 5)
-    ]
+    assert matched(
+        A, B, not_followed_by(kind("x")), rows=[event(0, "a"), event(5, "b"), event(70, "x")]
+    ) == [(60, 0, 5)]
     assert (
-        matched(A, B, never(kind("x")), rows=[event(0, "a"), event(5, "b"), event(60, "x")]) == []
+        matched(
+            A, B, not_followed_by(kind("x")), rows=[event(0, "a"), event(5, "b"), event(60, "x")]
+        )
+        == []
     ), "at the very end"
 
 
-_X = never(kind("x"))
+_X = not_followed_by(kind("x"))
 
 
 @pytest.mark.parametrize(
-    "steps", [(), (A,), (B, A), (A, A), (A, _X, _X), (A, _X, directly("b", kind("b")))]
+    "steps", [(), (A,), (B, A), (A, A), (A, _X, _X), (A, _X, directly_followed_by("b", kind("b")))]
 )
 def test_steps_that_make_no_pattern_are_refused(steps):
     with pytest.raises(DeclarationError, match="pattern="):
@@ -236,7 +245,7 @@ def test_a_small_payment_then_a_large_one_is_what_an_oracle_says():
     rng, rows = Random(3), []
     for n in range(400):
         rows.append(event(n * 7, rng.choice("sslxx"), n))
-    small, large = first("small", kind("s")), then("large", kind("l"))
+    small, large = begin("small", kind("s")), followed_by("large", kind("l"))
     expected = []
     for each in rows:
         after = [

@@ -51,19 +51,26 @@ def kafka(
 ) -> KafkaSource:
     """A topic, declared once.
 
-    `schema` is Spark DDL. Values are JSON objects of it or, with `format="text"`, text as it is:
-    the one STRING column of the schema. A record goes to quarantine when its value is empty, larger
-    than `max_bytes`, not UTF-8, not a JSON object of that schema, without its key if `require_key`,
-    or when its event time is missing, before `min_event_time`, or ahead of the record's own
-    timestamp by more than `max_future_skew`. With `unknown_fields="quarantine"` also when it has
-    fields that the schema does not name: what a producer adds or renames is reported, where else it
-    would be null or not seen. A partition silent for `idle_timeout` while another is not no longer
-    holds back the watermark.
+        sensor_topic = kafka("sensor-readings", schema="sensor_id STRING NOT NULL, event_time TIMESTAMP, celsius DOUBLE")
 
-    `key` is for a compacted topic: it names the STRING column that is the record's key. A record
-    without a value then deletes that key: a row of the key and nulls. Two columns are added:
-    `deleted`, and `sent`, the record's own timestamp, which is the only time that a deletion has.
-    Raises DeclarationError.
+    A record is quarantined when its value is empty, not UTF-8 or not of the schema, or when its event
+    time is missing.
+
+    :param topic: its name at the broker.
+    :param schema: Spark DDL; a column that is NOT NULL must be there.
+    :param format: "json", objects of the schema, or "text": text as it is, the one STRING column.
+    :param require_key: quarantines records without a key.
+    :param unknown_fields: "quarantine" puts away records with fields that the schema does not name:
+        what a producer adds or renames is reported, where else ("ignore") it is null or not seen.
+    :param max_bytes: the largest value that is parsed; a larger one is quarantined.
+    :param max_future_skew: how far an event time may be ahead of the record's own timestamp.
+    :param min_event_time: the earliest event time, with its time zone.
+    :param idle_timeout: a partition silent for so long, while another is not, no longer holds back the
+        watermark.
+    :param key: for a compacted topic: the STRING column that is the record's key. A record without a
+        value deletes that key: a row of the key and nulls. Two columns are added: `deleted`, and
+        `sent`, the record's own timestamp, which is the only time that a deletion has.
+    :raises DeclarationError: for a schema or key that cannot be.
     """
     one_of("format", format, ("json", "text"))
     one_of("unknown_fields", unknown_fields, ("ignore", "quarantine"))
@@ -113,10 +120,15 @@ class FileSource:
 
 
 def files(path: str, *, schema: str, format: str = "csv", header: bool = True) -> FileSource:
-    """Files read whole; a relative `path` is relative to the module that declares them.
+    """Files read whole, as the input of a reference table.
 
-    Each CSV file begins with a header line, which names the columns of the schema in their order;
-    with header=False none does. Raises DeclarationError.
+        campaign_files = files("campaigns.csv", schema="ad_id STRING, campaign_id STRING")
+
+    :param path: a file or folder; a relative one is relative to the module that declares it.
+    :param schema: Spark DDL.
+    :param format: "csv", or another that Spark reads.
+    :param header: whether each CSV file begins with a line that names the columns in their order.
+    :raises DeclarationError: for a column name of the library's own.
     """
     if not header and format != "csv":
         raise DeclarationError(

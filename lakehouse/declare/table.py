@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from string import Formatter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, Unpack
 
 from lakehouse.declare import code_version
 from lakehouse.declare.expectations import Expectation, expect
@@ -146,6 +146,28 @@ class Table:
         return hashlib.sha256(repr((parts, decided)).encode()).hexdigest()[:16]
 
 
+class Declared(TypedDict, total=False):
+    """What `table` takes, for what passes it on."""
+
+    layer: Required[Layer]
+    event_time: str
+    delay: str | timedelta
+    window: Window | None
+    keys: Sequence[str]
+    late: LatePolicy
+    expectations: Sequence[Expectation]
+    partition_by: PartitionBy
+    owner: str
+    tolerance: float
+    early_results: str | timedelta
+    deduplicate: Duplicates | None
+    deterministic: bool
+    metrics: Sequence[str]
+    stale_after: str | timedelta
+    context: Interval | None
+    keeps: Keeps
+
+
 def table(
     *,
     layer: Layer,
@@ -166,23 +188,40 @@ def table(
     context: Interval | None = None,
     keeps: Keeps = "",
 ) -> Callable[[Callable[..., "DataFrame"]], Table]:
-    """Declares the table that a pure `DataFrame -> DataFrame` function computes.
+    """Declares the table that a pure `DataFrame -> DataFrame` function computes; its parameters name its inputs.
 
-    An ingest table (one that reads a topic) names its `event_time` column and the `delay` by which
-    its watermark follows the latest event time; with event_time="ingestion_time" that is the
-    time of arrival, as it was recorded. A `window` table groups by the column `window` and lists
-    its other `keys`. `early_results` keeps `<table>__early`: what open windows hold so far,
-    refreshed that often. `deduplicate` takes `duplicates(...)` out of a row table's input,
-    `context` lets it join that with itself within an `around(...)`. `keeps` makes of an
-    ingest table one with one row for each of the `keys` ("latest": the function groups by them) or for each
-    version of one ("versions": valid_from, valid_to). `late` says what happens to rows that miss
-    their window: `side_output` keeps them in view as `<table>__late`, `drop` counts them only,
-    `update` has batch runs compute what they missed again, once its partition has closed.
-    `tolerance` is the relative difference of doubles that still counts as equal.
-    deterministic=False allows what two runs may differ by (clocks, random numbers, the order of
-    rows), which is refused otherwise; such ranges stay UNVERIFIABLE. `metrics` are columns of
-    numbers that `lakehouse metrics` shows of the window that closed last, a series for each key.
-    `stale_after` is this table's LAKEHOUSE_STALE_AFTER. Raises DeclarationError.
+        @table(layer="gold", window=tumbling("10 seconds"), keys=["sensor_id"])
+        def averages(readings: DataFrame) -> DataFrame:
+            return readings.groupBy("window", "sensor_id").agg(F.avg("celsius").alias("celsius"))
+
+    :param layer: `bronze`, `silver` or `gold`: a group of the UI and a folder below the root.
+    :param event_time: of an ingest table (one that reads a topic): its column of event time, or
+        "ingestion_time", the time of arrival as it was recorded.
+    :param delay: how far the watermark of an ingest table follows the latest event time.
+    :param window: `tumbling`, `sliding`, `session` or `count`; the function groups by the column
+        `window`, which the library adds to its input.
+    :param keys: the other columns of a row's identity.
+    :param late: what happens to rows that miss their window: `side_output` keeps them in view as
+        `<table>__late`, `drop` counts them only, `update` has batch runs merge them once the partition
+        has closed.
+    :param expectations: what rows must hold, as `expect` makes them; a row that breaks one is
+        quarantined.
+    :param partition_by: "hour" or "day" of event time: what a batch run replaces in one commit.
+    :param owner: shown in the UI.
+    :param tolerance: the relative difference of doubles that still counts as equal.
+    :param early_results: how often `<table>__early`, what open windows hold so far, is refreshed; by
+        default there is none.
+    :param deduplicate: `duplicates(...)`, taken out of the input of a row table.
+    :param deterministic: False allows what two runs may differ by (clocks, random numbers, the order
+        of rows), which is refused otherwise; such ranges stay UNVERIFIABLE.
+    :param metrics: columns of numbers that `lakehouse metrics` shows of the window that closed last, a
+        series for each key.
+    :param stale_after: this table's own LAKEHOUSE_STALE_AFTER.
+    :param context: `around(...)`: a row table may join its input with itself within that time.
+    :param keeps: "latest" keeps one row for each of the `keys` (the function groups by them),
+        "versions" each version of one, with `valid_from` and `valid_to`.
+    :raises DeclarationError: for values that do not fit each other; the rest is checked with the other
+        tables, by `lakehouse validate` and at the start.
     """
     one_of("layer", layer, ("bronze", "silver", "gold"))
     one_of("late", late, ("drop", "side_output", "update"))
@@ -217,10 +256,10 @@ def table(
     return declare
 
 
-def sql_table(name: str, query: str, *, description: str = "", **declared: Any) -> Table:
-    """Declares the table that a SQL query computes; `declared` is what `table` takes.
-
-    Raises DeclarationError.
+def sql_table(
+    name: str, query: str, *, description: str = "", **declared: Unpack[Declared]
+) -> Table:
+    """Declares the table that a SQL query computes.
 
         campaign_clicks = sql_table(
             "campaign_clicks",
@@ -229,9 +268,14 @@ def sql_table(name: str, query: str, *, description: str = "", **declared: Any) 
             layer="gold", window=tumbling("10 seconds"), keys=["campaign_id"],
         )
 
-    Inputs stand in braces; a brace of SQL's own is written twice. The query is Spark's SQL, and the
-    same rules hold as for a function: it keeps `_arrival` in a row table, and groups by `window` in
-    a window table.
+    The same rules hold as for a function: it keeps `_arrival` in a row table, and groups by `window`
+    in a window table.
+
+    :param name: of the table and of the variable.
+    :param query: Spark's SQL. Inputs stand in braces; a brace of SQL's own is written twice.
+    :param description: shown in the UI.
+    :param declared: what `table` takes.
+    :raises DeclarationError: as `table`, and for a query without an input.
     """
     try:
         found = [field for _, field, _, _ in Formatter().parse(query) if field is not None]

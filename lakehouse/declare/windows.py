@@ -78,11 +78,13 @@ class Window:
 def tumbling(
     size: str | timedelta, *, offset: str | timedelta = "0 seconds", zone: str = "UTC"
 ) -> Window:
-    """Windows of `size` that do not overlap, counted from 1970-01-01T00:00 plus `offset`.
+    """Windows of one size that do not overlap: `tumbling("10 seconds")`.
 
-    With a `zone` (an IANA name) the days of that zone: from midnight to midnight there, 23 or 25
-    hours long when its clocks change. The library gives the transformation's input the column
-    `window`. Raises DeclarationError.
+    :param size: how long each is.
+    :param offset: windows are counted from 1970-01-01T00:00 plus this.
+    :param zone: an IANA name, with `size="1 day"`: the days of that zone, from midnight to midnight
+        there, 23 or 25 hours long when its clocks change.
+    :raises DeclarationError: for a size of nothing, or a zone with another size than a day.
     """
     span, shift = _positive(size, "tumbling size"), duration(offset, "offset")
     if zone != "UTC" and (span != _DAY or shift):
@@ -102,9 +104,12 @@ def tumbling(
 def sliding(
     size: str | timedelta, slide: str | timedelta, *, offset: str | timedelta = "0 seconds"
 ) -> Window:
-    """Windows of `size`, a new one every `slide`: a row is in `size / slide` of them.
+    """Windows of one size that begin at regular times: `sliding("1 minute", "10 seconds")`.
 
-    Raises DeclarationError.
+    :param size: how long each is.
+    :param slide: the time from one begin to the next; a row is in `size / slide` windows.
+    :param offset: windows are counted from 1970-01-01T00:00 plus this.
+    :raises DeclarationError: for a slide that does not divide the size.
     """
     span, step = _positive(size, "sliding size"), _positive(slide, "slide")
     if step > span or span % step:
@@ -115,20 +120,24 @@ def sliding(
 
 
 def session(gap: str | timedelta) -> Window:
-    """Sessions: rows of a key at most `gap` apart belong together, as Spark has it.
+    """Sessions, as Spark has them: rows of a key belong together that are at most a gap apart.
 
-    Raises DeclarationError.
+    :param gap: the longest time between two rows of a session.
+    :raises DeclarationError: for a gap of nothing.
     """
     span = _positive(gap, "session gap")
     return Window("session", span, span)
 
 
 def count(rows: int) -> Window:
-    """Windows of `rows` rows of a key, in the order of event time (then of arrival), counted again in each partition.
+    """Windows of so many rows of a key, in the order of event time (then of arrival).
 
-    The table's keys are columns of its input. A window starts with its first row and ends with its
-    last; the last one of a partition may hold fewer and ends with the partition. Raises
-    DeclarationError.
+    They are counted again in each partition. The table's keys are columns of its input. A window starts
+    with its first row and ends with its last; the last one of a partition may hold fewer and ends with
+    the partition.
+
+    :param rows: of a window.
+    :raises DeclarationError: for fewer than one.
     """
     if rows < 1:
         raise DeclarationError(f"count rows={rows}: at least 1; nothing would ever be counted")
@@ -166,9 +175,13 @@ class Interval:
 def around(
     *, before: str | timedelta = "0 seconds", after: str | timedelta = "0 seconds"
 ) -> Interval:
-    """Which rows of its input a row of the result may be computed from: those so near its event time. Raises DeclarationError.
+    """Which rows of its input a row of the result may be computed from: those near its event time.
 
     The result is final once the watermark is `after` past it.
+
+    :param before: how far back they reach.
+    :param after: how far ahead.
+    :raises DeclarationError: if it reaches nowhere.
     """
     found = Interval(duration(before, "interval before"), duration(after, "interval after"))
     if not found.before + found.after:
@@ -193,11 +206,14 @@ class Duplicates:
 
 
 def duplicates(*keys: str, within: str | timedelta) -> Duplicates:
-    """What counts as the same row sent again: equal `keys`, at most `within` apart in event time.
+    """What counts as the same row sent again.
 
-    The first in source order (time of arrival, partition, offset) is kept; rows with a null key are
-    no duplicates. Each micro-batch reads the input's rows of its own event time plus and minus
-    `within`. Raises DeclarationError.
+    The first in source order (time of arrival, partition, offset) is kept; rows with a null key are no
+    duplicates. Each micro-batch reads the input's rows of its own event time plus and minus `within`.
+
+    :param keys: columns that are equal.
+    :param within: how far apart their event times are at most.
+    :raises DeclarationError: without a key, or for a time of nothing.
     """
     if not keys:
         raise DeclarationError(

@@ -1,8 +1,8 @@
 """Patterns over the rows of a key: one row, then another within a time, with none of a kind between or after.
 
     SMALL_THEN_LARGE = Pattern(
-        first("small", lambda row: row["amount"] <= 1),
-        then("large", lambda row: row["amount"] >= 500),
+        begin("small", lambda row: row["amount"] <= 1),
+        followed_by("large", lambda row: row["amount"] >= 500),
         within=timedelta(minutes=1),
         output="from_account STRING, event_time TIMESTAMP, small_id STRING, large_id STRING",
         select=lambda small, large: {"from_account": small["from_account"], "small_id": small["id"], "large_id": large["id"]},
@@ -29,34 +29,34 @@ Condition = Callable[[Row], bool]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A row that is to come, or (`never`) not to come before the next step."""
+    """A row that is to come, or (`not_followed_by`) not to come before the next step."""
 
-    kind: Literal["first", "then", "next", "never"]
+    kind: Literal["begin", "followed_by", "directly_followed_by", "not_followed_by"]
     name: str
     holds: Condition
 
 
-def first(name: str, holds: Condition) -> Step:
+def begin(name: str, holds: Condition) -> Step:
     """The row with which a match begins; each such row begins one of its own."""
-    return Step("first", name, holds)
+    return Step("begin", name, holds)
 
 
-def then(name: str, holds: Condition) -> Step:
+def followed_by(name: str, holds: Condition) -> Step:
     """Followed by: the next row for which it holds, whatever is between."""
-    return Step("then", name, holds)
+    return Step("followed_by", name, holds)
 
 
-def directly(name: str, holds: Condition) -> Step:
+def directly_followed_by(name: str, holds: Condition) -> Step:
     """Followed at once: the very next row of the key.
 
     If it does not hold of that, there is no match.
     """
-    return Step("next", name, holds)
+    return Step("directly_followed_by", name, holds)
 
 
-def never(holds: Condition) -> Step:
+def not_followed_by(holds: Condition) -> Step:
     """Not followed by: no such row before the next step or, as the last step, until the pattern's time is over."""
-    return Step("never", "", holds)
+    return Step("not_followed_by", "", holds)
 
 
 class Pattern(KeyedProcess):
@@ -64,7 +64,7 @@ class Pattern(KeyedProcess):
 
     `select` makes a row of `output` from the rows by name.
 
-    `at`: the event time of the rows. A match has that of its last row; one that ends with `never`,
+    `at`: the event time of the rows. A match has that of its last row; one that ends with `not_followed_by`,
     the end of its time, when it is certain. Raises DeclarationError.
     """
 
@@ -77,13 +77,16 @@ class Pattern(KeyedProcess):
         at: str = "event_time",
     ) -> None:
         kinds = [step.kind for step in steps]
-        if not kinds or kinds[0] != "first" or "first" in kinds[1:] or len(steps) < 2:
+        if not kinds or kinds[0] != "begin" or "begin" in kinds[1:] or len(steps) < 2:
             raise DeclarationError(
-                f"pattern={kinds}: it begins with first(...), once, and has a step that follows; add or move"
+                f"pattern={kinds}: it begins with begin(...), once, and has a step that follows; add or move"
             )
-        if any(before == "never" and after != "then" for before, after in pairwise(kinds)):
+        if any(
+            before == "not_followed_by" and after != "followed_by"
+            for before, after in pairwise(kinds)
+        ):
             raise DeclarationError(
-                f"pattern={kinds}: after never(...) comes then(...), or nothing; say both conditions in one"
+                f"pattern={kinds}: after not_followed_by(...) comes followed_by(...), or nothing; say both conditions in one"
             )
         self.steps, self.within, self.output, self.select, self.at = (
             steps,
@@ -101,7 +104,7 @@ class Pattern(KeyedProcess):
                 going.append(taken)
         if self.steps[0].holds(row):
             going.append({"from": at, "step": 1, "rows": {self.steps[0].name: row}})
-            if self.steps[-1].kind == "never":
+            if self.steps[-1].kind == "not_followed_by":
                 timers.set(at + self.within)
         yield from (
             self.select(**match["rows"]) for match in going if match["step"] == len(self.steps)
@@ -120,10 +123,12 @@ class Pattern(KeyedProcess):
     def _taken(self, match: Row, row: Row) -> Row | None:
         """The match after that row; None if there can be none any more."""
         n = match["step"]
-        if self.steps[n].kind == "never":
+        if self.steps[n].kind == "not_followed_by":
             if self.steps[n].holds(row):
                 return None
             n += 1
         if n < len(self.steps) and self.steps[n].holds(row):
             return match | {"step": n + 1, "rows": match["rows"] | {self.steps[n].name: row}}
-        return None if n < len(self.steps) and self.steps[n].kind == "next" else match
+        return (
+            None if n < len(self.steps) and self.steps[n].kind == "directly_followed_by" else match
+        )

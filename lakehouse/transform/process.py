@@ -93,12 +93,16 @@ class KeyedProcess:
 def process(
     rows: DataFrame, *, by: Sequence[str], function: KeyedProcess, within: timedelta, at: str
 ) -> DataFrame:
-    """The rows that `function` gives, over `rows` (`at`: their event time.
+    """The rows that a process function gives, over the rows of each key by itself.
 
-    `_arrival`) of each key by itself.
+    State and timers end `within` after a key's last row.
 
-    State and timers end `within` after a key's last row. Raises DeclarationError if the output has
-    no event time.
+    :param rows: with the event time and `_arrival`.
+    :param by: the columns of the key.
+    :param function: what is done with the rows of one key.
+    :param within: how long a key is remembered after its last row.
+    :param at: the column of event time, in the rows and in the output.
+    :raises DeclarationError: if the output has no event time.
     """
     columns = StructType.fromDDL(f"{function.output}, {ARRIVAL} {ARRIVAL_TYPE}")
     schema = cast(StructType, columns)

@@ -72,12 +72,14 @@ def as_of_join(
     at: str,
     take: Sequence[str] | Mapping[str, str],
 ) -> DataFrame:
-    """`rows`, each with the columns to `take` from the version in the table `versioned` that was valid at its instant
-    `at`.
+    """Rows, each with columns of the version that was valid at its instant.
 
-    `on`: the column of both, or of rows -> of the versioned table. `take`: names, or name in the
-    result -> in the versioned table; null where no version was valid, or the key was deleted (a
-    column `deleted` says so).
+    :param rows: the rows; all of them are in the result.
+    :param versioned: a table with keeps="versions".
+    :param on: the column of both, or of `rows` -> of `versioned`.
+    :param at: the column of `rows` that says when.
+    :param take: names, or name in the result -> in `versioned`; null where no version was valid, or the
+        key was deleted (a column `deleted` says so).
     """
     keys = {on: on} if isinstance(on, str) else dict(on)
     taken = dict(take) if isinstance(take, Mapping) else {name: name for name in take}
