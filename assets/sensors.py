@@ -22,7 +22,7 @@ from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
 from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.commits import NOTHING, Commit
-from streaming_jobs import desired, reconciler, supervisor
+from streaming_jobs import control_loop, desired, supervisor
 from streaming_jobs.progress import JobStatus
 
 _MOST = 100  # events a tick: SQLite takes 5 ms for each
@@ -244,7 +244,7 @@ def supervise_streaming_jobs(settings: Settings, catalog: Catalog) -> dg.SensorD
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         decisions = {
-            pipeline: reconciler.reconcile(settings, pipeline) for pipeline in catalog.pipelines()
+            pipeline: control_loop.step(settings, pipeline) for pipeline in catalog.pipelines()
         }
         return dg.SkipReason(
             "; ".join(f"{name}: {d.action} ({d.why})" for name, d in decisions.items())[:2000]

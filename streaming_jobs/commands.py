@@ -167,16 +167,16 @@ def supervise(
     import signal
     import threading
 
-    from streaming_jobs import notices, notifications, progress, reconciler
+    from streaming_jobs import control_loop, notices, notifications, progress
 
     console, settings, named = _chosen(pipelines)
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
     troubles: dict[str, str] = {}
-    while not reconciler.wait(settings, named, stopping, every):
+    while not control_loop.wait(settings, named, stopping, every):
         for pipeline in named:
-            decision = reconciler.reconcile(settings, pipeline)
+            decision = control_loop.step(settings, pipeline)
             trouble = decision.why if decision.trouble else ""
             new, troubles[pipeline] = trouble != troubles.get(pipeline, ""), trouble
             if decision.action != "nothing" or (trouble and new):

@@ -23,7 +23,7 @@ from streaming_jobs.holders import made
 from streaming_jobs.places import Place, here
 
 _KEPT = 100
-What = Literal["started", "restarted", "stopping", "killed", "broken"]
+What = Literal["started", "restarted", "stopping", "killed", "crash_loop"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ def decide(
         return Decision("nothing", f"it is {seen.state}")
     if freshness.cron:
         return Decision("kill", fault) if fault else _idle(seen, freshness.cron.after(now))
-    if history and history[-1].what == "broken" and history[-1].moment >= since:
+    if history and history[-1].what == "crash_loop" and history[-1].moment >= since:
         return Decision("nothing", history[-1].why)
     if not seen.room and not seen.alive:
         return Decision(
@@ -133,7 +133,7 @@ def decide(
         )
     counted = not is_transient(seen.error) or seen.alive
     if counted and sum(e.counted for e in done) >= bounds.restarts:
-        return Decision("break", _broken(seen, fault, bounds))
+        return Decision("break", _crash_loop(seen, fault, bounds))
     if seen.alive:
         return Decision("replace", fault, counted=True)
     return _start(seen, since, done, now, counted)
@@ -235,7 +235,7 @@ def backoff(pipeline: str, attempt: int) -> timedelta:
     return longest * (1 - zlib.crc32(f"{pipeline} {attempt}".encode()) / 2**33)
 
 
-def _broken(seen: Observed, fault: str, bounds: Bounds) -> str:
+def _crash_loop(seen: Observed, fault: str, bounds: Bounds) -> str:
     last = fault or seen.error or "its process died without an error message"
     return (
         f"pipeline={seen.pipeline!r}: crash loop: {bounds.restarts} restarts within {_shown(bounds.within)} did not help; "

@@ -46,7 +46,7 @@ PRODUCER = "urn:unified-lakehouse"
 _ENDED = {
     "stopped": RunState.COMPLETE,
     "failed": RunState.FAIL,
-    "broken": RunState.FAIL,
+    "crash_loop": RunState.FAIL,
     "dead": RunState.ABORT,
 }
 

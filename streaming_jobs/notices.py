@@ -11,7 +11,7 @@ from streaming_jobs.desired import Event
 from streaming_jobs.notifications import Notice, What
 from streaming_jobs.progress import JobStatus
 
-_NOTICES: dict[str, What] = {"restarted": "job_failed", "broken": "job_crash_loop"}
+_NOTICES: dict[str, What] = {"restarted": "job_failed", "crash_loop": "job_crash_loop"}
 _OUTAGE = timedelta(minutes=10)  # longer than the waits between two restarts
 
 

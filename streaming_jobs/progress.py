@@ -26,7 +26,7 @@ from streaming_jobs.holders import job_folder, made
 from streaming_jobs.places import UNKNOWN, Place
 
 State = Literal[
-    "starting", "running", "degraded", "stopping", "stopped", "failed", "dead", "broken"
+    "starting", "running", "degraded", "stopping", "stopped", "failed", "dead", "crash_loop"
 ]
 QueryState = Literal["running", "restarting", "paused"]
 # as long as the process lives
@@ -76,7 +76,7 @@ class QueryStatus:
 class JobStatus:
     """One life of a streaming job's process.
 
-    `dead` is what a reader calls one that ended without saying so; `broken` is one in a crash
+    `dead` is what a reader calls one that ended without saying so; `crash_loop` is one in a crash
     loop (`healing`).
     """
 

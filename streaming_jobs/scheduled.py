@@ -15,7 +15,7 @@ import psutil
 from lakehouse.errors import JobError
 from lakehouse.ranges import text
 from lakehouse.settings import Settings
-from streaming_jobs import desired, progress, reconciler, supervisor
+from streaming_jobs import control_loop, desired, progress, supervisor
 from streaming_jobs.progress import JobStatus
 
 _LOOK = 1.0  # seconds between two looks at a run that one waits for
@@ -52,7 +52,7 @@ def await_end(settings: Settings, pipeline: str, pid: int) -> JobStatus:
     """
     elsewhere, born = not supervisor.is_here(settings, pipeline), supervisor.start_time(pid)
     while supervisor.lives(settings, pipeline) if elsewhere else progress.is_alive(pid, born):
-        reconciler.reconcile(settings, pipeline)
+        control_loop.step(settings, pipeline)
         if elsewhere:
             time.sleep(_LOOK)
             continue

@@ -4,7 +4,7 @@ Knows them by pid and start time only, where these mean something.
 
 A process elsewhere (`streaming_jobs.places`) can only be asked to drain, and waited for until it
 has, or its lease has expired. Each start and stop is recorded as what is wanted (`desired`), so
-that whoever supervises the job (`reconciler`) keeps it so.
+that whoever supervises the job (`control_loop`) keeps it so.
 """
 
 import os

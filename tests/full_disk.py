@@ -18,7 +18,7 @@ from test_streaming_job import arrived, awaited, produce
 from test_supervision import supervised
 
 from lakehouse.settings import from_environment
-from streaming_jobs import desired, reconciler, supervisor
+from streaming_jobs import control_loop, desired, supervisor
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
         )
         full = datetime.now(UTC)
         fill(ballast)  # what the process may have given back
-        decided = reconciler.reconcile(settings, "sensors")
+        decided = control_loop.step(settings, "sensors")
         assert decided.action == "nothing" and "the disk is full" in decided.why, decided
         sent += produce(settings, 20, 30)
         ballast.unlink()

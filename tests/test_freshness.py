@@ -31,7 +31,7 @@ from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.digest import digest
 from lakehouse.storage.files import replace_file
 from lakehouse.storage.lake import Lake
-from streaming_jobs import desired, metrics, progress, reconciler, scheduled, supervisor
+from streaming_jobs import control_loop, desired, metrics, progress, scheduled, supervisor
 from streaming_jobs.healing import WANTED, Observed, decide
 from streaming_jobs.progress import JobStatus
 
@@ -183,7 +183,7 @@ def test_a_run_that_nobody_wants_is_refused_and_one_that_fails_says_why(settings
     desired.wish(settings, "sensors", "running", "ann")
     with pytest.raises(JobError, match=r"its run failed.*none is running"):  # no broker
         scheduled.run(settings, "sensors", by="a test")
-    seen = reconciler.reconcile(settings, "sensors")
+    seen = control_loop.step(settings, "sensors")
     assert seen.action == "nothing" and "none is running" in seen.why
 
 
@@ -352,7 +352,7 @@ def run_in_dagster(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not status.alive and not progress.is_alive(status.jvm, status.jvm_started)
     asked = [e.why for e in desired.history(settings, "sensors") if e.what == "stopping"]
     assert asked[-1].endswith(f"to be {NIGHTLY['sensors']}")
-    assert "the next run of its schedule is due" in reconciler.reconcile(settings, "sensors").why
+    assert "the next run of its schedule is due" in control_loop.step(settings, "sensors").why
 
     record, averages = (
         catalog.load(settings).table(name) for name in ("sensor_readings", "sensor_averages")
@@ -399,7 +399,7 @@ def not_hung(settings: Settings) -> None:
             seen.clear()
         elif status.heartbeat not in seen:
             seen.append(status.heartbeat)
-        assert reconciler.reconcile(settings, "sensors").why == "it is running"
+        assert control_loop.step(settings, "sensors").why == "it is running"
         return len(seen) == 4
 
     awaited(idle, "four looks in a row at an idle head", 30)

@@ -11,7 +11,7 @@ import pytest
 
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
-from streaming_jobs import desired, healing, lease, progress, reconciler, supervisor
+from streaming_jobs import control_loop, desired, healing, lease, progress, supervisor
 from streaming_jobs.desired import Desired, Event
 from streaming_jobs.healing import Bounds, Failure, Observed, after_failure, backoff, decide
 from streaming_jobs.progress import JobStatus, QueryStatus
@@ -41,7 +41,7 @@ def restarted(*minutes: float, counted: bool = True) -> tuple[Event, ...]:
 
 
 def broken(minutes: float) -> Event:
-    return Event(ago(minutes=minutes).isoformat(), "broken", "given up")
+    return Event(ago(minutes=minutes).isoformat(), "crash_loop", "given up")
 
 
 @pytest.mark.parametrize(
@@ -181,9 +181,9 @@ def me() -> tuple[int, float]:
 def test_a_pid_that_another_process_has_now_is_not_the_job(settings):
     pid, born = me()
     progress.write(settings, status_of(pid, born))
-    assert reconciler.observe(settings, "sensors").alive
+    assert control_loop.observe(settings, "sensors").alive
     progress.write(settings, status_of(pid, born - 100))
-    seen = reconciler.observe(settings, "sensors")
+    seen = control_loop.observe(settings, "sensors")
     assert (seen.state, seen.alive) == ("dead", False)
     # and it is not killed for it: else this test would not end
     supervisor.kill(settings, "sensors", "a test")
@@ -193,7 +193,7 @@ def test_the_micro_batch_that_runs_longest_is_seen(settings):
     queries = (QueryStatus("a", True, busy_since="2026-01-01T00:00:02+00:00"), QueryStatus("b", True),
                QueryStatus("c", True, busy_since="2026-01-01T00:00:01+00:00"))  # fmt: skip
     progress.write(settings, status_of(*me(), queries=queries))
-    assert reconciler.observe(settings, "sensors").busy == (
+    assert control_loop.observe(settings, "sensors").busy == (
         "c",
         datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC),
     )
@@ -207,17 +207,17 @@ def test_a_process_that_has_not_spoken_is_known_from_its_launch(settings):
             settings, "sensors", Event(progress.now(), "started", "a test", quiet.pid, born)
         )
         assert supervisor.identity(settings, "sensors") == (quiet.pid, born)
-        seen = reconciler.observe(settings, "sensors")
+        seen = control_loop.observe(settings, "sensors")
         assert (seen.state, seen.alive) == ("starting", True)
     supervisor.log_path(settings, "sensors").write_text("error: tables=x: no such module\n")
-    seen = reconciler.observe(settings, "sensors")
+    seen = control_loop.observe(settings, "sensors")
     assert (seen.state, seen.alive, seen.error) == ("failed", False, "tables=x: no such module")
 
 
 def test_one_at_a_time_acts(settings):
     desired.wish(settings, "sensors", "running", "a test")
     with desired.acting(settings, "sensors"):
-        decision = reconciler.reconcile(settings, "sensors")
+        decision = control_loop.step(settings, "sensors")
     assert decision.action == "nothing" and "another is at it" in decision.why
     assert desired.history(settings, "sensors") == ()
 

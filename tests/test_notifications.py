@@ -224,7 +224,7 @@ def test_the_sensor_tells_of_jobs_verdicts_and_stale_tables_within_a_second(
         ("started", "-"),
         ("restarted", "it failed: x"),
         ("stopping", "-"),
-        ("broken", "given up, for ..."),
+        ("crash_loop", "given up, for ..."),
     ):
         desired.note(settings, "sensors", Event(progress.now(), what, why))
     query = QueryStatus(
@@ -272,7 +272,7 @@ def test_the_sensor_tells_of_jobs_verdicts_and_stale_tables_within_a_second(
 
 def test_the_sensor_goes_on_when_a_hook_fails(tmp_path):
     settings = Settings(root=tmp_path, tables=SENSORS, notification_command="false")
-    desired.note(settings, "sensors", Event(progress.now(), "broken", "given up"))
+    desired.note(settings, "sensors", Event(progress.now(), "crash_loop", "given up"))
     with dg.DagsterInstance.ephemeral() as instance:
         tick = send_notifications(settings, catalog.load(settings)).evaluate_tick(
             dg.build_sensor_context(instance)

@@ -30,7 +30,7 @@ from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.lake import Lake
-from streaming_jobs import desired, lease, progress, reconciler, supervisor
+from streaming_jobs import control_loop, desired, lease, progress, supervisor
 
 ROOT = Path(__file__).parents[1]
 BOTH = ("lakehouse.tables.sensors", "lakehouse.tables.ads")
@@ -181,7 +181,7 @@ def test_pipelines_are_put_into_one_process_and_apart_again_on_the_same_checkpoi
         60,
     )
 
-    assert reconciler.reconcile(settings, "sensors").action == "start", (
+    assert control_loop.step(settings, "sensors").action == "start", (
         "it was wanted, and its process has ended"
     )
     awaited(lambda: supervisor.status(settings, "sensors").state == "running", "alone again", 240)
@@ -234,8 +234,8 @@ def test_a_job_that_dies_of_memory_takes_no_other_with_it(settings, monkeypatch)
     send([Record(None, order, 0, BEGIN, BEGIN, "ordinary")], "orders", client_config(settings))
 
     def given_up() -> bool:
-        reconciler.reconcile(settings, "hungry")
-        return supervisor.status(settings, "hungry").state == "broken"
+        control_loop.step(settings, "hungry")
+        return supervisor.status(settings, "hungry").state == "crash_loop"
 
     awaited(given_up, "restarted once, then given up", 300)
     assert "ended, killed or out of memory" in supervisor.status(settings, "hungry").error

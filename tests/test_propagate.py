@@ -48,7 +48,9 @@ def test_an_asset_runs_when_its_hours_have_closed_though_dagster_was_killed_and_
     closed = commit_log.read_text()
     commit_log.write_text("")  # nothing has closed yet
     desired.wish(settings, "sensors", "stopped", "a test")
-    desired.note(settings, "sensors", Event(progress.now(), "broken", "given up, for it failed"))
+    desired.note(
+        settings, "sensors", Event(progress.now(), "crash_loop", "given up, for it failed")
+    )
     paths = os.pathsep.join([str(tmp_path), str(ROOT)])
     environment = (
         os.environ | to_environment(settings) | {"DAGSTER_HOME": str(home), "PYTHONPATH": paths}

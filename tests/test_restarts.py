@@ -18,7 +18,7 @@ from lakehouse.errors import JobError
 from lakehouse.producers import commands
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
-from streaming_jobs import desired, progress, reconciler, supervisor
+from streaming_jobs import control_loop, desired, progress, supervisor
 from streaming_jobs.desired import Desired, Event
 from streaming_jobs.healing import Bounds, Observed, backoff, decide, unhealthy
 
@@ -134,7 +134,7 @@ def test_a_job_that_is_killed_again_and_again_but_ran_well_between_is_never_give
         awaited(lambda: supervisor.status(settings, "sensors").well >= 2, "it runs well")
         os.kill(job.pid, signal.SIGKILL)
         awaited(lambda job=job: not job.alive, "it is dead")
-        decision = reconciler.reconcile(settings, "sensors")
+        decision = control_loop.step(settings, "sensors")
         assert (decision.action, decision.counted) == ("start", True), decision
     restarts = [
         event for event in desired.history(settings, "sensors") if event.what == "restarted"
@@ -143,6 +143,6 @@ def test_a_job_that_is_killed_again_and_again_but_ran_well_between_is_never_give
     # while it starts, so it was never well
     os.kill(supervisor.identity(settings, "sensors")[0], signal.SIGKILL)
     awaited(
-        lambda: reconciler.reconcile(settings, "sensors").action == "break",
+        lambda: control_loop.step(settings, "sensors").action == "break",
         "given up: that was no good run",
     )

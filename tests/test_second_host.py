@@ -19,13 +19,13 @@ from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.files import replace_file
 from lakehouse.storage.lake import Lake
 from streaming_jobs import (
+    control_loop,
     desired,
     healing,
     holders,
     lease,
     places,
     progress,
-    reconciler,
     supervisor,
 )
 from streaming_jobs.desired import Desired
@@ -109,7 +109,7 @@ def test_nothing_is_started_beside_a_process_elsewhere_before_its_lease_has_expi
             pid,
             "second",
         )
-        decision = reconciler.reconcile(settings, "sensors")
+        decision = control_loop.step(settings, "sensors")
         assert (
             decision.action == "nothing" and "it is running elsewhere (host=second" in decision.why
         )
@@ -125,7 +125,7 @@ def test_nothing_is_started_beside_a_process_elsewhere_before_its_lease_has_expi
             pass
 
         crash(host)  # its lock is gone with it, and whether it lives cannot be seen
-        decision = reconciler.reconcile(settings, "sensors")
+        decision = control_loop.step(settings, "sensors")
         assert decision.action == "nothing" and "elsewhere" in decision.why, decision
         with (
             pytest.raises(JobError, match=r"may still write.*expires in"),
@@ -243,12 +243,12 @@ def test_a_job_whose_host_is_gone_goes_on_here_and_one_elsewhere_drains_when_it_
             "the job elsewhere fills its tables",
         )
         assert supervisor.status(settings, "sensors").place.host == "second"
-        decisions = [reconciler.reconcile(settings, "sensors")]
+        decisions = [control_loop.step(settings, "sensors")]
         sent += produce(settings, 10, 20)
         crash(host)
 
         def healed() -> bool:
-            decisions.append(reconciler.reconcile(settings, "sensors"))
+            decisions.append(control_loop.step(settings, "sensors"))
             return decisions[-1].action == "start"
 
         awaited(healed, "started here")

@@ -32,7 +32,7 @@ from lakehouse.stream import ingest
 from lakehouse.stream.micro_batch import BatchLog, stream_run
 from lakehouse.tables import sensors
 from lakehouse.testing import COMMIT_POINTS, Stage
-from streaming_jobs import desired, lease, progress, reconciler, supervisor
+from streaming_jobs import control_loop, desired, lease, progress, supervisor
 from streaming_jobs.desired import Event
 
 SENSORS = ("lakehouse.tables.sensors",)
@@ -141,10 +141,10 @@ def test_whoever_supervises_looks_again_at_once_when_a_process_ends_or_he_is_to_
             settings, "sensors", Event(progress.now(), "started", "a test", process.pid, born)
         )
         threading.Timer(0.5, process.kill).start()
-        assert not reconciler.wait(settings, ["sensors"], stopping, every=600)
+        assert not control_loop.wait(settings, ["sensors"], stopping, every=600)
         assert process.wait() == -signal.SIGKILL
     threading.Timer(0.5, stopping.set).start()  # of one that is gone already nothing is to be seen
-    assert reconciler.wait(settings, ["sensors"], stopping, every=600)
+    assert control_loop.wait(settings, ["sensors"], stopping, every=600)
 
 
 KILLED_AT = """
@@ -259,7 +259,7 @@ def test_a_poison_batch_parks_its_query_and_one_that_hangs_has_its_process_repla
     )
 
     os.kill(first.pid, signal.SIGKILL)
-    awaited(lambda: reconciler.reconcile(settings, name).action == "start", "healed")
+    awaited(lambda: control_loop.step(settings, name).action == "start", "healed")
     second = supervisor.await_running(settings, name, supervisor.identity(settings, name)[0], 120)
     assert second.state == "degraded" and query("remainders").error == paused.error, (
         "nobody has asked for it again"
@@ -293,8 +293,7 @@ def test_a_poison_batch_parks_its_query_and_one_that_hangs_has_its_process_repla
     decisions = []
     awaited(
         lambda: (
-            decisions.append(reconciler.reconcile(settings, name))
-            or decisions[-1].action == "replace"
+            decisions.append(control_loop.step(settings, name)) or decisions[-1].action == "replace"
         ),
         "replaced",
     )
@@ -310,18 +309,21 @@ def test_a_crash_loop_is_given_up_and_an_outage_is_waited_for(settings, orders):
     sound = orders.read_text()
     orders.write_text('raise OSError("broken on purpose")')
     desired.wish(settings, name, "running", "a test")
-    awaited(lambda: reconciler.reconcile(settings, name).action == "break", "given up")
+    awaited(lambda: control_loop.step(settings, name).action == "break", "given up")
     what = [(e.what, e.counted) for e in desired.history(settings, name)]
-    assert what == [("started", False), ("restarted", True), ("restarted", True), ("broken", False)]
+    assert what == [
+        ("started", False),
+        ("restarted", True),
+        ("restarted", True),
+        ("crash_loop", False),
+    ]
     status = supervisor.status(settings, name)
     assert (
-        status.state == "broken"
+        status.state == "crash_loop"
         and "broken on purpose" in status.error
         and f"lakehouse stream start {name}" in status.error
     )
-    assert reconciler.reconcile(settings, name).action == "nothing", (
-        "until somebody asks for it again"
-    )
+    assert control_loop.step(settings, name).action == "nothing", "until somebody asks for it again"
 
     orders.write_text(sound)
     with pytest.raises(JobError, match="none is running"):
@@ -336,14 +338,14 @@ def test_a_crash_loop_is_given_up_and_an_outage_is_waited_for(settings, orders):
     kafka_broker.ensure_topics(settings, {"orders": 1})
 
     def running() -> bool:
-        reconciler.reconcile(settings, name)
+        control_loop.step(settings, name)
         return supervisor.status(settings, name).state == "running"
 
     awaited(running, "it runs once the broker is back")
 
 
 def attempted(settings: Settings, name: str, attempts: list[desired.Event]) -> bool:
-    if reconciler.reconcile(settings, name).action == "start":
+    if control_loop.step(settings, name).action == "start":
         attempts.append(desired.history(settings, name)[-1])
     return False
 

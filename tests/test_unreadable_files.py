@@ -25,13 +25,13 @@ from lakehouse.runtime import kafka_address
 from lakehouse.settings import Settings, to_environment
 from lakehouse.storage import checkpoints, commit_log, files
 from streaming_jobs import (
+    control_loop,
     desired,
     lease,
     lineage,
     notices,
     notifications,
     progress,
-    reconciler,
     supervisor,
 )
 from streaming_jobs.desired import Event
@@ -80,7 +80,7 @@ def test_status_and_supervise_say_which_file_move_it_aside_and_go_on(
     shown = CliRunner().invoke(
         main.app(), ["stream", "status", "sensors"], env=to_environment(settings)
     )
-    decision = reconciler.reconcile(settings, "sensors")
+    decision = control_loop.step(settings, "sensors")
     lease.others(settings, "sensors")
     said = shown.stderr + capfd.readouterr().err
     assert shown.exit_code == 0, shown.exception
@@ -130,12 +130,12 @@ def test_a_holder_writes_its_epoch_again_if_the_file_becomes_garbage(settings, c
 def test_what_is_wanted_of_a_job_that_runs_is_known_and_of_another_is_asked_for(settings):
     path = folder(settings) / "desired.json"
     path.write_text("{")
-    why = reconciler.reconcile(settings, "sensors").why
+    why = control_loop.step(settings, "sensors").why
     assert "unreadable" in why and "lakehouse stream start sensors" in why
     assert not path.exists(), "nothing is guessed"
     me = psutil.Process()
     progress.write(settings, status_of(me.pid, me.create_time()))
-    assert "it runs, and is to run" in reconciler.reconcile(settings, "sensors").why
+    assert "it runs, and is to run" in control_loop.step(settings, "sensors").why
     assert desired.read(settings, "sensors").state == "running"
 
 
@@ -165,12 +165,11 @@ print(supervisor.status(from_environment(), "sensors"))
 
 def test_a_wish_that_is_gone_is_said_too(settings):
     (folder(settings) / "desired.json").unlink()
-    decision = reconciler.reconcile(settings, "sensors")
+    decision = control_loop.step(settings, "sensors")
     assert decision.trouble and "desired.json: gone" in decision.why
     never = progress.job_folder(settings, "ads")
     assert (
-        reconciler.reconcile(settings, "ads").why == "nobody has asked for it"
-        and not never.exists()
+        control_loop.step(settings, "ads").why == "nobody has asked for it" and not never.exists()
     )
 
 

@@ -43,7 +43,7 @@ def wait(
     return stopping.is_set()
 
 
-def reconcile(settings: Settings, pipeline: str) -> Decision:
+def step(settings: Settings, pipeline: str) -> Decision:
     """Does now what is to be done about the job, and returns it.
 
     What cannot be done is returned as `nothing`, with why.
@@ -101,16 +101,16 @@ def _acted(settings: Settings, pipeline: str) -> Decision:
 
 
 def _note_crash_loop(settings: Settings, pipeline: str, why: str) -> None:
-    desired.note(settings, pipeline, Event(progress.now(), "broken", why))
+    desired.note(settings, pipeline, Event(progress.now(), "crash_loop", why))
     last = supervisor.status(settings, pipeline) or JobStatus(
-        pipeline, 0, 0.0, 0, 0.0, "broken", "", ""
+        pipeline, 0, 0.0, 0, 0.0, "crash_loop", "", ""
     )
     stopped = tuple(replace(q, active=False) for q in last.queries)
     now = progress.now()
     progress.write(
         settings,
         replace(
-            last, state="broken", error=why, started_at=last.started_at or now, queries=stopped
+            last, state="crash_loop", error=why, started_at=last.started_at or now, queries=stopped
         ),
     )
 
