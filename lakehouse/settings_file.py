@@ -84,7 +84,9 @@ def texts(
 def _as_text(place: Place, name: str, value: object) -> str | dict[str, str]:
     if isinstance(value, Mapping) != (name in _OF_NAMES):
         form = (place.table if name in _OF_NAMES else place.line).format(name)
-        raise SettingsError(f"{place.name}, {name}={value!r}: it has another form; write {form}")
+        raise SettingsError(
+            f"{place.name}, {name}={value!r}: the setting has another form; write {form}"
+        )
     if isinstance(value, Mapping):
         return {key: _text(place, f"{name}.{key}", each) for key, each in value.items()}
     if name == "module_path":

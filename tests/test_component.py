@@ -198,7 +198,10 @@ def test_a_streaming_job_that_dagster_starts_has_the_settings(loaded, project, m
     ("settings", "said"),
     [
         ({"rot": "data"}, "settings, rot: there is no setting of that name; did you mean root?"),
-        ({"root": {"x": 1}}, "settings, root={'x': 1}: it has another form; write `root: value`"),
+        (
+            {"root": {"x": 1}},
+            "settings, root={'x': 1}: the setting has another form; write `root: value`",
+        ),
         ({"freshness": "soon"}, "write `freshness:` and below it a line `name: value` for each"),
         ({"freshness": {"sensors": "soon"}}, "freshness of sensors"),
         ({"step_rows": 1.5}, "settings, step_rows=1.5: a text, a whole number, true or false"),
