@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -87,6 +88,25 @@ def test_a_wrong_argument_is_refused_when_it_is_declared(declare, told):
     with pytest.raises(DeclarationError) as refused:
         declare()
     assert told in str(refused.value)
+
+
+def test_a_set_is_the_same_argument_in_every_process():
+    """Else a table's code version would change with the seed of hashes, and its stream be refused."""
+    code = """
+from lakehouse import expect
+print(expect.column_values_to_be_in_set("unit", value_set={"C", "F", "K", "R"}))
+"""
+    shown = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(shown) == 1, shown
 
 
 def test_nothing_of_that_imports_great_expectations():

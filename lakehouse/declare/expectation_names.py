@@ -123,7 +123,9 @@ def _unknown(name: str, known: Signature, argument: str, value: object) -> str:
 
 
 def _frozen(name: str, argument: str, value: object) -> object:
-    kept = tuple(value) if isinstance(value, list | set) else value
+    # in one order: that of a set differs from process to process, and with it the code version
+    ordered = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
+    kept = tuple(ordered) if isinstance(ordered, list) else ordered
     try:
         hash(kept)
     except TypeError as err:
