@@ -208,3 +208,22 @@ def sums(things):
     ):
         assert told in done.stderr, done.stderr
     assert "table=things" not in done.stderr and not list((tmp_path / "root").glob("*/things"))
+
+
+def test_validate_without_spark_checks_what_declarations_alone_decide(tmp_path):
+    right = """
+from lakehouse import kafka, table
+
+thing_topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
+
+
+@table(layer="bronze", event_time="at")
+def things(thing_topic):
+    return thing_topic
+"""
+    done = command(tmp_path, right, "validate", "--no-spark")
+    assert done.returncode == 0 and "1 tables, none refused" in done.stdout, done.stderr
+    assert "no function was run" in done.stderr
+    wrong = right.replace(', event_time="at"', "")
+    done = command(tmp_path, wrong, "validate", "--no-spark")
+    assert done.returncode == 2 and "an ingest table needs an event time" in done.stderr
