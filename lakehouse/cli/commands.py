@@ -175,7 +175,8 @@ def _refused_by_spark(settings: Settings, catalog: "Catalog", tables: "list[Tabl
     from lakehouse.transform.validation import refusal
 
     with console.working("starting Spark") as now, session.opened(settings, "validate") as spark:
-        lake, refused = Lake(spark, settings, catalog), []
+        lake = Lake(spark, settings, catalog)
+        refused: list[str] = []
         for table in tables:
             now(f"looking at {table.name}")
             refused += filter(None, [refusal(lake, table)])
