@@ -109,7 +109,7 @@ def test_a_table_may_have_a_column_of_each_of_the_names(spark, tmp_path):
             {column: value}, predicate=which
         )
     stage.feed("kept", [sent(7201, row="t")])
-    stage.run("stream", "state", "history")  # these are compared as of their last commit
+    stage.run("state", "history")  # these are compared as of their last commit
     for name in changes:
         found = reconciliation.reconcile(stage.lake, stage.lake.catalog.table(name))
         assert (found.verdict, found.missing + found.extra + 2 * found.changed) == (

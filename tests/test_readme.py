@@ -46,7 +46,7 @@ def run(words: list[str], settings: Settings, seconds: float) -> subprocess.Comp
 @pytest.mark.timeout(900)
 def test_the_command_lines_of_the_readme_work_in_their_order(tmp_path, quick_jvm):
     given = commands("README.md", "lakehouse")
-    assert [" ".join(words[1:3]) for words in given] == [
+    assert [" ".join(words[1:3]).partition(" SELECT")[0] for words in given] == [
         "broker start", "produce sensors", "stream start", "stream status", "table list", "table quarantine", "topic check",
         "table late", "update", "table lateness", "query", "reconcile run", "reconcile status", "reconcile repair", "stream stop",
         "broker stop",

@@ -195,7 +195,7 @@ def readings_sent(lot: int) -> Counter:
         expected = sensors.expected_readings(
             WORKLOAD, BEGIN + start * MINUTE, BEGIN + (start + lot) * MINUTE
         )
-        total.update({key: found.count for key, found in expected.items()})
+        total.update({key: found.readings for key, found in expected.items()})
     return total
 
 
