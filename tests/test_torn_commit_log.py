@@ -260,10 +260,11 @@ def test_a_job_goes_on_over_commit_logs_that_were_cut_in_the_middle_of_a_line(jo
     sent = produce(job, 0, 10)
     supervisor.start(job, "sensors", by="a test")
     awaited(lambda: arrived(job, "sensor_readings") >= sent, "the first lot")
+    awaited(lambda: all(lines_of(job, name) for name in TABLES), "each table has a commit")
     supervisor.stop(job, "sensors", by="a test")
     before = {name: lines_of(job, name) for name in TABLES}
-    for name in TABLES:
-        cut(job, name, 4)
+    for name in TABLES:  # a slow machine has made fewer steps
+        cut(job, name, min(4, len(before[name])))
     sent += produce(job, 10, 20)
     supervisor.start(job, "sensors", by="a test")
     awaited(lambda: arrived(job, "sensor_readings") >= sent, "the second lot")
