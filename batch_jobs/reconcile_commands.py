@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from batch_jobs import views
+from batch_jobs import reconcile_views as views
 from batch_jobs.arguments import DryRun, End, Name, Start, asked
 from lakehouse.cli import console
 from lakehouse.cli.console import AsJson

@@ -17,7 +17,7 @@ from batch_jobs import bootstrap as job
 from batch_jobs import commands
 from lakehouse.declare.table import around, kafka, session, sliding, table, tumbling
 from lakehouse.errors import JobError
-from lakehouse.maintenance import retention
+from lakehouse.maintenance import needs, retention
 from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
 from lakehouse.storage.commit_log import frontier
@@ -245,12 +245,12 @@ def test_the_command_tells_the_handover_and_maintenance_keeps_what_it_needs(stag
     )
     assert frontier(settings, averages) == START + timedelta(hours=2)
     assert (
-        retention.needed(settings, stage.lake.catalog, table_of(stage, "seen"))["slid"]
+        needs.needed(settings, stage.lake.catalog, table_of(stage, "seen"))["slid"]
         == first["version"]
     )
     stage.run("slid")
     assert (
-        retention.needed(settings, stage.lake.catalog, table_of(stage, "seen"))["slid"]
+        needs.needed(settings, stage.lake.catalog, table_of(stage, "seen"))["slid"]
         > first["version"]
     )
     again = definitions.build(settings).resolve_job_def("bootstrap")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from batch_jobs import commands, other_code, views
+from batch_jobs import commands, other_code, reconcile_views
 from batch_jobs import diff as job
 from lakehouse.errors import JobError
 from lakehouse.ranges import parse_range
@@ -165,7 +165,7 @@ def test_a_helper_and_a_udf_come_from_the_other_version_in_workers_too(shop, cap
     assert (
         "gross=238, shop=a, vat=38, after at=" in example and "gross=239, shop=a, vat=40" in example
     )
-    views.show_diff(found, as_json=False)
+    reconcile_views.show_diff(found, as_json=False)
     shown = capsys.readouterr().out
     assert "rows quarantined" in shown and example in shown and shown.endswith("rows differ\n")
 

@@ -9,10 +9,10 @@ from types import ModuleType
 from typing import Any, Literal
 
 from lakehouse.declare import modules, rules
-from lakehouse.declare.sources import FileSource, KafkaSource, Source
+from lakehouse.declare.sources import KafkaSource, Source
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError, RangeError, SettingsError, UnknownTable
-from lakehouse.settings import SOONEST_STALE, Settings
+from lakehouse.settings import Settings
 
 Kind = Literal["ingest", "row", "window", "reference", "keyed", "versioned"]
 
@@ -236,7 +236,7 @@ def catalog_of(modules: Sequence[ModuleType]) -> Catalog:
     rules.check(modules, tables)
     catalog = Catalog(sources, _in_order(sources, tables))
     for each in catalog:
-        _check(catalog, each)
+        rules.check_table(catalog, each)
         _ = each.code_version  # read now, while the file is what was imported
     return catalog
 
@@ -273,135 +273,6 @@ def _in_order(sources: dict[str, Source], tables: dict[str, Table]) -> dict[str,
         raise DeclarationError(
             f"tables={' -> '.join(err.args[1])}: a table cannot be computed from itself"
         ) from err
-
-
-def _check(catalog: Catalog, table: Table) -> None:
-    kind, where = catalog.kind(table), f"table={table.name}"
-    driving = [
-        n
-        for n in table.inputs
-        if n in catalog.tables and catalog.kind(catalog.tables[n]) in ("ingest", "row", "window")
-    ]
-    if table.keeps:
-        _check_keyed(catalog, table, driving)
-    if table.as_of:
-        _check_as_of(catalog, table, where)
-    _check_ingest(catalog, table, where)
-    _check_driving(catalog, table, driving, where)
-    _check_row_by_row(table, kind, where)
-    if not table.keeps:  # which keep every row, and are judged as a whole
-        rules.check_single_rows(table)
-    if table.stale_after and (
-        not catalog.has_quarantine(table) or table.stale_after < SOONEST_STALE
-    ):
-        raise DeclarationError(
-            f"{where}, stale_after={table.stale_after}: at least {SOONEST_STALE}, and not for a {kind} table, which may stay as "
-            "it is; raise it or remove it"
-        )
-    if kind == "reference" and (table.event_time or table.delay):
-        raise DeclarationError(
-            f"{where}: it has no input with event time, so event_time and delay mean nothing; remove them"
-        )
-
-
-def _check_ingest(catalog: Catalog, table: Table, where: str) -> None:
-    kind, topics = catalog.kind(table), catalog.topics_of(table)
-    if topics and len(topics) < len(table.inputs):
-        raise DeclarationError(
-            f"{where}, inputs={table.inputs}: an ingest table reads topics only; join other inputs in a table that reads it"
-        )
-    if len({source.topic for source in topics.values()}) < len(topics):
-        raise DeclarationError(
-            f"{where}, inputs={table.inputs}: two of them are one topic, so each row would be there twice; name it once"
-        )
-    if kind == "ingest" and not table.event_time:
-        raise DeclarationError(
-            f"{where}: an ingest table needs an event time, by which rows are late; add event_time=<column>"
-        )
-    if kind == "ingest" and table.window is not None:
-        raise DeclarationError(
-            f"{where}: an ingest table keeps every row; put the window into a table that reads it"
-        )
-
-
-def _check_driving(catalog: Catalog, table: Table, driving: Sequence[str], where: str) -> None:
-    read_files = [n for n in table.inputs if isinstance(catalog.sources.get(n), FileSource)]
-    if len(driving) > 1:
-        raise DeclarationError(
-            f"{where}, inputs={driving}: a table has one input with event time; unite topics in an ingest table that takes "
-            "several, and join its rows with each other within context=around(...) or a window"
-        )
-    if driving and catalog.kind(catalog.tables[driving[0]]) == "window":
-        raise DeclarationError(
-            f"{where}, input={driving[0]}: windows of a window table are not supported yet; read the input of that table"
-        )
-    if read_files and driving:
-        raise DeclarationError(
-            f"{where}, input={read_files[0]}: files are read by a reference table, so that they have versions; declare one and read that"
-        )
-    if table.window is not None and not driving:
-        raise DeclarationError(
-            f"{where}: a window needs an input with event time, and {table.inputs} has none; read a table that has one"
-        )
-
-
-def _check_row_by_row(table: Table, kind: str, where: str) -> None:
-    if table.deduplicate and kind != "row":
-        raise DeclarationError(
-            f"{where}, deduplicate={table.deduplicate}: duplicates are taken out of single rows; declare it on a row table "
-            "and read that"
-        )
-    if table.deduplicate and table.late == "update":
-        raise DeclarationError(
-            f"{where}, deduplicate, late='update': a late row merged afterwards could be the first of rows that are already "
-            "in the table; use late='side_output' or 'drop'"
-        )
-    if table.context and (kind != "row" or table.deduplicate):
-        raise DeclarationError(
-            f"{where}, context={table.context}: it is for row tables without deduplicate=; join within a window by the column "
-            "window, and deduplicate in a table that this one reads"
-        )
-    if table.early_results and table.window is None:
-        raise DeclarationError(
-            f"{where}, early_results={table.early_results}: rows without a window are final at once; remove it"
-        )
-
-
-def _check_keyed(catalog: Catalog, table: Table, driving: Sequence[str]) -> None:
-    where = f"table={table.name}, keeps={table.keeps!r}"
-    if not table.keys:
-        raise DeclarationError(
-            f"{where}: such a table needs a key; name the columns that identify a row: keys=[...]"
-        )
-    if len(driving) != 1 or catalog.kind(catalog.tables[driving[0]]) != "ingest":
-        raise DeclarationError(
-            f"{where}, inputs={table.inputs}: it is computed from every row of one ingest table, late ones too; read that, and "
-            "leave out in the function what does not count"
-        )
-    unused = {
-        name: getattr(table, name)
-        for name in ("window", "context", "deduplicate", "early_results", "delay", "metrics")
-    }
-    if given := [name for name, value in unused.items() if value]:
-        raise DeclarationError(
-            f"{where}, {given[0]}={unused[given[0]]}: it has no ranges of event time; remove it"
-        )
-    if table.late != "side_output":
-        raise DeclarationError(f"{where}, late={table.late!r}: no row is late for it; remove it")
-
-
-def _check_as_of(catalog: Catalog, table: Table, where: str) -> None:
-    if catalog.kind(table) != "row" or table.context or table.deduplicate:
-        raise DeclarationError(
-            f"{where}, inputs={table.inputs}: a versioned table is read row by row, as of each row's event time; do that in a "
-            "row table without context= and deduplicate=, and read that"
-        )
-    for versioned in catalog.versioned_inputs(table):
-        if catalog.ingest_table_of(versioned) != catalog.ingest_table_of(table):
-            raise DeclarationError(
-                f"{where}, input={versioned.name}: it is computed from another ingest table, so it is not known how far it is "
-                "complete when a row is joined; unite their topics in one ingest table"
-            )
 
 
 def table_path(

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from lakehouse.declare.columns import ARRIVAL, INGESTION, PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError, RangeError
-from lakehouse.maintenance import propagate, retention
+from lakehouse.maintenance import needs, propagate, retention
 from lakehouse.maintenance.quarantine import of_other_topics, quarantined_rows
 from lakehouse.maintenance.retention import Place
 from lakehouse.ranges import Range, partition_range, text
@@ -150,9 +150,7 @@ def _check_read(lake: Lake, ingest: Table, erasure: Erasure) -> None:
             continue  # no stream reads one
         last = delta_log.last_streamed(lake.path(table), partitions) if partitions else -1
         behind = {
-            w: v
-            for w, v in retention.needed(lake.settings, lake.catalog, table).items()
-            if v <= last
+            w: v for w, v in needs.needed(lake.settings, lake.catalog, table).items() if v <= last
         }
         if behind:
             raise JobError(

@@ -4,35 +4,30 @@ Beside the stream, without a JVM.
 
 Each Delta table has an oldest version: this one and all later ones can be read, and replayed by a
 stream. It lies `settings.history` back or `settings.versions`, whichever is less, or further where
-someone still needs more (`needed`, runs that hold it, `read_holds`). Older commits of the log go,
+someone still needs more (`needs`, runs that hold it, `read_holds`). Older commits of the log go,
 and after the history the files that they alone hold. What is compacted keeps its rows, their order
 and their technical columns; to a stream that reads the table it is no change.
 """
 
-import json
 import logging
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from lakehouse.batch.publish import intended
 from lakehouse.declare.catalog import Catalog, table_path
 from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.durations import duration
 from lakehouse.errors import CommitError
-from lakehouse.ranges import EPOCH, PARTITION_LENGTHS, floor, partition_range
-from lakehouse.reconcile import invalidation
+from lakehouse.maintenance import needs
+from lakehouse.ranges import EPOCH, partition_range
 from lakehouse.settings import Settings
-from lakehouse.storage import checkpoints, delta_log, read_holds, vectors
-from lakehouse.storage.checkpoints import CHECKPOINTS
+from lakehouse.storage import delta_log, read_holds, vectors
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import COMMIT_LOGS
-from lakehouse.storage.files import read_value
-from lakehouse.storage.handovers import handover_of
 
 _log = logging.getLogger(__name__)
 
@@ -88,8 +83,8 @@ def places(settings: Settings, catalog: Catalog, table: Table) -> list[Place]:
             table.name,
             path,
             closed,
-            needed(settings, catalog, table),
-            _wished(settings, catalog, table),
+            needs.needed(settings, catalog, table),
+            needs.wished(settings, catalog, table),
         )
     ]
     if catalog.has_quarantine(table):
@@ -109,157 +104,6 @@ def log_tables(settings: Settings) -> list[Place]:
         for path in paths
         if (path / "_delta_log").is_dir()
     ]
-
-
-def needed(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]:
-    """Who needs the table from which version on: streams that read it, tables that have it pinned, its own stream.
-
-    A stream is known by its checkpoint, also if its table is not declared any more; without one by
-    commit log or last commit.
-    """
-    from deltalake import DeltaTable
-
-    path = table_path(settings, table)
-    found: dict[str, int] = {}
-    if not (path / "_delta_log").is_dir():
-        return found
-    identity = str(DeltaTable(str(path)).metadata().id)
-    for checkpoint in _checkpoints(settings.root / CHECKPOINTS):
-        if (version := _read_up_to(checkpoint, identity)) is not None:
-            found[checkpoint.parent.name] = version
-    for reader in catalog:
-        begun = handover_of(settings, reader)
-        # its stream has not started yet
-        if begun and begun.input == table.name and reader.name not in found:
-            found[reader.name] = begun.version
-        if reader is not table and table.name not in reader.inputs:
-            continue
-        stands = checkpoints.standing(settings, reader)
-        last = stands.noted or stands.written or stands.taken_back
-        if last and reader.name == table.name:
-            # a batch that is replayed looks for its commit from there on
-            found["its own query"] = last.version
-        elif (
-            last
-            and reader.name not in found
-            and table.name in (read := last.inputs.get("tables", {}))
-        ):
-            found[reader.name] = read[table.name]["reservoirVersion"]
-        elif last and table.name in (pinned := last.inputs.get("references", {})):
-            found[reader.name] = pinned[table.name]
-    return found
-
-
-def _wished(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]:
-    """From which version on the table is of use to what can do without.
-
-    A reconciliation that finds less than it has to look at takes all of history for changed; a
-    batch run that was killed finds its commit there, for those that read the table; a table yet
-    to be declared begins at its handover.
-    """
-    readers = [
-        t for t in (*catalog.derived, *catalog.keyed) if t is table or table.name in t.inputs
-    ]
-    looked = {
-        reader.name: invalidation.looked_at(settings, reader).get(table.name) for reader in readers
-    }
-    found = {
-        f"the reconciliation of {name}": version
-        for name, version in looked.items()
-        if version is not None
-    }
-    killed = read_value(
-        intended(settings, table), dict, f"a killed batch run of {table.name} holds no version back"
-    )
-    if killed is not None:
-        found["a batch run that was killed"] = killed["before"]
-    path, ahead = table_path(settings, table), frontier(settings, table)
-    many = delta_log.latest(path) - delta_log.oldest(path) >= settings.versions
-    if many and ahead and catalog.has_quarantine(table):
-        length = "day" if any(t.partition_by == "day" for t in readers) else table.partition_by
-        found["a table yet to be declared"] = _reaching(
-            catalog, table, path, floor(ahead, PARTITION_LENGTHS[length])
-        )
-    return found
-
-
-def _reaching(catalog: Catalog, table: Table, path: Path, instant: datetime) -> int:
-    """The last version kept before any by which rows from the instant on may have come: a stream that wants them begins there."""
-    column = catalog.event_time(table) if catalog.kind(table) == "ingest" else ""
-    for change in delta_log.changes(path, delta_log.oldest(path) - 1, column) or ():
-        spans = change.spans or [
-            partition_range(key, table.partition_by) for key in change.partitions
-        ]
-        if any(span.end > instant for span in spans):
-            return change.version - 1
-    return delta_log.latest(path)
-
-
-def _checkpoints(folder: Path) -> list[Path]:
-    """The last generation of each query; early results start again with each process."""
-    queries = (
-        [q for q in folder.iterdir() if not q.name.endswith("__early")] if folder.is_dir() else []
-    )
-    lives = ([life for life in query.iterdir() if life.name.isdigit()] for query in queries)
-    return [max(found, key=lambda life: int(life.name)) for found in lives if found]
-
-
-def _read_up_to(checkpoint: Path, identity: str) -> int | None:
-    """The version from which a query reads the table of that id when it is started again.
-
-    None if it reads another.
-
-    Spark has its sources prepare the last committed batch once more then, from where the batch
-    before it ended.
-    """
-    begun, done = (_numbers(checkpoint / name) for name in ("offsets", "commits"))
-    if not begun:
-        return None
-    last = next(
-        (
-            offsets
-            for batch in reversed(begun)
-            if (offsets := _offsets(checkpoint, batch)) is not None
-        ),
-        [],
-    )
-    before = _offsets(checkpoint, done[-1] - 1) if done and done[-1] - 1 in begun else None
-    return None if _position(last, identity) is None else _position(before or [], identity) or 0
-
-
-def _position(offsets: Sequence[Mapping], identity: str) -> int | None:
-    """The version of the table of that id up to which a batch reads; None if it reads another."""
-    return next(
-        (offset["reservoirVersion"] for offset in offsets if offset.get("reservoirId") == identity),
-        None,
-    )
-
-
-def _offsets(checkpoint: Path, batch: int) -> list[dict] | None:
-    """Up to where the batch reads its sources.
-
-    None, and said on standard error, if the file is torn.
-    """
-    path = checkpoint / "offsets" / str(batch)
-    try:
-        found = [dict(json.loads(line)) for line in path.read_text().splitlines()[2:]]
-        if not found or any(
-            "reservoirId" in offset and not isinstance(offset["reservoirVersion"], int)
-            for offset in found
-        ):
-            raise ValueError("no offsets")
-        return found
-    except (ValueError, TypeError, KeyError) as err:
-        message = f"it says what a query has read, and is torn ({err}), so the batches before it decide what is kept for it"
-        remedy = f"if its table is not declared any more, remove {checkpoint.parent}"
-        _log.warning(f"file={path}: {message}; {remedy}")
-        return None
-
-
-def _numbers(folder: Path) -> list[int]:
-    return (
-        sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
-    )
 
 
 def plan(settings: Settings, place: Place) -> Maintenance:

@@ -16,17 +16,15 @@ from lakehouse.declare.columns import ARRIVAL, ORIGIN, PARTITION, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, RangeError
 from lakehouse.ranges import Range, partition_range
-from lakehouse.reconcile import coverage, diagnosis
+from lakehouse.reconcile import coverage, diagnosis, keyed_tables
 from lakehouse.reconcile.attempts import noting_failure
 from lakehouse.reconcile.provenance import written_by
 from lakehouse.reconcile.verdicts import GRAVEST
 from lakehouse.storage import delta_log, delta_writer
 from lakehouse.storage.certificates import Certificate, certify
-from lakehouse.storage.digest import EMPTY, Difference, Digest, differences, digest, digests_by
+from lakehouse.storage.digest import EMPTY, Difference, Digest, differences, digests_by
 from lakehouse.storage.lake import Lake
-from lakehouse.stream import keyed
 from lakehouse.transform import judged_rows, lateness
-from lakehouse.transform.versions import VALID
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ def _reconciled(lake: Lake, table: Table, span: Range | None) -> list[Certificat
     """The certificates of `reconcile`, not recorded yet."""
     started = time.monotonic()
     if table.keeps:
-        return [_kept(lake, table, span, started)]
+        return [keyed_tables.reconciled(lake, table, span, started)]
     ahead = compute.closed_until(lake, table)
     span = span or _whole(lake, table, ahead)
     driving = lake.catalog.driving(table)
@@ -118,54 +116,6 @@ def _reconciled(lake: Lake, table: Table, span: Range | None) -> list[Certificat
         1 + c.rows_in_table + c.rows_recomputed for c in found
     )
     return [replace(c, seconds=share * (1 + c.rows_in_table + c.rows_recomputed)) for c in found]
-
-
-def _kept(lake: Lake, table: Table, span: Range | None, started: float) -> Certificate:
-    if span is not None:
-        lake.catalog.check_derived(table)  # raises
-    last = next(lake.commit_log(table).by_stream(), None)
-    if last is None or last.frontier is None:
-        raise RangeError(
-            f"table={table.name}: nothing is computed before the stream's first commit; start its job"
-        )
-    ingest = lake.catalog.driving(table)
-    read = late_merge.version_read(last, ingest)
-    lake.check_whole(table, last.version)
-    rows = lake.read(ingest, read)
-    actual = lake.read(table, last.version)
-    expected = keyed.recomputed(lake, table, rows, dict(last.inputs["references"]))
-    ours, theirs = digest(actual), digest(expected)
-    first = compute.first(lake, table) or last.frontier
-    found = Certificate(
-        table=table.name,
-        start=min(first, last.frontier),
-        end=last.frontier,
-        verdict="EQUAL",
-        rows_in_table=ours.rows,
-        rows_recomputed=theirs.rows,
-        rows_by_batch_runs=0,
-        checksum_in_table=str(ours),
-        checksum_recomputed=str(theirs),
-        frontier=last.frontier,
-        version=last.version,
-        code_version=table.code_version,
-        at=datetime.now(UTC),
-        inputs={"tables": {ingest.name: read}, "references": last.inputs["references"]},
-        seconds=time.monotonic() - started,
-    )
-    if ours == theirs:
-        return found
-    keys = (*table.keys, *(VALID[:1] if table.keeps == "versions" else ()))
-    wanted, there = (each.withColumn("_all", F.lit(1)) for each in (expected, actual))
-    difference = differences(wanted, there, keys, "_all", table.tolerance).get(1)
-    if difference is None or not table.deterministic:
-        return (
-            found
-            if table.deterministic
-            else replace(found, verdict="UNVERIFIABLE", detail="declared with deterministic=False")
-        )
-    why = f"`lakehouse backfill {table.name}` has its job compute it again, when it is started the next time"
-    return replace(found, verdict="DIFFERENT", detail=why, **_shown(difference))
 
 
 def summed(found: Sequence[Certificate]) -> Certificate:
@@ -321,11 +271,11 @@ def _compared(
     # within the tolerance
     judged: dict[str, dict[str, Any]] = {key: {"verdict": "EQUAL"} for key in keys}
     judged |= {
-        key: _shown(difference) | {"verdict": "PENDING", "detail": d}
+        key: keyed_tables.counted(difference) | {"verdict": "PENDING", "detail": d}
         for key, (difference, d) in waiting.items()
     }
     judged |= {
-        key: _shown(difference) | {"verdict": "DIFFERENT", "cause": why[key]}
+        key: keyed_tables.counted(difference) | {"verdict": "DIFFERENT", "cause": why[key]}
         for key, difference in found.items()
     }
     # whatever else it waits for: its rows cannot be read
@@ -335,10 +285,6 @@ def _compared(
         key: _certificate(sides, _piece([key], table, sides.span), key, blank, **judgement)
         for key, judgement in judged.items()
     }
-
-
-def _shown(found: Difference) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in ("missing", "extra", "changed", "examples")}
 
 
 def _differences(

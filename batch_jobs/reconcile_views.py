@@ -1,0 +1,180 @@
+"""What the commands of the reconciliation print."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from batch_jobs.views import brief, range_of
+from lakehouse.cli import console
+
+if TYPE_CHECKING:
+    from batch_jobs.diff import Diff
+    from batch_jobs.repair import Planned, Repaired, Unreconciled
+    from lakehouse.reconcile.coverage import Coverage
+    from lakehouse.storage.certificates import Certificate
+
+
+def show_coverage(found: "list[Coverage]", since: str, as_json: bool) -> None:
+    if as_json:
+        console.print_json([asdict(each) | {"share": each.share} for each in found])
+        return
+    names = (
+        "table",
+        "closed",
+        "reconciled",
+        "under this declaration",
+        "oldest unreconciled",
+        "different",
+        "pending",
+        "unverifiable",
+        "seconds a day",
+    )
+    rows = (
+        (
+            c.table,
+            c.partitions,
+            f"{c.share:.1%}",
+            c.reconciled_now,
+            c.oldest_unreconciled,
+            len(c.different),
+            len(c.pending),
+            len(c.unverifiable),
+            f"{c.seconds:.1f}",
+        )
+        for c in found
+    )
+    console.print_rows(names, rows)
+    for each in found:
+        if each.before_since:
+            console.print_text(
+                f"{each.table}: {each.before_since:,} partitions begin before LAKEHOUSE_SINCE={since}, and Dagster does not "
+                f"reconcile them; set an earlier day, or run `lakehouse reconcile run {each.table}`"
+            )
+        for lost in each.lost:
+            console.print_text(
+                f"{each.table} {lost.partition}: data file {lost.file} ({lost.rows:,} rows) is missing; `lakehouse reconcile repair "
+                f"{each.table}` computes the partition again"
+            )
+        for c in each.different:
+            counts = f"{c.missing:,} missing, {c.extra:,} extra, {c.changed:,} changed"
+            console.print_text(f"{c.table} {range_of(c)} DIFFERENT: {counts}\n  {c.cause}")
+            console.print_text("\n".join(f"  {example}" for example in c.examples[:3]))
+        for due in each.changed[:20]:
+            console.print_text(f"{each.table} {due.partition} is to be reconciled again: {due.why}")
+
+
+def show_differing(found: "list[Planned]", unreconciled: "Unreconciled", as_json: bool) -> None:
+    if as_json:
+        console.print_json(found)
+    elif found:
+        console.print_rows(
+            ("partition", "rows that differ", "cause"),
+            ((p.partition, p.rows, p.cause) for p in found),
+        )
+    elif not unreconciled.verdictless:
+        console.print_text("no partition is known to differ; `lakehouse reconcile run` looks again")
+    for line in _unknown(unreconciled):
+        console.print_note(line)
+    console.print_note("nothing was changed")
+
+
+def _unknown(found: "Unreconciled") -> list[str]:
+    """Where nobody knows whether anything differs, a line each."""
+    again = f"`lakehouse reconcile run {found.table}` looks"
+    lines = [found.failed] if found.failed else []
+    if found.unknown:
+        lines.append(
+            f"{len(found.unknown)} of {found.partitions} closed partitions have no verdict yet: {brief(found.unknown)}"
+        )
+    if found.changed:
+        lines.append(
+            f"{len(found.changed)} were changed since they had one: {brief(found.changed)}"
+        )
+    return [f"{line}; {again}" for line in lines]
+
+
+def show_repaired(done: "list[Repaired]", as_json: bool) -> None:
+    if as_json:
+        console.print_json(done)
+        return
+    names = ("partition", "rows that differed", "cause", "Delta version", "verdict")
+    console.print_rows(names, ((r.partition, r.rows, r.cause, r.version, r.verdict) for r in done))
+
+
+def show_certificate(certificate: "Certificate", as_json: bool) -> None:
+    if as_json:
+        console.print_json([certificate])
+        return
+    c = certificate
+    in_table, recomputed = (
+        digest.partition(":")[2] for digest in (c.checksum_in_table, c.checksum_recomputed)
+    )
+    console.print_facts(
+        {
+            "table": c.table,
+            "range": range_of(c),
+            "rows in table": c.rows_in_table,
+            "rows recomputed": c.rows_recomputed,
+            "checksum": in_table
+            if in_table == recomputed
+            else f"{in_table} in the table, {recomputed} recomputed",
+            "verdict": c.verdict,
+            "seconds": f"{c.seconds:.1f}",
+        }
+    )
+    if c.examples:
+        console.print_text(
+            f"{c.missing:,} missing, {c.extra:,} extra, {c.changed:,} changed; the first {len(c.examples)}:"
+        )
+        console.print_text("\n".join(f"  {example}" for example in c.examples))
+    if c.rows_by_batch_runs:
+        console.print_text(
+            f"{c.rows_by_batch_runs:,} rows were written by batch runs, so they say nothing about the stream"
+        )
+    if c.cause:
+        console.print_text(c.cause)
+    if c.detail:
+        console.print_text(c.detail)
+    if not c.rows_recomputed and not c.rows_in_table:
+        console.print_text("no row was compared, so nothing is reconciled")
+
+
+def show_diff(found: "Diff", as_json: bool) -> None:
+    if as_json:
+        console.print_json([asdict(found) | {"differs": found.differs}])
+        return
+    console.print_facts(
+        {
+            "table": found.table,
+            "range": range_of(found),
+            "before": "the present code",
+            "after": found.code,
+        }
+    )
+    changed = {"declaration": found.declaration, "column": found.columns}
+    rows = [
+        (f"{what} {name}", *pair) for what, pairs in changed.items() for name, pair in pairs.items()
+    ]
+    if found.quarantined[0] != found.quarantined[1]:
+        rows.append(("rows quarantined", *found.quarantined))
+    if rows:
+        console.print_rows(("what", "before", "after"), rows)
+    names = ("partition", "rows before", "rows after", "missing", "extra", "changed")
+    console.print_rows(
+        names, ((getattr(p, name.replace(" ", "_")) for name in names) for p in found.partitions)
+    )
+    if found.examples:
+        console.print_text(
+            "\n".join(
+                [
+                    f"the first {len(found.examples)}:",
+                    *(f"  {example}" for example in found.examples),
+                ]
+            )
+        )
+    if found.upstream:
+        console.print_text(
+            f"other code upstream too: {', '.join(found.upstream)}; both sides read their stored rows"
+        )
+    if found.pending:
+        console.print_text(f"pending after a backfill with that code: {', '.join(found.pending)}")
+    console.print_text("rows differ" if found.differs else "no row differs")

@@ -1,0 +1,72 @@
+"""The reconciliation of a keyed or versioned table, which has no ranges: it is computed whole, as of its last commit."""
+
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import functions as F
+
+from lakehouse.batch import compute, late_merge
+from lakehouse.declare.table import Table
+from lakehouse.errors import RangeError
+from lakehouse.ranges import Range
+from lakehouse.storage.certificates import Certificate
+from lakehouse.storage.digest import Difference, differences, digest
+from lakehouse.storage.lake import Lake
+from lakehouse.stream import keyed
+from lakehouse.transform.versions import VALID
+
+
+def reconciled(lake: Lake, table: Table, span: Range | None, started: float) -> Certificate:
+    """The certificate, not recorded yet. Raises RangeError for a `span`, and before the first commit."""
+    if span is not None:
+        lake.catalog.check_derived(table)  # raises
+    last = next(lake.commit_log(table).by_stream(), None)
+    if last is None or last.frontier is None:
+        raise RangeError(
+            f"table={table.name}: nothing is computed before the stream's first commit; start its job"
+        )
+    ingest = lake.catalog.driving(table)
+    read = late_merge.version_read(last, ingest)
+    lake.check_whole(table, last.version)
+    rows = lake.read(ingest, read)
+    actual = lake.read(table, last.version)
+    expected = keyed.recomputed(lake, table, rows, dict(last.inputs["references"]))
+    ours, theirs = digest(actual), digest(expected)
+    first = compute.first(lake, table) or last.frontier
+    found = Certificate(
+        table=table.name,
+        start=min(first, last.frontier),
+        end=last.frontier,
+        verdict="EQUAL",
+        rows_in_table=ours.rows,
+        rows_recomputed=theirs.rows,
+        rows_by_batch_runs=0,
+        checksum_in_table=str(ours),
+        checksum_recomputed=str(theirs),
+        frontier=last.frontier,
+        version=last.version,
+        code_version=table.code_version,
+        at=datetime.now(UTC),
+        inputs={"tables": {ingest.name: read}, "references": last.inputs["references"]},
+        seconds=time.monotonic() - started,
+    )
+    if ours == theirs:
+        return found
+    keys = (*table.keys, *(VALID[:1] if table.keeps == "versions" else ()))
+    wanted, there = (each.withColumn("_all", F.lit(1)) for each in (expected, actual))
+    difference = differences(wanted, there, keys, "_all", table.tolerance).get(1)
+    if difference is None or not table.deterministic:
+        return (
+            found
+            if table.deterministic
+            else replace(found, verdict="UNVERIFIABLE", detail="declared with deterministic=False")
+        )
+    why = f"`lakehouse backfill {table.name}` has its job compute it again, when it is started the next time"
+    return replace(found, verdict="DIFFERENT", detail=why, **counted(difference))
+
+
+def counted(found: Difference) -> dict[str, Any]:
+    """The fields of a certificate that say how many rows differ, and which."""
+    return {name: getattr(found, name) for name in ("missing", "extra", "changed", "examples")}
