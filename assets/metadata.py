@@ -18,7 +18,7 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, Range, parse_instant, text
 from lakehouse.reconcile.coverage import Coverage, Stored
 from lakehouse.settings import Settings
-from lakehouse.storage.certificates import Certificate
+from lakehouse.storage.certificates import COUNTS, Certificate
 from lakehouse.storage.commits import NOTHING, Commit
 from streaming_jobs import desired
 from streaming_jobs.desired import Desired, Event
@@ -120,21 +120,13 @@ def instant(name: str, moment: datetime | None) -> Metadata:
 
 def of_certificate(certificate: Certificate) -> Metadata:
     """A verdict; of the rows that differ the first 20."""
-    counts = (
-        "rows_in_table",
-        "rows_recomputed",
-        "rows_by_batch_runs",
-        "missing",
-        "extra",
-        "changed",
-    )
     differences = dg.MetadataValue.md(
         "\n".join(f"- `{example}`" for example in certificate.examples)
     )
     return {
         "verdict": dg.MetadataValue.text(certificate.verdict),
         "range": _range(certificate.start, certificate.end),
-        **{name: dg.MetadataValue.int(getattr(certificate, name)) for name in counts},
+        **{name: dg.MetadataValue.int(getattr(certificate, name)) for name in COUNTS},
         "checksum_in_table": dg.MetadataValue.text(certificate.checksum_in_table),
         "checksum_recomputed": dg.MetadataValue.text(certificate.checksum_recomputed),
         "delta_version": dg.MetadataValue.int(certificate.version),

@@ -43,9 +43,6 @@ class Holder:
             "" if self.place.is_here else f" ({self.place})"
         )
 
-    def is_process(self, pid: int, process_started: float, place: Place) -> bool:
-        return (self.pid, self.process_started, self.place) == (pid, process_started, place)
-
 
 def job_folder(settings: Settings, pipeline: str) -> Path:
     return settings.root / "_jobs" / pipeline

@@ -66,9 +66,8 @@ def findings(settings: Settings) -> Iterator[Finding]:
             yield check(settings, name)
         except LakehouseError as err:
             yield Finding(name, "fail", str(err))
-        except (
-            Exception
-        ) as err:  # whatever a user's module raises; the other checks are of use all the same
+        except Exception as err:
+            # whatever a user's module raises; the other checks are of use all the same
             yield Finding(name, "fail", f"{type(err).__name__}: {err}", "correct what raises it")
 
 

@@ -87,10 +87,8 @@ def _options(version: Version = False) -> None:
 def _join(name: str, join: Callable[[], object]) -> None:
     try:
         join()
-    except (
-        ImportError,
-        AttributeError,
-    ) as err:  # a broken package must not take the others along
+    except (ImportError, AttributeError) as err:
+        # a broken package must not take the others along
         console.print_note(f"commands={name}: they cannot be loaded and are missing ({err})")
 
 

@@ -21,7 +21,7 @@ from lakehouse.reconcile.attempts import noting_failure
 from lakehouse.reconcile.provenance import written_by
 from lakehouse.reconcile.verdicts import GRAVEST
 from lakehouse.storage import delta_log, delta_writer
-from lakehouse.storage.certificates import Certificate, certify
+from lakehouse.storage.certificates import COUNTS, Certificate, certify
 from lakehouse.storage.digest import EMPTY, Difference, Digest, differences, digests_by
 from lakehouse.storage.lake import Lake
 from lakehouse.transform import judged_rows, lateness
@@ -122,17 +122,10 @@ def summed(found: Sequence[Certificate]) -> Certificate:
     """One certificate for neighbouring ranges: counts and digests are those of all rows together."""
     verdict = min((c.verdict for c in found), key=GRAVEST.index)
     gravest = [c for c in found if c.verdict == verdict]
-    counts = (
-        "rows_in_table",
-        "rows_recomputed",
-        "rows_by_batch_runs",
-        "missing",
-        "extra",
-        "changed",
-        "seconds",
-    )
     digests = ("checksum_in_table", "checksum_recomputed")
-    sums: dict[str, Any] = {name: sum(getattr(c, name) for c in found) for name in counts}
+    sums: dict[str, Any] = {
+        name: sum(getattr(c, name) for c in found) for name in (*COUNTS, "seconds")
+    }
     for name in digests:
         parsed = (Digest.parsed(getattr(c, name)) for c in found)
         sums[name] = str(reduce(Digest.__add__, parsed))

@@ -42,6 +42,10 @@ class Certificate:
     cause: str = ""  # of a difference, as far as it can be known (`reconcile.diagnosis`)
 
 
+# counts of rows, which add up from one range to the next
+COUNTS = ("rows_in_table", "rows_recomputed", "rows_by_batch_runs", "missing", "extra", "changed")
+
+
 def certify(settings: Settings, certificates: Iterable[Certificate]) -> None:
     """Records the verdicts in the Delta table `_certificates`."""
     rows = [json.loads(encoded(c)) for c in certificates]

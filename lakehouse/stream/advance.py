@@ -209,9 +209,8 @@ class Stepped(ABC, Generic[P]):
                     break
                 self._step(piece, number)
                 number += 1
-        except (
-            BaseException
-        ) as err:  # also the SystemExit of a function that calls sys.exit: the thread ends by it
+        except BaseException as err:
+            # also the SystemExit of a function that calls sys.exit: the thread ends by it
             if not self._stopping.is_set():
                 self._error = StepFailed("".join(traceback.format_exception(err)))
                 self._error.__cause__ = err

@@ -85,9 +85,8 @@ def decoded(records: DataFrame, source: KafkaSource) -> DataFrame:
     return records.select(*parsed).select(*named)
 
 
-@lru_cache(
-    maxsize=64
-)  # made once for each source: a call of Spark for each column costs more than a short step's records
+# made once for each source: a call of Spark for each column costs more than a short step's records
+@lru_cache(maxsize=64)
 def _decoding(source: KafkaSource) -> tuple[list[Column], list[Column]]:
     """What is selected of raw records, and what of that."""
     schema = cast(StructType, StructType.fromDDL(source.schema))

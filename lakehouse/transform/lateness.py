@@ -129,9 +129,8 @@ def flagged(rows: DataFrame, table: Table, event_time: str) -> DataFrame:
     return rows
 
 
-@lru_cache(
-    maxsize=256
-)  # made once for each table: a call of Spark for each column costs more than a short step's rows
+# made once for each table: a call of Spark for each column costs more than a short step's rows
+@lru_cache(maxsize=256)
 def _flags(table: Table, event_time: str, known: bool) -> tuple[dict[str, Column], ...]:
     """The columns that `flagged` adds, one set behind the other.
 

@@ -54,9 +54,8 @@ def row_rules(
     return list(_compiled(spark, schema.json(), tuple(expectations)))
 
 
-@lru_cache(
-    maxsize=128
-)  # a fifth of a second a rule, asked for at every start of a query and every batch run
+# a fifth of a second a rule, asked for at every start of a query and every batch run
+@lru_cache(maxsize=128)
 def _compiled(
     spark: SparkSession, schema: str, expectations: tuple[Expectation, ...]
 ) -> tuple[RowRule, ...]:
