@@ -231,7 +231,8 @@ class _Demo:
         while not self.stopping.wait(0.5) and not _answers(f"{address}/server_info"):
             if process.poll() is not None:
                 raise JobError(
-                    f"ui={address}: it ended while it started (exit code {process.returncode}), perhaps because the port is taken; "
+                    f"ui={address}: it ended while it started (exit code {process.returncode}), perhaps because "
+                    "the port is taken; "
                     f"see {log}, or choose another --port"
                 )
             if time.monotonic() > deadline:

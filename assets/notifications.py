@@ -20,7 +20,8 @@ def send_notifications(settings: Settings, catalog: Catalog) -> dg.SensorDefinit
         name="send_notifications",
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Sends notifications of what went wrong to LAKEHOUSE_NOTIFICATION_COMMAND and LAKEHOUSE_NOTIFICATION_URL, each once.",
+        description="Sends notifications of what went wrong to LAKEHOUSE_NOTIFICATION_COMMAND and "
+        "LAKEHOUSE_NOTIFICATION_URL, each once.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         if not notifications.wanted(settings):

@@ -78,7 +78,8 @@ def reconcile_closed_partitions(settings: Settings, catalog: Catalog) -> dg.Sche
         execution_timezone="UTC",
         job=reconcile,
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Reconciles partitions that have closed or were changed, and the one with the oldest certificate of each table.",
+        description="Reconciles partitions that have closed or were changed, and the one with the oldest "
+        "certificate of each table.",
     )
     def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         found = {t.name: coverage.due(settings, catalog, t) for t in catalog.derived}

@@ -22,7 +22,8 @@ def publishing(settings: Settings, table: Table) -> Iterator[None]:
         except portalocker.LockException as err:
             file.seek(0)
             raise JobError(
-                f"table={table.name} (pid={file.read() or 'unknown'}): that process is rewriting the table, and one at a time may;"
+                f"table={table.name} (pid={file.read() or 'unknown'}): that process is rewriting the table, and "
+                "one at a time may;"
                 " run this again when it has ended"
             ) from err
         file.truncate(0)

@@ -51,7 +51,8 @@ def show_coverage(found: "list[Coverage]", since: str, as_json: bool) -> None:
             )
         for lost in each.lost:
             console.print_text(
-                f"{each.table} {lost.partition}: data file {lost.file} ({lost.rows:,} rows) is missing; `lakehouse reconcile repair "
+                f"{each.table} {lost.partition}: data file {lost.file} ({lost.rows:,} rows) is missing; "
+                "`lakehouse reconcile repair "
                 f"{each.table}` computes the partition again"
             )
         for c in each.different:

@@ -23,7 +23,8 @@ def wanted(catalog: Catalog, name: str | None) -> list[Table]:
     table = catalog.table(name)
     if table.late != "update" or not catalog.is_derived(table):
         raise RangeError(
-            f"table={name}, late={table.late!r}: late rows are not merged into this table, so there is nothing to update; declare "
+            f"table={name}, late={table.late!r}: late rows are not merged into this table, so there is nothing "
+            "to update; declare "
             'late="update", or backfill a range'
         )
     return [table]

@@ -124,7 +124,8 @@ def show_handover(
         console.print_facts(
             {
                 "handover": handover.frontier,
-                "stream from": f"version {handover.version} of {handover.input}, complete up to the handover at version {handover.until}",
+                "stream from": f"version {handover.version} of {handover.input}, "
+                f"complete up to the handover at version {handover.until}",
                 "read by then": handover.inputs,
             }
         )

@@ -1,4 +1,5 @@
-"""Time to start: from `lakehouse stream start` of a job to its first commit, and from `lakehouse demo` to results and to all of it.
+"""Time to start: from `lakehouse stream start` of a job to its first commit, and from `lakehouse
+demo` to results and to all of it.
 
 Each on a machine that is set up, with nothing on disk.
 """

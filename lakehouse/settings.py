@@ -153,7 +153,8 @@ class Settings:
         for name, values in _CHOICES.items():
             if getattr(self, name) not in values:
                 raise SettingsError(
-                    f"{name}={getattr(self, name)!r}: one of {', '.join(values)}; set LAKEHOUSE_{name.upper()} to one or remove it"
+                    f"{name}={getattr(self, name)!r}: one of {', '.join(values)}; set LAKEHOUSE_{name.upper()} "
+                    "to one or remove it"
                 )
         if not self.tables:
             raise SettingsError(

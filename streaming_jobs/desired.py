@@ -71,7 +71,10 @@ def wish(
 
 def read(settings: Settings, pipeline: str) -> Desired | None:
     """What was last asked for; None if nobody has asked."""
-    meaning = f"what is wanted is not known: `lakehouse stream start {pipeline}` or `lakehouse stream stop {pipeline}` says it again"
+    meaning = (
+        f"what is wanted is not known: `lakehouse stream start {pipeline}` or `lakehouse stream stop "
+        f"{pipeline}` says it again"
+    )
     return read_value(_path(settings, pipeline), _desired, meaning)
 
 

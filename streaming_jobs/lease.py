@@ -96,7 +96,10 @@ def held(settings: Settings, job: str) -> Iterator[Lease]:
             before, spoken = holder(path), progress.read(settings, job)
             _check_expired(settings, pipeline, job, before)
             if before and not before.ended and spoken is None:
-                message = "gone, and with it which JVM the process before had; if that still runs, Delta alone keeps the two apart"
+                message = (
+                    "gone, and with it which JVM the process before had; if that still runs, Delta alone "
+                    "keeps the two apart"
+                )
                 _log.warning(f"file={path.with_name('status.json')}: {message}")
             for name in dict.fromkeys((pipeline, job, (before and before.job) or job)):
                 _await_end_of_jvm(settings, name)

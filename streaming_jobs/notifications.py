@@ -123,7 +123,8 @@ def send(settings: Settings, notices: Iterable[Notice]) -> list[str]:
             return _send(settings, notices, sent) if sent is not None else []
     except OSError as err:  # nothing is sent that cannot be noted: it would be sent again and again
         return [
-            f"notifications, root={settings.root}: what is sent must be noted and cannot be, so nothing is sent ({err}); make room"
+            f"notifications, root={settings.root}: what is sent must be noted and cannot be, so nothing is sent "
+            f"({err}); make room"
         ]
 
 

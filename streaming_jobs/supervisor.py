@@ -279,7 +279,8 @@ def await_running(
         if time.monotonic() >= deadline:
             raise JobError(
                 f"pipeline={pipeline!r}, pid={pid}: it is still starting after {wait:g} s, and goes on with that; see "
-                f"`lakehouse stream status {pipeline}` later, or wait longer (--wait); its log ends:\n{log_tail(settings, pipeline)}"
+                f"`lakehouse stream status {pipeline}` later, or wait longer (--wait); its log "
+                f"ends:\n{log_tail(settings, pipeline)}"
             )
         time.sleep(_LOOK)
 
@@ -305,7 +306,8 @@ def _refuse_elsewhere(settings: Settings, pipeline: str, why: str) -> None:
     if not place.is_here:
         raise JobError(
             f"pipeline={pipeline!r}, pid={pid}, {place}: it runs elsewhere, {why}; a process is started and ended where it runs: "
-            f"say it there, or here `lakehouse stream stop {pipeline}` and then `lakehouse stream start {pipeline}`, which runs it here"
+            f"say it there, or here `lakehouse stream stop {pipeline}` and then `lakehouse stream start "
+            f"{pipeline}`, which runs it here"
         )
 
 

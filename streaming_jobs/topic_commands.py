@@ -66,7 +66,8 @@ def new_topic(table: _Ingest, yes: _Yes = False) -> None:
         }
         if not changed:
             raise RangeError(
-                f"table={table}, topic={', '.join(present)}: the topic has the id that the table has read, so there is nothing to accept; "
+                f"table={table}, topic={', '.join(present)}: the topic has the id that the table has read, so "
+                "there is nothing to accept; "
                 "continue with `lakehouse stream start`"
             )
         for topic, identity in changed.items():

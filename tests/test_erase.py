@@ -1,4 +1,5 @@
-"""Rows erased from a record: gone from it, from what was computed, and from the disk; the streams go on and the reconciliation holds."""
+"""Rows erased from a record: gone from it, from what was computed, and from the disk; the streams
+go on and the reconciliation holds."""
 
 import copy
 import json

@@ -1,4 +1,5 @@
-"""What is gone, torn, or older than the rest is noticed: side tables, log tables, a table made again under its name, a handover."""
+"""What is gone, torn, or older than the rest is noticed: side tables, log tables, a table made
+again under its name, a handover."""
 
 import json
 import shutil

@@ -40,7 +40,8 @@ def closed_until(lake: Lake, table: Table) -> datetime:
     ahead = frontier(lake.settings, table)
     if ahead is None and delta_log.files(lake.path(table)):
         raise RangeError(
-            f"table={table.name}, commit log={lake.commit_log(table).path}: the table has rows, and its commit log no line of the "
+            f"table={table.name}, commit log={lake.commit_log(table).path}: the table has rows, and its commit "
+            "log no line of the "
             "stream, so its frontier is not known; restore the commit log, or start the job of the table"
         )
     if ahead is None:

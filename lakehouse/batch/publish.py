@@ -117,7 +117,10 @@ def recover(lake: Lake, table: Table) -> None:
     there.
     """
     path = intended(lake.settings, table)
-    doubt = f"a killed batch run of {table.name} may lack its line in the commit log: `lakehouse reconcile run` finds what differs"
+    doubt = (
+        f"a killed batch run of {table.name} may lack its line in the commit log: `lakehouse reconcile run` "
+        "finds what differs"
+    )
     if (noted := read_value(path, dict, doubt)) is None:
         return
     version = delta_writer.replaced(lake.path(table), noted["run"], noted["before"])
@@ -131,7 +134,8 @@ def recover(lake: Lake, table: Table) -> None:
 
 
 def intended(settings: Settings, table: Table) -> Path:
-    """What a run is about to replace: the version `before`, its name, and the lines that its commit is to have in the commit log."""
+    """What a run is about to replace: the version `before`, its name, and the lines that its commit
+    is to have in the commit log."""
     return settings.root / COMMIT_LOGS / f"{table.name}.publishing.json"
 
 

@@ -315,7 +315,8 @@ def lateness(table: TableName, as_json: AsJson = False) -> None:
         title=f"{ingest.name}, delay {ingest.delay}",
     )
     console.print_text(
-        "The numbers are upper bounds, as if each row were a micro-batch of its own. Fewer rows are late where micro-batches hold "
+        "The numbers are upper bounds, as if each row were a micro-batch of its own. Fewer rows are late where "
+        "micro-batches hold "
         "many rows, or where a partition of the topic lags behind the others."
     )
 

@@ -100,7 +100,8 @@ lakehouse stream stop && lakehouse broker stop
 ```
 
 `orders.py` declares the tables, `lakehouse.toml` has the settings. With the package `dagster-dg-cli`,
-`dg scaffold defs assets.component.Pipeline orders` writes the pipeline as YAML to `pipelines/defs`, and `dg dev` loads it from there.
+          `dg scaffold defs assets.component.Pipeline orders` writes the pipeline as YAML to
+          `pipelines/defs`, and `dg dev` loads it from there.
 """
 _FILES = {
     "orders.py": _TABLES,

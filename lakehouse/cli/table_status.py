@@ -133,7 +133,8 @@ def _rows_and_version(
 
 
 def lost_quarantines(settings: Settings, catalog: Catalog) -> dict[str, int]:
-    """Of ingest tables whose quarantine was removed: how many rows, by the log tables, were quarantined before the present one was made.
+    """Of ingest tables whose quarantine was removed: how many rows, by the log tables, were
+    quarantined before the present one was made.
 
     No run brings them back. Those of other tables a backfill computes again.
     """

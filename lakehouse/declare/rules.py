@@ -184,7 +184,8 @@ def _check_driving(catalog: "Catalog", table: Table, driving: Sequence[str], whe
         )
     if read_files and driving:
         raise DeclarationError(
-            f"{where}, input={read_files[0]}: files are read by a reference table, so that they have versions; declare one and read that"
+            f"{where}, input={read_files[0]}: files are read by a reference table, so that they have versions; "
+            "declare one and read that"
         )
     if table.window is not None and not driving:
         raise DeclarationError(

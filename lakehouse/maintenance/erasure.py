@@ -61,7 +61,8 @@ def planned(lake: Lake, ingest: Table, where: str) -> Erasure:
     kind = lake.catalog.kind(ingest)
     if kind != "ingest":
         raise RangeError(
-            f"table={ingest.name}: the rows of a {kind} table are computed again and would come back; erase them in its ingest table"
+            f"table={ingest.name}: the rows of a {kind} table are computed again and would come back; erase "
+            "them in its ingest table"
         )
     if kept := [t.name for t in lake.catalog.keyed if t.name in lake.catalog.downstream(ingest)]:
         raise RangeError(

@@ -143,7 +143,8 @@ def _planned(lake: Lake, ingest: Table, judged: DataFrame, taken: Column) -> Rep
 
 
 def _put_in(lake: Lake, ingest: Table, rows: DataFrame, found: Replay) -> None:
-    """Rows, then the commit log's lines, then they are no longer quarantined: what a crash leaves undone is done by the next run."""
+    """Rows, then the commit log's lines, then they are no longer quarantined: what a crash leaves
+    undone is done by the next run."""
     arrivals, run = list(found.arrivals), uuid.uuid4().hex
     metadata = {"run": run, "code_version": ingest.code_version, "replayed": found.rows}
     position = F.struct(*(F.col(f"{ARRIVAL}.{name}") for name in _POSITION)).alias("_position")

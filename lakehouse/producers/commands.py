@@ -100,7 +100,8 @@ def produce(
         return _send_own(topic, file, key, as_json)
     if pipeline is None:
         raise SettingsError(
-            "pipeline=None: a shipped pipeline, or a topic of your own; name sensors, ads, visits or bank, or give --topic and --file"
+            "pipeline=None: a shipped pipeline, or a topic of your own; name sensors, ads, visits or bank, or "
+            "give --topic and --file"
         )
     chosen = producer(pipeline)
     workload = replace(chosen.workload, **given)

@@ -1,4 +1,5 @@
-"""How much of a table's history is reconciled, and which partitions are to be reconciled next: by logs and certificates, without Spark.
+"""How much of a table's history is reconciled, and which partitions are to be reconciled next: by
+logs and certificates, without Spark.
 
 A partition is computed again only if that can show something new.
 """

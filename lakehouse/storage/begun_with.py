@@ -124,7 +124,8 @@ def begin(settings: Settings, catalog: Catalog, table: Table) -> None:
     # of a lakehouse from before declarations were kept, or the file is gone
     if last and last.code_version != table.code_version:
         message = (
-            f"table={table.name}, code version={table.code_version}: its last rows were written under {last.code_version}, and what "
+            f"table={table.name}, code version={table.code_version}: its last rows were written under "
+            f"{last.code_version}, and what "
             f"that was is not known, for there is no {_path(settings, table)}. The query goes on, and later changes are noticed; "
             f"`lakehouse reconcile run {table.name}` finds what differs"
         )
@@ -320,7 +321,8 @@ def _kept(settings: Settings, table: Table) -> dict[str, str] | None:
         folder = settings.root / known["layer"] / table.name
     except (ValueError, KeyError, TypeError) as err:
         raise DeclarationError(
-            f"table={table.name}, file={path}: it says what the table's streaming query began with, and cannot be read ({err!r}); "
+            f"table={table.name}, file={path}: it says what the table's streaming query began with, and cannot "
+            f"be read ({err!r}); "
             "restore it, or remove it, and the present declaration counts as that one"
         ) from err
     return known if _has_begun(settings, table, folder) else None

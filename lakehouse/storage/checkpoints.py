@@ -329,7 +329,8 @@ def write(spark: SparkSession, checkpoint: Path, offset: Mapping) -> None:
 
 
 def forget(settings: Settings, table: Table) -> bool:
-    """Removes the checkpoint of a query that was Spark's and is stepped now: what maintenance keeps for it nobody would ever read."""
+    """Removes the checkpoint of a query that was Spark's and is stepped now: what maintenance keeps
+    for it nobody would ever read."""
     folder = settings.root / CHECKPOINTS / table.name
     if not any(folder.glob("*/offsets")):
         return False
@@ -347,7 +348,8 @@ def renew(settings: Settings, table: Table) -> None:
 
 
 def began(settings: Settings, table: Table) -> bool:
-    """Whether the table's streaming query was ever started, so that it goes on where it is: by its checkpoint, commit log or commits."""
+    """Whether the table's streaming query was ever started, so that it goes on where it is: by its
+    checkpoint, commit log or commits."""
     if any((settings.root / CHECKPOINTS / table.name).glob("*/offsets")) or next(
         CommitLog(settings, table).by_stream(), None
     ):

@@ -106,7 +106,10 @@ _said: set[tuple[Path, str]] = set()
 def _say_torn(path: Path, line: str, err: Exception) -> None:
     if (path, line) not in _said:
         _said.add((path, line))
-        message = f"a line holds one commit, and one is torn ({err}); it is left out until the job is started, which makes it again"
+        message = (
+            f"a line holds one commit, and one is torn ({err}); it is left out until the job is started, "
+            "which makes it again"
+        )
         _log.warning(f"commit log={path}: {message}")
 
 
@@ -133,7 +136,10 @@ def mend_if_cut(settings: Settings, table: Table, position: int) -> None:
     """
     path = CommitLog(settings, table).path
     if not position and commit_log_trimming.shift(path) > 0:
-        message = "it was trimmed, because `_commits` had every line; `_commits` is gone or was made again, and the old lines with it"
+        message = (
+            "it was trimmed, because `_commits` had every line; `_commits` is gone or was made again, "
+            "and the old lines with it"
+        )
         _log.warning(f"commit log={path}: {message}")
     if is_cut(path, position) and (message := mend(settings, table)):
         _log.warning(message)
@@ -264,7 +270,10 @@ def _write(
 
 def _summary(path: Path, aside: Path | None, torn: int, copies: int, made: list[Commit]) -> str:
     where = f"as it was it is kept as {aside.name}" if aside else "it was gone"
-    message = f"commit log={path}: {torn} lines were torn, {copies + len(made)} missing; {where}; {copies} are put back from _commits"
+    message = (
+        f"commit log={path}: {torn} lines were torn, {copies + len(made)} missing; {where}; {copies} are "
+        "put back from _commits"
+    )
     if not made:
         return message
     versions = f"versions {made[0].version} to {made[-1].version}"

@@ -63,7 +63,10 @@ def values_backwards(path: Path, decode: Callable[[dict], Value]) -> Iterator[Va
         except (ValueError, TypeError, KeyError, AttributeError) as err:
             if (path, line) not in _torn:
                 _torn.add((path, line))
-                message = f"a line holds one JSON object as the lakehouse writes it, and one is torn ({type(err).__name__}: {err})"
+                message = (
+                    "a line holds one JSON object as the lakehouse writes it, and one is torn "
+                    f"({type(err).__name__}: {err})"
+                )
                 _log.warning(f"file={path}: {message}; it is left out")
             continue
         yield value

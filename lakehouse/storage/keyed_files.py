@@ -178,7 +178,8 @@ def _commit(
                 DeltaTable(str(path)).create_checkpoint()
             return version
     raise CommitError(
-        f"table={path.name}, batch={batch}: other writers have committed {_ATTEMPTS} times meanwhile; end them, and run this again"
+        f"table={path.name}, batch={batch}: other writers have committed {_ATTEMPTS} times meanwhile; end them, "
+        "and run this again"
     )
 
 

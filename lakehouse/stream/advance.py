@@ -175,7 +175,10 @@ class Stepped(ABC, Generic[P]):
             self.run.lake.spark.sparkContext.cancelJobsWithTag(self._tag)
             self._thread.join(_STOP)
             if self._thread.is_alive():
-                message = f"its step has not ended {_STOP:.0f} s after it was cut off; it ends with the process, and is taken again"
+                message = (
+                    f"its step has not ended {_STOP:.0f} s after it was cut off; it ends with the "
+                    "process, and is taken again"
+                )
                 _log.warning(f"table={self.name}: {message}")
 
     def processAllAvailable(self) -> None:

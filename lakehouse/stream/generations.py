@@ -1,4 +1,5 @@
-"""Where a streaming query begins: with its checkpoint if that fits the table, else in a new generation behind the table's last commit.
+"""Where a streaming query begins: with its checkpoint if that fits the table, else in a new
+generation behind the table's last commit.
 
 What the next generation begins with, by kind of table:
 

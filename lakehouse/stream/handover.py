@@ -112,7 +112,8 @@ def check(lake: Lake, table: Table) -> None:
     )
     if filled and handover_of(lake.settings, table) is None:
         raise JobError(
-            f"table={table.name}, file={handover_path(lake.settings, table)}: it held the handover up to which batch runs have filled "
+            f"table={table.name}, file={handover_path(lake.settings, table)}: it held the handover up to which "
+            "batch runs have filled "
             "the table, and it is gone, so the stream would write their rows again; restore the file, or run "
             f"`lakehouse bootstrap {table.name}`, which sets another and computes what lies before it"
         )

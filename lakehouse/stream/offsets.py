@@ -208,7 +208,8 @@ def check_ids(settings: Settings, table: Table, present: Mapping[str, str]) -> N
         if before.ids.get(topic, identity) != identity:
             raise TopicError(
                 f"table={table.name}, topic={topic}, id={identity}: the table has read the topic of id {before.ids[topic]}, "
-                f"and this is another one of that name, so its offsets mean other messages; `lakehouse topic accept-new {table.name}` "
+                "and this is another one of that name, so its offsets mean other messages; `lakehouse topic "
+                f"accept-new {table.name}` "
                 "accepts it, and reads it from its beginning"
             )
     if new:
@@ -310,7 +311,8 @@ def _check_there(table: Table, topic: str, read: Mapping[str, int], there: Broke
         if offset < there.first.get(partition, 0):
             raise CommitError(
                 f"table={table.name}, topic={topic}, partition={partition}, offset={offset}: the table goes on from there, and "
-                f"the topic begins with {there.first[partition]}; what is between is lost to the table; `lakehouse topic accept-gap "
+                f"the topic begins with {there.first[partition]}; what is between is lost to the table; "
+                "`lakehouse topic accept-gap "
                 f"{table.name}` accepts that and goes on; lengthen the retention"
             )
 

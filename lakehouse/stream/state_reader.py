@@ -1,4 +1,5 @@
-"""What a streaming query remembers between two micro-batches: its state, key by key, running or stopped, by Spark's own reader."""
+"""What a streaming query remembers between two micro-batches: its state, key by key, running or
+stopped, by Spark's own reader."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -25,7 +26,8 @@ def state(lake: Lake, table: Table, key: Mapping[str, str] | None = None) -> Dat
     checkpoint = stream_run(lake, table).checkpoint if lake.catalog.driving_input(table) else None
     if not checkpoint or not (checkpoint / "state").is_dir():
         raise RangeError(
-            f"table={table.name}: its streaming query keeps no state, or has not run yet; sessions, windows of ten minutes or more "
+            f"table={table.name}: its streaming query keeps no state, or has not run yet; sessions, windows of "
+            "ten minutes or more "
             "and keeps='latest' have one, where the range that closes is computed whole (shorter windows, joins) there is none"
         )
     lake.spark.streams.active  # noqa: B018 - the reader needs what this starts

@@ -22,7 +22,8 @@ _ORDER_TYPE = "struct<event_time:timestamp,time:timestamp,topic:string,partition
 
 
 def changes(rows: DataFrame, event_time: str) -> DataFrame:
-    """Rows of an ingest table (`event_time`, `_arrival`) as changes: `valid_from`, and `_order`, by which the later one is known."""
+    """Rows of an ingest table (`event_time`, `_arrival`) as changes: `valid_from`, and `_order`, by
+    which the later one is known."""
     known = F.col(f"{ARRIVAL}.watermark") + F.expr("interval 1 microsecond")
     order = F.struct(
         F.col(event_time).alias("event_time"),

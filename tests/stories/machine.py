@@ -82,7 +82,8 @@ RULES: dict[str, dict[str, st.SearchStrategy]] = {
 
 
 EXAMPLES = (
-    # found by seed 77: a partition of which every row was removed before it was reconciled was none that the table has, so never due
+    # found by seed 77: a partition of which every row was removed before it was reconciled was none
+    # that the table has, so never due
     (
         Step("time_passes", {"minutes": 90}),
         Step("stream_runs", {"files": 3, "abort": None}),
