@@ -62,6 +62,31 @@ def test_the_shipped_tables_have_kinds_and_come_in_order():
     assert catalog.event_time(catalog.table("valid_readings")) == "event_time"
 
 
+@pytest.mark.parametrize(
+    ("module", "pipeline"),
+    [
+        ("orders", "orders"),
+        ("my_company.orders", "orders"),
+        ("my_company.orders.tables", "orders"),
+        ("orders.tables", "orders"),
+        ("tables", "tables"),
+        ("my_company.tables.orders", "orders"),
+        ("my_company.more_tables", "more_tables"),
+    ],
+)
+def test_a_pipeline_has_the_name_of_its_module_or_of_the_package_of_a_module_called_tables(
+    module, pipeline
+):
+    @table(layer="bronze", event_time="at", delay="5 seconds")
+    def orders(topic):
+        return topic
+
+    orders.transformation.__module__ = module
+    declaring = ModuleType(module)
+    vars(declaring).update(topic=topic, orders=orders)
+    assert catalog_of([declaring]).pipelines() == [pipeline]
+
+
 def test_an_unknown_table_is_refused_with_the_nearest_name():
     with pytest.raises(UnknownTable, match="did you mean campaign_views"):
         catalog_of([ads]).table("campaign_view")

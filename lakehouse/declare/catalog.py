@@ -8,7 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from lakehouse.declare import modules, rules
+from lakehouse.declare import rules
+from lakehouse.declare.modules import imported, pipeline_of
 from lakehouse.declare.sources import KafkaSource, Source
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError, RangeError, SettingsError, UnknownTable
@@ -187,7 +188,7 @@ def load(settings: Settings) -> Catalog:
     Pipelines that the settings have together in one process are one, by the name they have there.
     Raises SettingsError if the settings speak of a pipeline that none of them is.
     """
-    found = _together(catalog_of(modules.imported(settings)), settings)
+    found = _together(catalog_of(imported(settings)), settings)
     for name in ("freshness", "resources"):
         if unknown := sorted(set(getattr(settings, name)) - set(found.pipelines())):
             raise SettingsError(
@@ -215,7 +216,7 @@ def _together(found: Catalog, settings: Settings) -> Catalog:
 
 
 def catalog_of(modules: Sequence[ModuleType]) -> Catalog:
-    """The catalog of these modules; a pipeline is a module, named by the last part of its name."""
+    """The catalog of these modules; each is a pipeline, named by `pipeline_of`."""
     sources: dict[str, Source] = {}
     tables: dict[str, Table] = {}
     for module in modules:
@@ -228,7 +229,7 @@ def catalog_of(modules: Sequence[ModuleType]) -> Catalog:
                     f"name={name!r}: declared twice, and one name is one table, folder and checkpoint; rename one"
                 )
             if isinstance(value, Table):
-                home = value.transformation.__module__.rpartition(".")[2]
+                home = pipeline_of(value.transformation.__module__)
                 if name == value.name:  # an import of another pipeline's table keeps its home
                     tables.setdefault(name, replace(value, pipeline=home))
             elif known is None:

@@ -1,4 +1,4 @@
-"""The modules of tables that the settings name, imported."""
+"""The modules of tables that the settings name, imported, and the names of their pipelines."""
 
 import importlib
 import sys
@@ -15,6 +15,16 @@ def imported(settings: Settings) -> list[ModuleType]:
     """
     sys.path += [str(folder) for folder in settings.module_path if str(folder) not in sys.path]
     return [_imported(name) for name in settings.tables]
+
+
+def pipeline_of(module: str) -> str:
+    """The name of a module's pipeline: the last part of its own.
+
+    A module `tables` in a package has the package's name: beside it lies what else belongs to the
+    pipeline, and `tables` would be the name of every such pipeline.
+    """
+    package, _, name = module.rpartition(".")
+    return package.rpartition(".")[2] if package and name == "tables" else name
 
 
 def _imported(name: str) -> ModuleType:

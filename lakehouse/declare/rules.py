@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from lakehouse.declare import expectation_names
+from lakehouse.declare.modules import pipeline_of
 from lakehouse.declare.sources import FileSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
@@ -58,9 +59,8 @@ def _check_names(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> 
                     f"table={table.name!r}, variable={variable!r} of {module.__name__}: a table is found by a variable of its "
                     f"own name, so this one would be left out; write {table.name} = ..., or rename the table"
                 )
-        if not any(
-            table.pipeline == module.__name__.rpartition(".")[2] for table in tables.values()
-        ):
+        pipeline = pipeline_of(module.__name__)
+        if not any(table.pipeline == pipeline for table in tables.values()):
             raise DeclarationError(
                 f"tables={module.__name__!r}: it declares no table; add @table or leave it out"
             )
