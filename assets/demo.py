@@ -194,13 +194,14 @@ class _Demo:
 
     def _produce(self, pipeline: str, history: str) -> None:
         from lakehouse.errors import SettingsError
-        from lakehouse.producers import commands, producer
+        from lakehouse.producers import producer
+        from lakehouse.producers.topics import ensure_topics
 
         try:
             made = producer(pipeline)
         except SettingsError:
             return  # a user's own pipeline brings its own producers
-        new = commands.ensure_topics(self.settings, made, made.workload.partitions)
+        new = ensure_topics(self.settings, made, made.workload.partitions)
         past = ["--history", history] if new else []  # a second run goes on from now
         rate = ["--rate", str(min(made.workload.rate, _RATE))]
         command = [

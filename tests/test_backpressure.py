@@ -8,8 +8,9 @@ import pytest
 from test_streaming_job import BEGIN, MINUTE, WORKLOAD, arrived, awaited, every_offset_once
 
 from lakehouse.declare import catalog
-from lakehouse.producers import commands, sensors
+from lakehouse.producers import sensors
 from lakehouse.producers.sender import send
+from lakehouse.producers.topics import TOPIC
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
@@ -37,7 +38,7 @@ def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
 @pytest.mark.parallel
 @pytest.mark.timeout(800)
 def test_a_producer_ten_times_as_fast_as_the_job_is_caught_up_with(settings, spark):
-    kafka_broker.ensure_topics(settings, {"sensor-readings": WORKLOAD.partitions}, commands.TOPIC)
+    kafka_broker.ensure_topics(settings, {"sensor-readings": WORKLOAD.partitions}, TOPIC)
     supervisor.start(settings, "sensors", wait=240)
     sent = produced(settings, 0, 1)
     awaited(lambda: arrived(settings, "sensor_readings") == sent, "the first minute", 240)

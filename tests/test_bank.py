@@ -19,9 +19,10 @@ from pyspark.sql import functions as F
 from test_streaming_job import awaited
 
 from lakehouse.declare import catalog
-from lakehouse.producers import commands, producer
+from lakehouse.producers import producer
 from lakehouse.producers.bank import ACCOUNTS, CUSTOMERS, TRANSACTIONS, records
 from lakehouse.producers.sender import send
+from lakehouse.producers.topics import ensure_topics
 from lakehouse.producers.workload import Record
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
@@ -217,7 +218,7 @@ def test_killed_again_and_again_the_sum_is_zero_at_every_version_for_a_reader_be
     settings, spark
 ):
     given = sent(rate=40)
-    commands.ensure_topics(settings, producer("bank"), 5)
+    ensure_topics(settings, producer("bank"), 5)
     send(given, TRANSACTIONS, client_config(settings))
     transfers = sum(record.topic == TRANSACTIONS for record in given)
     table = catalog.load(settings).table("account_totals")

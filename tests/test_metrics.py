@@ -29,8 +29,9 @@ from lakehouse.cli import main
 from lakehouse.declare import catalog
 from lakehouse.declare.table import session, table, tumbling
 from lakehouse.errors import DeclarationError, SettingsError
-from lakehouse.producers import commands, sensors
+from lakehouse.producers import sensors
 from lakehouse.producers.sender import send
+from lakehouse.producers.topics import TOPIC
 from lakehouse.producers.workload import Workload
 from lakehouse.reconcile import reconciliation
 from lakehouse.reconcile.verdicts import Found, Outcomes, Verdicts
@@ -150,7 +151,7 @@ def request(path: str, ip: str = "192.0.2.1", at: str = "00:00") -> str:
 
 def produce(settings: Settings, start_minute: int, end_minute: int) -> int:
     records = sensors.records(WORKLOAD, BEGIN + start_minute * 60_000, BEGIN + end_minute * 60_000)
-    kafka_broker.ensure_topics(settings, {"sensor-readings": WORKLOAD.partitions}, commands.TOPIC)
+    kafka_broker.ensure_topics(settings, {"sensor-readings": WORKLOAD.partitions}, TOPIC)
     return send(records, "sensor-readings", client_config(settings)).sent
 
 

@@ -22,8 +22,9 @@ from test_streaming_job import (
 
 from lakehouse.declare import catalog
 from lakehouse.errors import JobError, SettingsError
-from lakehouse.producers import ads, commands
+from lakehouse.producers import ads
 from lakehouse.producers.sender import send
+from lakehouse.producers.topics import TOPIC
 from lakehouse.producers.workload import Record
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
@@ -210,7 +211,7 @@ def weight_of(job: progress.JobStatus, table: str) -> int:
 def views(settings: Settings, start_minute: int, end_minute: int) -> int:
     """Sends events of ads; how many."""
     records = ads.records(WORKLOAD, BEGIN + start_minute * MINUTE, BEGIN + end_minute * MINUTE)
-    kafka_broker.ensure_topics(settings, {"ad-events": WORKLOAD.partitions}, commands.TOPIC)
+    kafka_broker.ensure_topics(settings, {"ad-events": WORKLOAD.partitions}, TOPIC)
     return send(records, "ad-events", client_config(settings)).sent
 
 
@@ -227,7 +228,7 @@ def test_a_job_that_dies_of_memory_takes_no_other_with_it(settings, monkeypatch)
         resources={"hungry": "driver_memory 512m"},
     )
     kafka_broker.start(settings, jars.resolve(settings.jars))
-    kafka_broker.ensure_topics(settings, {"orders": 1}, commands.TOPIC)
+    kafka_broker.ensure_topics(settings, {"orders": 1}, TOPIC)
     sent = produce(settings, 0, 5)
     well, hungry = (supervisor.start(settings, name, wait=240) for name in ("sensors", "hungry"))
     order = json.dumps({"at": "2026-01-01T00:00:00Z", "size": 600_000_000}).encode()

@@ -566,7 +566,7 @@ def test_a_broker_that_is_gone_is_an_error_with_the_number_of_records_lost() -> 
 
 
 def run_produce(settings: Settings, *arguments: str) -> subprocess.Popen[str]:
-    code = "import typer; from lakehouse.producers.commands import produce; typer.run(produce)"
+    code = "import typer; from lakehouse.cli.produce import produce; typer.run(produce)"
     environment = os.environ | {"LAKEHOUSE_ROOT": str(settings.root)}
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from lakehouse.cli import main
 from lakehouse.errors import JobError
-from lakehouse.producers import commands
+from lakehouse.producers.topics import TOPIC
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
 from streaming_jobs import control_loop, desired, progress, supervisor
@@ -124,7 +124,7 @@ def test_a_process_that_takes_long_to_start_is_told_to_go_on_starting(settings):
 @pytest.mark.timeout(600)
 def test_a_job_that_is_killed_again_and_again_but_ran_well_between_is_never_given_up(settings):
     kafka_broker.start(settings, jars.resolve(settings.jars))
-    kafka_broker.ensure_topics(settings, {"sensor-readings": 1}, commands.TOPIC)
+    kafka_broker.ensure_topics(settings, {"sensor-readings": 1}, TOPIC)
     with pytest.raises(JobError, match="still starting after 0 s"):
         supervisor.start(settings, "sensors", wait=0, by="a test")
     for _ in range(3):  # one restart is allowed

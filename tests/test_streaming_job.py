@@ -16,8 +16,9 @@ import pytest
 from pyspark.sql import functions as F
 
 from lakehouse.declare import catalog
-from lakehouse.producers import commands, sensors
+from lakehouse.producers import sensors
 from lakehouse.producers.sender import send
+from lakehouse.producers.topics import TOPIC
 from lakehouse.producers.workload import Workload
 from lakehouse.ranges import EPOCH
 from lakehouse.reconcile import reconciliation
@@ -55,7 +56,7 @@ def settings(tmp_path_factory, quick_jvm) -> Iterator[Settings]:
 
 def produce(settings: Settings, start_minute: int, end_minute: int) -> int:
     records = sensors.records(WORKLOAD, BEGIN + start_minute * MINUTE, BEGIN + end_minute * MINUTE)
-    kafka_broker.ensure_topics(settings, {"sensor-readings": WORKLOAD.partitions}, commands.TOPIC)
+    kafka_broker.ensure_topics(settings, {"sensor-readings": WORKLOAD.partitions}, TOPIC)
     return send(records, "sensor-readings", client_config(settings)).sent
 
 

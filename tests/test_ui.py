@@ -22,8 +22,8 @@ import pytest
 from benchmarks import beside
 from lakehouse.declare import catalog
 from lakehouse.producers import producer
-from lakehouse.producers.commands import TOPIC
 from lakehouse.producers.sender import send
+from lakehouse.producers.topics import TOPIC
 from lakehouse.ranges import Range, partition_range
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config

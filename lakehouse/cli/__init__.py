@@ -7,6 +7,7 @@ query             SQL without a JVM
 table_status      what is known about the tables
 lateness_report   what another delay would have cost
 doctor            whether this machine has what a lakehouse needs
+produce           `lakehouse produce`: events for a topic
 project           `lakehouse init`: a project that runs
 record_classes    what the archive of Spark's classes is recorded from
 """

@@ -93,7 +93,7 @@ def _join(name: str, join: Callable[[], object]) -> None:
 
 
 def _produce() -> Callable:
-    from lakehouse.producers.commands import produce
+    from lakehouse.cli.produce import produce
 
     return produce
 

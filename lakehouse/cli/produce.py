@@ -1,4 +1,4 @@
-"""The command `produce`; the root command line registers it."""
+"""`lakehouse produce`: events for a topic, those of a pipeline that ships or one's own."""
 
 import json
 import signal
@@ -19,15 +19,12 @@ from lakehouse.errors import DeclarationError, SettingsError
 from lakehouse.producers import Producer, own, producer
 from lakehouse.producers.files import lines
 from lakehouse.producers.sender import Summary, send
+from lakehouse.producers.topics import ensure_topics
 from lakehouse.producers.workload import Record, Workload
-from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stream import offsets
 
-# history carries old timestamps: with Kafka's seven days it would be deleted soon after it was
-# sent
-TOPIC = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -132,17 +129,6 @@ def _send(
     with _stopped_by_signals() as stop, _shown(total, hidden=as_json) as progress:
         summary = send(records, topic, client_config(settings), stop, progress)
     _report(summary, as_json)
-
-
-def ensure_topics(settings: Settings, chosen: Producer, partitions: int) -> tuple[str, ...]:
-    """Creates the topics of a shipped pipeline that are missing; their names.
-
-    Raises BrokerError.
-    """
-    compacted = kafka_broker.ensure_topics(
-        settings, dict.fromkeys(chosen.compacted, 1), TOPIC | {"cleanup.policy": "compact"}
-    )
-    return kafka_broker.ensure_topics(settings, {chosen.topic: partitions}, TOPIC) + compacted
 
 
 def _made_up(
