@@ -194,7 +194,7 @@ class _Demo:
 
     def _produce(self, pipeline: str, history: str) -> None:
         from lakehouse.errors import SettingsError
-        from lakehouse.producers import producer
+        from lakehouse.examples import producer
         from lakehouse.producers.topics import ensure_topics
 
         try:

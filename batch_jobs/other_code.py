@@ -114,7 +114,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _library(place: Path, folder: Path) -> Path:
-    """The present packages in one place, with the tables that ship as `folder` has them, if it has them.
+    """The present packages in one place, with the examples as `folder` has them, if it has them.
 
     A checkout of the project itself brings a library of its own, and workers of Spark import by the
     path alone.
@@ -122,7 +122,7 @@ def _library(place: Path, folder: Path) -> Path:
     here = _root("lakehouse.settings")
     (place / "lakehouse").mkdir(parents=True)
     (place / "batch_jobs").symlink_to(here / "batch_jobs")
-    shipped = {"tables": folder / "lakehouse" / "tables"}
+    shipped = {"examples": folder / "lakehouse" / "examples"}
     for each in (here / "lakehouse").iterdir():
         other = shipped.get(each.name, each)
         (place / "lakehouse" / each.name).symlink_to(other if other.exists() else each)

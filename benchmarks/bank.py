@@ -5,7 +5,8 @@ import sys
 from dataclasses import dataclass, replace
 
 from benchmarks import measure, topic
-from lakehouse.producers import bank, producer
+from lakehouse.examples import producer
+from lakehouse.examples.bank import producer as bank
 from lakehouse.producers.sender import send
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
@@ -44,7 +45,7 @@ def run(base: Settings, transfers: int) -> Bank:
         settings = replace(
             base,
             bootstrap_servers=servers,
-            tables=("lakehouse.tables.bank",),
+            tables=("lakehouse.examples.bank.tables",),
             max_offsets_per_trigger=transfers // BATCHES,
         )
         partitions = {bank.TRANSACTIONS: workload.partitions, bank.CUSTOMERS: 1, bank.ACCOUNTS: 1}

@@ -23,8 +23,9 @@ from benchmarks.measure import BenchmarkError
 from lakehouse.declare import catalog
 from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
-from lakehouse.producers import ads, producer
-from lakehouse.producers.ads import WINDOW_MS
+from lakehouse.examples import producer
+from lakehouse.examples.ads import producer as ads
+from lakehouse.examples.ads.producer import WINDOW_MS
 from lakehouse.producers.sender import send
 from lakehouse.ranges import Range, floor, text
 from lakehouse.runtime import kafka_broker
@@ -59,7 +60,7 @@ def run(
 
     `recompute`: what has the day of `campaign_views` computed again, by default the command.
     """
-    settings = replace(settings, early_results=False, tables=("lakehouse.tables.ads",))
+    settings = replace(settings, early_results=False, tables=("lakehouse.examples.ads.tables",))
     sent, known = producer("ads"), catalog.load(settings)
     past = replace(sent.workload, rate=past_rate, late_share=0.0)
     live = replace(past, rate=latency.RATE)

@@ -27,7 +27,7 @@ from benchmarks import check, latency, ten_tables, topic
 from benchmarks.measure import BenchmarkError, Tree
 from lakehouse.declare import catalog
 from lakehouse.declare.table import Table
-from lakehouse.producers import producer
+from lakehouse.examples import producer
 from lakehouse.producers.sender import send
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
@@ -166,7 +166,9 @@ def main() -> int:
         help="in place of the ten tables",
     )
     given = parser.parse_args()
-    tables = [f"lakehouse.tables.{name}" for name in given.pipelines or ()] or [ten_tables.__name__]
+    tables = [f"lakehouse.examples.{name}.tables" for name in given.pipelines or ()] or [
+        ten_tables.__name__
+    ]
     with tempfile.TemporaryDirectory(prefix="lakehouse-busy-") as work:
         settings = replace(
             from_environment(),

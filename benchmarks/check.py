@@ -11,7 +11,7 @@ from benchmarks.measure import BenchmarkError
 from benchmarks.topic import Views
 from lakehouse.declare import catalog
 from lakehouse.declare.catalog import table_path
-from lakehouse.producers.ads import WINDOW_MS
+from lakehouse.examples.ads.producer import WINDOW_MS
 from lakehouse.settings import Settings
 from lakehouse.storage import commit_log
 

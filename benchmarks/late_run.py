@@ -114,7 +114,11 @@ def main(events: int, batches: int, rounds: int, servers: str, of_late: str, res
                 root=settings.root / f"round_{number}",
                 bootstrap_servers=brokers,
                 max_offsets_per_trigger=load.batch,
-                tables=("benchmarks.updated_ads" if name == UPDATED else "lakehouse.tables.ads",),
+                tables=(
+                    "benchmarks.updated_ads"
+                    if name == UPDATED
+                    else "lakehouse.examples.ads.tables",
+                ),
             )
             with without_gate() if name == WITHOUT else nullcontext():
                 costs = filled(spark, own)

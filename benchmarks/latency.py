@@ -23,9 +23,10 @@ from benchmarks import check, measure, plain, topic
 from benchmarks.check import Written
 from benchmarks.measure import BenchmarkError, Tree
 from lakehouse.declare import catalog
-from lakehouse.producers import ads, producer
-from lakehouse.producers import visits as producer_of_visits
-from lakehouse.producers.ads import WINDOW_MS
+from lakehouse.examples import producer
+from lakehouse.examples.ads import producer as ads
+from lakehouse.examples.ads.producer import WINDOW_MS
+from lakehouse.examples.visits import producer as producer_of_visits
 from lakehouse.producers.sender import send
 from lakehouse.producers.workload import Workload
 from lakehouse.runtime import kafka_broker
@@ -77,7 +78,7 @@ def by_hand(settings: Settings, seconds: int) -> Latency:
 
 def visits(settings: Settings, seconds: int) -> Latency:
     """Visitors of the last five minutes per country, every minute, from access-log lines; no hand-written one beside it."""
-    settings = replace(settings, tables=("lakehouse.tables.visits",))
+    settings = replace(settings, tables=("lakehouse.examples.visits.tables",))
     workload = replace(
         producer("visits").workload, rate=VISITS_RATE, late_share=0.0, malformed_share=0.0
     )

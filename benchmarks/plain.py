@@ -15,7 +15,7 @@ from lakehouse.settings import Settings, from_environment
 
 _TRIGGER = "500 milliseconds"
 
-CAMPAIGNS = str(files("lakehouse").joinpath("tables/ad_campaigns.csv"))
+CAMPAIGNS = str(files("lakehouse.examples.ads").joinpath("ad_campaigns.csv"))
 WATERMARK = "watermark"  # the file that tells how far the gold table is complete
 PARTITION = "hour"  # of the bronze table: the hour of arrival
 READY = "ready"  # the file that appears when both queries run

@@ -21,7 +21,7 @@ from threading import Event, Thread
 from benchmarks import topic
 from benchmarks.measure import BenchmarkError
 from lakehouse.declare import catalog
-from lakehouse.producers import producer
+from lakehouse.examples import producer
 from lakehouse.producers.sender import send
 from lakehouse.ranges import parse_instant
 from lakehouse.runtime import kafka_broker
@@ -51,7 +51,9 @@ def run(settings: Settings, kills: int) -> Recovery:
     """Kills the job of the ads that often. Raises BenchmarkError if it does not come back."""
     workload, sent = replace(producer("ads").workload, rate=RATE), producer("ads")
     with topic.brokers(settings) as servers:
-        settings = replace(settings, bootstrap_servers=servers, tables=("lakehouse.tables.ads",))
+        settings = replace(
+            settings, bootstrap_servers=servers, tables=("lakehouse.examples.ads.tables",)
+        )
         kafka_broker.ensure_topics(settings, {sent.topic: workload.partitions}, topic.TOPIC)
         supervisor.start(settings, "ads", wait=_LIMIT)
         try:

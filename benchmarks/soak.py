@@ -28,7 +28,7 @@ from lakehouse.cli.console import out
 from lakehouse.declare import catalog
 from lakehouse.declare.catalog import Catalog
 from lakehouse.errors import LakehouseError
-from lakehouse.producers import producer
+from lakehouse.examples import producer
 from lakehouse.producers.sender import send
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
@@ -224,7 +224,7 @@ def main() -> int:
             kafka={},
             bootstrap_servers="",
             fresh_within=FRESH_WITHIN,
-            tables=(f"lakehouse.tables.{PIPELINE}",),
+            tables=(f"lakehouse.examples.{PIPELINE}.tables",),
         )
         try:
             samples = run(settings, given.seconds, console)

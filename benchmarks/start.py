@@ -18,7 +18,7 @@ from itertools import count
 from benchmarks import topic
 from benchmarks.measure import BenchmarkError
 from lakehouse.declare import catalog
-from lakehouse.producers import producer
+from lakehouse.examples import producer
 from lakehouse.producers.sender import send
 from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
@@ -51,7 +51,9 @@ def run(settings: Settings, rounds: int) -> Started:
 def _job(settings: Settings) -> float:
     sent = producer("ads")
     with topic.brokers(settings) as servers:
-        settings = replace(settings, bootstrap_servers=servers, tables=("lakehouse.tables.ads",))
+        settings = replace(
+            settings, bootstrap_servers=servers, tables=("lakehouse.examples.ads.tables",)
+        )
         kafka_broker.ensure_topics(settings, {sent.topic: sent.workload.partitions}, topic.TOPIC)
         now = int(time.time() * 1000)
         records = sent.records(sent.workload, now - _MESSAGES * 1000 // sent.workload.rate, now)

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from lakehouse.producers import ads, producer
+from lakehouse.examples import producer
+from lakehouse.examples.ads import producer as ads
 from lakehouse.producers.sender import send
 from lakehouse.producers.workload import Workload
 from lakehouse.runtime import kafka_broker

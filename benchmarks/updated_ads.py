@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 
 from lakehouse.declare.table import table, tumbling
-from lakehouse.tables import ads
+from lakehouse.examples.ads import tables as ads
 
 ad_topic, ad_campaigns = ads.ad_topic, ads.ad_campaigns
 

@@ -14,7 +14,8 @@ The rooms, each above what it imports:
     stream         the streams; they stand on `batch`
     reconcile      stream and batch compared
     maintenance    compaction, retention, erasure, replay
-    testing        the test kit; `tables` and `producers`: the pipelines that ship
+    producers      what sends events to topics; `testing`: the test kit
+    examples       the pipelines that ship: their tables, and what fills their topics
     cli            the command line
 
 This file makes `lakehouse` a regular package: without it, any other regular package of that name on

@@ -72,8 +72,8 @@ class Settings:
     root: Path = Path(".lakehouse")  # tables, checkpoints, log tables, job status, broker data
     # modules of declarations
     tables: tuple[str, ...] = (
-        "lakehouse.tables.sensors",
-        "lakehouse.tables.ads",
+        "lakehouse.examples.sensors.tables",
+        "lakehouse.examples.ads.tables",
     )
     # folders where these are looked for, beside those where Python looks
     module_path: tuple[Path, ...] = ()

@@ -13,9 +13,9 @@ from stories.suites import Player
 from stories.work import LASTING_JVM, QUICK_JVM
 
 from lakehouse import logs
+from lakehouse.examples.sensors import tables as sensors
 from lakehouse.runtime import session
 from lakehouse.settings import Settings, from_environment
-from lakehouse.tables import sensors
 from lakehouse.testing import Stage
 
 _LONG = (

@@ -37,7 +37,8 @@ ROOMS = (  # of `lakehouse`, each above what it imports
     {"stream"},
     {"reconcile"},
     {"maintenance"},
-    {"tables", "producers", "testing"},
+    {"producers", "testing"},
+    {"examples"},
     {"cli", "pytest_plugin", "__main__"},
 )
 
@@ -98,6 +99,15 @@ def test_each_room_stands_on_those_below_it_alone(module):
     # a name of the public face is of `declare` or `transform`
     used = {floor.get(name.split(".")[1], floor["transform"]) for name in named}
     assert max(used, default=0) <= floor[rest[0]], f"{name_of(path)} imports {sorted(named)}"
+
+
+def test_an_example_stands_by_itself(module):
+    """Its tables are declared with the public face, as a user's are, and it is whole without the other examples."""
+    path, tree = module
+    if name_of(path).startswith("lakehouse/examples/"):
+        ours = {each for each in imports(tree) if each.startswith("lakehouse")}
+        assert not [each for each in ours if each.startswith("lakehouse.examples")]
+        assert path.name != "tables.py" or ours == {"lakehouse"}, f"{name_of(path)} imports {ours}"
 
 
 def test_dagster_is_imported_in_assets_only(module):

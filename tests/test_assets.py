@@ -34,7 +34,7 @@ from streaming_jobs.desired import Event
 from streaming_jobs.progress import JobStatus, QueryStatus
 
 ROOT = Path(__file__).parents[1]
-SENSORS = ("lakehouse.tables.sensors",)
+SENSORS = ("lakehouse.examples.sensors.tables",)
 HOURS = ["2026-01-01-00", "2026-01-01-01", "2026-01-01-02"]
 
 
@@ -226,7 +226,9 @@ def test_a_range_across_the_frontier_is_refused_in_the_librarys_words(settings):
 
 
 def test_reference_tables_are_rebuilt_whole(tmp_path, spark):
-    ads = Settings(root=tmp_path, tables=("lakehouse.tables.ads",), jars=from_environment().jars)
+    ads = Settings(
+        root=tmp_path, tables=("lakehouse.examples.ads.tables",), jars=from_environment().jars
+    )
     first, second = (materialize(ads, "campaigns") for _ in range(2))
     assert first.success and second.success
     shown = [r.asset_materializations_for_node("campaigns")[0].metadata for r in (first, second)]

@@ -151,7 +151,7 @@ class Lakehouse:
 def lakehouse(tmp_path):
     with dg.DagsterInstance.ephemeral() as instance:
         lakehouse = Lakehouse(
-            Settings(root=tmp_path, tables=("lakehouse.tables.sensors",)), instance
+            Settings(root=tmp_path, tables=("lakehouse.examples.sensors.tables",)), instance
         )
         assert lakehouse.requested("report") == []  # the first look finds nothing to follow
         yield lakehouse

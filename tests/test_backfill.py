@@ -26,6 +26,7 @@ from lakehouse.declare.catalog import load
 from lakehouse.declare.columns import ARRIVAL
 from lakehouse.declare.table import kafka, session, table
 from lakehouse.errors import DeclarationError, RangeError
+from lakehouse.examples.sensors import tables as sensors
 from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
 from lakehouse.settings import Settings, from_environment, to_environment
@@ -35,7 +36,6 @@ from lakehouse.storage.digest import digest
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import queries
 from lakehouse.stream.lag import lag
-from lakehouse.tables import sensors
 from lakehouse.testing import Stage, assert_stream_equals_batch
 
 SENSORS = (sensors.__name__,)

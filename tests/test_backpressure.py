@@ -8,7 +8,7 @@ import pytest
 from test_streaming_job import BEGIN, MINUTE, WORKLOAD, arrived, awaited, every_offset_once
 
 from lakehouse.declare import catalog
-from lakehouse.producers import sensors
+from lakehouse.examples.sensors import producer as sensors
 from lakehouse.producers.sender import send
 from lakehouse.producers.topics import TOPIC
 from lakehouse.reconcile import reconciliation
@@ -25,7 +25,7 @@ STEP = 20_000  # records a micro-batch: some thousands a second, and the produce
 @pytest.fixture
 def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
     settings = Settings(
-        root=tmp_path, jars=from_environment().jars, tables=("lakehouse.tables.sensors",), spark_conf=quick_jvm,
+        root=tmp_path, jars=from_environment().jars, tables=("lakehouse.examples.sensors.tables",), spark_conf=quick_jvm,
         max_offsets_per_trigger=STEP, driver_memory="600m",
     )  # fmt: skip
     kafka_broker.start(settings, jars.resolve(settings.jars))

@@ -7,10 +7,12 @@ from pyspark.sql import functions as F
 
 from lakehouse.declare.table import kafka, table
 from lakehouse.errors import DeclarationError
-from lakehouse.producers import ads as ads_producer
-from lakehouse.producers import sensors as sensors_producer
-from lakehouse.producers import visits as visits_producer
-from lakehouse.tables import ads, sensors, visits
+from lakehouse.examples.ads import producer as ads_producer
+from lakehouse.examples.ads import tables as ads
+from lakehouse.examples.sensors import producer as sensors_producer
+from lakehouse.examples.sensors import tables as sensors
+from lakehouse.examples.visits import producer as visits_producer
+from lakehouse.examples.visits import tables as visits
 from lakehouse.testing import Stage
 
 NOW = 1_767_225_600_000  # 2026-01-01T00:00:00Z
@@ -168,8 +170,7 @@ def instant(milliseconds: int):
 def producer_workload(module):
     from dataclasses import replace
 
-    from lakehouse.producers import producer
+    from lakehouse.declare.modules import pipeline_of
+    from lakehouse.examples import producer
 
-    return replace(
-        producer(module.__name__.rpartition(".")[2]).workload, malformed_share=0, late_share=0
-    )
+    return replace(producer(pipeline_of(module.__name__)).workload, malformed_share=0, late_share=0)

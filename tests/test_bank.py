@@ -19,8 +19,9 @@ from pyspark.sql import functions as F
 from test_streaming_job import awaited
 
 from lakehouse.declare import catalog
-from lakehouse.producers import producer
-from lakehouse.producers.bank import ACCOUNTS, CUSTOMERS, TRANSACTIONS, records
+from lakehouse.examples import producer
+from lakehouse.examples.bank import tables as bank
+from lakehouse.examples.bank.producer import ACCOUNTS, CUSTOMERS, TRANSACTIONS, records
 from lakehouse.producers.sender import send
 from lakehouse.producers.topics import ensure_topics
 from lakehouse.producers.workload import Record
@@ -29,7 +30,6 @@ from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.lake import Lake
-from lakehouse.tables import bank
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from streaming_jobs import supervisor
 

@@ -27,7 +27,7 @@ from lakehouse.storage.commits import NOTHING
 from lakehouse.storage.digest import digest
 from lakehouse.storage.lake import Lake
 
-TABLES = ("lakehouse.tables.sensors",)
+TABLES = ("lakehouse.examples.sensors.tables",)
 AVERAGES = "sensor_averages"
 
 

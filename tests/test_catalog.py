@@ -7,8 +7,10 @@ import pytest
 from lakehouse.declare.catalog import catalog_of, load
 from lakehouse.declare.table import expect, files, kafka, table, tumbling
 from lakehouse.errors import DeclarationError, UnknownTable
+from lakehouse.examples.ads import tables as ads
+from lakehouse.examples.sensors import tables as sensors
+from lakehouse.examples.visits import tables as visits
 from lakehouse.settings import Settings
-from lakehouse.tables import ads, sensors, visits
 
 topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
 

@@ -19,7 +19,7 @@ from streaming_jobs import progress, views
 from streaming_jobs.progress import JobStatus, QueryStatus
 
 NOW = "2026-11-24T17:00:00+00:00"
-ENVIRONMENT = {"LAKEHOUSE_TABLES": "lakehouse.tables.sensors"}
+ENVIRONMENT = {"LAKEHOUSE_TABLES": "lakehouse.examples.sensors.tables"}
 
 
 @pytest.fixture

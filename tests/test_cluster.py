@@ -90,8 +90,8 @@ def settings(tmp_path, cluster, quick_jvm) -> Iterator[Settings]:
         "spark.cores.max": "2",
     }
     settings = Settings(
-        root=tmp_path / "root", jars=from_environment().jars, tables=("lakehouse.tables.sensors",), spark_master=cluster.address,
-        spark_conf=dict(shown.spark_conf) | here | quick, max_offsets_per_trigger=10_000,
+        root=tmp_path / "root", jars=from_environment().jars, tables=("lakehouse.examples.sensors.tables",),
+        spark_master=cluster.address, spark_conf=dict(shown.spark_conf) | here | quick, max_offsets_per_trigger=10_000,
     )  # fmt: skip
     kafka_broker.start(settings, jars.resolve(settings.jars))
     yield settings

@@ -27,7 +27,7 @@ from streaming_jobs import supervisor
 
 ROOT = Path(__file__).parents[1]
 TYPE = "assets.component.Pipeline"
-SENSORS, ADS = "lakehouse.tables.sensors", "lakehouse.tables.ads"
+SENSORS, ADS = "lakehouse.examples.sensors.tables", "lakehouse.examples.ads.tables"
 EACH = {  # setting that may be given: a value that is not its default
     "root": "data",
     "module_path": ["modules"],

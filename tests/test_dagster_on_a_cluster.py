@@ -62,7 +62,7 @@ def test_a_backfill_and_a_reconciliation_of_dagster_run_on_the_cluster(
         "spark.executor.defaultJavaOptions": quick_jvm["spark.driver.defaultJavaOptions"]
     }
     settings = Settings(
-        root=root, jars=from_environment().jars, tables=("lakehouse.tables.sensors",), spark_master=cluster.address,
+        root=root, jars=from_environment().jars, tables=("lakehouse.examples.sensors.tables",), spark_master=cluster.address,
         spark_conf=quick | {"spark.cores.max": "2"},
     )  # fmt: skip
     done = subprocess.run(

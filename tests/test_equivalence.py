@@ -12,7 +12,7 @@ from stories.engine import tell
 from stories.story import EXAMPLES
 from stories.suites import START, SUITES, Event, reading
 
-from lakehouse.tables import sensors
+from lakehouse.examples.sensors import tables as sensors
 from lakehouse.testing import Stage, assert_stream_equals_batch
 
 # these two have every disturbance, and a crash at each commit point

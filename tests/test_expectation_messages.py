@@ -6,7 +6,7 @@ from pyspark.sql.types import StructType
 
 from lakehouse.declare.expectations import expect
 from lakehouse.errors import DeclarationError
-from lakehouse.tables import visits
+from lakehouse.examples.visits import tables as visits
 from lakehouse.transform import quality
 
 

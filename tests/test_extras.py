@@ -35,7 +35,10 @@ def without(code: str, *arguments: str, **environment: str) -> subprocess.Comple
 def command(root: Path, *arguments: str) -> subprocess.CompletedProcess:
     code = "from lakehouse.cli.main import main; main()"
     return without(
-        code, *arguments, LAKEHOUSE_ROOT=str(root), LAKEHOUSE_TABLES="lakehouse.tables.bank"
+        code,
+        *arguments,
+        LAKEHOUSE_ROOT=str(root),
+        LAKEHOUSE_TABLES="lakehouse.examples.bank.tables",
     )
 
 

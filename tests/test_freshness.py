@@ -35,7 +35,7 @@ from streaming_jobs import control_loop, desired, metrics, progress, scheduled, 
 from streaming_jobs.healing import WANTED, Observed, decide
 from streaming_jobs.progress import JobStatus
 
-SENSORS = ("lakehouse.tables.sensors",)
+SENSORS = ("lakehouse.examples.sensors.tables",)
 NIGHTLY = {"sensors": "scheduled 0 3 * * *"}
 
 
@@ -224,7 +224,7 @@ def test_status_and_metrics_tell_of_the_last_run_and_of_the_next(settings):
 
 
 def test_a_scheduled_pipeline_has_a_schedule_that_is_on_and_the_others_have_none(settings):
-    built = definitions.build(replace(settings, tables=(*SENSORS, "lakehouse.tables.ads")))
+    built = definitions.build(replace(settings, tables=(*SENSORS, "lakehouse.examples.ads.tables")))
     dg.Definitions.validate_loadable(built)
     schedule = built.resolve_schedule_def("run_sensors")
     assert schedule.default_status == dg.DefaultScheduleStatus.RUNNING

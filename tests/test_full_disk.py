@@ -25,8 +25,8 @@ def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
     servers = kafka_broker.start(beside, jars.resolve(beside.jars)).bootstrap_servers
     (tmp_path / "root").mkdir()
     yield replace(
-        beside, root=tmp_path / "root", bootstrap_servers=servers, tables=("lakehouse.tables.sensors",), spark_conf=quick_jvm,
-        max_offsets_per_trigger=30_000,
+        beside, root=tmp_path / "root", bootstrap_servers=servers, tables=("lakehouse.examples.sensors.tables",),
+        spark_conf=quick_jvm, max_offsets_per_trigger=30_000,
     )  # fmt: skip
     kafka_broker.stop(beside)
 

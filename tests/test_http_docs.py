@@ -26,7 +26,9 @@ NAMED = set(
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> dg.Definitions:
     return definitions.build(
-        Settings(root=tmp_path_factory.mktemp("http"), tables=("lakehouse.tables.sensors",))
+        Settings(
+            root=tmp_path_factory.mktemp("http"), tables=("lakehouse.examples.sensors.tables",)
+        )
     )
 
 

@@ -16,10 +16,11 @@ from lakehouse.cli import table_status
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.table import around, duplicates, kafka, table, tumbling
 from lakehouse.errors import DeclarationError
-from lakehouse.producers import producer
-from lakehouse.producers.ads import ad_campaigns
+from lakehouse.examples import producer
+from lakehouse.examples.ads import tables as ads
+from lakehouse.examples.ads.producer import ad_campaigns
+from lakehouse.examples.clicks import tables as clicks
 from lakehouse.ranges import Range
-from lakehouse.tables import ads, clicks
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import lateness
 

@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from stories.suites import START, Event, reading
 
 from lakehouse.errors import SettingsError
+from lakehouse.examples.sensors import tables as sensors
 from lakehouse.ranges import Range
-from lakehouse.tables import sensors
 from lakehouse.testing import Stage
 from streaming_jobs import progress
 from streaming_jobs.lineage import Lineage, client

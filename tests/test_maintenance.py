@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from batch_jobs import commands, maintain
 from lakehouse.batch.publish import intended
 from lakehouse.declare.catalog import load, table_path
+from lakehouse.examples.sensors import tables as sensors
 from lakehouse.maintenance import retention
 from lakehouse.maintenance.retention import Maintenance, Place
 from lakehouse.ranges import parse_range
@@ -33,7 +34,6 @@ from lakehouse.storage.digest import digest
 from lakehouse.storage.files import replace_file
 from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
-from lakehouse.tables import sensors
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import creation
 

@@ -29,7 +29,10 @@ from lakehouse.cli import main
 from lakehouse.declare import catalog
 from lakehouse.declare.table import session, table, tumbling
 from lakehouse.errors import DeclarationError, SettingsError
-from lakehouse.producers import sensors
+from lakehouse.examples.ads import tables as ads
+from lakehouse.examples.sensors import producer as sensors
+from lakehouse.examples.sensors import tables as tables_of_sensors
+from lakehouse.examples.visits import tables as visits
 from lakehouse.producers.sender import send
 from lakehouse.producers.topics import TOPIC
 from lakehouse.producers.workload import Workload
@@ -41,8 +44,6 @@ from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.certificates import Certificate, certificates, certify
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.lake import Lake
-from lakehouse.tables import ads, visits
-from lakehouse.tables import sensors as tables_of_sensors
 from lakehouse.testing import Stage
 from streaming_jobs import desired, metrics, progress, supervisor
 from streaming_jobs.metric_families import DECLARED
@@ -83,7 +84,7 @@ class Running(NamedTuple):
 def running(spark, tmp_path_factory, quick_jvm) -> Iterator[Running]:
     root, modules = tmp_path_factory.mktemp("metrics"), tmp_path_factory.mktemp("modules")
     (modules / "sensors.py").write_text(inspect.getsource(tables_of_sensors) + IN_TENTHS)
-    tables = ("sensors", "lakehouse.tables.ads", "lakehouse.tables.visits")
+    tables = ("sensors", "lakehouse.examples.ads.tables", "lakehouse.examples.visits.tables")
     nightly = {"visits": "scheduled 0 3 * * *"}
     settings = Settings(
         root=root,
@@ -313,7 +314,7 @@ def test_a_killed_job_is_dead_and_its_counts_stay(running, exposed):
 def settings(filled, tmp_path) -> Settings:
     """A lakehouse without jobs, to be changed."""
     root = shutil.copytree(filled, tmp_path / "root")
-    return Settings(root=root, tables=("lakehouse.tables.sensors",), metrics_port=0)
+    return Settings(root=root, tables=("lakehouse.examples.sensors.tables",), metrics_port=0)
 
 
 def test_what_cannot_be_read_is_counted_and_costs_only_itself(settings, capfd):

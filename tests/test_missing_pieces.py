@@ -36,7 +36,7 @@ from lakehouse.storage.log_tables import flush
 from lakehouse.stream import queries as stream_run
 from lakehouse.transform import creation
 
-SENSORS = ("lakehouse.tables.sensors",)
+SENSORS = ("lakehouse.examples.sensors.tables",)
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 RECORD, VALID, AVERAGES, TRENDS = (
     "sensor_readings",

@@ -35,7 +35,7 @@ from streaming_jobs.notifications import Notice
 from streaming_jobs.places import here
 from streaming_jobs.progress import JobStatus, QueryStatus
 
-SENSORS = ("lakehouse.tables.sensors",)
+SENSORS = ("lakehouse.examples.sensors.tables",)
 HOUR = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 1, tzinfo=UTC))
 
 

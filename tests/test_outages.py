@@ -31,7 +31,7 @@ LOT, OUTAGE = 25, 60  # minutes of event time; seconds
 @pytest.fixture
 def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
     settings = Settings(
-        root=tmp_path / "root", jars=from_environment().jars, tables=("lakehouse.tables.sensors",), spark_conf=quick_jvm,
+        root=tmp_path / "root", jars=from_environment().jars, tables=("lakehouse.examples.sensors.tables",), spark_conf=quick_jvm,
         max_offsets_per_trigger=20_000,  # a lot is several micro-batches, so that the last closes what the others brought
     )  # fmt: skip
     kafka_broker.start(settings, jars.resolve(settings.jars))

@@ -10,7 +10,8 @@ from pyspark.sql import functions as F
 from lakehouse.declare.code_version import dumped
 from lakehouse.declare.columns import ARRIVAL
 from lakehouse.errors import DeclarationError
-from lakehouse.tables import alerts, sensors
+from lakehouse.examples.alerts import tables as alerts
+from lakehouse.examples.sensors import tables as sensors
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform.patterns import (
     Pattern,

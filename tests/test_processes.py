@@ -22,7 +22,7 @@ from test_streaming_job import (
 
 from lakehouse.declare import catalog
 from lakehouse.errors import JobError, SettingsError
-from lakehouse.producers import ads
+from lakehouse.examples.ads import producer as ads
 from lakehouse.producers.sender import send
 from lakehouse.producers.topics import TOPIC
 from lakehouse.producers.workload import Record
@@ -34,7 +34,7 @@ from lakehouse.storage.lake import Lake
 from streaming_jobs import control_loop, desired, lease, progress, supervisor
 
 ROOT = Path(__file__).parents[1]
-BOTH = ("lakehouse.tables.sensors", "lakehouse.tables.ads")
+BOTH = ("lakehouse.examples.sensors.tables", "lakehouse.examples.ads.tables")
 TOGETHER = {"all": "sensors, ads"}
 
 
@@ -223,7 +223,7 @@ def test_a_job_that_dies_of_memory_takes_no_other_with_it(settings, monkeypatch)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
     settings = replace(
         settings,
-        tables=("lakehouse.tables.sensors", "hungry"),
+        tables=("lakehouse.examples.sensors.tables", "hungry"),
         restarts=1,
         resources={"hungry": "driver_memory 512m"},
     )

@@ -29,7 +29,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from lakehouse.errors import BrokerError, SettingsError
-from lakehouse.producers import ads, producer, sensors, visits
+from lakehouse.examples import producer
+from lakehouse.examples.ads import producer as ads
+from lakehouse.examples.sensors import producer as sensors
+from lakehouse.examples.visits import producer as visits
 from lakehouse.producers.faults import KINDS, OVERSIZED
 from lakehouse.producers.files import lines
 from lakehouse.producers.sender import send
@@ -69,7 +72,7 @@ def test_same_settings_and_start_give_the_same_records(pipeline: str) -> None:
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_another_process_generates_the_same_bytes(pipeline: str) -> None:
     code = (
-        "import hashlib; from lakehouse.producers import producer;"
+        "import hashlib; from lakehouse.examples import producer;"
         f"from lakehouse.producers.workload import Workload; w = {ROUGH!r};"
         f"r = list(producer({pipeline!r}).records(w, {START}, {START} + 2000));"
         "print(hashlib.sha256(repr(r).encode()).hexdigest())"

@@ -40,7 +40,7 @@ def test_an_asset_runs_when_its_hours_have_closed_though_dagster_was_killed_and_
     (tmp_path / "my_definitions.py").write_text(shown)
     settings = Settings(
         root=root,
-        tables=("lakehouse.tables.sensors",),
+        tables=("lakehouse.examples.sensors.tables",),
         jars=from_environment().jars,
         notification_command=f"tee -a {told}",
     )

@@ -118,7 +118,7 @@ def test_the_tables_of_the_docs_pass_the_test_of_the_docs(spark, tmp_path, monke
 
 def test_every_table_of_the_readme_is_one_that_ships():
     shown = blocks("README.md", "python")[0]
-    shipped = (ROOT / "lakehouse" / "tables" / "ads.py").read_text()
+    shipped = (ROOT / "lakehouse" / "examples" / "ads" / "tables.py").read_text()
     bodies = re.findall(r"    (?:milliseconds|in_range|views|return) ?=? ?.*", shown)
     assert len(bodies) >= 5
     for line in bodies:

@@ -92,7 +92,7 @@ def test_the_wait_begins_from_zero_too():
 def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
     """A lakehouse of its own; what runs in it at the end is killed."""
     settings = Settings(
-        root=tmp_path / "root", jars=from_environment().jars, tables=("lakehouse.tables.sensors",), spark_conf=quick_jvm,
+        root=tmp_path / "root", jars=from_environment().jars, tables=("lakehouse.examples.sensors.tables",), spark_conf=quick_jvm,
         restarts=1, healthy_after="2 seconds",
     )  # fmt: skip
     yield settings

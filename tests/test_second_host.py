@@ -68,7 +68,7 @@ with lease.held(settings, "sensors") as turn:
 def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
     """A lakehouse of its own; what runs in it at the end is killed."""
     settings = Settings(
-        root=tmp_path / "root", jars=from_environment().jars, tables=("lakehouse.tables.sensors",), spark_conf=quick_jvm,
+        root=tmp_path / "root", jars=from_environment().jars, tables=("lakehouse.examples.sensors.tables",), spark_conf=quick_jvm,
         max_offsets_per_trigger=30_000, heartbeat_within="8 seconds",
     )  # fmt: skip
     settings.root.mkdir()

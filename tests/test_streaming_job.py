@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from lakehouse.declare import catalog
-from lakehouse.producers import sensors
+from lakehouse.examples.sensors import producer as sensors
 from lakehouse.producers.sender import send
 from lakehouse.producers.topics import TOPIC
 from lakehouse.producers.workload import Workload
@@ -43,7 +43,7 @@ def settings(tmp_path_factory, quick_jvm) -> Iterator[Settings]:
     settings = Settings(
         root=root,
         jars=from_environment().jars,
-        tables=("lakehouse.tables.sensors",),
+        tables=("lakehouse.examples.sensors.tables",),
         spark_conf=quick_jvm,
     )
     kafka_broker.start(settings, jars.resolve(settings.jars))
@@ -202,7 +202,7 @@ def readings_sent(lot: int) -> Counter:
 
 def test_a_job_without_its_topic_says_so(settings):
     other = Settings(
-        root=settings.root / "other", jars=settings.jars, tables=("lakehouse.tables.ads",)
+        root=settings.root / "other", jars=settings.jars, tables=("lakehouse.examples.ads.tables",)
     )
     driver = subprocess.run(
         [sys.executable, "-m", "streaming_jobs.driver", "ads"],

@@ -21,6 +21,7 @@ from test_streaming_job import arrived, awaited, every_offset_once, produce, the
 
 from lakehouse.declare import catalog
 from lakehouse.errors import CommitError, JobError
+from lakehouse.examples.sensors import tables as sensors
 from lakehouse.ranges import EPOCH
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
@@ -30,12 +31,11 @@ from lakehouse.storage.files import replace_file
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import ingest
 from lakehouse.stream.micro_batch import BatchLog, stream_run
-from lakehouse.tables import sensors
 from lakehouse.testing import COMMIT_POINTS, Stage
 from streaming_jobs import control_loop, desired, lease, progress, supervisor
 from streaming_jobs.desired import Event
 
-SENSORS = ("lakehouse.tables.sensors",)
+SENSORS = ("lakehouse.examples.sensors.tables",)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ def settings(tmp_path_factory):
     settings = Settings(
         root=tmp_path_factory.mktemp("topics"),
         jars=from_environment().jars,
-        tables=("lakehouse.tables.sensors",),
+        tables=("lakehouse.examples.sensors.tables",),
     )
     kafka_broker.start(settings, jars.resolve(settings.jars))
     yield settings

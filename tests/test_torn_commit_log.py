@@ -13,6 +13,7 @@ from test_streaming_job import arrived, awaited, every_offset_once, produce, the
 
 from lakehouse.declare import catalog
 from lakehouse.declare.catalog import table_path
+from lakehouse.examples.sensors import tables as sensors
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment
@@ -21,7 +22,6 @@ from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import queries
-from lakehouse.tables import sensors
 from lakehouse.testing import Stage
 from streaming_jobs import supervisor
 
@@ -55,7 +55,7 @@ def reading(time: str, fahrenheit: str) -> dict[str, str]:
 @pytest.fixture
 def settings(many, tmp_path) -> Settings:
     return Settings(
-        root=shutil.copytree(many, tmp_path / "root"), tables=("lakehouse.tables.sensors",)
+        root=shutil.copytree(many, tmp_path / "root"), tables=("lakehouse.examples.sensors.tables",)
     )
 
 
@@ -244,7 +244,7 @@ def test_what_is_known_of_a_table_that_was_removed_is_not_put_into_the_one_made_
 @pytest.fixture
 def job(tmp_path, quick_jvm) -> Iterator[Settings]:
     settings = Settings(
-        root=tmp_path / "root", jars=from_environment().jars, tables=("lakehouse.tables.sensors",), spark_conf=quick_jvm,
+        root=tmp_path / "root", jars=from_environment().jars, tables=("lakehouse.examples.sensors.tables",), spark_conf=quick_jvm,
         max_offsets_per_trigger=5_000,
     )  # fmt: skip
     kafka_broker.start(settings, jars.resolve(settings.jars))

@@ -22,7 +22,7 @@ from lakehouse.storage.log_tables import flush
 from streaming_jobs import supervisor
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-CATALOG = load(Settings(tables=("lakehouse.tables.sensors",)))
+CATALOG = load(Settings(tables=("lakehouse.examples.sensors.tables",)))
 TABLE = replace(CATALOG.table("sensor_averages"), late="update")
 
 
@@ -61,7 +61,7 @@ def test_what_late_rows_made_dirty_is_found_in_a_trimmed_commit_log(story):
         batch(n, s[0], s[1]) if s and len(s) == 3 else live(n, s) for n, s in enumerate(story)
     ]
     with TemporaryDirectory() as folder:
-        root = Settings(root=Path(folder), tables=("lakehouse.tables.sensors",))
+        root = Settings(root=Path(folder), tables=("lakehouse.examples.sensors.tables",))
         commit_log = CommitLog(root, TABLE)
         for commit in [*commits, live(len(commits))]:
             commit_log.append(commit)
@@ -82,7 +82,7 @@ def test_the_log_table_has_each_commit_once_however_often_commit_logs_are_trimme
     monkeypatch.setattr(
         commit_log_trimming, "trim", partial(commit_log_trimming.trim, longest=4_000, recent=1_500)
     )
-    root = Settings(root=tmp_path, tables=("lakehouse.tables.sensors",))
+    root = Settings(root=tmp_path, tables=("lakehouse.examples.sensors.tables",))
     commit_log, longest, copied = CommitLog(root, TABLE), 0, 0
     for batch in range(200):
         commit_log.append(live(batch, (batch % 50, 0) if batch % 3 == 0 else None))

@@ -21,7 +21,7 @@ import pytest
 
 from benchmarks import beside
 from lakehouse.declare import catalog
-from lakehouse.producers import producer
+from lakehouse.examples import producer
 from lakehouse.producers.sender import send
 from lakehouse.producers.topics import TOPIC
 from lakehouse.ranges import Range, partition_range
@@ -61,7 +61,7 @@ class UI:
 def ui(filled, tmp_path_factory, quick_jvm) -> Iterator[UI]:
     root = tmp_path_factory.mktemp("ui") / "root"
     shutil.copytree(filled, root)
-    tables = ("lakehouse.tables.sensors", "lakehouse.tables.ads")
+    tables = ("lakehouse.examples.sensors.tables", "lakehouse.examples.ads.tables")
     with dagster_dev(
         Settings(root=root, tables=tables, jars=from_environment().jars, spark_conf=quick_jvm)
     ) as live:

@@ -44,7 +44,7 @@ GARBAGE = ("", "{", "3", "[]", "[3]", "{}", "\0" * 40, '{"state": 1}')
 @pytest.fixture
 def settings(tmp_path) -> Settings:
     """A job that ran well, and was stopped."""
-    settings = Settings(root=tmp_path / "root", tables=("lakehouse.tables.sensors",))
+    settings = Settings(root=tmp_path / "root", tables=("lakehouse.examples.sensors.tables",))
     with lease.held(settings, "sensors") as turn:
         progress.write(settings, status_of(1, 1.0, state="stopped", epoch=turn.epoch))
     desired.wish(settings, "sensors", "stopped", "a test")
@@ -258,7 +258,7 @@ def test_a_record_of_the_embedded_broker_that_is_garbage_is_moved_aside(tmp_path
 
 def test_lines_of_garbage_are_said_once_and_left_out(tmp_path, capfd):
     settings, log_table = (
-        Settings(root=tmp_path, tables=("lakehouse.tables.sensors",)),
+        Settings(root=tmp_path, tables=("lakehouse.examples.sensors.tables",)),
         tmp_path / "_commit_log",
     )
     table = catalog.load(settings).table("sensor_averages")
@@ -291,7 +291,7 @@ def test_lines_of_garbage_are_said_once_and_left_out(tmp_path, capfd):
 
 @pytest.mark.parametrize("garbage", ["", "{", "[]", "3", "{}", '{"at": 1}'])
 def test_a_note_of_a_reconciliation_that_is_garbage_is_one_that_gave_no_verdict(tmp_path, garbage):
-    settings = Settings(root=tmp_path, tables=("lakehouse.tables.sensors",))
+    settings = Settings(root=tmp_path, tables=("lakehouse.examples.sensors.tables",))
     table = catalog.load(settings).table("sensor_averages")
     path = tmp_path / "_commit_log" / "sensor_averages.reconciling.json"
     path.parent.mkdir()

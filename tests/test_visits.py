@@ -13,9 +13,9 @@ from pyspark.sql import functions as F
 from lakehouse.cli import query
 from lakehouse.declare.table import kafka
 from lakehouse.errors import DeclarationError
-from lakehouse.producers import visits as producer
+from lakehouse.examples.visits import producer
+from lakehouse.examples.visits import tables as visits
 from lakehouse.producers.workload import MALFORMED, Workload
-from lakehouse.tables import visits
 from lakehouse.testing import Stage, assert_stream_equals_batch
 
 START = 1_795_255_200_000  # 2026-11-21T10:00:00Z

@@ -16,11 +16,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, SettingsError
-from lakehouse.producers import Producer, own, producer
+from lakehouse.examples import producer
+from lakehouse.producers import own
 from lakehouse.producers.files import lines
 from lakehouse.producers.sender import Summary, send
 from lakehouse.producers.topics import ensure_topics
-from lakehouse.producers.workload import Record, Workload
+from lakehouse.producers.workload import Producer, Record, Workload
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stream import offsets

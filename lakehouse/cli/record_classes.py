@@ -10,7 +10,9 @@ from deltalake import DeltaTable
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from lakehouse.producers import producer
+from lakehouse.examples import producer
+from lakehouse.examples.ads import tables as ads
+from lakehouse.examples.sensors import tables as sensors
 from lakehouse.producers.sender import send
 from lakehouse.ranges import parse_range
 from lakehouse.reconcile import reconciliation
@@ -18,7 +20,6 @@ from lakehouse.runtime import cds_archive, jars, kafka_broker, session
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stream import early_results, queries
-from lakehouse.tables import ads, sensors
 from lakehouse.testing import Stage
 
 

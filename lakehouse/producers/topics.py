@@ -1,6 +1,6 @@
 """The topics that a producer fills, made before it sends anything."""
 
-from lakehouse.producers import Producer
+from lakehouse.producers.workload import Producer
 from lakehouse.runtime import kafka_broker
 from lakehouse.settings import Settings
 

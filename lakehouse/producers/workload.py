@@ -1,7 +1,8 @@
-"""What a producer sends and when: the settings, the record, and the moments all pipelines are built on."""
+"""What a producer sends and when: the settings, the record, the producer, and the moments all pipelines are built on."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from datetime import UTC, datetime
 from itertools import count
 from random import Random
 from typing import NamedTuple, TypeVar
@@ -65,6 +66,21 @@ class Record(NamedTuple):
     topic: str = ""  # if the pipeline has several
 
 
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """What fills the topic of one pipeline, and how it does by default."""
+
+    topic: str
+    workload: Workload
+    # pure; start and end in ms, end open or None
+    records: Callable[[Workload, int, int | None], Iterator[Record]]
+    malformed: Callable[[str, int], Record]  # one bad record, by kind and time in ms
+    # of lines there are, over n partitions
+    lines: Callable[[Iterable[bytes], int], Iterator[Record]] | None = None
+    # topics of one partition beside it, of which Kafka keeps the last record of each key
+    compacted: tuple[str, ...] = ()
+
+
 class Moment(NamedTuple):
     """When an event is sent and when it happened, and what is to become of it."""
 
@@ -100,3 +116,13 @@ def draws(rng: Random, pool: Sequence[T], weights: Sequence[float] | None = None
     while True:
         # many at once: three times as fast as one by one
         yield from rng.choices(pool, weights, k=1000)
+
+
+def iso(ms: int) -> str:
+    """An instant as JSON events have it: 2026-11-21T10:00:00.123Z."""
+    return f"{iso_second(ms // 1000)}.{ms % 1000:03d}Z"
+
+
+def iso_second(s: int) -> str:
+    """A second as in `iso`: 2026-11-21T10:00:00."""
+    return datetime.fromtimestamp(s, UTC).isoformat()[:19]

@@ -17,8 +17,9 @@ from pyspark.sql import SparkSession
 from benchmarks import operators
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.table import Table
+from lakehouse.examples.ads import tables as ads
+from lakehouse.examples.sensors import tables as sensors
 from lakehouse.reconcile import reconciliation
-from lakehouse.tables import ads, sensors
 from lakehouse.testing import Stage
 from stories import tally, windows
 from stories.story import Event, Story, stories

@@ -1,6 +1,6 @@
 """Alerts on the valid readings: a sensor gone silent, a reading far from its mean.
 
-Beside `lakehouse.tables.sensors`.
+Beside `lakehouse.examples.sensors.tables`.
 """
 
 from collections.abc import Iterator

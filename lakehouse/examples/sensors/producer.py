@@ -1,7 +1,6 @@
 """Readings of thermometers, each with a daily curve of its own."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
 from math import cos, pi
@@ -16,9 +15,12 @@ from lakehouse.producers.workload import (
     MALFORMED,
     ORDINARY,
     Moment,
+    Producer,
     Record,
     Workload,
     draws,
+    iso,
+    iso_second,
     moments,
 )
 
@@ -106,20 +108,11 @@ def expected_readings(
     }
 
 
-def iso(ms: int) -> str:
-    """An instant as the readings write it: 2026-11-21T10:00:00.123Z."""
-    return f"{_second(ms // 1000)}.{ms % 1000:03d}Z"
-
-
 _FORM = Form("sensor_id", iso)
 
 
-def _second(s: int) -> str:
-    return datetime.fromtimestamp(s, UTC).isoformat()[:19]
-
-
 def _good(workload: Workload, start_ms: int, end_ms: int | None, sensors: int) -> Iterator[Record]:
-    second = lru_cache(4096)(_second)  # a second is written once, not once an event
+    second = lru_cache(4096)(iso_second)  # a second is written once, not once an event
     for (_, time_ms, event_ms, kind), sensor, warmth in _drawn(workload, start_ms, end_ms, sensors):
         s, ms = divmod(event_ms, 1000)
         degrees, hundredths = divmod(warmth, 100)
@@ -157,3 +150,18 @@ def _sensor(rng: Random, number: int, partitions: int) -> Sensor:
         rng.randint(300, 1_500),
         rng.randint(780, 960),
     )
+
+
+PRODUCER = Producer(
+    "sensor-readings",
+    Workload(
+        rate=200,
+        disorder_ms=2_000,
+        late_share=0.001,
+        malformed_share=0.001,
+        partitions=3,
+        offline_ms=180_000,
+    ),
+    records,
+    malformed,
+)

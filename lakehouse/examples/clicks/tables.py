@@ -1,6 +1,6 @@
 """Click-through rates of the ad events: views joined with the clicks that followed.
 
-Beside `lakehouse.tables.ads`.
+Beside `lakehouse.examples.ads.tables`.
 """
 
 from pyspark.sql import DataFrame

@@ -18,6 +18,7 @@ from lakehouse.producers.workload import (
     MALFORMED,
     ORDINARY,
     Moment,
+    Producer,
     Record,
     Workload,
     draws,
@@ -308,3 +309,12 @@ def _requests(rng: Random) -> tuple[list[Request], list[float]]:
             asked.append(Request(text, path, method == "GET" and status < 400 and "." not in path))
             weights.append(share / rank)
     return asked, weights
+
+
+PRODUCER = Producer(
+    "access-log",
+    Workload(rate=50, disorder_ms=2_000, late_share=0.001, malformed_share=0.001, partitions=3),
+    records,
+    malformed,
+    of_lines,
+)

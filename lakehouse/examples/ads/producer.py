@@ -18,6 +18,7 @@ from lakehouse.producers.workload import (
     MALFORMED,
     ORDINARY,
     Moment,
+    Producer,
     Record,
     Workload,
     draws,
@@ -32,7 +33,9 @@ _FORM = Form("ad_id", str)
 
 def ad_campaigns() -> dict[str, str]:
     """The campaign of each ad, from the checked-in file that the pipeline joins with too."""
-    with files("lakehouse").joinpath("tables/ad_campaigns.csv").open(encoding="utf-8") as file:
+    with (
+        files("lakehouse.examples.ads").joinpath("ad_campaigns.csv").open(encoding="utf-8") as file
+    ):
         return {row["ad_id"]: row["campaign_id"] for row in csv.DictReader(file)}
 
 
@@ -89,3 +92,11 @@ def _drawn(
 
 def _ids(rng: Random, n: int) -> list[str]:
     return [str(UUID(int=rng.getrandbits(128), version=4)) for _ in range(n)]
+
+
+PRODUCER = Producer(
+    "ad-events",
+    Workload(rate=1_000, disorder_ms=99, late_share=0.000_01, partitions=4),
+    records,
+    malformed,
+)

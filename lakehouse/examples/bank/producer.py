@@ -7,8 +7,7 @@ from random import Random
 from zlib import crc32
 
 from lakehouse.producers.faults import Form, spoiled, with_faults
-from lakehouse.producers.sensors import iso
-from lakehouse.producers.workload import ORDINARY, Record, Workload, draws, moments
+from lakehouse.producers.workload import ORDINARY, Producer, Record, Workload, draws, iso, moments
 
 TRANSACTIONS, CUSTOMERS, ACCOUNTS = "transactions", "customers", "accounts"
 _MINUTE = 60_000
@@ -127,3 +126,12 @@ def _account(number: int, customer: int, time_ms: int, event_ms: int) -> Record:
 
 def _stamp(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat()
+
+
+PRODUCER = Producer(
+    TRANSACTIONS,
+    Workload(rate=50, disorder_ms=2_000, late_share=0.001, malformed_share=0.001, partitions=5),
+    records,
+    malformed,
+    compacted=(CUSTOMERS, ACCOUNTS),
+)

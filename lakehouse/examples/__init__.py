@@ -1,0 +1,26 @@
+"""The pipelines that ship: for each its tables, and what fills their topics.
+
+sensors   readings of thermometers, and their averages
+alerts    alerts on the readings; its topic is that of `sensors`
+ads       the Yahoo Streaming Benchmark: ad events, and views per campaign
+clicks    click-through rates; its topic is that of `ads`
+visits    the access log of a web site: visitors, sessions, pages
+bank      transfers between accounts, and balances
+"""
+
+from importlib import import_module
+
+from lakehouse.errors import SettingsError
+from lakehouse.producers.workload import Producer
+
+_WITH_PRODUCER = ("sensors", "ads", "visits", "bank")
+
+
+def producer(pipeline: str) -> Producer:
+    """The producer of a shipped pipeline; raises SettingsError for any other name."""
+    if pipeline not in _WITH_PRODUCER:
+        raise SettingsError(
+            f"pipeline={pipeline!r}: there are producers for 'sensors', 'ads', 'visits' and 'bank'; name one of them"
+        )
+    # by name: a job that imports the tables of one example needs the producer of none
+    return import_module(f"lakehouse.examples.{pipeline}.producer").PRODUCER

@@ -1,0 +1,1 @@
+"""The Yahoo Streaming Benchmark: ad events, and views per campaign."""

@@ -1,0 +1,1 @@
+"""Click-through rates of the ad events of `ads`."""

@@ -1,0 +1,1 @@
+"""Readings of thermometers, and their averages."""

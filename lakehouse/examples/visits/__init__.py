@@ -1,0 +1,1 @@
+"""The access log of a web site: visitors, sessions, pages."""

@@ -1,1 +1,0 @@
-"""The pipelines that ship."""
