@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from batch_jobs import commands, other_code, reconcile_views
 from batch_jobs import diff as job
+from lakehouse import settings
 from lakehouse.errors import JobError
 from lakehouse.ranges import parse_range
 from lakehouse.testing import Stage
@@ -209,3 +210,12 @@ def test_what_is_refused(shop, table, code, end, said):
 def test_tables_in_no_repository_have_no_refs(shop, tmp_path):
     with pytest.raises(JobError, match="in no git repository, and it is no folder"):
         other_code._folder("main", other_code._repository(tmp_path), tmp_path)
+
+
+def test_a_checkout_of_the_project_brings_its_examples_and_no_library(tmp_path):
+    other = tmp_path / "checkout" / "lakehouse"
+    (other / "examples").mkdir(parents=True)
+    (other / "settings.py").touch()
+    library = other_code._library(tmp_path / "library", tmp_path / "checkout") / "lakehouse"
+    assert (library / "examples").resolve() == other / "examples"
+    assert (library / "settings.py").resolve() == Path(settings.__file__).resolve()
