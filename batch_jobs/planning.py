@@ -8,7 +8,7 @@ from batch_jobs.publisher import holder
 from lakehouse import ranges
 from lakehouse.batch import compute, late_merge
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.columns import PARTITION, WINDOW
+from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.ranges import PARTITION_LENGTHS, Range, partition_range
@@ -90,7 +90,7 @@ def plan(
     inputs, mine = delta_log.files(lake.path(driving)), set(partitions)
     stored = [f for f in delta_log.files(lake.path(table)) if f[f"partition.{PARTITION}"] in mine]
     _check_retained(catalog, table, inputs, stored)
-    files = [f for f in inputs if delta_log.may_hold(f, catalog.event_time(driving), context)]
+    files = [f for f in inputs if lake.may_hold(driving, f, context)]
     rows = sum(f["num_records"] or 0 for f in files)
     run, done = (0, set()) if whole else _begun(lake, table, span)
     return Backfill(
@@ -165,13 +165,12 @@ def _begun(lake: Lake, table: Table, span: Range) -> tuple[int, set[str]]:
 def _check_retained(catalog: Catalog, table: Table, inputs: list[dict], stored: list[dict]) -> None:
     """Raises RangeError if the table has rows from before the first one that its input still has."""
     driving = catalog.driving(table)
-    known = [f.get(f"min.{catalog.event_time(driving)}") for f in inputs if f["num_records"]]
-    firsts = [each for each in known if each is not None]
+    column, before = _placed_by(catalog, driving)
+    known = [f.get(column) for f in inputs if f["num_records"]]
+    firsts = [each - before for each in known if each is not None]
     if len(firsts) < len(known):
         return  # nothing is known of a file without statistics
-    column, before = f"min.{catalog.event_time(table)}", timedelta(0)
-    if table.window:
-        column, before = f"min.{WINDOW}.end", timedelta(microseconds=1)
+    column, before = _placed_by(catalog, table)
     first = min(firsts, default=None)
     lost = sorted(
         {
@@ -188,6 +187,12 @@ def _check_retained(catalog: Catalog, table: Table, inputs: list[dict], stored: 
             f"because {driving.name} {left}, and a backfill would replace them by fewer or none; begin the range after them, or "
             "restore the input"
         )
+
+
+def _placed_by(catalog: Catalog, table: Table) -> tuple[str, timedelta]:
+    """The statistic of a file that has its first instant, and how far that lies before it."""
+    before = timedelta(microseconds=1) if table.window else timedelta(0)
+    return f"min.{catalog.time_statistic(table)}", before
 
 
 def _conflicts(lake: Lake, table: Table, partitions: set[str], context: Range) -> list[str]:

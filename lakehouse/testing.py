@@ -39,6 +39,7 @@ from lakehouse.storage.lake import Lake, Side
 from lakehouse.stream import ingest, queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.micro_batch import BatchLog, stream_run
+from lakehouse.transform import decode
 
 COMMIT_POINTS = ("begin", "rows", "quarantine", "commit_log")
 Value = Mapping[str, object] | bytes | str | None
@@ -156,6 +157,21 @@ class Stage:
         # the first raises the heads, the second carries the watermark that follows from them
         for _ in range(2):
             self.feed(ingest_table, [(p, row) for p in partitions], source=source)
+
+    def quiet(self, ingest_table: str, passed: timedelta) -> None:
+        """Has an ingest table note that its topics were silent for so long, by which event time goes on (`quiet_timeout`)."""
+        table = self.lake.catalog.table(ingest_table)
+        self._now += passed
+        ends = {
+            topic: {str(p): n for p, n in offsets.items()}
+            for topic, offsets in self._offsets[ingest_table].items()
+        }
+        batch_id = self._batches[ingest_table]
+        self._batches[ingest_table] = batch_id + 1
+        none = self.lake.spark.createDataFrame([], decode.KAFKA_SCHEMA)
+        run = stream_run(self.lake, table)
+        judged = run.plan.ingest(dict.fromkeys(run.plan.topics, none))
+        ingest.ingest_batch(run, judged, batch_id, BatchLog(EPOCH, self._now, ends, 0, passed))
 
     def wait(self, time: timedelta) -> None:
         """Lets time pass at the broker: a partition that has no message meanwhile is silent for so long."""

@@ -33,6 +33,33 @@ def watermark(
     return max(before, min(awake) - delay)
 
 
+class Silence:
+    """How long a source has been watched without a record; when that is to be noted, in seconds of a clock.
+
+    First after `timeout`, if that is not 0, and then ever more rarely: a window that is still open closes late
+    by a tenth of the silence at most, and a source that is quiet for a day costs a hundred commits.
+    """
+
+    def __init__(self, timeout: float, now: float) -> None:
+        self._timeout = timeout
+        self._began = self._noted = now
+
+    def broken(self, now: float) -> None:
+        """A record has come, or the source could not be watched: what passed until now does not count."""
+        self._began = self._noted = now
+
+    def is_due(self, now: float) -> bool:
+        longest = max(self._timeout, (now - self._began) / 10)
+        return self._timeout > 0 and now - self._noted >= longest
+
+    def passed(self, now: float) -> float:
+        """How much of the silence is to be noted now: 0 if nothing is, and else all that was not yet."""
+        if not self.is_due(now):
+            return 0
+        passed, self._noted = now - self._noted, now
+        return passed
+
+
 def advanced(
     heads: Mapping[str, Head], latest: Mapping[str, datetime], now: datetime
 ) -> dict[str, Head]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import ranges
@@ -55,8 +55,13 @@ def first(lake: Lake, table: Table) -> datetime | None:
     """The first event time that the table's input has."""
     driving = lake.catalog.driving(table)
     rows = lake.spanning(driving, _EVER)
-    found = observing.only(rows.agg(F.min(lake.catalog.event_time(driving))))[0]
+    found = observing.only(rows.agg(F.min(_moment(lake, driving))))[0]
     return found and found.astimezone(UTC)
+
+
+def _moment(lake: Lake, driving: Table) -> Column:
+    """The instant that places a stored row of an input in time."""
+    return lateness.instant_of(driving.window, lake.catalog.event_time(driving))
 
 
 def behind(lake: Lake, table: Table, ahead: datetime) -> Range | None:
@@ -160,7 +165,7 @@ def _computed(
 
     `context`: what `touched` covers.
     """
-    table, moment = step.table, F.col(lake.catalog.event_time(lake.catalog.table(step.driving)))
+    table, moment = step.table, _moment(lake, lake.catalog.table(step.driving))
     # to choose files and pages by pays for code of its own if there may be many
     chosen = origin == "batch" or span.end - span.start > _LONG
     between = lateness.between if chosen else lateness.between_passing

@@ -168,14 +168,11 @@ def _entire(lake: Lake, table: Table, closed: list[Dirt]) -> set[str]:
 def _lots(lake: Lake, table: Table, units: list[Range]) -> Iterator[list[Range]]:
     """Units that follow each other without a gap, at most so many as are computed at once."""
     driving = lake.catalog.driving(table)
-    column, files = (
-        lake.catalog.event_time(driving),
-        delta_log.files(lake.path(driving)) if units else [],
-    )
+    files = delta_log.files(lake.path(driving)) if units else []
     for span in ranges.joined(units):
         context = lateness.context(span, table)
         rows = sum(
-            file["num_records"] or 0 for file in files if delta_log.may_hold(file, column, context)
+            file["num_records"] or 0 for file in files if lake.may_hold(driving, file, context)
         )
         inside = [unit for unit in units if span.start <= unit.start < span.end]
         most = compute.at_once(rows, len(inside))
@@ -214,7 +211,7 @@ def missed(
     step, driving = plan.plan_of(lake, table, judged=False), lake.catalog.driving(table)
     moment, window = F.col(step.event_time), WINDOW
     context = lateness.context(span, table)
-    rows = lake.spanning(driving, context, version).where(
+    rows = step.as_input(lake.spanning(driving, context, version)).where(
         (F.col(ORIGIN) == "stream")
         & lateness.between(moment, context)
         & (F.col(f"{ARRIVAL}.watermark") >= F.lit(since))

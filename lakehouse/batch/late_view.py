@@ -6,7 +6,7 @@ from lakehouse.declare.columns import ORIGIN
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.storage.lake import Lake
-from lakehouse.transform import lateness
+from lakehouse.transform import lateness, plan
 
 
 def late_rows(lake: Lake, table: Table) -> DataFrame:
@@ -16,5 +16,6 @@ def late_rows(lake: Lake, table: Table) -> DataFrame:
             f"table={table.name}: only row and window tables have late rows; name one of these"
         )
     driving = lake.catalog.driving(table)
-    rows = lake.read(driving).where(f"{ORIGIN} = 'stream'")
-    return lateness.late(lateness.flagged(rows, table, lake.catalog.event_time(driving)))
+    step = plan.plan_of(lake, table, judged=False)
+    rows = step.as_input(lake.read(driving).where(f"{ORIGIN} = 'stream'"))
+    return lateness.late(lateness.flagged(rows, table, step.event_time))

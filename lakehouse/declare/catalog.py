@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -9,6 +10,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from lakehouse.declare import rules
+from lakehouse.declare.columns import WINDOW, WINDOW_TIME
 from lakehouse.declare.modules import imported, pipeline_of
 from lakehouse.declare.sources import KafkaSource, Source
 from lakehouse.declare.table import Table
@@ -148,14 +150,36 @@ class Catalog:
         return [t for t in self if t.keeps]
 
     def event_time(self, table: Table) -> str:
-        """The event-time column of an ingest table or row table.
+        """The event-time column of the rows that a table is computed from; of an ingest table, of its own.
 
-        A row table has its input's unless it names one.
+        A row table keeps its input's unless it names one.
         """
         if table.event_time:
             return table.event_time
         driving = self.driving_input(table)
-        return self.event_time(driving) if driving else ""
+        return self.time_column(driving) if driving else ""
+
+    def time_column(self, table: Table) -> str:
+        """The event-time column of a table's rows where another table reads them."""
+        return WINDOW_TIME if table.window else self.event_time(table)
+
+    def time_statistic(self, table: Table) -> str:
+        """The column, of those whose least and greatest value a file's statistics have, that places rows in time."""
+        return f"{WINDOW}.end" if table.window else self.event_time(table)
+
+    def quiet_timeout(self, table: Table) -> timedelta:
+        """How long the topics that a table is computed from must be silent for event time to go on; zero: it never does.
+
+        Each of an ingest table's topics must say so.
+        """
+        ingest = self.ingest_table_of(table)
+        spans = [each.quiet_timeout for each in self.topics_of(ingest).values()] if ingest else []
+        return max(spans) if all(spans) else timedelta(0)
+
+    def is_behind_windows(self, table: Table) -> bool:
+        """Whether the table is computed from a window table, directly or through row tables."""
+        driving = self.driving_input(table)
+        return driving is not None and (bool(driving.window) or self.is_behind_windows(driving))
 
     def pipelines(self) -> list[str]:
         return list(dict.fromkeys(t.pipeline for t in self))

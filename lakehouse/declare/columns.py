@@ -12,6 +12,8 @@ ARRIVAL_TYPE = "struct<watermark:timestamp,topic:string,partition:int,offset:big
 PARTITION = "_partition"
 ORIGIN = "_origin"
 WINDOW = "window"
+# of a row that is a window's result, where another table reads it: the last instant of that window
+WINDOW_TIME = "window_time"
 # an ingest table whose event time this is gets it as a column: the time of arrival
 INGESTION = "ingestion_time"
 SOURCE_ORDER = ("time", "topic", "partition", "offset")

@@ -178,10 +178,8 @@ def _check_driving(catalog: "Catalog", table: Table, driving: Sequence[str], whe
             f"{where}, inputs={driving}: a table has one input with event time; unite topics in an ingest table that takes "
             "several, and join its rows with each other within context=around(...) or a window"
         )
-    if driving and catalog.kind(catalog.tables[driving[0]]) == "window":
-        raise DeclarationError(
-            f"{where}, input={driving[0]}: windows of a window table are not supported yet; read the input of that table"
-        )
+    if catalog.is_behind_windows(table):
+        _check_behind_windows(table, where)
     if read_files and driving:
         raise DeclarationError(
             f"{where}, input={read_files[0]}: files are read by a reference table, so that they have versions; "
@@ -190,6 +188,20 @@ def _check_driving(catalog: "Catalog", table: Table, driving: Sequence[str], whe
     if table.window is not None and not driving:
         raise DeclarationError(
             f"{where}: a window needs an input with event time, and {table.inputs} has none; read a table that has one"
+        )
+
+
+def _check_behind_windows(table: Table, where: str) -> None:
+    """Results of windows have no order in which they arrived, by which duplicates and count windows are decided."""
+    if table.deduplicate:
+        raise DeclarationError(
+            f"{where}, deduplicate={table.deduplicate}: of the results of windows none arrived first; deduplicate in a table "
+            "before the window, or aggregate the keys in a window of this one"
+        )
+    if table.window and table.window.kind == "count":
+        raise DeclarationError(
+            f"{where}, window={table.window}: results of windows are not in the order in which rows arrived, so they cannot be "
+            "counted off; use a tumbling, sliding or session window"
         )
 
 

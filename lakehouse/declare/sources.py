@@ -32,6 +32,7 @@ class KafkaSource:
     max_future_skew: timedelta = timedelta(minutes=5)
     min_event_time: datetime = datetime(2000, 1, 1, tzinfo=UTC)
     idle_timeout: timedelta = timedelta(seconds=30)
+    quiet_timeout: timedelta = timedelta(0)  # zero: event time stands still while no record comes
     key: str = ""
     name: str = ""
 
@@ -47,6 +48,7 @@ def kafka(
     max_future_skew: str | timedelta = "5 minutes",
     min_event_time: datetime = datetime(2000, 1, 1, tzinfo=UTC),
     idle_timeout: str | timedelta = "30 seconds",
+    quiet_timeout: str | timedelta = "0 seconds",
     key: str = "",
 ) -> KafkaSource:
     """A topic, declared once.
@@ -67,6 +69,9 @@ def kafka(
     :param min_event_time: the earliest event time, with its time zone.
     :param idle_timeout: a partition silent for so long, while another is not, no longer holds back the
         watermark.
+    :param quiet_timeout: once all partitions have been silent for so long, event time goes on with the
+        clock, so that the last windows close. What a producer held back for longer is late then; by default
+        event time waits for the next record.
     :param key: for a compacted topic: the STRING column that is the record's key. A record without a
         value deletes that key: a row of the key and nulls. Two columns are added: `deleted`, and
         `sent`, the record's own timestamp, which is the only time that a deletion has.
@@ -104,6 +109,7 @@ def kafka(
         duration(max_future_skew, "max_future_skew"),
         min_event_time,
         duration(idle_timeout, "idle_timeout"),
+        duration(quiet_timeout, "quiet_timeout"),
         key,
     )
 

@@ -42,8 +42,8 @@ def spans(lake: Lake, ingest: Table, hours: Iterable[datetime]) -> dict[str, tup
         ingest.name: [Range(hour, hour + _HOUR) for hour in sorted(hours)]
     }
     for table in derived(lake, ingest):
-        _check_event_time(lake, ingest, table)
         driving = lake.catalog.driving(table)
+        _check_event_time(lake, driving, table)
         ahead = frontier(lake.settings, table) or EPOCH
         waiting = (
             partition_range(p, table.partition_by)
@@ -100,11 +100,11 @@ def follow(lake: Lake, spans: Mapping[str, Iterable[Range]]) -> None:
             compute.backfill(lake, lake.catalog.table(name), span)
 
 
-def _check_event_time(lake: Lake, ingest: Table, table: Table) -> None:
-    own, moment = lake.catalog.event_time(table), lake.catalog.event_time(ingest)
+def _check_event_time(lake: Lake, driving: Table, table: Table) -> None:
+    own, moment = lake.catalog.event_time(table), lake.catalog.time_column(driving)
     if own != moment:
         raise RangeError(
-            f"table={table.name}, event_time={own}: rows of {ingest.name} are followed by its {moment}, and may lie anywhere in "
+            f"table={table.name}, event_time={own}: rows of {driving.name} are followed by its {moment}, and may lie anywhere in "
             f"{table.name}; give both tables one event time"
         )
 

@@ -208,9 +208,17 @@ def _span(file: dict, column: str) -> Range:
     All time, if its statistics do not say (those of a removal need not).
     """
     stats = json.loads(file.get("stats") or "{}")
-    ends = [stats.get(name, {}).get(column) for name in ("minValues", "maxValues")]
-    if None in ends:
+    ends = [_value(stats.get(name, {}), column) for name in ("minValues", "maxValues")]
+    known = [datetime.fromisoformat(end) for end in ends if end]
+    if len(known) < len(ends):
         return _EVER
-    first, last = (datetime.fromisoformat(end) for end in ends)
-    first, last = (end.replace(tzinfo=UTC) if end.tzinfo is None else end for end in (first, last))
+    first, last = (end.replace(tzinfo=UTC) if end.tzinfo is None else end for end in known)
     return Range(first, last + _CUT)
+
+
+def _value(values: dict, column: str) -> str | None:
+    """Of a column, or of a field of a struct by its path."""
+    if column in values or "." not in column:
+        return values.get(column)
+    struct, _, field = column.partition(".")
+    return _value(values.get(struct) or {}, field)

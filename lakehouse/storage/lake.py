@@ -20,6 +20,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, recent
 from lakehouse.storage.commit_log import CommitLog
 
+_INSTANT = timedelta(microseconds=1)
 _LOOK = 0.25  # of the freshness: how often a query behind the head looks for news
 
 Side = Literal["", "quarantine", "early"]
@@ -74,15 +75,21 @@ class Lake:
 
         `within`: only these parts of the span are asked for.
         """
-        column = self.catalog.event_time(table)
 
         def needed(file: dict) -> bool:
-            held = delta_log.may_hold(file, column, span)
+            held = self.may_hold(table, file, span)
             return held and (
-                within is None or any(delta_log.may_hold(file, column, part) for part in within)
+                within is None or any(self.may_hold(table, file, part) for part in within)
             )
 
         return self._of_files(table, needed, version)
+
+    def may_hold(self, table: Table, file: dict, span: Range) -> bool:
+        """Whether the statistics of a file of the table do not rule out that it has a row in the span of event time."""
+        # a window's result is placed by the last instant before the end that the statistics have
+        end = span.end + _INSTANT if table.window else span.end
+        column = self.catalog.time_statistic(table)
+        return delta_log.may_hold(file, column, Range(span.start, end))
 
     def partitions(
         self,

@@ -81,6 +81,8 @@ class Piece(Protocol):
     def rows(self) -> int: ...
     @property
     def end(self): ...
+    @property
+    def quiet(self) -> timedelta | None: ...
 
 
 P = TypeVar("P", bound=Piece)
@@ -228,7 +230,8 @@ class Stepped(ABC, Generic[P]):
         offset = self._offset(piece.end)
         since = json.dumps(self._offset(self._at)) if self._at else "the start"
         self.in_flight = number, f"batch {number}, offsets from {since} to {json.dumps(offset)}"
-        self.take(self._rows(piece), number, BatchLog(EPOCH, datetime.now(UTC), offset, piece.rows))
+        log = BatchLog(EPOCH, datetime.now(UTC), offset, piece.rows, piece.quiet)
+        self.take(self._rows(piece), number, log)
         self.in_flight = None
         self._at = piece.end
         took = time.monotonic() - started

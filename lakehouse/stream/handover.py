@@ -156,7 +156,7 @@ def reads_from(lake: Lake, table: Table, ahead: datetime) -> datetime:
 
 def first_version(lake: Lake, driving: Table, reads: datetime) -> int:
     """The first version of the input that may hold a row from the instant `reads` on, by the statistics of its files."""
-    path, column = lake.path(driving), lake.catalog.event_time(driving)
+    path, column = lake.path(driving), lake.catalog.time_statistic(driving)
     oldest = delta_log.oldest(path)
     kept = delta_log.changes(path, oldest or -1, column)
     before = delta_log.files(path, oldest) if oldest else []

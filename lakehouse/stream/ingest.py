@@ -31,6 +31,7 @@ def steps(
         run,
         partial(ingest_batch, run),
         partial(finish, run),
+        quiet_timeout=run.lake.catalog.quiet_timeout(run.table),
         available_now=available_now,
         pace=pace,
     )
@@ -53,14 +54,15 @@ def finish(run: StreamRun, written: Written) -> None:
         of,
         run.plan.ingest(records),
         written.batch,
-        BatchLog(EPOCH, written.at, dict(written.inputs)),
+        BatchLog(written.watermark or EPOCH, written.at, dict(written.inputs)),
     )
 
 
 def ingest_batch(run: StreamRun, batch: DataFrame, batch_id: int, log: BatchLog) -> None:
     """Writes one micro-batch of judged records (`Plan.ingest`).
 
-    `log.inputs`: topic -> partition -> next offset.
+    `log.inputs`: topic -> partition -> next offset. While its topics are quiet the batch is empty, and
+    its watermark further by the time that has passed: with the commit that is a fact, which every run repeats.
     """
     before = run.lake.commit_log(run.table).before(run.generation, batch_id)
     silent = {source.topic: source.idle_timeout for source in run.plan.topics.values()}
@@ -77,8 +79,10 @@ def ingest_batch(run: StreamRun, batch: DataFrame, batch_id: int, log: BatchLog)
     )
     # a clock that was set back must not change the order in which rows arrived
     at = max([log.at, *(head.active + _INSTANT for head in heads.values())])
-    stood = (before and before.watermark) or EPOCH
+    stood = max((before and before.watermark) or EPOCH, log.watermark)
     mark = watermarks.watermark(stood, heads, delay, idle)
+    if log.quiet is not None and heads:
+        mark += log.quiet
     maxima = run.plan.maxima(partitions)
 
     def counts(seen: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,6 +41,8 @@ class BatchLog:
     at: datetime
     inputs: dict[str, Any]
     rows: int | None = None  # of the input, if known
+    # no row has come, and event time goes on: of an ingest table by so much
+    quiet: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)

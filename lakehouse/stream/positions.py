@@ -8,6 +8,7 @@ and the other way round.
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -51,6 +52,7 @@ class Piece:
     files: tuple[Path, ...]
     rows: int
     end: Position
+    quiet: timedelta | None = None  # of a step without rows, because the input has gone on in time
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def start(
     how: dict[str, Any] = {"available_now": available_now, "pace": lake.pace(table)}
     if filled_by == "ingest":
         return ingest.steps(run, **how).start()
-    steps: dict[str, Callable[[StreamRun], tuple[Take] | tuple[Take, Due]]] = {
+    steps: dict[str, Callable[[StreamRun], tuple[Take] | tuple[Take, Due, Due]]] = {
         "append": _row,
         "close": _closing,
         "versions": keyed.version_steps,
@@ -150,18 +150,34 @@ def prepare(lake: Lake, tables: list[Table]) -> None:
         creation.create(lake, table)
 
 
-def _row(run: StreamRun) -> tuple[Take]:
+def _row(run: StreamRun) -> tuple[Take, Due, Due]:
     lake = run.lake
     driving = lake.catalog.table(run.plan.driving)
     references = run.references()
 
+    def begins(before: Commit | None) -> datetime:
+        return (before and before.frontier) or run.start
+
+    def quiet_due(offset: Mapping[str, Any]) -> bool:
+        complete = run.complete(offset)
+        before = next(lake.commit_log(run.table).by_stream(), None)
+        return complete is not None and complete > begins(before)
+
     def step(batch: DataFrame, batch_id: int, log: BatchLog) -> None:
         before = lake.commit_log(run.table).before(run.generation, batch_id)
+        start = begins(before)
+        known: dict[str, Any] = {
+            "watermark": start,
+            "inputs": {"tables": {driving.name: log.inputs}, "references": run.pinned},
+        }
+        if log.quiet is not None:
+            ahead = max(start, run.complete(log.inputs) or start)
+            run.skip(batch_id, before, frontier=ahead, **known)
+            return
         late_filter = Observation()
         duplicates = run.table.deduplicate
         others = _near(lake, run, batch, duplicates) if duplicates else None
         judged = run.plan.derived(batch, references, "stream", late_filter, others=others)
-        start = (before and before.frontier) or run.start
 
         def counts(_: Mapping[str, Any]) -> dict[str, Any]:
             passed = run.plan.late_filter_counts(late_filter, batch)
@@ -178,16 +194,9 @@ def _row(run: StreamRun) -> tuple[Take]:
                 ),
             }
 
-        run.write(
-            judged,
-            batch_id,
-            counts,
-            watermark=start,
-            rows=log.rows,
-            inputs={"tables": {driving.name: log.inputs}, "references": run.pinned},
-        )
+        run.write(judged, batch_id, counts, rows=log.rows, **known)
 
-    return (step,)
+    return step, lambda offset: True, quiet_due
 
 
 def _near(lake: Lake, run: StreamRun, batch: DataFrame, duplicates: Duplicates) -> DataFrame:
@@ -232,7 +241,7 @@ def _window(run: StreamRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]
     return judged, batches
 
 
-def _closing(run: StreamRun) -> tuple[Take, Due]:
+def _closing(run: StreamRun) -> tuple[Take, Due, Due]:
     """At each micro-batch the batch function, on the range that it closes (`strategy.closes_ranges`).
 
     The range is complete: of the rows still to come those that fall into it are late.
@@ -260,10 +269,10 @@ def _closing(run: StreamRun) -> tuple[Take, Due]:
         return complete is not None and closes(start, ahead_of(start, complete))
 
     def step(batch: DataFrame, batch_id: int, log: BatchLog) -> None:
-        batch = lateness.arrivals(batch, computed.event_time)
+        batch = lateness.arrivals(computed.as_input(batch), computed.event_time)
         before = lake.commit_log(table).before(run.generation, batch_id)
         start = begins(before)
-        counted = cache(partial(_counted, computed, batch))
+        counted = cache(partial(_counted, computed, batch, quiet=log.quiet is not None))
         ahead = ahead_of(start, run.complete(log.inputs) or counted()["watermark"] or start)
         # a batch that is replayed does not decide again what it has written: the stream may be
         # further by now
@@ -285,10 +294,12 @@ def _closing(run: StreamRun) -> tuple[Take, Due]:
         # counted after it is written: it can be read sooner
         run.write(judged, batch_id, lambda _: counted() | known, rows=log.rows, **known)
 
-    return step, due
+    return step, due, due
 
 
-def _counted(step: Plan, batch: DataFrame) -> dict[str, Any]:
+def _counted(step: Plan, batch: DataFrame, *, quiet: bool) -> dict[str, Any]:
+    if quiet:
+        return dict.fromkeys(("late_from", "late_to", "watermark")) | {"arrived": 0, "late": 0}
     seen = observing.only(step.counts(batch)).asDict()
     seen |= {name: ranges.micros(seen[name]) for name in ("late_from", "late_to")}
     return seen | {"watermark": seen["watermark"] and plan.utc(seen["watermark"])}

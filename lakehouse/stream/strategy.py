@@ -40,8 +40,16 @@ def is_stepped(lake: Lake, table: Table) -> bool:
 
 
 def closes_ranges(lake: Lake, step: Plan) -> bool:
-    """Whether the stream computes each range as it closes, without Spark's operators and their state."""
-    return bool(step.table.window and step.table.window.short) or in_batch_only(lake, step)
+    """Whether the stream computes each range as it closes, without Spark's operators and their state.
+
+    Spark closes windows by the watermarks that rows carry: there are none in the results of windows, nor while no row comes.
+    """
+    window, catalog = step.table.window, lake.catalog
+    if window and (
+        window.short or catalog.is_behind_windows(step.table) or catalog.quiet_timeout(step.table)
+    ):
+        return True
+    return in_batch_only(lake, step)
 
 
 def in_batch_only(lake: Lake, step: Plan) -> bool:

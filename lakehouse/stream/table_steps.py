@@ -24,7 +24,10 @@ _PATIENCE = 10.0  # seconds that input waits at most for more, before a step tha
 _OUTSTANDING = 1_000  # files that wait are counted up to so many
 
 Due = Callable[[Mapping[str, Any]], bool]
-"""Whether there is something to write once the input is read up to an offset; if not, the step waits for more."""
+"""Whether there is something to write once the input is read up to an offset.
+
+If not, a step with rows waits for more, and one without rows is not taken.
+"""
 
 
 class TableSteps(Stepped[Piece]):
@@ -38,12 +41,14 @@ class TableSteps(Stepped[Piece]):
         run: StreamRun,
         take: Take,
         due: Due = lambda offset: True,
+        quiet_due: Due = lambda offset: False,
         *,
         available_now: bool = False,
         pace: timedelta = timedelta(0),
     ) -> None:
         super().__init__(run, take, available_now=available_now, pace=pace)
-        self._due = due
+        self._due, self._quiet_due = due, quiet_due
+        self._looked = (-1, float("-inf"))  # for that: how many commits were announced, and when
         self._input = run.lake.path(run.lake.catalog.table(run.plan.driving))
         self._watched: positions.Input | None = None  # once the thread runs
         self._until = delta_log.latest(self._input) if available_now else None
@@ -126,6 +131,8 @@ class TableSteps(Stepped[Piece]):
                 if self._until is not None or (wait <= 0 and self._worth(piece, now - waiting)):
                     return piece
                 wait = wait if wait > 0 else LOOK
+            elif self._is_quiet_due(seen, now):
+                return Piece((), 0, self._at, quiet=timedelta(0))
             elif self._until is not None:
                 return None
             else:
@@ -136,6 +143,16 @@ class TableSteps(Stepped[Piece]):
                     self._report_idle()
             news.wait(self.run.plan.driving, seen, wait)
         return None
+
+    def _is_quiet_due(self, announced: int, now: float) -> bool:
+        """Whether the input has gone on in time without rows, and there is something to write for it.
+
+        A commit of this process says when to look. Of others one hears by looking.
+        """
+        if announced == self._looked[0] and now < self._looked[1] + _PATIENCE:
+            return False
+        self._looked = announced, now
+        return self._quiet_due(self._offset(self._at))
 
     def _worth(self, piece: Piece, waited: float) -> bool:
         """Whether a step would write something, or there is enough to be read, or it has waited long."""

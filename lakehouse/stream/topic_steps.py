@@ -23,8 +23,9 @@ from lakehouse.stream import offsets
 from lakehouse.stream.advance import IDLE, LOOK, Source, Stepped, Take
 from lakehouse.stream.micro_batch import StreamRun
 from lakehouse.stream.offsets import Offsets
-from lakehouse.stream.topic_reader import TopicReader
+from lakehouse.stream.topic_reader import HELD, TopicReader
 from lakehouse.transform import decode
+from lakehouse.watermarks import Silence
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -46,6 +47,7 @@ class Records:
     begin: Offsets
     end: Offsets
     rows: int
+    quiet: timedelta | None = None  # so long no message came, which the table is to know
     here: Mapping[str, pa.Table] | None = None  # by topic, if they are here already
 
 
@@ -62,11 +64,13 @@ class TopicSteps(Stepped[Records]):
         take: Take,
         finish: Finish,
         *,
+        quiet_timeout: timedelta = timedelta(0),
         available_now: bool = False,
         pace: timedelta = timedelta(0),
     ) -> None:
         super().__init__(run, take, available_now=available_now, pace=pace)
         self._finish = finish
+        self._silence = Silence(quiet_timeout.total_seconds(), time.monotonic())
         self._topics = sorted(source.topic for source in run.plan.topics.values())
         # an embedded broker has no address as long as it does not run
         self._client: AdminClient | None = None
@@ -129,7 +133,12 @@ class TopicSteps(Stepped[Records]):
         while not self._stopping.is_set():
             self._wait_for_messages()
             if (piece := self._cut()) is not None:
+                self._silence.broken(time.monotonic())
                 return piece
+            if self.trouble:  # nobody knows what has come meanwhile
+                self._silence.broken(time.monotonic())
+            elif not self.available_now and (passed := self._silence.passed(time.monotonic())):
+                return self._quiet(timedelta(seconds=passed))
             if self._until is not None and self._is_past(self._until):
                 return None
             if not self.trouble:
@@ -138,6 +147,11 @@ class TopicSteps(Stepped[Records]):
                     quiet = float("inf")
                     self._report_idle()
         return None
+
+    def _quiet(self, passed: timedelta) -> Records:
+        """A step without messages, by which event time goes on."""
+        none = dict.fromkeys(self._topics, HELD.empty_table())
+        return Records(self._at, self._at, 0, passed, none)
 
     def _wait_for_messages(self) -> None:
         """Returns when the next step is due and a message has come, or when it is time to ask the broker again."""
@@ -150,7 +164,8 @@ class TopicSteps(Stepped[Records]):
             else:
                 self._stopping.wait(min(wait, LOOK))
         while self._messages.is_placed and not self._messages.has_news and not self._is_asked_for:
-            if time.monotonic() - self._looked > IDLE:
+            now = time.monotonic()
+            if now - self._looked > IDLE or self._silence.is_due(now):
                 return
             self._messages.wait(LOOK)
 
@@ -197,7 +212,7 @@ class TopicSteps(Stepped[Records]):
         if not (count := sum(each.num_rows for each in here.values())):
             self._at = end  # what lies between are marks of transactions, or was compacted away
             return None
-        return Records(self._at, end, count, here)
+        return Records(self._at, end, count, here=here)
 
     def _handed_out(self, end: Offsets) -> Mapping[str, pa.Table] | None:
         """The messages before these offsets.

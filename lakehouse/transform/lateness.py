@@ -6,7 +6,7 @@ makes the same decision however its input is cut into micro-batches. The streami
 close windows by the same instants (`driven_by_stored_watermark`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache, reduce
 from operator import and_
@@ -15,11 +15,21 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as Sql
 from pyspark.sql import functions as F
 
-from lakehouse.declare.columns import ARRIVAL, SOURCE_ORDER, WINDOW
+from lakehouse.declare.columns import ARRIVAL, ARRIVAL_TYPE, SOURCE_ORDER, WINDOW, WINDOW_TIME
+from lakehouse.declare.sources import KafkaSource
 from lakehouse.declare.table import Table
 from lakehouse.declare.windows import Duplicates, Window
 from lakehouse.durations import spark_interval
-from lakehouse.ranges import EPOCH, FORMATS, PARTITION_LENGTHS, PartitionBy, Range, floor, widened
+from lakehouse.ranges import (
+    EPOCH,
+    FORMATS,
+    PARTITION_LENGTHS,
+    PartitionBy,
+    Range,
+    floor,
+    text,
+    widened,
+)
 
 _LATE = "_late"
 _WATERMARK = "_watermark"  # `_arrival.watermark` as a column of its own, so that a query need not read the rest of the struct
@@ -33,7 +43,49 @@ def partition_of(instant: Column, length: PartitionBy) -> Column:
 
 def instant_of(window: Window | None, event_time: str) -> Column:
     """The instant that places a row in a range: its event time, or the last instant of its window."""
-    return F.expr(f"{WINDOW}.end - interval 1 microsecond") if window else F.col(event_time)
+    return instant_of_window() if window else F.col(event_time)
+
+
+def instant_of_window() -> Column:
+    return F.expr(f"{WINDOW}.end - interval 1 microsecond")
+
+
+def out_of_time(
+    event_time: str, sources: Iterable[KafkaSource], topic: Column, sent: Column
+) -> list[Column]:
+    """Why a record cannot be placed in time, null where it can: no event time, one too early, one too far ahead.
+
+    `sent`: the record's own timestamp.
+    """
+    moment = F.col(event_time)
+    ahead = F.unix_micros(moment) - F.unix_micros(sent)
+    found = [F.when(moment.isNull(), F.lit(f"event time missing: {event_time}"))]
+    for source in sources:
+        here = topic == source.topic  # of one topic Spark knows this before it runs
+        first, most = source.min_event_time, source.max_future_skew
+        early = moment < F.lit(first)
+        found += [
+            F.when(here & early, F.lit(f"event time before {text(first)}")),
+            F.when(
+                here & (ahead > most // timedelta(microseconds=1)),
+                F.lit(f"event time more than {most} ahead of the record's timestamp"),
+            ),
+        ]
+    return found
+
+
+def of_windows(rows: DataFrame) -> DataFrame:
+    """Results of windows as rows of their own: each at the last instant of its window, and none of them late.
+
+    They are final when they are there, so no watermark was in force: that they are complete says
+    the frontier of their table.
+    """
+    moment = instant_of_window()
+    values: dict[str, Column] = dict.fromkeys(("watermark", "time"), F.lit(EPOCH))
+    values |= {"topic": F.lit(""), "partition": F.lit(0), "offset": F.lit(0)}
+    kinds = ARRIVAL_TYPE.removeprefix("struct<").removesuffix(">").split(",")
+    fields = (values[name].cast(kind).alias(name) for name, kind in (f.split(":") for f in kinds))
+    return rows.withColumns({WINDOW_TIME: moment, ARRIVAL: F.struct(*fields)})
 
 
 def between(instant: Column, span: Range) -> Column:

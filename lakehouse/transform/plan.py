@@ -9,7 +9,7 @@ good from bad by it.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
 from pyspark.sql import Column, DataFrame, Observation
@@ -18,7 +18,16 @@ from pyspark.sql.types import StructType
 
 from lakehouse import ranges
 from lakehouse.declare.catalog import Kind
-from lakehouse.declare.columns import ARRIVAL, INGESTION, ORIGIN, PARTITION, REASON, RECORD, WINDOW
+from lakehouse.declare.columns import (
+    ARRIVAL,
+    INGESTION,
+    ORIGIN,
+    PARTITION,
+    REASON,
+    RECORD,
+    WINDOW,
+    WINDOW_TIME,
+)
 from lakehouse.declare.sources import FileSource, KafkaSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
@@ -50,6 +59,7 @@ class Plan:
     driving: str  # the input that carries event time; an ingest table's are its topics
     topics: Mapping[str, KafkaSource]  # of an ingest table: its inputs
     rules: Sequence[RowRule]
+    of_windows: bool = False  # whether the rows of the driving input are the results of windows
     _made: dict[str, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def _once(self, name: str, make: Callable[[], T]) -> T:
@@ -88,7 +98,13 @@ class Plan:
             del named["timestamp"]
         if len(self.topics) == 1:
             del named["topic"]  # what all rows have in common need not go with each
-        out_of_time = () if self.by_ingestion else self._out_of_time(own["topic"], own["timestamp"])
+        out_of_time = (
+            []
+            if self.by_ingestion
+            else lateness.out_of_time(
+                self.event_time, self.topics.values(), own["topic"], own["timestamp"]
+            )
+        )
         reason = F.coalesce(
             F.col(f"{RECORD}.problem"), *out_of_time, quality.first_broken(self.rules)
         )
@@ -127,29 +143,6 @@ class Plan:
         """Whether the event time of this record is its time of arrival, which `arrived` adds."""
         return self.kind == "ingest" and self.event_time == INGESTION
 
-    def _out_of_time(self, topic: Column, sent: Column) -> list[Column]:
-        moment = F.col(self.event_time)
-        ahead = F.unix_micros(moment) - F.unix_micros(sent)
-        found = [F.when(moment.isNull(), F.lit(f"event time missing: {self.event_time}"))]
-        for source in self.topics.values():
-            here = topic == source.topic  # of one topic Spark knows this before it runs
-            early, most = (
-                moment < F.lit(source.min_event_time),
-                source.max_future_skew // timedelta(microseconds=1),
-            )
-            found += [
-                F.when(
-                    here & early, F.lit(f"event time before {ranges.text(source.min_event_time)}")
-                ),
-                F.when(
-                    here & (ahead > most),
-                    F.lit(
-                        f"event time more than {source.max_future_skew} ahead of the record's timestamp"
-                    ),
-                ),
-            ]
-        return found
-
     def arrived(self, judged: DataFrame, watermark: datetime, at: datetime) -> DataFrame:
         """Judged records with their arrival: the watermark in force, the record's position, the time of arrival."""
         only, *others = self.topics.values()
@@ -180,7 +173,10 @@ class Plan:
         windows, or to some rows of a row table. `others`: among which duplicates are looked for.
         `end`: up to where `rows` are complete; count windows are then.
         """
-        self._once("input", lambda: returned.check_input(self.table, self.driving, rows))
+        self._once(
+            "input",
+            lambda: returned.check_input(self.table, self.driving, self.as_input(rows)),
+        )
         flagged = self._flagged(rows)
         if observed is not None:
             flagged = flagged.observe(observed, *lateness.counts(self.table, self.event_time))
@@ -252,7 +248,18 @@ class Plan:
         return self._flagged(rows).agg(*lateness.counts(self.table, self.event_time))
 
     def _flagged(self, rows: DataFrame) -> DataFrame:
-        return lateness.flagged(rows.drop(PARTITION, ORIGIN), self.table, self.event_time)
+        rows = self.as_input(rows).drop(PARTITION, ORIGIN)
+        return lateness.flagged(rows, self.table, self.event_time)
+
+    def as_input(self, rows: DataFrame) -> DataFrame:
+        """Rows of the driving input with event time and arrival, which results of windows get here.
+
+        A window table is given windows of its own in place of theirs.
+        """
+        if not self.of_windows or WINDOW_TIME in rows.columns:
+            return rows
+        timed = lateness.of_windows(rows)
+        return timed.drop(WINDOW) if self.table.window else timed
 
     def reference(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
         """A table without event time, computed whole.
@@ -314,8 +321,9 @@ def plan_of(lake: Lake, table: Table, *, judged: bool = True) -> Plan:
 def _planned(lake: Lake, table: Table, rules: Sequence[RowRule]) -> Plan:
     catalog = lake.catalog
     kind, driving = catalog.kind(table), catalog.driving_input(table)
-    timed = driving if driving and kind == "window" else table
-    moment = table.event_time if kind == "ingest" else catalog.event_time(timed)
+    moment = catalog.event_time(table)
+    if driving and kind == "window":
+        moment = catalog.time_column(driving)
     return Plan(
         table,
         kind,
@@ -323,6 +331,7 @@ def _planned(lake: Lake, table: Table, rules: Sequence[RowRule]) -> Plan:
         driving.name if driving else table.inputs[0],
         catalog.topics_of(table),
         rules,
+        bool(driving and driving.window),
     )
 
 
