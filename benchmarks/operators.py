@@ -126,6 +126,27 @@ windows_in_sql = sql_table(
 )
 
 
+@table(layer="gold", window=tumbling("1 minute"))
+def windows_of_windows(tumbling_windows: DataFrame) -> DataFrame:
+    return tumbling_windows.groupBy("window").agg(
+        F.sum("clicks").alias("clicks"), F.max("value").alias("most")
+    )
+
+
+@table(layer="silver", context=around(before="30 seconds"))
+def rows_of_windows(tumbling_windows: DataFrame) -> DataFrame:
+    """The results that are higher than one of the same user shortly before."""
+    before = tumbling_windows.select(
+        F.col("user").alias("other"),
+        F.col("window_time").alias("then"),
+        F.col("value").alias("was"),
+    )
+    near = F.expr(
+        "other = user AND was < value AND then < window_time AND then >= window_time - interval 30 seconds"
+    )
+    return tumbling_windows.drop("window").join(before, near, "left_semi")
+
+
 @table(layer="gold", keeps="latest", keys=["user"])
 def keyed_tables(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("user").agg(

@@ -34,6 +34,7 @@ class Batch:
     junk: int = 0  # messages that cannot be parsed
     crash: str | None = None  # the commit point at which it crashes, to be resumed
     silence: int = 0  # seconds that pass before it comes
+    quiet: int = 0  # seconds without a message before it, which the ingest table notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ def stories(draw: st.DrawFn, tables: Sequence[str] = (), most: int = 3) -> Story
         batches.append(Batch(tuple(events), junk, crash))
     batches = _lagging(batches, draw(st.sampled_from((1, 0, 2))))
     batches = _idle(batches, draw(st.sampled_from((len(batches) - 1, len(batches), 1))))
+    batches = _quiet(batches, draw(st.sampled_from((20, 0, 200))))
     return Story(
         tuple(batches),
         draw(st.sampled_from((1, 2, 1_000))),
@@ -118,6 +120,11 @@ def _idle(batches: Sequence[Batch], since: int) -> list[Batch]:
     return told
 
 
+def _quiet(batches: Sequence[Batch], seconds: int) -> list[Batch]:
+    """The topic is silent before the last batch, and its event time goes on by so much."""
+    return [*batches[:-1], replace(batches[-1], quiet=seconds)] if len(batches) > 1 else [*batches]
+
+
 def _in_order(count: int = 24, step: int = 2) -> tuple[Batch, ...]:
     events = [Event(BEGIN + step * n, 1 + n % 2, n // 2 % 2, 20 + 3 * n) for n in range(count)]
     return tuple(Batch(tuple(events[n : n + 8])) for n in range(0, count, 8))
@@ -148,7 +155,8 @@ def _crashing(batches: tuple[Batch, ...], points: Sequence[str]) -> tuple[Batch,
 
 
 def _everything(batches: tuple[Batch, ...], points: Sequence[str]) -> tuple[Batch, ...]:
-    return tuple(_idle(_lagging(_crashing(_twice(_shuffled(_late(batches))), points), 1), 3))
+    nasty = _lagging(_crashing(_twice(_shuffled(_late(batches))), points), 1)
+    return tuple(_quiet(_idle(nasty, 3), 20))
 
 
 PLAIN = _in_order()
@@ -162,6 +170,7 @@ EXAMPLES = {
     "disorder": Story(_shuffled(PLAIN)),
     "a lagging partition": Story(tuple(_lagging(PLAIN, 1))),
     "an idle partition": Story(tuple(_idle(_in_order(32), 1))),
+    "a silent topic": Story(tuple(_quiet(PLAIN, 40)), early=2),
     "cut file by file": Story(PLAIN, files=1),
     "messages that cannot be parsed": Story(tuple(replace(b, junk=2) for b in PLAIN)),
     "a resume": Story(PLAIN, early=2),

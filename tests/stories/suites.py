@@ -105,7 +105,8 @@ SUITES = {
             # sampled_from: who is named twice takes part twice as often; those that call Python or keep state are slow
             chosen=(
                 "tumbling_windows", "sessions", "deduplicated", "interval_joins", "window_joins", "as_of_joins",
-                "updated_windows", "sliding_windows", "ranks_in_windows", "count_windows", "keyed_tables", "row_table",
+                "windows_of_windows", "rows_of_windows", "updated_windows", "sliding_windows", "ranks_in_windows",
+                "count_windows", "keyed_tables", "row_table",
                 "windows_in_sql", "long_windows", "days_of_a_zone", "versioned_tables", "patterns",
             ),
         ),
@@ -145,6 +146,8 @@ def _played(stage: Stage, suite: Suite, story: Story) -> Counter[str]:
     first, last = story.crashes
     for number, batch in enumerate(story.batches, 1):
         stage.wait(timedelta(seconds=batch.silence))
+        if batch.quiet:
+            stage.quiet(suite.ingest, timedelta(seconds=batch.quiet))
         messages = [(e.partition, suite.message(e)) for e in batch.events]
         stage.feed(suite.ingest, messages + [(0, b"\xff junk")] * batch.junk, abort_at=batch.crash)
         if number == story.early:

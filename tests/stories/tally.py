@@ -14,6 +14,7 @@ DISTURBANCES = (
     "disorder",
     "a lagging partition",
     "an idle partition",
+    "a silent topic",
     "input cut into more micro-batches than it had commits",
     "quarantined rows",
     "a resume",
@@ -41,6 +42,7 @@ def occurred(stage: Stage, story: Story, ingest: str, derived: Iterable[str]) ->
         "an idle partition": any(
             _is_left_behind(c.frontier, c.heads.values(), record.delay) for c in commits
         ),
+        "a silent topic": any(not c.arrived for c in commits),
         "input cut into more micro-batches than it had commits": any(
             len(lives[t.name]) > len(commits)
             for t in followers
