@@ -24,6 +24,7 @@ from typing import Annotated, Any
 import typer
 
 from lakehouse.settings import Settings, to_environment
+from lakehouse.storage import layout
 
 app = typer.Typer()
 
@@ -227,7 +228,7 @@ class _Demo:
         """
         from lakehouse.errors import JobError
 
-        log = self.settings.root / "_demo" / "dagster.log"
+        log = layout.demo_logs(self.settings) / "dagster.log"
         deadline = time.monotonic() + _UI_WITHIN
         while not self.stopping.wait(0.5) and not _answers(f"{address}/server_info"):
             if process.poll() is not None:
@@ -249,12 +250,12 @@ class _Demo:
         log: str,
         ready: Callable[[subprocess.Popen], None] = lambda process: None,
     ) -> None:
-        folder = self.settings.root / "_demo"
+        folder = layout.demo_logs(self.settings)
         folder.mkdir(parents=True, exist_ok=True)
         environment = (
             os.environ
             | to_environment(self.settings)
-            | {"DAGSTER_HOME": str(_dagster_home(self.settings))}
+            | {"DAGSTER_HOME": str(layout.dagster_home(self.settings))}
         )
 
         def begin() -> None:
@@ -292,7 +293,7 @@ class _Demo:
 
 
 def _dagster(settings: Settings, port: int) -> list[str]:
-    home = _dagster_home(settings)
+    home = layout.dagster_home(settings)
     home.mkdir(parents=True, exist_ok=True)
     shutil.copy(Path(__file__).with_name("dagster.yaml"), home)
     return [
@@ -307,10 +308,6 @@ def _dagster(settings: Settings, port: int) -> list[str]:
         "-p",
         str(port),
     ]
-
-
-def _dagster_home(settings: Settings) -> Path:
-    return settings.root / "_dagster"
 
 
 def _answers(address: str) -> bool:

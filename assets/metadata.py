@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from lakehouse.declare.catalog import table_path
 from lakehouse.declare.columns import ARRIVAL, ORIGIN, PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, Range, parse_instant, text
@@ -20,6 +19,7 @@ from lakehouse.reconcile.coverage import Coverage, Stored
 from lakehouse.settings import Settings
 from lakehouse.storage.certificates import COUNTS, Certificate
 from lakehouse.storage.commits import NOTHING, Commit
+from lakehouse.storage.layout import table_path
 from streaming_jobs import desired
 from streaming_jobs.desired import Desired, Event
 from streaming_jobs.progress import JobStatus, QueryStatus

@@ -10,13 +10,14 @@ from assets import partitions, staleness
 from assets.metadata import column_schema, instant, of_backfill, of_commit, of_outcome, of_partition
 from assets.resources import BATCH, Lakehouse, refusals
 from assets.streams import job_key
-from lakehouse.declare.catalog import Catalog, Kind, table_path
+from lakehouse.declare.catalog import Catalog, Kind
 from lakehouse.declare.sources import KafkaSource, Source
 from lakehouse.declare.table import Table
 from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
+from lakehouse.storage.layout import table_path
 
 
 def specs_and_assets(

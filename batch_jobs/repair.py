@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from batch_jobs import planning
 from batch_jobs.publisher import publishing
@@ -19,8 +18,8 @@ from lakehouse.ranges import EPOCH, Range, partition_range
 from lakehouse.reconcile import attempts, coverage, diagnosis, reconciliation
 from lakehouse.reconcile.coverage import Coverage
 from lakehouse.settings import Settings
+from lakehouse.storage import layout
 from lakehouse.storage.certificates import Verdict
-from lakehouse.storage.commits import COMMIT_LOGS
 from lakehouse.storage.files import append_line, values_backwards
 from lakehouse.storage.lake import Lake
 
@@ -191,7 +190,7 @@ def run(
                 datetime.now(UTC),
             )
             append_line(
-                _path(lake.settings, table),
+                layout.note(lake.settings, table, "repairs.jsonl"),
                 json.dumps(asdict(repaired), default=lambda at: at.isoformat()),
             )
             yield repaired
@@ -202,10 +201,6 @@ def run(
 def repairs(settings: Settings, table: Table) -> Iterator[Repaired]:
     """What was repaired, last first."""
     return values_backwards(
-        _path(settings, table),
+        layout.note(settings, table, "repairs.jsonl"),
         lambda line: Repaired(**line | {"at": datetime.fromisoformat(line["at"])}),
     )
-
-
-def _path(settings: Settings, table: Table) -> Path:
-    return settings.root / COMMIT_LOGS / f"{table.name}.repairs.jsonl"

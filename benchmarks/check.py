@@ -10,10 +10,10 @@ from benchmarks import plain
 from benchmarks.measure import BenchmarkError
 from benchmarks.topic import Views
 from lakehouse.declare import catalog
-from lakehouse.declare.catalog import table_path
 from lakehouse.examples.ads.producer import WINDOW_MS
 from lakehouse.settings import Settings
 from lakehouse.storage import commit_log
+from lakehouse.storage.layout import table_path
 
 
 @dataclass(frozen=True, slots=True)

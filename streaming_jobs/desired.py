@@ -17,6 +17,7 @@ import psutil
 
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
+from lakehouse.storage import layout
 from lakehouse.storage.files import moved_aside, read_value, replace_file
 from streaming_jobs import progress
 from streaming_jobs.holders import made
@@ -94,7 +95,7 @@ def lost(settings: Settings, pipeline: str) -> str:
 
 
 def _path(settings: Settings, pipeline: str) -> Path:
-    return progress.job_folder(settings, pipeline) / "desired.json"
+    return layout.job_file(settings, pipeline, "desired.json")
 
 
 def _desired(given: object) -> Desired:
@@ -107,7 +108,7 @@ def _desired(given: object) -> Desired:
 
 def history(settings: Settings, pipeline: str) -> tuple[Event, ...]:
     """What was done, oldest first."""
-    path = progress.job_folder(settings, pipeline) / "history.json"
+    path = layout.job_file(settings, pipeline, "history.json")
     return read_value(path, _events, "restarts are counted from zero") or ()
 
 
@@ -124,9 +125,7 @@ def _events(given: object) -> tuple[Event, ...]:
 def note(settings: Settings, pipeline: str, event: Event) -> None:
     """Adds to the history; only for who is `acting`."""
     kept = (*history(settings, pipeline), event)[-_KEPT:]
-    replace_file(
-        progress.job_folder(settings, pipeline) / "history.json", [asdict(e) for e in kept]
-    )
+    replace_file(layout.job_file(settings, pipeline, "history.json"), [asdict(e) for e in kept])
 
 
 class Busy(JobError):
@@ -139,7 +138,7 @@ def acting(settings: Settings, pipeline: str, wait: float = 0.0) -> Iterator[Non
 
     Raises JobError if another holds it for longer than `wait` seconds.
     """
-    path = progress.job_folder(settings, pipeline) / "actor"
+    path = layout.job_file(settings, pipeline, "actor")
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = portalocker.Lock(path, "a", timeout=wait, fail_when_locked=wait == 0)
     try:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lakehouse.durations import duration
 from lakehouse.settings import Settings
+from lakehouse.storage import layout
 from lakehouse.storage.files import read_value
 from streaming_jobs.places import UNKNOWN, Place, file_system_now, modified
 
@@ -42,14 +43,6 @@ class Holder:
         return f"pid={self.pid} since {self.since}" + (
             "" if self.place.is_here else f" ({self.place})"
         )
-
-
-def job_folder(settings: Settings, pipeline: str) -> Path:
-    return settings.root / "_jobs" / pipeline
-
-
-def path_of(settings: Settings, pipeline: str) -> Path:
-    return job_folder(settings, pipeline) / "epoch.json"
 
 
 def holder(path: Path) -> Holder | None:
@@ -85,7 +78,9 @@ def left(settings: Settings, job: str, said: Place) -> float:
     Whoever holds the lease here is known by its pid, and counts for nothing.
     """
     within = duration(settings.heartbeat_within).total_seconds()
-    paths = (path_of(settings, pipeline) for pipeline in settings.members(job))
+    paths = (
+        layout.job_file(settings, pipeline, "epoch.json") for pipeline in settings.members(job)
+    )
     return max((_left(path, within, said) for path in paths), default=0.0)
 
 

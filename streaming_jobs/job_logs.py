@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lakehouse.settings import Settings
-from streaming_jobs.holders import job_folder
+from lakehouse.storage import layout
 
 _LOGS = 3
 _BEFORE = re.compile(r"^(\d{4}-\d\d-\d\dT\S+ )?(error: )?")  # the time and the level of a line
@@ -16,7 +16,7 @@ _LOG_BYTES = 16 << 20
 
 
 def log_path(settings: Settings, pipeline: str) -> Path:
-    return job_folder(settings, pipeline) / "driver.log"
+    return layout.job_file(settings, pipeline, "driver.log")
 
 
 def fresh_log(settings: Settings, pipeline: str) -> Path:

@@ -25,9 +25,10 @@ import psutil
 
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
+from lakehouse.storage import layout
 from lakehouse.storage.files import moved_aside, replace_file
 from streaming_jobs import holders, progress
-from streaming_jobs.holders import Holder, holder, path_of
+from streaming_jobs.holders import Holder, holder
 from streaming_jobs.places import here
 
 _log = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ def held(settings: Settings, job: str) -> Iterator[Lease]:
     with ExitStack() as locks:
         taken: dict[Path, Holder] = {}
         for pipeline in settings.members(job):
-            path = path_of(settings, pipeline)
+            path = layout.job_file(settings, pipeline, "epoch.json")
             locks.enter_context(_locked(path, pipeline))
             before, spoken = holder(path), progress.read(settings, job)
             _check_expired(settings, pipeline, job, before)
@@ -176,7 +177,10 @@ def _locked(path: Path, pipeline: str) -> portalocker.Lock:
 
 def others(settings: Settings, job: str) -> set[str]:
     """Jobs of other names whose process, still there, runs a pipeline of this one."""
-    found = ((pipeline, holder(path_of(settings, pipeline))) for pipeline in settings.members(job))
+    found = (
+        (pipeline, holder(layout.job_file(settings, pipeline, "epoch.json")))
+        for pipeline in settings.members(job)
+    )
     return {
         h.job
         for pipeline, h in found

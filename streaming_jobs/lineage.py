@@ -28,13 +28,14 @@ from openlineage.client.event_v2 import (
 from openlineage.client.transport.file import FileConfig, FileTransport
 from openlineage.client.transport.http import HttpConfig, HttpTransport
 
-from lakehouse.declare.catalog import Catalog, table_path
+from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.sources import FileSource, KafkaSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, SettingsError
 from lakehouse.ranges import EPOCH, parse_instant, text
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
+from lakehouse.storage import layout
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.files import read_value, replace_file
@@ -77,7 +78,7 @@ class Lineage:
 
     def __init__(self, settings: Settings, catalog: Catalog, to: OpenLineageClient) -> None:
         self.settings, self.catalog, self.to = settings, catalog, to
-        self._noted = settings.root / "_lineage.json"
+        self._noted = layout.lineage(settings)
 
     def send(self) -> int:
         """Sends the events that are due, and returns how many.
@@ -212,7 +213,7 @@ class Lineage:
             }
         if isinstance(source, FileSource):
             return {"namespace": "file", "name": source.path, "facets": facets}
-        path = table_path(self.settings, self.catalog.table(name))
+        path = layout.table_path(self.settings, self.catalog.table(name))
         return {"namespace": "file", "name": str(path), "facets": facets | _columns(path)}
 
     def _broker(self) -> str:

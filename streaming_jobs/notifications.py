@@ -23,13 +23,13 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Literal
 
 import portalocker
 
 from lakehouse.ranges import text
 from lakehouse.settings import Settings
+from lakehouse.storage import layout
 from lakehouse.storage.files import read_value, replace_file
 
 MOST = 5  # attempts
@@ -161,7 +161,11 @@ def _alone(settings: Settings) -> Iterator[dict[str, Tried] | None]:
             yield None
             return
         yield (
-            read_value(_noted(settings), _tried, "what was sent within a day may be sent again")
+            read_value(
+                layout.notification_file(settings, "sent.json"),
+                _tried,
+                "what was sent within a day may be sent again",
+            )
             or {}
         )
 
@@ -173,13 +177,9 @@ def _tried(given: dict) -> dict[str, Tried]:
     return tried
 
 
-def _noted(settings: Settings) -> Path:
-    return settings.root / "_notifications" / "sent.json"
-
-
 def _note(settings: Settings, sent: dict[str, Tried], now: datetime) -> None:
     kept = {key: asdict(tried) for key, tried in sent.items() if tried.moment > now - MEMORY}
-    replace_file(_noted(settings), kept)
+    replace_file(layout.notification_file(settings, "sent.json"), kept)
 
 
 def _notifications(settings: Settings) -> list[tuple[str, Callable[[Notice], str]]]:

@@ -20,9 +20,10 @@ from typing import Literal
 import psutil
 
 from lakehouse.settings import Settings
+from lakehouse.storage import layout
 from lakehouse.storage.files import append_line, moved_aside, read_value, replace_file
 from streaming_jobs import holders
-from streaming_jobs.holders import job_folder, made
+from streaming_jobs.holders import made
 from streaming_jobs.places import UNKNOWN, Place
 
 State = Literal[
@@ -136,7 +137,7 @@ def memory(pid: int) -> int:
 def write(settings: Settings, status: JobStatus) -> None:
     """Replaces the status file as a whole, its heartbeat set to now."""
     replace_file(
-        job_folder(settings, status.pipeline) / "status.json",
+        layout.job_file(settings, status.pipeline, "status.json"),
         asdict(replace(status, heartbeat=now())),
     )
 
@@ -161,13 +162,20 @@ def read(settings: Settings, pipeline: str) -> JobStatus | None:
 def last_word(settings: Settings, pipeline: str) -> JobStatus | None:
     """What stands in the status file, whether or not the process still runs."""
     meaning = "a job that runs writes it again; of one that does not, counts and paused queries are forgotten"
-    return read_value(job_folder(settings, pipeline) / "status.json", _decoded, meaning)
+    return read_value(layout.job_file(settings, pipeline, "status.json"), _decoded, meaning)
 
 
 def unreadable(settings: Settings, pipeline: str) -> list[Path]:
     """Files of the job that held garbage, and were moved aside."""
-    names = ("status.json", "desired.json", "history.json", "epoch.json")
-    return [path for name in names for path in moved_aside(job_folder(settings, pipeline) / name)]
+    names: tuple[layout.JobFile, ...] = (
+        "status.json",
+        "desired.json",
+        "history.json",
+        "epoch.json",
+    )
+    return [
+        path for name in names for path in moved_aside(layout.job_file(settings, pipeline, name))
+    ]
 
 
 def _decoded(given: dict) -> JobStatus:
@@ -183,7 +191,7 @@ def note(settings: Settings, pipeline: str, progress: dict) -> None:
 
     Past 16 MiB the file becomes `.1` and a new one begins.
     """
-    path = job_folder(settings, pipeline) / "progress.jsonl"
+    path = layout.job_file(settings, pipeline, "progress.jsonl")
     if path.exists() and path.stat().st_size > _LOG_BYTES:
         path.replace(path.with_suffix(".jsonl.1"))
     append_line(path, json.dumps(progress, default=str))
@@ -192,7 +200,7 @@ def note(settings: Settings, pipeline: str, progress: dict) -> None:
 def note_failure(settings: Settings, pipeline: str, table: str, text: str) -> None:
     """Keeps all that Spark said of a query's last failure, of which the log and the status have the cause alone."""
     with suppress(OSError):  # the disk is full: that failure is reported
-        folder = job_folder(settings, pipeline)
+        folder = layout.job_folder(settings, pipeline)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{table}.failure.txt").write_text(f"{now()}\n{text}\n")
 

@@ -16,8 +16,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, JobError, TopicError
 from lakehouse.ranges import text
-from lakehouse.storage import checkpoints
-from lakehouse.storage.checkpoints import CHECKPOINTS
+from lakehouse.storage import checkpoints, layout
 from lakehouse.storage.commit_log import note_dropped
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import queries
@@ -283,7 +282,7 @@ def _in_flight(lake: Lake, table: Table) -> tuple[int, str] | None:
 
     None if there is none.
     """
-    folder = lake.settings.root / CHECKPOINTS / table.name
+    folder = layout.query_checkpoints(lake.settings, table.name)
     generations = _numbers(folder)
     checkpoint = folder / str(generations[-1]) if generations else folder
     begun, done = _numbers(checkpoint / "offsets"), _numbers(checkpoint / "commits")

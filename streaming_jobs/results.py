@@ -13,7 +13,6 @@ from itertools import chain, takewhile
 from typing import Any
 from urllib.parse import unquote
 
-from lakehouse.declare.catalog import table_path
 from lakehouse.declare.columns import WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
@@ -21,6 +20,7 @@ from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
+from lakehouse.storage.layout import table_path
 
 
 @dataclass(frozen=True, slots=True)

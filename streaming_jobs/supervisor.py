@@ -19,7 +19,7 @@ from lakehouse.declare import catalog
 from lakehouse.durations import duration
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage import begun_with
+from lakehouse.storage import begun_with, layout
 from streaming_jobs import desired, holders, lease, progress
 from streaming_jobs.desired import Event
 from streaming_jobs.job_logs import fresh_log, log_tail
@@ -248,7 +248,7 @@ def is_launching(settings: Settings, pipeline: str, launched: Event) -> bool:
     """
     if launched.place.is_here:
         return progress.is_alive(launched.pid, launched.process_started)
-    folder = progress.job_folder(settings, pipeline)
+    folder = layout.job_folder(settings, pipeline)
     age = file_system_now(folder) - (modified(folder / "history.json") or 0.0)
     return age < duration(settings.heartbeat_within).total_seconds()
 

@@ -22,13 +22,13 @@ from assets.streams import job_key
 from assets.testing import evaluate, materialize
 from lakehouse.batch.compute import backfill
 from lakehouse.declare import catalog
-from lakehouse.declare.catalog import table_path
 from lakehouse.ranges import parse_range
 from lakehouse.reconcile.reconciliation import reconcile
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage import read_holds
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.lake import Lake
+from lakehouse.storage.layout import table_path
 from streaming_jobs import desired, progress, supervisor
 from streaming_jobs.desired import Event
 from streaming_jobs.progress import JobStatus, QueryStatus

@@ -11,11 +11,11 @@ from deltalake import write_deltalake
 from assets import automation, definitions, sensors
 from assets.checks import STREAM_EQUALS_BATCH
 from lakehouse.declare import catalog
-from lakehouse.declare.catalog import table_path
 from lakehouse.ranges import EPOCH, partition_format
 from lakehouse.settings import Settings
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
+from lakehouse.storage.layout import table_path
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 # written otherwise than the tables' own

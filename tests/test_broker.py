@@ -13,6 +13,7 @@ from lakehouse.runtime import kafka_address, kafka_broker
 from lakehouse.runtime.jars import resolve
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
+from lakehouse.storage import layout
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +128,7 @@ def test_stop_leaves_no_process(embedded):
 
 def test_a_process_that_took_over_the_pid_is_not_the_broker(tmp_path):
     settings = Settings(root=tmp_path)
-    kafka_address.home(settings).mkdir()
+    layout.broker(settings).mkdir()
     kafka_address.write(settings, kafka_broker.Broker(os.getpid(), 1.0, "127.0.0.1:1", "log"))
     assert kafka_broker.running(settings) is None
     assert not kafka_broker.stop(settings)
@@ -135,7 +136,7 @@ def test_a_process_that_took_over_the_pid_is_not_the_broker(tmp_path):
 
 def test_a_broker_that_cannot_start_says_why(tmp_path, jars):
     settings = Settings(root=tmp_path)
-    data = kafka_address.home(settings) / "data"
+    data = layout.broker(settings) / "data"
     data.mkdir(parents=True)
     (data / "meta.properties").write_text(
         "version=1\nnode.id=7\ncluster.id=4L6g3nShT-eMCtK--X86sw\n"

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.declare.table import around, expect, kafka, session, table, tumbling
 from lakehouse.errors import CommitError
-from lakehouse.storage import checkpoints
+from lakehouse.storage import checkpoints, layout
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.stream import generations, queries
 from lakehouse.stream.advance import StepFailed
@@ -324,7 +324,7 @@ def test_without_the_file_of_generations_nothing_is_written_twice(stage_of, caps
         gone(checkpoint(stage, name).parent)
         crash_at("begin", name)  # the new generation has begun, and written nothing
     for name in names:
-        checkpoints.beginnings(settings, catalog.table(name)).unlink()
+        layout.note(settings, catalog.table(name), "generations.jsonl").unlink()
     capsys.readouterr()
     feed(stage, 12)
     stage.run(*names)

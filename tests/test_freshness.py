@@ -27,6 +27,7 @@ from lakehouse.freshness import freshness
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.storage import layout
 from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.digest import digest
 from lakehouse.storage.files import replace_file
@@ -50,7 +51,7 @@ def spoken(settings: Settings, state: progress.State, pid: int, **given: object)
     born, at = psutil.Process(pid).create_time(), progress.now()
     known = {"started_at": at, "heartbeat": at, "freshness": NIGHTLY["sensors"]} | given
     status = JobStatus("sensors", pid, born, 0, 0.0, state, **known)
-    replace_file(progress.job_folder(settings, "sensors") / "status.json", asdict(status))
+    replace_file(layout.job_folder(settings, "sensors") / "status.json", asdict(status))
 
 
 # ---- the setting
@@ -215,7 +216,7 @@ def test_status_and_metrics_tell_of_the_last_run_and_of_the_next(settings):
     assert samples["lakehouse_job_next_run_timestamp_seconds"] == due.timestamp()
     assert "lakehouse_job_interval_seconds" not in samples, "no commit is expected of it"
     at = "2026-01-01T02:00:00+00:00"
-    replace_file(progress.job_folder(settings, "sensors") / "desired.json",
+    replace_file(layout.job_folder(settings, "sensors") / "desired.json",
                           {"state": "running", "since": at, "by": "a test"})  # fmt: skip
     assert "next run 2026-01-01T03:00:00Z (is Dagster's daemon up?)" in told()
 

@@ -11,6 +11,7 @@ import pytest
 
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
+from lakehouse.storage import layout
 from streaming_jobs import control_loop, desired, healing, lease, progress, supervisor
 from streaming_jobs.desired import Desired, Event
 from streaming_jobs.healing import Bounds, Failure, Observed, after_failure, backoff, decide
@@ -242,7 +243,7 @@ def test_each_holder_has_an_epoch_of_its_own_and_the_one_before_ends_with_the_wi
         ):
             pass
         # as on a file system that does not lock
-        lease.path_of(settings, "sensors").with_name("lease").unlink()
+        layout.job_file(settings, "sensors", "lease").unlink()
         with lease.held(settings, "sensors") as second:
             assert (first.epoch, second.epoch) == (1, 2)
             second.check()

@@ -12,6 +12,7 @@ from lakehouse.runtime import kafka_address, kafka_broker, kafka_properties
 from lakehouse.runtime.jars import resolve
 from lakehouse.runtime.kafka_options import client_config, spark_options
 from lakehouse.settings import Settings, from_environment, java
+from lakehouse.storage import layout
 
 pytestmark = [pytest.mark.slow, pytest.mark.parallel]
 
@@ -27,7 +28,7 @@ def jars():
 def secured(tmp_path_factory, jars):
     """Settings of a client of a broker whose only listener is SASL_SSL with PLAIN."""
     local = Settings(root=tmp_path_factory.mktemp("secured"))
-    home = kafka_address.home(local)
+    home = layout.broker(local)
     home.mkdir()
     authority = certificate(home)
     address = kafka_properties.write(home)

@@ -13,11 +13,12 @@ from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.table import around, files, kafka, session, sql_table, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
+from lakehouse.storage import layout
 from lakehouse.storage.lake import Lake
 from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import plan
-from streaming_jobs import progress, views
+from streaming_jobs import views
 from streaming_jobs.progress import JobStatus
 from streaming_jobs.queries import SupervisedQuery
 
@@ -310,9 +311,7 @@ def test_a_query_that_fails_says_its_cause_and_keeps_the_rest_in_a_file(fed):
     with pytest.raises(StepFailed):
         query.query.awaitTermination()
     assert query.failure() == "RuntimeError: not at begin"
-    kept = (
-        progress.job_folder(fed.lake.settings, query.table.pipeline) / "framed_by_time.failure.txt"
-    )
+    kept = layout.job_folder(fed.lake.settings, query.table.pipeline) / "framed_by_time.failure.txt"
     assert "in fails" in kept.read_text() and "RuntimeError: not at begin" in kept.read_text()
     fed.run("framed_by_time")
     assert_stream_equals_batch(fed, "framed_by_time")

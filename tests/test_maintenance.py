@@ -20,18 +20,18 @@ from deltalake.exceptions import CommitFailedError
 from typer.testing import CliRunner
 
 from batch_jobs import commands, maintain
-from lakehouse.batch.publish import intended
-from lakehouse.declare.catalog import load, table_path
+from lakehouse.declare.catalog import load
 from lakehouse.examples.sensors import tables as sensors
 from lakehouse.maintenance import retention
 from lakehouse.maintenance.retention import Maintenance, Place
 from lakehouse.ranges import parse_range
 from lakehouse.reconcile import invalidation
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage import delta_writer, read_holds
+from lakehouse.storage import delta_writer, layout, read_holds
 from lakehouse.storage.certificates import Certificate, certificates, certify
 from lakehouse.storage.digest import digest
 from lakehouse.storage.files import replace_file
+from lakehouse.storage.layout import table_path
 from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import Stage, assert_stream_equals_batch
@@ -259,10 +259,13 @@ def test_a_run_that_was_killed_keeps_nothing(tmp_path):
 def test_a_batch_run_that_was_killed_will_find_its_commit(tmp_path):
     log = Log(tmp_path)
     before = log.append(4)
-    replace_file(intended(log.settings, log.table), {"run": "1", "before": before, "commit": ""})
+    replace_file(
+        layout.note(log.settings, log.table, "publishing.json"),
+        {"run": "1", "before": before, "commit": ""},
+    )
     log.append(4)
     assert log.maintained() == (before, "a batch run that was killed")
-    intended(log.settings, log.table).unlink()
+    layout.note(log.settings, log.table, "publishing.json").unlink()
     assert log.maintained() == (before + 3, "")
 
 

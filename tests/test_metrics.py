@@ -41,6 +41,7 @@ from lakehouse.reconcile.verdicts import Found, Outcomes, Verdicts
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.storage import layout
 from lakehouse.storage.certificates import Certificate, certificates, certify
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.lake import Lake
@@ -318,7 +319,7 @@ def settings(filled, tmp_path) -> Settings:
 
 
 def test_what_cannot_be_read_is_counted_and_costs_only_itself(settings, capfd):
-    folder = progress.job_folder(settings, "sensors")
+    folder = layout.job_folder(settings, "sensors")
     folder.mkdir(parents=True)
     (folder / "status.json").write_text("{")
     known = metrics.registry(settings, catalog.load(settings))

@@ -20,18 +20,18 @@ from assets import sensors as dagster_sensors
 from batch_jobs import bootstrap as handover_job
 from lakehouse.batch import compute
 from lakehouse.cli import main, table_status
-from lakehouse.declare.catalog import load, table_path
+from lakehouse.declare.catalog import load
 from lakehouse.errors import JobError, RangeError
 from lakehouse.maintenance import erasure, replay_quarantine
 from lakehouse.ranges import Range
 from lakehouse.reconcile import coverage, invalidation, reconciliation
 from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
-from lakehouse.storage import commit_log_trimming, commits, delta_log, handovers
+from lakehouse.storage import commit_log_trimming, delta_log, handovers, layout
 from lakehouse.storage.certificates import Certificate, certify
 from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.handovers import handover_path
 from lakehouse.storage.lake import Lake
+from lakehouse.storage.layout import table_path
 from lakehouse.storage.log_tables import flush
 from lakehouse.stream import queries as stream_run
 from lakehouse.transform import creation
@@ -80,7 +80,7 @@ def test_a_note_of_a_reconciliation_that_became_garbage_is_named_and_moved_aside
 
 
 def test_a_handover_that_became_garbage_stops_who_needs_it_and_stays_where_it_is(tmp_path):
-    handover = handover_path(Settings(root=tmp_path), TABLE)
+    handover = layout.note(Settings(root=tmp_path), TABLE, "handover.json")
     handover.parent.mkdir()
     handover.write_text('{"frontier": ')
     with pytest.raises(
@@ -186,7 +186,7 @@ def test_a_log_table_that_was_removed_is_filled_again_from_commit_logs_that_were
         commit_log.append(live(batch, (batch, 0) if batch % 4 == 0 else None))
     flush(settings, [TABLE])
     commit_log_trimming.trim(commit_log, longest=4_000, recent=1_500)
-    shutil.rmtree(tmp_path / commits.COMMIT_LOGS / "_commits")
+    shutil.rmtree(layout.log_table(Settings(root=tmp_path), "_commits"))
     kept = len(list(commit_log))
     assert flush(settings, [TABLE]) == kept < 40
     commit_log.append(live(40))
@@ -221,7 +221,7 @@ def test_verdicts_of_a_log_table_that_was_made_again_replace_those_of_the_one_be
         certify(settings, [found(hour, "EQUAL")])
     verdicts = Verdicts(settings)
     assert verdicts.now()[AVERAGES].counts == {"EQUAL": 3}
-    shutil.rmtree(tmp_path / commits.COMMIT_LOGS / "_certificates")
+    shutil.rmtree(layout.log_table(Settings(root=tmp_path), "_certificates"))
     assert verdicts.now() == {}
     certify(settings, [found(5, "DIFFERENT")])
     assert verdicts.now()[AVERAGES].counts == {"DIFFERENT": 1}
@@ -300,7 +300,7 @@ def test_a_stream_does_not_begin_behind_a_handover_that_is_gone(lake):
         sum(commit.written for commit in handover_job.run(lake, handover_job.plan(lake, TRENDS)))
         > 0
     )
-    handover_path(lake.settings, table).unlink()
+    layout.note(lake.settings, table, "handover.json").unlink()
     with pytest.raises(
         JobError, match="it held the handover up to which batch runs have filled the table"
     ):
@@ -319,10 +319,13 @@ def test_a_handover_that_is_gone_is_put_back_once_the_stream_has_begun(lake, cap
     list(handover_job.run(lake, handover_job.plan(lake, TRENDS)))
     stream_run.start(lake, table, available_now=True).awaitTermination()
     before = handovers.handover_of(lake.settings, table)
-    handover_path(lake.settings, table).unlink()
+    layout.note(lake.settings, table, "handover.json").unlink()
     stream_run.start(lake, table, available_now=True).awaitTermination()
     assert handovers.handover_of(lake.settings, table) == before is not None
-    assert f"file={handover_path(lake.settings, table)}: it was gone" in capsys.readouterr().err
+    assert (
+        f"file={layout.note(lake.settings, table, 'handover.json')}: it was gone"
+        in capsys.readouterr().err
+    )
     assert (
         lake.read(table).groupBy("sensor_id", "window").count().where(F.col("count") > 1).isEmpty()
     )

@@ -28,6 +28,7 @@ from assets import definitions
 from assets.notifications import send_notifications
 from lakehouse.declare import catalog
 from lakehouse.settings import Settings, to_environment
+from lakehouse.storage import layout
 from lakehouse.storage.certificates import Certificate, certify
 from streaming_jobs import desired, notices, notifications, progress
 from streaming_jobs.desired import Event
@@ -343,7 +344,7 @@ def test_files_of_a_job_that_are_lost_are_told_of(tmp_path):
     desired.wish(settings, "sensors", "running", "a test")
     desired.note(settings, "sensors", Event(progress.now(), "started", "a test"))
     assert notices.of_job(settings, "sensors") == []
-    path = progress.job_folder(settings, "sensors") / "status.json"
+    path = layout.job_folder(settings, "sensors") / "status.json"
     path.write_text("{")
     [told] = notices.of_job(settings, "sensors")
     assert told.what == "job_files_lost" and f"file={path}.unreadable-" in told.why

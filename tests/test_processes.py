@@ -30,6 +30,7 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.storage import layout
 from lakehouse.storage.lake import Lake
 from streaming_jobs import control_loop, desired, lease, progress, supervisor
 
@@ -130,7 +131,7 @@ def test_no_pipeline_of_a_shared_process_is_run_by_another(settings):
         ):
             pass
         # as on a file system that does not lock
-        lease.path_of(settings, "ads").with_name("lease").unlink()
+        layout.job_file(settings, "ads", "lease").unlink()
         with (
             lease.held(settings, "ads"),
             pytest.raises(JobError, match="pipeline='ads', epoch=1: pid="),

@@ -16,6 +16,7 @@ from lakehouse.declare import catalog
 from lakehouse.errors import JobError
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.storage import layout
 from lakehouse.storage.files import replace_file
 from lakehouse.storage.lake import Lake
 from streaming_jobs import (
@@ -167,7 +168,7 @@ def test_a_pid_of_another_place_is_never_mistaken_for_a_process_here(settings):
 
 def test_the_lease_is_judged_by_the_clock_of_the_file_system(settings):
     elsewhere = Place("second", "another boot", "1")
-    path = lease.path_of(settings, "sensors")
+    path = layout.job_file(settings, "sensors", "epoch.json")
     # the clock of that host is wrong by a day
     ahead = (datetime.now(UTC) + timedelta(days=1)).isoformat()
     replace_file(path, asdict(Holder(1, 7, 0.0, ahead, "sensors", elsewhere)))

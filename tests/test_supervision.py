@@ -27,6 +27,7 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.storage import layout
 from lakehouse.storage.files import replace_file
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import ingest
@@ -109,7 +110,7 @@ def test_killed_stopped_and_overtaken_it_goes_on_and_every_row_is_there_once(set
         # as if it had slept while another took over, without any lock
         winner = lease.Holder(5, 1, 0.0, progress.now())
         log = supervisor.log_path(settings, "sensors")
-        replace_file(lease.path_of(settings, "sensors"), asdict(winner))
+        replace_file(layout.job_file(settings, "sensors", "epoch.json"), asdict(winner))
         awaited(
             lambda: not progress.is_alive(fourth.pid, fourth.process_started), "the loser ends", 30
         )
@@ -370,7 +371,7 @@ def test_a_writer_that_sleeps_while_another_takes_over_writes_nothing(spark, tmp
             stage.lake, record, lambda point: turn.check() if point == "begin" else None
         )
         # a file system that does not lock
-        lease.path_of(stage.lake.settings, "sensors").with_name("lease").unlink()
+        layout.job_file(stage.lake.settings, "sensors", "lease").unlink()
         with lease.held(stage.lake.settings, "sensors"):
             stage.feed("sensor_readings", [reading])
             with pytest.raises(JobError, match="runs it now"):

@@ -12,15 +12,21 @@ from deltalake import DeltaTable
 from test_streaming_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
 
 from lakehouse.declare import catalog
-from lakehouse.declare.catalog import table_path
 from lakehouse.examples.sensors import tables as sensors
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage import commit_log_repair, commit_log_trimming, commits, files, log_tables
+from lakehouse.storage import (
+    commit_log_repair,
+    commit_log_trimming,
+    files,
+    layout,
+    log_tables,
+)
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.lake import Lake
+from lakehouse.storage.layout import table_path
 from lakehouse.stream import queries
 from lakehouse.testing import Stage
 from streaming_jobs import supervisor
@@ -79,7 +85,7 @@ def cut(settings: Settings, name: str, lines: int) -> None:
 
 
 def copied(settings: Settings, name: str) -> int:
-    rows = DeltaTable(str(settings.root / commits.COMMIT_LOGS / "_commits")).to_pyarrow_table(
+    rows = DeltaTable(str(layout.log_table(settings, "_commits"))).to_pyarrow_table(
         columns=["table"]
     )
     return rows["table"].to_pylist().count(name)
@@ -201,7 +207,7 @@ def test_a_log_table_that_was_removed_is_said(settings, capfd):
     log_tables.flush(settings, tables)
     commit_log_trimming.trim(commit_log, longest=0, recent=commit_log.path.stat().st_size // 2)
     assert log_tables.flush(settings, tables) == 0 and capfd.readouterr().err == ""
-    shutil.rmtree(settings.root / commits.COMMIT_LOGS / "_commits")
+    shutil.rmtree(layout.log_table(settings, "_commits"))
     assert log_tables.flush(settings, tables) > 0
     assert f"commit log={commit_log.path}: it was trimmed" in capfd.readouterr().err
     assert log_tables.flush(settings, tables) == 0 and capfd.readouterr().err == ""

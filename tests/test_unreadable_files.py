@@ -23,7 +23,7 @@ from lakehouse.declare import catalog
 from lakehouse.reconcile import attempts
 from lakehouse.runtime import kafka_address
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage import checkpoints, commit_log, files
+from lakehouse.storage import checkpoints, commit_log, files, layout
 from streaming_jobs import (
     control_loop,
     desired,
@@ -65,7 +65,7 @@ def status_of(pid: int, born: float, **given: object) -> JobStatus:
 
 
 def folder(settings: Settings) -> Path:
-    return progress.job_folder(settings, "sensors")
+    return layout.job_folder(settings, "sensors")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -115,7 +115,7 @@ def test_a_status_that_is_gone_is_said_by_the_next_holder_unless_the_one_before_
 
 
 def test_a_holder_writes_its_epoch_again_if_the_file_becomes_garbage(settings, capfd):
-    path = lease.path_of(settings, "sensors")
+    path = layout.job_file(settings, "sensors", "epoch.json")
     with lease.held(settings, "sensors") as turn:
         garbage = path.with_name("garbage")
         garbage.write_text("garbage")
@@ -167,7 +167,7 @@ def test_a_wish_that_is_gone_is_said_too(settings):
     (folder(settings) / "desired.json").unlink()
     decision = control_loop.step(settings, "sensors")
     assert decision.trouble and "desired.json: gone" in decision.why
-    never = progress.job_folder(settings, "ads")
+    never = layout.job_folder(settings, "ads")
     assert (
         control_loop.step(settings, "ads").why == "nobody has asked for it" and not never.exists()
     )

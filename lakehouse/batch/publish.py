@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
-from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -20,9 +19,8 @@ from pyspark.sql import functions as F
 from lakehouse.declare.columns import PARTITION, REASON
 from lakehouse.declare.table import Table
 from lakehouse.ranges import Range
-from lakehouse.settings import Settings
-from lakehouse.storage import delta_writer
-from lakehouse.storage.commits import COMMIT_LOGS, NOTHING, Commit, decoded, encoded
+from lakehouse.storage import delta_writer, layout
+from lakehouse.storage.commits import NOTHING, Commit, decoded, encoded
 from lakehouse.storage.digest import EMPTY, Digest, digests_by
 from lakehouse.storage.files import read_value, replace_file
 from lakehouse.storage.lake import Lake, Side
@@ -116,7 +114,7 @@ def recover(lake: Lake, table: Table) -> None:
     Without them, what reads the table would never follow, because the next run finds the rows
     there.
     """
-    path = intended(lake.settings, table)
+    path = layout.note(lake.settings, table, "publishing.json")
     doubt = (
         f"a killed batch run of {table.name} may lack its line in the commit log: `lakehouse reconcile run` "
         "finds what differs"
@@ -131,12 +129,6 @@ def recover(lake: Lake, table: Table) -> None:
             if (version, line.start) not in known:
                 lake.commit_log(table).append(replace(line, version=version, at=datetime.now(UTC)))
     path.unlink()
-
-
-def intended(settings: Settings, table: Table) -> Path:
-    """What a run is about to replace: the version `before`, its name, and the lines that its commit
-    is to have in the commit log."""
-    return settings.root / COMMIT_LOGS / f"{table.name}.publishing.json"
 
 
 def _committed(
@@ -167,7 +159,7 @@ def _committed(
             "before": delta_writer.version(path),
             "commits": [encoded(e.commit) for e in differing],
         }
-        replace_file(intended(lake.settings, table), noted)
+        replace_file(layout.note(lake.settings, table, "publishing.json"), noted)
         written = delta_writer.replace(
             found.rows.where(F.col(PARTITION).isin(partitions)), path, partitions, metadata
         )
@@ -177,7 +169,7 @@ def _committed(
         commit = replace(line.commit, version=version, at=datetime.now(UTC), seconds=took)
         commit_log.append(commit)
         if number + 1 == len(lot):  # all of them are on disk
-            intended(lake.settings, table).unlink(missing_ok=True)
+            layout.note(lake.settings, table, "publishing.json").unlink(missing_ok=True)
         yield commit
 
 

@@ -16,8 +16,8 @@ from lakehouse.declare.columns import REASON
 from lakehouse.declare.sources import FileSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError, RangeError
-from lakehouse.storage import begun_with, checkpoints, delta_writer
-from lakehouse.storage.commits import COMMIT_LOGS, Commit
+from lakehouse.storage import begun_with, checkpoints, delta_writer, layout
+from lakehouse.storage.commits import Commit
 from lakehouse.storage.digest import digest
 from lakehouse.storage.files import read_value, replace_file
 from lakehouse.storage.lake import Lake
@@ -31,7 +31,9 @@ def refresh(lake: Lake, table: Table) -> Commit | None:
     then.
     """
     _make_inputs(lake, table)
-    noted = read_value(_noted(lake, table), dict, f"{table.name} is computed again")
+    noted = read_value(
+        layout.note(lake.settings, table, "reference.json"), dict, f"{table.name} is computed again"
+    )
     # it may have been removed, to be filled again
     there = (lake.path(table) / "_delta_log").is_dir()
     if there and noted and noted == _of(lake, table, _inputs(lake, table)):
@@ -57,7 +59,7 @@ def rebuild(lake: Lake, table: Table) -> Commit | None:
     # looked at first: of a file that changes meanwhile the next look sees another
     read = _inputs(lake, table)
     commit = _rebuilt(lake, table)
-    replace_file(_noted(lake, table), _of(lake, table, read))
+    replace_file(layout.note(lake.settings, table, "reference.json"), _of(lake, table, read))
     return commit
 
 
@@ -66,10 +68,6 @@ def _make_inputs(lake: Lake, table: Table) -> None:
     for name in table.inputs:
         if name in lake.catalog.tables and not lake.exists(lake.catalog.table(name)):
             creation.create(lake, lake.catalog.table(name))
-
-
-def _noted(lake: Lake, table: Table) -> Path:
-    return lake.settings.root / COMMIT_LOGS / f"{table.name}.reference.json"
 
 
 def _of(lake: Lake, table: Table, inputs: dict[str, object]) -> dict[str, object]:

@@ -216,8 +216,8 @@ def get(
 ) -> None:
     """Show the row of a key of a keyed table, or all versions of a key of a versioned table. Needs no scan."""
     from lakehouse.cli.query import Answer
-    from lakehouse.declare.catalog import table_path
     from lakehouse.storage import point_reads
+    from lakehouse.storage.layout import table_path
 
     settings, catalog = _lakehouse()
     chosen = catalog.table(table)

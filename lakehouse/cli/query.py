@@ -8,12 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
-from lakehouse.declare.catalog import Catalog, table_path
+from lakehouse.declare.catalog import Catalog
 from lakehouse.errors import QueryError, UnknownTable
 from lakehouse.settings import Settings
-from lakehouse.storage import commits, log_tables
+from lakehouse.storage import layout, log_tables
+from lakehouse.storage.layout import table_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -53,9 +54,7 @@ def _paths(settings: Settings, catalog: Catalog) -> dict[str, Path]:
     paths |= {
         f"{t.name}__early": table_path(settings, t, "early") for t in catalog if t.early_results
     }
-    return paths | {
-        name: settings.root / commits.COMMIT_LOGS / name for name in (_COMMITS, "_certificates")
-    }
+    return paths | {name: layout.log_table(settings, name) for name in get_args(layout.LogTable)}
 
 
 def late_views(catalog: Catalog) -> list[str]:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Literal
 
 from lakehouse.cli import query
-from lakehouse.declare.catalog import Catalog, Kind, table_path
+from lakehouse.declare.catalog import Catalog, Kind
 from lakehouse.declare.sources import FileSource, KafkaSource
 from lakehouse.declare.table import Layer, Table
 from lakehouse.ranges import EPOCH
@@ -15,6 +15,7 @@ from lakehouse.reconcile import coverage
 from lakehouse.reconcile.verdicts import Outcomes, Verdicts
 from lakehouse.settings import Settings
 from lakehouse.storage import commit_log, log_tables
+from lakehouse.storage.layout import table_path
 
 _LATE = """SELECT "table", sum(late) FROM (
     SELECT "table", max(late) AS late FROM _commits WHERE role = 'stream' GROUP BY "table", generation, batch

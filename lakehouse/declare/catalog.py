@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
@@ -298,10 +297,3 @@ def _in_order(sources: dict[str, Source], tables: dict[str, Table]) -> dict[str,
         raise DeclarationError(
             f"tables={' -> '.join(err.args[1])}: a table cannot be computed from itself"
         ) from err
-
-
-def table_path(
-    settings: Settings, table: Table, side: Literal["", "quarantine", "early"] = ""
-) -> Path:
-    """The folder of a table (or of its side table): `<root>/<layer>/<table>`."""
-    return settings.root / table.layer / (f"{table.name}__{side}" if side else table.name)

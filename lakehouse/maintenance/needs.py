@@ -6,17 +6,16 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from lakehouse.batch.publish import intended
-from lakehouse.declare.catalog import Catalog, table_path
+from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.ranges import PARTITION_LENGTHS, floor, partition_range
 from lakehouse.reconcile import invalidation
 from lakehouse.settings import Settings
-from lakehouse.storage import checkpoints, delta_log
-from lakehouse.storage.checkpoints import CHECKPOINTS
+from lakehouse.storage import checkpoints, delta_log, layout
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.files import read_value
 from lakehouse.storage.handovers import handover_of
+from lakehouse.storage.layout import table_path
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +33,7 @@ def needed(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]
     if not (path / "_delta_log").is_dir():
         return found
     identity = str(DeltaTable(str(path)).metadata().id)
-    for checkpoint in _checkpoints(settings.root / CHECKPOINTS):
+    for checkpoint in _checkpoints(layout.checkpoints(settings)):
         if (version := _read_up_to(checkpoint, identity)) is not None:
             found[checkpoint.parent.name] = version
     for reader in catalog:
@@ -79,7 +78,9 @@ def wished(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]
         if version is not None
     }
     killed = read_value(
-        intended(settings, table), dict, f"a killed batch run of {table.name} holds no version back"
+        layout.note(settings, table, "publishing.json"),
+        dict,
+        f"a killed batch run of {table.name} holds no version back",
     )
     if killed is not None:
         found["a batch run that was killed"] = killed["before"]

@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import get_args
 
-from lakehouse.declare.catalog import Catalog, table_path
+from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.durations import duration
@@ -25,9 +26,9 @@ from lakehouse.errors import CommitError
 from lakehouse.maintenance import needs
 from lakehouse.ranges import EPOCH, partition_range
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_log, read_holds, vectors
+from lakehouse.storage import delta_log, layout, read_holds, vectors
 from lakehouse.storage.commit_log import frontier
-from lakehouse.storage.commits import COMMIT_LOGS
+from lakehouse.storage.layout import table_path
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ def places(settings: Settings, catalog: Catalog, table: Table) -> list[Place]:
 
 def log_tables(settings: Settings) -> list[Place]:
     """The log tables, as far as they are on disk."""
-    paths = (settings.root / COMMIT_LOGS / name for name in ("_commits", "_certificates"))
+    paths = (layout.log_table(settings, name) for name in get_args(layout.LogTable))
     return [
         Place(path.name, path, lambda _: True, {})
         for path in paths

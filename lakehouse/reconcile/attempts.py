@@ -14,8 +14,8 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.ranges import Range
 from lakehouse.settings import Settings
+from lakehouse.storage import layout
 from lakehouse.storage.certificates import Certificate
-from lakehouse.storage.commits import COMMIT_LOGS
 from lakehouse.storage.files import replace_file
 
 
@@ -24,15 +24,11 @@ def failed(settings: Settings, table: Table) -> str:
 
     Empty if it gave one.
     """
-    noted = _read(_path(settings, table))
+    noted = _read(layout.note(settings, table, "reconciling.json"))
     if noted is None:
         return ""
     why = noted["why"] or "it did not end, or goes on"
     return f"the reconciliation of {noted['range'] or 'all that is closed'} that began at {noted['at']} gave no verdict: {why}"
-
-
-def _path(settings: Settings, table: Table) -> Path:
-    return settings.root / COMMIT_LOGS / f"{table.name}.reconciling.json"
 
 
 @contextmanager
@@ -43,7 +39,7 @@ def noting_failure(
 
     What is refused with a RangeError, or lies ahead of the frontier, is not kept.
     """
-    path = _path(settings, table)
+    path = layout.note(settings, table, "reconciling.json")
     noted = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "range": str(span) if span else "",

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from lakehouse.declare.catalog import Catalog, table_path
+from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import ORIGIN, PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.ranges import (
@@ -26,6 +26,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage import delta_log
 from lakehouse.storage.certificates import Certificate, Verdict, certificates
 from lakehouse.storage.commit_log import frontier
+from lakehouse.storage.layout import table_path
 
 MOST = 200  # partitions of a table that are asked for at once
 _INSTANT = timedelta(microseconds=1)

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from lakehouse.declare.catalog import Catalog, table_path
+from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.ranges import partition_range
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_log
+from lakehouse.storage import delta_log, layout
 from lakehouse.storage.certificates import Certificate
-from lakehouse.storage.commits import COMMIT_LOGS
 from lakehouse.storage.delta_log import Change
 from lakehouse.storage.files import alone, read_value, replace_file
+from lakehouse.storage.layout import table_path
 from lakehouse.transform import lateness
 
 
@@ -209,7 +209,7 @@ def _kept(settings: Settings, table: Table) -> dict[str, dict]:
 
 
 def _path(settings: Settings, table: Table) -> Path:
-    return settings.root / COMMIT_LOGS / f"{table.name}.reconciliation.json"
+    return layout.note(settings, table, "reconciliation.json")
 
 
 def _lock(settings: Settings, table: Table) -> Path:

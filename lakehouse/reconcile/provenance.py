@@ -10,7 +10,7 @@ from typing import NamedTuple
 from lakehouse.declare.table import Table
 from lakehouse.ranges import PARTITION_LENGTHS, partition_range
 from lakehouse.settings import Settings
-from lakehouse.storage import commits, log_tables
+from lakehouse.storage import commits, layout, log_tables
 
 _COLUMNS = ["role", "at", "code_version", "inputs", "frontier", "start", "end"]
 # of an instant, which name its partition
@@ -94,7 +94,7 @@ def _first(settings: Settings, table: Table) -> dict[_Writer, str]:
     import pyarrow.compute as pc
     from deltalake import DeltaTable
 
-    path = settings.root / commits.COMMIT_LOGS / "_commits"
+    path = layout.log_table(settings, "_commits")
     if not (path / "_delta_log").is_dir():
         return {}
     role = pc.field("role")

@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from lakehouse.settings import Settings
+from lakehouse.storage import layout
 from lakehouse.storage.certificates import Verdict
-from lakehouse.storage.commits import COMMIT_LOGS
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -79,7 +79,7 @@ class Verdicts:
     """The log tables of certificates, kept in sum: what was read once is not read again, for it grows by a file a verdict."""
 
     def __init__(self, settings: Settings) -> None:
-        self._path = settings.root / COMMIT_LOGS / "_certificates"
+        self._path = layout.log_table(settings, "_certificates")
         self._delta: DeltaTable | None = None
         self._read: set[str] = set()
         self._outcomes: dict[str, Outcomes] = {}

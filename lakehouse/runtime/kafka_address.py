@@ -7,12 +7,12 @@ load all that.
 import json
 import os
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import psutil
 
 from lakehouse.errors import BrokerError
 from lakehouse.settings import Settings
+from lakehouse.storage import layout
 from lakehouse.storage.files import read_value
 
 # seconds; the kernel's boot time, which start times are counted from, is corrected by NTP
@@ -40,15 +40,10 @@ class Broker:
             return None
 
 
-def home(settings: Settings) -> Path:
-    """The folder of the embedded broker: properties, data, log, record."""
-    return settings.root / "_broker"
-
-
 def last(settings: Settings) -> Broker | None:
     """The broker that was last started here, alive or not."""
     meaning = "the embedded broker counts as not running; if its process still runs, end it before `lakehouse broker start`"
-    return read_value(home(settings) / "broker.json", _decoded, meaning)
+    return read_value(layout.broker(settings) / "broker.json", _decoded, meaning)
 
 
 def _decoded(given: dict) -> Broker:
@@ -64,7 +59,7 @@ def _decoded(given: dict) -> Broker:
 
 def write(settings: Settings, broker: Broker) -> None:
     """Record `broker` in one step, so that a reader sees the last one or this one."""
-    path = home(settings) / "broker.json"
+    path = layout.broker(settings) / "broker.json"
     fresh = path.with_suffix(".fresh")
     fresh.write_text(json.dumps(asdict(broker)))
     os.replace(fresh, path)

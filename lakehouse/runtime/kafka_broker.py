@@ -24,6 +24,7 @@ from lakehouse.runtime.jars import Jars
 from lakehouse.runtime.kafka_address import Broker, bootstrap_servers, running
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, java
+from lakehouse.storage import layout
 
 __all__ = ["Broker", "bootstrap_servers", "ensure_topics", "running", "start", "stop"]
 
@@ -45,7 +46,7 @@ def start(settings: Settings, jars: Jars) -> Broker:
 
     Raises BrokerError with the end of its log if it does not answer within READY_LIMIT seconds.
     """
-    home = kafka_address.home(settings)
+    home = layout.broker(settings)
     home.mkdir(parents=True, exist_ok=True)
     with _lock(home):
         broker = running(settings)
@@ -66,7 +67,7 @@ def stop(settings: Settings) -> bool:
 
     False if none was running.
     """
-    home = kafka_address.home(settings)
+    home = layout.broker(settings)
     if not home.exists():
         return False
     with _lock(home):

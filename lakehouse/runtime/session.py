@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.runtime import cds_archive, jars
 from lakehouse.settings import Settings
+from lakehouse.storage import layout
 from lakehouse.storage.read_holds import under_way
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -68,7 +69,7 @@ def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
             else {}
         ),
         "spark.sql.warehouse.dir": str(
-            settings.root.absolute() / "_warehouse"
+            layout.warehouse(settings).absolute()
         ),  # else a folder wherever one happens to be
         "spark.sql.shuffle.partitions": settings.shuffle_partitions,
         "spark.sql.leafNodeDefaultParallelism": "1",  # rows of a step that are in memory are one task

@@ -1,5 +1,6 @@
 """What is kept below the root, and how it is read and written.
 
+layout                where everything lies below the root
 files                 small files: lines that are added, values that are replaced as a whole, locks
 delta_log             which files a table has, and what changed them, by its log alone
 log_state             the same at the newest version, with deletion vectors

@@ -25,8 +25,8 @@ from lakehouse.declare.sources import KafkaSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
+from lakehouse.storage import layout
 from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.commits import COMMIT_LOGS
 from lakehouse.storage.files import replace_file
 
 _log = logging.getLogger(__name__)
@@ -239,10 +239,8 @@ def _noted(settings: Settings, table: Table) -> Mapping[str, str]:
 
     None of another query.
     """
-    from lakehouse.storage.checkpoints import CHECKPOINTS
-
     generations = [
-        p for p in (settings.root / CHECKPOINTS / table.name).glob("*") if p.name.isdigit()
+        p for p in (layout.query_checkpoints(settings, table.name)).glob("*") if p.name.isdigit()
     ]
     checkpoint = max(generations, key=lambda p: int(p.name), default=None)
     if checkpoint is None or not (checkpoint / "state").is_dir():
@@ -305,7 +303,7 @@ def _apart(then: str, now: str) -> tuple[str, str]:
 
 
 def _path(settings: Settings, table: Table) -> Path:
-    return settings.root / COMMIT_LOGS / f"{table.name}.declared.json"
+    return layout.note(settings, table, "declared.json")
 
 
 def _kept(settings: Settings, table: Table) -> dict[str, str] | None:
@@ -318,7 +316,7 @@ def _kept(settings: Settings, table: Table) -> dict[str, str] | None:
         return None
     try:
         known = json.loads(path.read_text())["declaration"]
-        folder = settings.root / known["layer"] / table.name
+        folder = layout.layer_path(settings, known["layer"], table.name)
     except (ValueError, KeyError, TypeError) as err:
         raise DeclarationError(
             f"table={table.name}, file={path}: it says what the table's streaming query began with, and cannot "
@@ -334,9 +332,8 @@ def _has_begun(settings: Settings, table: Table, folder: Path) -> bool:
     Of a table that was removed, to be filled again, nothing needs to fit.
     """
     from lakehouse.storage import checkpoints, delta_log
-    from lakehouse.storage.checkpoints import CHECKPOINTS
 
-    started = any((settings.root / CHECKPOINTS / table.name).glob("*/offsets"))
+    started = any((layout.query_checkpoints(settings, table.name)).glob("*/offsets"))
     if started or delta_log.latest(folder) > 0:  # version 0 is a table without rows
         return True
     return checkpoints.standing(settings, table).last is not None

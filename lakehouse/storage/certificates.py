@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
-from lakehouse.storage import log_tables
-from lakehouse.storage.commits import COMMIT_LOGS, encoded
+from lakehouse.storage import layout, log_tables
+from lakehouse.storage.commits import encoded
 
 Verdict = Literal["EQUAL", "DIFFERENT", "PENDING", "OPEN", "UNVERIFIABLE"]
 
@@ -50,12 +50,12 @@ def certify(settings: Settings, certificates: Iterable[Certificate]) -> None:
     """Records the verdicts in the Delta table `_certificates`."""
     rows = [json.loads(encoded(c)) for c in certificates]
     if rows:
-        log_tables.append(settings.root / COMMIT_LOGS / "_certificates", rows, Certificate, None)
+        log_tables.append(layout.log_table(settings, "_certificates"), rows, Certificate, None)
 
 
 def certificates(settings: Settings, table: Table | None = None) -> list[Certificate]:
     """The recorded verdicts, oldest first."""
-    known = log_tables.opened(settings.root / COMMIT_LOGS / "_certificates")
+    known = log_tables.opened(layout.log_table(settings, "_certificates"))
     if known is None:
         return []
     rows = known.to_pyarrow_table().sort_by("at").to_pylist()

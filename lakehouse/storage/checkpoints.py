@@ -19,16 +19,15 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from lakehouse.declare.catalog import table_path
 from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_log, delta_writer
+from lakehouse.storage import delta_log, delta_writer, layout
 from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.commits import COMMIT_LOGS, Commit
+from lakehouse.storage.commits import Commit
 from lakehouse.storage.files import append_line, values_backwards
+from lakehouse.storage.layout import table_path
 
-CHECKPOINTS = "_checkpoints"
 _INSTANTS = ("watermark", "frontier")
 
 
@@ -201,13 +200,13 @@ def numbers(folder: Path) -> list[int]:
 
 
 def folder_of(settings: Settings, table: Table, generation: int) -> Path:
-    return settings.root / CHECKPOINTS / table.name / str(generation)
+    return layout.query_checkpoints(settings, table.name) / str(generation)
 
 
 def generation(settings: Settings, table: Table) -> int:
     """The newest generation that anything but transactions knows; 1 before the first."""
     begun, line = beginning(settings, table), next(CommitLog(settings, table).by_stream(), None)
-    known = numbers(settings.root / CHECKPOINTS / table.name)
+    known = numbers(layout.query_checkpoints(settings, table.name))
     return max(
         [1, *known, *([begun.generation] if begun else []), *([line.generation] if line else [])]
     )
@@ -223,7 +222,7 @@ def begin(
     while any(delta_writer.committed(path, app(table, newest)) >= 0 for path in there):
         newest += 1
     begun = Beginning(newest, after, why, datetime.now(UTC).isoformat(), **more)
-    append_line(beginnings(settings, table), json.dumps(asdict(begun)))
+    append_line(layout.note(settings, table, "generations.jsonl"), json.dumps(asdict(begun)))
     folder_of(settings, table, newest).mkdir(parents=True)
     return begun
 
@@ -235,7 +234,7 @@ def beginning(settings: Settings, table: Table, of: int | None = None) -> Beginn
     """
     # a crash tears a line before its generation has begun
     known = values_backwards(
-        beginnings(settings, table),
+        layout.note(settings, table, "generations.jsonl"),
         lambda line: Beginning(**line | {"after": _pair(line["after"])}),
     )
     return next((found for found in known if of in (None, found.generation)), None)
@@ -243,11 +242,6 @@ def beginning(settings: Settings, table: Table, of: int | None = None) -> Beginn
 
 def _pair(after: list[int] | None) -> tuple[int, int] | None:
     return (int(after[0]), int(after[1])) if after else None
-
-
-def beginnings(settings: Settings, table: Table) -> Path:
-    """The file that keeps how each generation began."""
-    return settings.root / COMMIT_LOGS / f"{table.name}.generations.jsonl"
 
 
 def misfit(
@@ -331,7 +325,7 @@ def write(spark: SparkSession, checkpoint: Path, offset: Mapping) -> None:
 def forget(settings: Settings, table: Table) -> bool:
     """Removes the checkpoint of a query that was Spark's and is stepped now: what maintenance keeps
     for it nobody would ever read."""
-    folder = settings.root / CHECKPOINTS / table.name
+    folder = layout.query_checkpoints(settings, table.name)
     if not any(folder.glob("*/offsets")):
         return False
     shutil.rmtree(folder)
@@ -350,7 +344,7 @@ def renew(settings: Settings, table: Table) -> None:
 def began(settings: Settings, table: Table) -> bool:
     """Whether the table's streaming query was ever started, so that it goes on where it is: by its
     checkpoint, commit log or commits."""
-    if any((settings.root / CHECKPOINTS / table.name).glob("*/offsets")) or next(
+    if any((layout.query_checkpoints(settings, table.name)).glob("*/offsets")) or next(
         CommitLog(settings, table).by_stream(), None
     ):
         return True

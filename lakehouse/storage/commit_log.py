@@ -13,7 +13,8 @@ from pathlib import Path
 
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
-from lakehouse.storage.commits import COMMIT_LOGS, Commit, encoded
+from lakehouse.storage import layout
+from lakehouse.storage.commits import Commit, encoded
 from lakehouse.storage.files import alone, append_line, values_backwards
 from lakehouse.storage.handovers import handover_of
 
@@ -25,7 +26,7 @@ class CommitLog:
     """
 
     def __init__(self, settings: Settings, table: Table) -> None:
-        self.path = settings.root / COMMIT_LOGS / f"{table.name}.jsonl"
+        self.path = layout.commit_log(settings, table)
 
     def append(self, commit: Commit) -> None:
         """Adds the line and has it on disk when it returns."""
@@ -116,4 +117,4 @@ def dropped_by_spark(settings: Settings, table: Table, since: datetime | None) -
 
 
 def _dropped(settings: Settings, table: Table) -> Path:
-    return settings.root / COMMIT_LOGS / f"{table.name}.dropped.jsonl"
+    return layout.note(settings, table, "dropped.jsonl")

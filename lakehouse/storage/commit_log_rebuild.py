@@ -12,12 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote
 
-from lakehouse.declare.catalog import Catalog, load, table_path
+from lakehouse.declare.catalog import Catalog, load
 from lakehouse.declare.columns import ARRIVAL, INGESTION
 from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, parse_instant
 from lakehouse.settings import Settings
 from lakehouse.storage.commits import Commit
+from lakehouse.storage.layout import query_checkpoints, table_path
 from lakehouse.watermarks import Head, advanced, watermark
 
 
@@ -36,7 +37,7 @@ def unknown(
     ]
     for place, (version, noted, actions) in enumerate(found):
         key = (int(noted["app"].rpartition(":")[2]), noted["batch"])
-        done = settings.root / "_checkpoints" / table.name / str(key[0]) / "commits" / str(key[1])
+        done = query_checkpoints(settings, table.name) / str(key[0]) / "commits" / str(key[1])
         if key not in batches and (place < len(found) - 1 or done.exists()):
             yield version, noted | {"generation": key[0]}, actions
 

@@ -17,14 +17,14 @@ from dataclasses import MISSING, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
-from lakehouse.declare.catalog import table_path
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
-from lakehouse.storage import commit_log_trimming
+from lakehouse.storage import commit_log_trimming, layout
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commit_log_rebuild import rebuilt, unknown
-from lakehouse.storage.commits import COMMIT_LOGS, Commit, decoded, encoded
+from lakehouse.storage.commits import Commit, decoded, encoded
 from lakehouse.storage.files import aside_name, lines_backwards
+from lakehouse.storage.layout import table_path
 
 _log = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ def _copied(settings: Settings, table: Table) -> tuple[int, Callable[[], list[Co
     """
     from deltalake import DeltaTable
 
-    path = settings.root / COMMIT_LOGS / "_commits"
+    path = layout.log_table(settings, "_commits")
     if not (path / "_delta_log").exists():
         return 0, list
     log_table = DeltaTable(str(path))

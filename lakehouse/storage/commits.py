@@ -11,7 +11,6 @@ from lakehouse.ranges import Range
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-COMMIT_LOGS = "_commit_log"
 NOTHING = -1  # the version of a batch commit that found nothing to rewrite
 # void: earlier lines of versions above its own hold no more
 Role = Literal["stream", "batch", "reference", "void"]

@@ -4,12 +4,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
-from lakehouse.storage.commits import COMMIT_LOGS
+from lakehouse.storage import layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class Handover:
 
 def handover_of(settings: Settings, table: Table) -> Handover | None:
     """Where the table's stream begins, if not with all that its input has (`lakehouse.stream.handover`)."""
-    path = handover_path(settings, table)
+    path = layout.note(settings, table, "handover.json")
     if not path.exists():
         return None
     try:
@@ -44,7 +43,3 @@ def handover_of(settings: Settings, table: Table) -> Handover | None:
             f"table={table.name}, file={path}: it holds the handover at which the stream begins, and cannot be read ({err!r}); "
             "restore it from a copy: without it the stream would write what batch runs have written"
         ) from err
-
-
-def handover_path(settings: Settings, table: Table) -> Path:
-    return settings.root / COMMIT_LOGS / f"{table.name}.handover.json"

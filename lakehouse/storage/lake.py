@@ -4,13 +4,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from lakehouse.declare.catalog import Catalog, table_path
+from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.durations import duration
@@ -19,11 +19,10 @@ from lakehouse.ranges import Range
 from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, recent
 from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.layout import Side, table_path
 
 _INSTANT = timedelta(microseconds=1)
 _LOOK = 0.25  # of the freshness: how often a query behind the head looks for news
-
-Side = Literal["", "quarantine", "early"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
+from lakehouse.storage import layout
 from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.commits import COMMIT_LOGS, Commit
+from lakehouse.storage.commits import Commit
 from lakehouse.storage.files import alone
 
 
@@ -21,12 +22,12 @@ def flush(settings: Settings, tables: Iterable[Table]) -> int:
     """
     from lakehouse.storage import commit_log_trimming
 
-    folder, tables = settings.root / COMMIT_LOGS, list(tables)
-    if not folder.is_dir():
+    tables = list(tables)
+    if not layout.commit_logs(settings).is_dir():
         return 0
     # two at once would both copy the lines behind one position
-    with alone(folder / ".flush.lock"):
-        copied = _flush(folder / "_commits", settings, tables)
+    with alone(layout.flush_lock(settings)):
+        copied = _flush(layout.log_table(settings, "_commits"), settings, tables)
         for table in tables:
             commit_log_trimming.trim(CommitLog(settings, table))
         return copied

@@ -14,6 +14,7 @@ from pathlib import Path
 import portalocker
 
 from lakehouse.settings import Settings
+from lakehouse.storage import layout
 
 
 @contextmanager
@@ -23,7 +24,7 @@ def under_way(settings: Settings) -> Iterator[None]:
     if not os.access(settings.root, os.W_OK):
         yield
         return
-    path = _folder(settings) / f"{os.getpid()}-{uuid.uuid4().hex}"
+    path = layout.read_holds(settings) / f"{os.getpid()}-{uuid.uuid4().hex}"
     path.parent.mkdir(parents=True, exist_ok=True)
     begun = path.with_name(f".{path.name}")
     with begun.open("w") as file:
@@ -37,7 +38,7 @@ def under_way(settings: Settings) -> Iterator[None]:
 
 def began(settings: Settings) -> datetime | None:
     """When the first of those that are under way began; None if there is none."""
-    folder = _folder(settings)
+    folder = layout.read_holds(settings)
     found = (
         [_held(path) for path in folder.iterdir() if not path.name.startswith(".")]
         if folder.is_dir()
@@ -58,7 +59,3 @@ def _held(path: Path) -> datetime | None:
     except FileNotFoundError:  # it has just ended
         pass
     return None
-
-
-def _folder(settings: Settings) -> Path:
-    return settings.root / "_locks" / "runs"

@@ -16,14 +16,14 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from lakehouse.declare.catalog import table_path
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, JobError
 from lakehouse.ranges import EPOCH
-from lakehouse.storage import checkpoints, commit_log_repair, delta_log, delta_writer
+from lakehouse.storage import checkpoints, commit_log_repair, delta_log, delta_writer, layout
 from lakehouse.storage.checkpoints import Standing, Written
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.lake import Lake
+from lakehouse.storage.layout import table_path
 from lakehouse.stream import handover, positions
 from lakehouse.stream.strategy import is_stepped
 
@@ -103,7 +103,8 @@ def _beginning_gone(lake: Lake, table: Table) -> str:
     own = checkpoints.generation(lake.settings, table)
     if own == 1 or checkpoints.beginning(lake.settings, table, own):
         return ""
-    return f"how generation {own} began is not known any more, because {checkpoints.beginnings(lake.settings, table)} has lost it"
+    path = layout.note(lake.settings, table, "generations.jsonl")
+    return f"how generation {own} began is not known any more, because {path} has lost it"
 
 
 def _behind(table: Table, standing: Standing) -> str:

@@ -18,12 +18,12 @@ from lakehouse.declare.columns import WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
 from lakehouse.ranges import EPOCH, PARTITION_LENGTHS, Range, text
-from lakehouse.storage import begun_with, delta_log
+from lakehouse.storage import begun_with, delta_log, layout
 from lakehouse.storage.checkpoints import began
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import NOTHING
 from lakehouse.storage.files import alone, replace_file
-from lakehouse.storage.handovers import Handover, handover_of, handover_path
+from lakehouse.storage.handovers import Handover, handover_of
 from lakehouse.storage.lake import Lake
 from lakehouse.transform import lateness, observing, plan
 
@@ -45,7 +45,7 @@ def begin(lake: Lake, table: Table) -> Handover:
     lake.catalog.check_derived(table)
     begun_with.begin(lake.settings, lake.catalog, table)
     # of two at once the second finds what the first has set
-    with alone(handover_path(lake.settings, table).with_suffix(".lock")):
+    with alone(layout.note(lake.settings, table, "handover.json").with_suffix(".lock")):
         return _begin(lake, table)
 
 
@@ -93,7 +93,7 @@ def _begin(lake: Lake, table: Table) -> Handover:
         at=datetime.now(UTC),
     )
     kept = asdict(handover) | {"frontier": text(ahead), "at": text(handover.at)}
-    replace_file(handover_path(lake.settings, table), kept)
+    replace_file(layout.note(lake.settings, table, "handover.json"), kept)
     begun_with.note_handover(lake.settings, table, kept)
     return handover
 
@@ -111,8 +111,9 @@ def check(lake: Lake, table: Table) -> None:
         c.role == "batch" and c.version != NOTHING for c in lake.commit_log(table).rewriting()
     )
     if filled and handover_of(lake.settings, table) is None:
+        path = layout.note(lake.settings, table, "handover.json")
         raise JobError(
-            f"table={table.name}, file={handover_path(lake.settings, table)}: it held the handover up to which "
+            f"table={table.name}, file={path}: it held the handover up to which "
             "batch runs have filled "
             "the table, and it is gone, so the stream would write their rows again; restore the file, or run "
             f"`lakehouse bootstrap {table.name}`, which sets another and computes what lies before it"
@@ -120,10 +121,8 @@ def check(lake: Lake, table: Table) -> None:
 
 
 def _put_back(lake: Lake, table: Table) -> None:
-    path, noted = (
-        handover_path(lake.settings, table),
-        begun_with.noted_handover(lake.settings, table),
-    )
+    path = layout.note(lake.settings, table, "handover.json")
+    noted = begun_with.noted_handover(lake.settings, table)
     if path.exists():
         if not noted:  # by an earlier version
             begun_with.note_handover(lake.settings, table, json.loads(path.read_text()))

@@ -9,14 +9,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, CommitError, TopicError
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
-from lakehouse.storage.commits import COMMIT_LOGS, Commit
+from lakehouse.storage import layout
+from lakehouse.storage.commits import Commit
 from lakehouse.storage.files import read_value, replace_file
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Broker:
 
 def known(settings: Settings, table: Table) -> Topics:
     meaning = f"the ids that the topics of {table.name} have now are kept from here on, and gaps that were declared count as gaps"
-    return read_value(_path(settings, table), _decoded, meaning) or Topics()
+    return read_value(layout.note(settings, table, "topics.json"), _decoded, meaning) or Topics()
 
 
 def _decoded(kept: dict) -> Topics:
@@ -82,11 +82,7 @@ def _decoded(kept: dict) -> Topics:
 
 
 def note(settings: Settings, table: Table, topics: Topics) -> None:
-    replace_file(_path(settings, table), asdict(topics))
-
-
-def _path(settings: Settings, table: Table) -> Path:
-    return settings.root / COMMIT_LOGS / f"{table.name}.topics.json"
+    replace_file(layout.note(settings, table, "topics.json"), asdict(topics))
 
 
 def admin(settings: Settings) -> "AdminClient":
@@ -226,7 +222,8 @@ def _read_before(settings: Settings, table: Table, topics: Sequence[str]) -> dic
         return {}
     written = checkpoints.standing(settings, table).written
     found = {topic: written.topics[topic] for topic in read if written and topic in written.topics}
-    lost = f"table={table.name}, file={_path(settings, table)}: it is gone, or does not have the ids of {', '.join(read)}"
+    path = layout.note(settings, table, "topics.json")
+    lost = f"table={table.name}, file={path}: it is gone, or does not have the ids of {', '.join(read)}"
     unknown = sorted(set(read) - found.keys())
     what = "they are taken from the table's last commit"
     if unknown:

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lakehouse.declare.catalog import Catalog, table_path
+from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, RangeError
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
 from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.layout import table_path
 from lakehouse.stream import offsets
 
 if TYPE_CHECKING:

@@ -1,0 +1,139 @@
+"""Where everything lies below the root. No other module knows.
+
+<root>/<layer>/<table>                  a Delta table, partitioned by hour or day of event time
+<root>/<layer>/<table>__quarantine      its quarantined rows, with their reason
+<root>/<layer>/<table>__early           its early results
+<root>/_commit_log/<table>.jsonl        its commit log
+<root>/_commit_log/<table>.<note>       the notes beside that (`Note`)
+<root>/_commit_log/_commits             the log tables: the commit logs in Delta
+<root>/_commit_log/_certificates        and the verdicts
+<root>/_commit_log/.flush.lock          held while the commit logs are copied there
+<root>/_checkpoints/<query>/<n>         generation n of a query of Spark's; the query has its table's name
+<root>/_jobs/<pipeline>/                the files of a streaming job (`JobFile`), and <table>.failure.txt
+<root>/_notifications/sent.json         which notifications were sent
+<root>/_notifications/sender            held while they are sent
+<root>/_locks/<table>.lock              held by the process that rewrites the table
+<root>/_locks/runs/                     a file for each run that reads what is on disk now
+<root>/_lineage.json                    up to where lineage was sent
+<root>/_broker/                         the embedded Kafka broker
+<root>/_warehouse/                      Spark's own catalog; nothing of ours is in it
+<root>/_demo/                           the logs of what `lakehouse demo` starts
+<root>/_dagster/                        the home of the demo's Dagster
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from lakehouse.declare.table import Table
+from lakehouse.settings import Settings
+
+Side = Literal["", "quarantine", "early"]
+LogTable = Literal["_commits", "_certificates"]
+Note = Literal[
+    "declared.json",  # what its stream was begun with
+    "dropped.jsonl",  # rows that Spark dropped
+    "generations.jsonl",  # how each generation of its stream began
+    "handover.json",  # where its batch run over history ends and its stream begins
+    "publishing.json",  # what a batch run is about to replace
+    "reconciliation.json",  # up to which version each log was looked at
+    "reconciling.json",  # a reconciliation that has given no verdict yet
+    "reference.json",  # what a reference table was computed from
+    "repairs.jsonl",  # what was repaired
+    "topics.json",  # the ids of its topics
+]
+JobFile = Literal[
+    "desired.json",  # what is wanted of the job
+    "history.json",  # what was done to its process
+    "actor",  # held by whoever starts or ends the process
+    "epoch.json",  # who runs the pipeline
+    "lease",  # held by that process, and touched every second
+    "status.json",  # what the job says of itself
+    "progress.jsonl",  # a line for each micro-batch
+    "driver.log",  # the output of the process
+]
+
+
+def table_path(settings: Settings, table: Table, side: Side = "") -> Path:
+    """The folder of a table, or of its side table."""
+    return layer_path(settings, table.layer, f"{table.name}__{side}" if side else table.name)
+
+
+def layer_path(settings: Settings, layer: str, name: str) -> Path:
+    """The folder that a table of that name has in a layer, which need not be the one it is declared in."""
+    return settings.root / layer / name
+
+
+def commit_logs(settings: Settings) -> Path:
+    return settings.root / "_commit_log"
+
+
+def commit_log(settings: Settings, table: Table) -> Path:
+    return commit_logs(settings) / f"{table.name}.jsonl"
+
+
+def note(settings: Settings, table: Table, name: Note) -> Path:
+    """A file beside the table's commit log."""
+    return commit_logs(settings) / f"{table.name}.{name}"
+
+
+def log_table(settings: Settings, name: LogTable) -> Path:
+    return commit_logs(settings) / name
+
+
+def flush_lock(settings: Settings) -> Path:
+    return commit_logs(settings) / ".flush.lock"
+
+
+def checkpoints(settings: Settings) -> Path:
+    """The folder with a folder for each query of Spark's."""
+    return settings.root / "_checkpoints"
+
+
+def query_checkpoints(settings: Settings, query: str) -> Path:
+    """The folder with the generations of a query."""
+    return checkpoints(settings) / query
+
+
+def job_folder(settings: Settings, pipeline: str) -> Path:
+    return settings.root / "_jobs" / pipeline
+
+
+def job_file(settings: Settings, pipeline: str, name: JobFile) -> Path:
+    return job_folder(settings, pipeline) / name
+
+
+def failure_text(settings: Settings, pipeline: str, table: str) -> Path:
+    """What Spark said when the table's query failed last."""
+    return job_folder(settings, pipeline) / f"{table}.failure.txt"
+
+
+def notification_file(settings: Settings, name: Literal["sent.json", "sender"]) -> Path:
+    return settings.root / "_notifications" / name
+
+
+def rewrite_lock(settings: Settings, table: Table) -> Path:
+    return settings.root / "_locks" / f"{table.name}.lock"
+
+
+def read_holds(settings: Settings) -> Path:
+    return settings.root / "_locks" / "runs"
+
+
+def lineage(settings: Settings) -> Path:
+    return settings.root / "_lineage.json"
+
+
+def broker(settings: Settings) -> Path:
+    return settings.root / "_broker"
+
+
+def warehouse(settings: Settings) -> Path:
+    return settings.root / "_warehouse"
+
+
+def demo_logs(settings: Settings) -> Path:
+    return settings.root / "_demo"
+
+
+def dagster_home(settings: Settings) -> Path:
+    return settings.root / "_dagster"
