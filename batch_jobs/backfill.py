@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from batch_jobs.planning import Backfill, plan, reading
-from batch_jobs.publisher import publishing
 from lakehouse.batch import compute, late_merge, reference_tables
 from lakehouse.batch.late_merge import Dirt
 from lakehouse.batch.publish import publish
@@ -20,6 +19,7 @@ from lakehouse.ranges import EPOCH, Range, partition_range
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.lake import Lake
+from lakehouse.storage.publish_lock import publishing
 from lakehouse.stream.lag import lag
 from lakehouse.transform import creation
 

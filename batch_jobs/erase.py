@@ -2,10 +2,10 @@
 
 from contextlib import ExitStack
 
-from batch_jobs.publisher import publishing
 from lakehouse.maintenance import erasure, propagate
 from lakehouse.maintenance.erasure import Erasure
 from lakehouse.storage.lake import Lake
+from lakehouse.storage.publish_lock import publishing
 
 
 def planned(lake: Lake, name: str, where: str) -> Erasure:

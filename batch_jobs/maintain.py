@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from batch_jobs.publisher import publishing
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, JobError
@@ -10,6 +9,7 @@ from lakehouse.maintenance import retention
 from lakehouse.maintenance.retention import Maintenance
 from lakehouse.settings import Settings
 from lakehouse.storage import log_tables
+from lakehouse.storage.publish_lock import publishing
 
 
 def planned(settings: Settings, catalog: Catalog, name: str | None = None) -> list[Maintenance]:

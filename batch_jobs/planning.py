@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 
-from batch_jobs.publisher import holder
 from lakehouse import ranges
 from lakehouse.batch import compute, late_merge
 from lakehouse.declare.catalog import Catalog
@@ -14,6 +13,7 @@ from lakehouse.errors import RangeError
 from lakehouse.ranges import PARTITION_LENGTHS, Range, partition_range
 from lakehouse.storage import delta_log
 from lakehouse.storage.lake import Lake
+from lakehouse.storage.publish_lock import holder
 from lakehouse.transform import lateness
 
 _RUNS = 100  # the last ones, from which the time of the next is estimated

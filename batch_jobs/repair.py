@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from batch_jobs import planning
-from batch_jobs.publisher import publishing
 from lakehouse.batch import compute
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
@@ -22,6 +21,7 @@ from lakehouse.storage import layout
 from lakehouse.storage.certificates import Verdict
 from lakehouse.storage.files import append_line, values_backwards
 from lakehouse.storage.lake import Lake
+from lakehouse.storage.publish_lock import publishing
 
 # what a batch run puts right without taking a decision: the input is as it was recorded, and so is
 # the declaration

@@ -2,10 +2,10 @@
 
 from contextlib import ExitStack
 
-from batch_jobs.publisher import publishing
 from lakehouse.maintenance import propagate, replay_quarantine
 from lakehouse.maintenance.replay_quarantine import Replay
 from lakehouse.storage.lake import Lake
+from lakehouse.storage.publish_lock import publishing
 from lakehouse.transform import creation
 
 

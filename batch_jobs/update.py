@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from batch_jobs.publisher import publishing
 from lakehouse.batch import late_merge
 from lakehouse.batch.late_merge import Dirt
 from lakehouse.declare.catalog import Catalog
@@ -11,6 +10,7 @@ from lakehouse.errors import RangeError
 from lakehouse.settings import Settings
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.lake import Lake
+from lakehouse.storage.publish_lock import publishing
 
 
 def wanted(catalog: Catalog, name: str | None) -> list[Table]:

@@ -12,12 +12,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-import portalocker
 import psutil
 
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
-from lakehouse.storage import layout
+from lakehouse.storage import layout, locks
 from lakehouse.storage.files import moved_aside, read_value, replace_file
 from streaming_jobs import progress
 from streaming_jobs.holders import made
@@ -138,12 +137,9 @@ def acting(settings: Settings, pipeline: str, wait: float = 0.0) -> Iterator[Non
 
     Raises JobError if another holds it for longer than `wait` seconds.
     """
-    path = layout.job_file(settings, pipeline, "actor")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = portalocker.Lock(path, "a", timeout=wait, fail_when_locked=wait == 0)
     try:
-        lock.acquire()
-    except portalocker.exceptions.LockException as err:
+        lock = locks.alone(layout.job_file(settings, pipeline, "actor"), wait)
+    except locks.Locked as err:
         raise Busy(
             f"pipeline={pipeline!r}: one at a time starts or ends its process, and another is at it; try again in a moment"
         ) from err

@@ -16,16 +16,15 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import portalocker
 import psutil
 
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
-from lakehouse.storage import layout
+from lakehouse.storage import layout, locks
 from lakehouse.storage.files import moved_aside, replace_file
 from streaming_jobs import holders, progress
 from streaming_jobs.holders import Holder, holder
@@ -89,11 +88,11 @@ def held(settings: Settings, job: str) -> Iterator[Lease]:
 
     Raises JobError naming who holds it.
     """
-    with ExitStack() as locks:
+    with ExitStack() as taken_locks:
         taken: dict[Path, Holder] = {}
         for pipeline in settings.members(job):
             path = layout.job_file(settings, pipeline, "epoch.json")
-            locks.enter_context(_locked(path, pipeline))
+            taken_locks.enter_context(_locked(path, pipeline))
             before, spoken = holder(path), progress.read(settings, job)
             _check_expired(settings, pipeline, job, before)
             if before and not before.ended and spoken is None:
@@ -161,18 +160,15 @@ def _check_expired(settings: Settings, pipeline: str, job: str, before: Holder |
         )
 
 
-def _locked(path: Path, pipeline: str) -> portalocker.Lock:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = portalocker.Lock(path.with_name("lease"), "a", timeout=0, fail_when_locked=True)
+def _locked(path: Path, pipeline: str) -> AbstractContextManager[object]:
     try:
-        lock.acquire()
-    except portalocker.exceptions.LockException as err:
+        return locks.alone(path.with_name("lease"), wait=0)
+    except locks.Locked as err:
         winner = holder(path)
         who = winner or "another process"
         raise JobError(
             f"pipeline={pipeline!r}: {who} runs it; one process fills a table, so this one ends"
         ) from err
-    return lock
 
 
 def others(settings: Settings, job: str) -> set[str]:

@@ -25,11 +25,9 @@ from functools import partial
 from itertools import product
 from typing import Literal
 
-import portalocker
-
 from lakehouse.ranges import text
 from lakehouse.settings import Settings
-from lakehouse.storage import layout
+from lakehouse.storage import layout, locks
 from lakehouse.storage.files import read_value, replace_file
 
 MOST = 5  # attempts
@@ -152,22 +150,14 @@ def _send(settings: Settings, notices: Iterable[Notice], sent: dict[str, Tried])
 @contextmanager
 def _alone(settings: Settings) -> Iterator[dict[str, Tried] | None]:
     """What was sent so far, for one holder at a time; None for any other."""
-    folder = settings.root / "_notifications"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "sender").open("a") as file:
-        try:
-            portalocker.lock(file, portalocker.LOCK_EX | portalocker.LOCK_NB)
-        except portalocker.exceptions.LockException:
-            yield None
-            return
-        yield (
-            read_value(
-                layout.notification_file(settings, "sent.json"),
-                _tried,
-                "what was sent within a day may be sent again",
-            )
-            or {}
-        )
+    try:
+        lock = locks.alone(layout.notification_file(settings, "sender"), wait=0)
+    except locks.Locked:
+        yield None
+        return
+    noted = layout.notification_file(settings, "sent.json")
+    with lock:
+        yield read_value(noted, _tried, "what was sent within a day may be sent again") or {}
 
 
 def _tried(given: dict) -> dict[str, Tried]:

@@ -15,7 +15,6 @@ from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
 from batch_jobs import backfill, commands, reconcile
-from batch_jobs.publisher import publishing
 from lakehouse.batch import reference_tables
 from lakehouse.declare.catalog import load
 from lakehouse.errors import JobError, LakehouseError
@@ -26,6 +25,7 @@ from lakehouse.storage.certificates import certificates
 from lakehouse.storage.commits import NOTHING
 from lakehouse.storage.digest import digest
 from lakehouse.storage.lake import Lake
+from lakehouse.storage.publish_lock import publishing
 
 TABLES = ("lakehouse.examples.sensors.tables",)
 AVERAGES = "sensor_averages"

@@ -37,7 +37,7 @@ from lakehouse.storage import (
     row_keys,
     small_commits,
 )
-from lakehouse.storage.files import alone
+from lakehouse.storage.locks import alone
 from lakehouse.storage.row_keys import KEY, of_text
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import creation

@@ -15,8 +15,8 @@ from lakehouse.errors import CommitError
 from lakehouse.ranges import Range
 from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, delta_writer, recent, small_commits
-from lakehouse.storage.files import alone
 from lakehouse.storage.lake import Lake
+from lakehouse.storage.locks import alone
 from lakehouse.transform import creation
 
 APP = "rows:stream:1"

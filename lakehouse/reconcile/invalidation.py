@@ -17,8 +17,9 @@ from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, layout
 from lakehouse.storage.certificates import Certificate
 from lakehouse.storage.delta_log import Change
-from lakehouse.storage.files import alone, read_value, replace_file
+from lakehouse.storage.files import read_value, replace_file
 from lakehouse.storage.layout import table_path
+from lakehouse.storage.locks import alone
 from lakehouse.transform import lateness
 
 

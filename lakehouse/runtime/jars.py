@@ -17,10 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import portalocker
-
 from lakehouse.errors import JarsError, LakehouseError
 from lakehouse.settings import from_environment, java
+from lakehouse.storage import locks
 
 IVY = Path(__file__).with_name("ivy.xml")
 SUMS = Path(__file__).with_name("jars.sha256")
@@ -48,8 +47,7 @@ def resolve(jars_dir: Path, progress: Callable[[str], None] | None = None) -> Ja
     home = jars_dir / hashlib.sha256(sums.encode()).hexdigest()[:12]
     if not _seen_before(home):
         try:
-            jars_dir.mkdir(parents=True, exist_ok=True)
-            with portalocker.Lock(jars_dir / ".lock", timeout=_TIME_LIMIT):
+            with locks.alone(jars_dir / ".lock", _TIME_LIMIT):
                 if not home.exists():
                     _download(home, sums, progress or (lambda line: None))
                 elif not _seen_before(home):
@@ -58,7 +56,7 @@ def resolve(jars_dir: Path, progress: Callable[[str], None] | None = None) -> Ja
             raise JarsError(
                 f"jars={jars_dir}: the jars are kept there, once for all checkouts; {err}"
             ) from err
-        except portalocker.LockException as err:
+        except locks.Locked as err:
             raise JarsError(
                 f"jars={jars_dir}: another process has been resolving for {_TIME_LIMIT} s; end it"
             ) from err

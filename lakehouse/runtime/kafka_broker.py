@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import portalocker
 import psutil
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -24,7 +23,7 @@ from lakehouse.runtime.jars import Jars
 from lakehouse.runtime.kafka_address import Broker, bootstrap_servers, running
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, java
-from lakehouse.storage import layout
+from lakehouse.storage import layout, locks
 
 __all__ = ["Broker", "bootstrap_servers", "ensure_topics", "running", "start", "stop"]
 
@@ -119,10 +118,9 @@ def ensure_topics(
 @contextmanager
 def _lock(home: Path) -> Iterator[None]:
     limit = READY_LIMIT + 2 * STOP_LIMIT
-    lock = portalocker.Lock(home / ".lock", timeout=limit)
     try:
-        lock.acquire()
-    except portalocker.LockException as err:
+        lock = locks.alone(home / ".lock", limit)
+    except locks.Locked as err:
         raise BrokerError(
             f"broker={home}: one process at a time starts or stops it; another has for {limit:.0f} s"
         ) from err

@@ -1,7 +1,9 @@
 """What is kept below the root, and how it is read and written.
 
 layout                where everything lies below the root
-files                 small files: lines that are added, values that are replaced as a whole, locks
+files                 small files: lines that are added, values that are replaced as a whole
+locks                 what one process at a time has
+publish_lock          which process rewrites a table
 delta_log             which files a table has, and what changed them, by its log alone
 log_state             the same at the newest version, with deletion vectors
 lake                  a session, the settings and the catalog; how rows are read

@@ -15,8 +15,9 @@ from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from lakehouse.storage.commits import Commit, encoded
-from lakehouse.storage.files import alone, append_line, values_backwards
+from lakehouse.storage.files import append_line, values_backwards
 from lakehouse.storage.handovers import handover_of
+from lakehouse.storage.locks import alone
 
 
 class CommitLog:

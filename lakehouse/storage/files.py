@@ -5,12 +5,10 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
-
-import portalocker
 
 _log = logging.getLogger(__name__)
 
@@ -70,15 +68,6 @@ def values_backwards(path: Path, decode: Callable[[dict], Value]) -> Iterator[Va
                 _log.warning(f"file={path}: {message}; it is left out")
             continue
         yield value
-
-
-@contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """One process at a time has the file, and with it what it stands for; the others wait."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        portalocker.lock(file, portalocker.LOCK_EX)
-        yield
 
 
 def replace_file(path: Path, value: object) -> None:

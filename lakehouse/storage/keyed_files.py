@@ -28,8 +28,8 @@ from pyroaring import BitMap
 
 from lakehouse.errors import CommitError
 from lakehouse.storage import deletion_vectors, key_index, log_state
-from lakehouse.storage.files import alone
 from lakehouse.storage.key_index import File, Index, keys_of
+from lakehouse.storage.locks import alone
 from lakehouse.storage.row_keys import KEY
 
 if TYPE_CHECKING:

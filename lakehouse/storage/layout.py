@@ -111,7 +111,7 @@ def notification_file(settings: Settings, name: Literal["sent.json", "sender"]) 
     return settings.root / "_notifications" / name
 
 
-def rewrite_lock(settings: Settings, table: Table) -> Path:
+def publish_lock(settings: Settings, table: Table) -> Path:
     return settings.root / "_locks" / f"{table.name}.lock"
 
 

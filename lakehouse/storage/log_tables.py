@@ -10,7 +10,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.files import alone
+from lakehouse.storage.locks import alone
 
 
 def flush(settings: Settings, tables: Iterable[Table]) -> int:

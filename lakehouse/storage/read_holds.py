@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-import portalocker
-
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
+from lakehouse.storage.locks import alone, holder
 
 
 @contextmanager
@@ -25,10 +24,8 @@ def under_way(settings: Settings) -> Iterator[None]:
         yield
         return
     path = layout.read_holds(settings) / f"{os.getpid()}-{uuid.uuid4().hex}"
-    path.parent.mkdir(parents=True, exist_ok=True)
     begun = path.with_name(f".{path.name}")
-    with begun.open("w") as file:
-        portalocker.lock(file, portalocker.LOCK_EX)
+    with alone(begun):
         begun.rename(path)  # seen by others, it is locked
         try:
             yield
@@ -50,12 +47,9 @@ def began(settings: Settings) -> datetime | None:
 def _held(path: Path) -> datetime | None:
     """Since when the file is locked; one that is not, its process was killed, goes."""
     try:
-        with path.open() as file:
-            try:
-                portalocker.lock(file, portalocker.LOCK_SH | portalocker.LOCK_NB)
-            except portalocker.LockException:
-                return datetime.fromtimestamp(path.stat().st_mtime, UTC)
-            path.unlink()
+        if holder(path):
+            return datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        path.unlink()
     except FileNotFoundError:  # it has just ended
         pass
     return None

@@ -26,7 +26,7 @@ from deltalake.transaction import AddAction
 from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError
 from lakehouse.storage import delta_log, recent
-from lakehouse.storage.files import alone
+from lakehouse.storage.locks import alone
 
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST = 32  # characters of a text that a statistic holds whole

@@ -22,9 +22,10 @@ from lakehouse.storage import begun_with, delta_log, layout
 from lakehouse.storage.checkpoints import began
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import NOTHING
-from lakehouse.storage.files import alone, replace_file
+from lakehouse.storage.files import replace_file
 from lakehouse.storage.handovers import Handover, handover_of
 from lakehouse.storage.lake import Lake
+from lakehouse.storage.locks import alone
 from lakehouse.transform import lateness, observing, plan
 
 _log = logging.getLogger(__name__)

@@ -1,0 +1,74 @@
+"""Locks between processes: a lock is a file, and goes with the process that has it."""
+
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import IO
+
+import portalocker
+
+_LOOK = 0.25  # seconds between two attempts to take a lock that another has
+
+
+class Locked(Exception):
+    """Another process has the lock. `holder` is what that noted in the file."""
+
+    def __init__(self, path: Path, holder: str) -> None:
+        super().__init__(
+            f"file={path}: one process at a time has it, and another does ({holder}); wait for that"
+        )
+        self.holder = holder
+
+
+def alone(path: Path, wait: float | None = None, note: str = "") -> AbstractContextManager[object]:
+    """Takes the lock. One process at a time has the file, and with it what it stands for, until the context ends.
+
+    `wait`: for so many seconds, by default without limit. `note`: what others read of this process
+    (`holder`). Raises Locked if another has it for longer.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("a+")
+    try:
+        _take(file, wait)
+    except portalocker.LockException as err:
+        with file:
+            raise Locked(path, _noted(file)) from err
+    if note:
+        file.truncate(0)
+        file.write(note)
+        file.flush()
+    return file  # its end closes the file, which releases the lock
+
+
+def holder(path: Path) -> str:
+    """What the process that has the lock noted; empty if none has it."""
+    try:
+        file = path.open()
+    except FileNotFoundError:
+        return ""
+    with file:
+        try:
+            portalocker.lock(file, portalocker.LOCK_SH | portalocker.LOCK_NB)
+        except portalocker.LockException:
+            return _noted(file)
+    return ""
+
+
+def _take(file: IO[str], wait: float | None) -> None:
+    if wait is None:
+        portalocker.lock(file, portalocker.LOCK_EX)
+        return
+    end = time.monotonic() + wait
+    while True:
+        try:
+            portalocker.lock(file, portalocker.LOCK_EX | portalocker.LOCK_NB)
+            return
+        except portalocker.LockException:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(_LOOK)
+
+
+def _noted(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read() or "unknown"
