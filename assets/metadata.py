@@ -17,6 +17,7 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, Range, parse_instant, text
 from lakehouse.reconcile.coverage import Coverage, Stored
 from lakehouse.settings import Settings
+from lakehouse.storage import delta_tables
 from lakehouse.storage.certificates import COUNTS, Certificate
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.layout import table_path
@@ -43,15 +44,12 @@ def column_schema(settings: Settings, table: Table) -> Metadata:
 
     Nothing if it is not there yet (a plan of it would need Spark).
     """
-    from deltalake import DeltaTable
-
-    path = str(table_path(settings, table))
-    if not DeltaTable.is_deltatable(path):
-        return {}
-    fields = DeltaTable(path).schema().fields
     columns = [
-        dg.TableColumn(f.name, _type(f.type), description=_TECHNICAL.get(f.name)) for f in fields
+        dg.TableColumn(f["name"], _type(f["type"]), description=_TECHNICAL.get(f["name"]))
+        for f in delta_tables.fields(table_path(settings, table))
     ]
+    if not columns:
+        return {}
     return {"dagster/column_schema": dg.MetadataValue.table_schema(dg.TableSchema(columns))}
 
 
@@ -251,12 +249,13 @@ def _range(start: datetime, end: datetime) -> dg.MetadataValue:
     return dg.MetadataValue.text(str(Range(start, end)))
 
 
-def _type(kind) -> str:
-    """A Delta type as Spark writes it: struct<start:timestamp,end:timestamp>."""
-    if hasattr(kind, "fields"):
-        return f"struct<{','.join(f'{f.name}:{_type(f.type)}' for f in kind.fields)}>"
-    if hasattr(kind, "element_type"):
-        return f"array<{_type(kind.element_type)}>"
-    if hasattr(kind, "key_type"):
-        return f"map<{_type(kind.key_type)},{_type(kind.value_type)}>"
-    return _SPARK_NAMES.get(kind.type, kind.type)
+def _type(kind: str | Mapping) -> str:
+    """A type of Delta's as Spark writes it: struct<start:timestamp,end:timestamp>."""
+    if isinstance(kind, str):
+        return _SPARK_NAMES.get(kind, kind)
+    if kind["type"] == "struct":
+        fields = ",".join(f"{f['name']}:{_type(f['type'])}" for f in kind["fields"])
+        return f"struct<{fields}>"
+    if kind["type"] == "array":
+        return f"array<{_type(kind['elementType'])}>"
+    return f"map<{_type(kind['keyType'])},{_type(kind['valueType'])}>"

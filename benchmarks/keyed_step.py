@@ -26,12 +26,18 @@ from benchmarks import keyed_step_tables
 from lakehouse.ranges import EPOCH
 from lakehouse.runtime import session
 from lakehouse.settings import from_environment
-from lakehouse.storage import delta_writer, keyed_files, log_state, point_reads, row_keys
+from lakehouse.storage import (
+    delta_writer,
+    keyed_files,
+    log_state,
+    point_reads,
+    row_keys,
+    table_creation,
+)
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import ingest, queries
 from lakehouse.stream.micro_batch import BatchLog, stream_run
 from lakehouse.testing import Stage
-from lakehouse.transform import creation
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 APP = "accounts:stream:1"
@@ -42,7 +48,7 @@ def store(spark: SparkSession, root: Path, keys: int, changed: int, steps: int) 
     """Steps of `keyed_files` alone, and point reads beside them."""
     path = root / "accounts"
     made = row_keys.keyed(_accounts(spark.range(keys)), ["account"])
-    creation._create(path, made.schema, False, "", creation._KEYED)
+    table_creation.create(path, made.schema, False, "", table_creation.KEYED)
     began = time.monotonic()
     delta_writer.swap(made, path, APP, 0, {"inputs": {}}, max(1, keys // keyed_files.LARGE))
     print(f"store: {keys:,} rows written by Spark in {time.monotonic() - began:.1f} s")

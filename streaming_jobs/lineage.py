@@ -35,7 +35,7 @@ from lakehouse.errors import BrokerError, SettingsError
 from lakehouse.ranges import EPOCH, parse_instant, text
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
-from lakehouse.storage import layout
+from lakehouse.storage import delta_tables, layout
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.files import read_value, replace_file
@@ -263,15 +263,13 @@ def _read(table: Table, catalog: Catalog, name: str, commit: Commit | None) -> o
 
 
 def _columns(path: Path) -> dict:
-    from deltalake import DeltaTable
-
-    if not DeltaTable.is_deltatable(str(path)):
-        return {}
     field = facet_v2.schema_dataset.SchemaDatasetFacetFields
     fields = [
-        field(name=f.name, type=f.type.to_json().strip('"'))
-        for f in DeltaTable(str(path)).schema().fields
+        field(name=f["name"], type=json.dumps(f["type"], separators=(",", ":")).strip('"'))
+        for f in delta_tables.fields(path)
     ]
+    if not fields:
+        return {}
     return {"schema": facet_v2.schema_dataset.SchemaDatasetFacet(fields=fields)}
 
 

@@ -4,20 +4,19 @@ Read from the files of the one Delta commit that closed it, so it costs the same
 table has grown.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from itertools import chain, takewhile
 from typing import Any
-from urllib.parse import unquote
 
 from lakehouse.declare.columns import WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
+from lakehouse.storage import delta_log, delta_tables
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.layout import table_path
@@ -57,17 +56,15 @@ class LastWindows:
 def _read(settings: Settings, table: Table, commit: Commit) -> LastWindow | None:
     import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.dataset as ds
 
     path = table_path(settings, table)
-    log = path / "_delta_log" / f"{commit.version:020}.json"
-    if not log.exists():  # cut since
+    moved = delta_log.moved(path, commit.version)
+    if moved is None:  # cut since
         return None
-    actions = [json.loads(line) for line in log.read_text().splitlines()]
-    files = [path / unquote(action["add"]["path"]) for action in actions if "add" in action]
-    if not all(file.exists() for file in files):  # compacted since, and vacuumed
+    files = [delta_log.data_file(path, file) for kind, file in moved if kind == "add"]
+    if delta_log.missing(files):  # compacted since, and vacuumed
         return None
-    stored = ds.dataset([str(file) for file in files], format="parquet")
+    stored = delta_tables.rows_of(files)
     if unknown := [name for name in table.metrics if name not in stored.schema.names]:
         raise DeclarationError(
             f"table={table.name}, metrics={unknown[0]!r}: it has no such column; one of {', '.join(stored.schema.names)}"

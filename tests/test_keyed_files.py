@@ -36,6 +36,7 @@ from lakehouse.storage import (
     point_reads,
     row_keys,
     small_commits,
+    table_creation,
 )
 from lakehouse.storage.locks import alone
 from lakehouse.storage.row_keys import KEY, of_text
@@ -55,7 +56,7 @@ Key = tuple[str | None, int | None]
 
 
 def table(path: Path) -> Path:
-    creation._create(path, StructType.fromDDL(SCHEMA), False, "", creation._KEYED)
+    table_creation.create(path, StructType.fromDDL(SCHEMA), False, "", table_creation.KEYED)
     return path
 
 
@@ -529,7 +530,7 @@ def test_a_point_read_says_what_it_cannot_find(tmp_path):
     ):
         point_reads.get(path, list(TYPES), "a")
     other = tmp_path / "other"
-    creation._create(other, StructType.fromDDL("a string"), False, "")
+    table_creation.create(other, StructType.fromDDL("a string"), False, "")
     with pytest.raises(RangeError, match="table=other: it has no key"):
         point_reads.get(other, ["a"], "x")
 
@@ -576,7 +577,7 @@ def test_columns_of_all_types_are_merged_whoever_wrote_them(spark, tmp_path, mon
         spark.createDataFrame([wide.values(n) for n in range(4)], wide.WIDE), ["n"]
     )
     path = tmp_path / "wide"
-    creation._create(path, stored.schema, False, "", creation._KEYED)
+    table_creation.create(path, stored.schema, False, "", table_creation.KEYED)
     delta_writer.swap(stored, path, APP, 0, {"inputs": {}}, 1)
     none = spark.createDataFrame([(None,) * 17 + ("stream", None)], wide.WIDE)
     for batch, new in enumerate(
@@ -626,7 +627,7 @@ def test_a_table_of_an_earlier_version_goes_on_with_all_its_rows(stage_of):
     stored = stage.rows("balances").drop(KEY).coalesce(1)
     told, arrow = delta_writer.noted(path, f"{keyed.name}:stream:1", 0), stored.toArrow()
     path.rename(path.with_name("with keys"))
-    creation._create(path, stored.schema, False, "")
+    table_creation.create(path, stored.schema, False, "")
     small_commits.append(arrow, path, f"{keyed.name}:stream:1", 0, json.dumps(told))
     keyed_files.forget(path)
     creation.create(stage.lake, keyed)

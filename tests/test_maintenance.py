@@ -27,7 +27,7 @@ from lakehouse.maintenance.retention import Maintenance, Place
 from lakehouse.ranges import parse_range
 from lakehouse.reconcile import invalidation
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage import delta_writer, layout, read_holds
+from lakehouse.storage import delta_writer, housekeeping, layout, read_holds, table_creation
 from lakehouse.storage.certificates import Certificate, certificates, certify
 from lakehouse.storage.digest import digest
 from lakehouse.storage.files import replace_file
@@ -35,7 +35,6 @@ from lakehouse.storage.layout import table_path
 from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import Stage, assert_stream_equals_batch
-from lakehouse.transform import creation
 
 TABLES = ("sensor_readings", "valid_readings", "sensor_averages")
 DAY = 86_400
@@ -211,7 +210,7 @@ def test_a_log_of_many_versions_is_cut_and_what_readers_were_told_of_stays(tmp_p
     log = Log(tmp_path)
     last = log.append(8)
     first = set(DeltaTable(str(log.path)).file_uris())
-    retention._compact(DeltaTable(str(log.path)), ("2026-01-01-00",))
+    housekeeping._compact(DeltaTable(str(log.path)), ("2026-01-01-00",))
     assert log.maintained() == (last, "") and all(Path(file).exists() for file in first), (
         "for a day"
     )
@@ -343,7 +342,7 @@ def test_compacting_and_appending_do_not_disturb_each_other(spark, tmp_path):
 
     early = DeltaTable(str(path))
     delta_writer.append(rows, path, "rows:stream:1", 3, {})
-    retention._compact(early, ("p",))
+    housekeeping._compact(early, ("p",))
     assert (
         files_of(path) == {"p": 4} and spark.read.format("delta").load(str(path)).count() == 4 * 20
     )
@@ -362,8 +361,8 @@ class Meanwhile:
 
 def test_a_writer_goes_on_when_what_it_first_saw_of_the_log_has_gone(spark, tmp_path):
     path, rows = tmp_path / "rows", spark.range(20).selectExpr("id", "'p' AS _partition")
-    creation._create(
-        path, rows.schema, True, "id", creation._PROPERTIES | {"delta.checkpointInterval": "4"}
+    table_creation.create(
+        path, rows.schema, True, "id", table_creation.PLAIN | {"delta.checkpointInterval": "4"}
     )
     place = Place("rows", path, lambda _: False, {})
     for batch in range(14):
@@ -384,7 +383,7 @@ def test_what_another_run_rewrites_meanwhile_is_left_to_it(spark, tmp_path):
     early = DeltaTable(str(path))
     delta_writer.replace(rows, path, ["p"], {"run": "1"})
     with pytest.raises(CommitFailedError):
-        retention._compact(early, ("p",))
+        housekeeping._compact(early, ("p",))
     assert spark.read.format("delta").load(str(path)).count() == 20
 
 
@@ -395,7 +394,7 @@ def test_log_tables_are_made_few_files_while_verdicts_come_in(tmp_path):
     (place,) = retention.log_tables(settings)
     early = DeltaTable(str(place.path))
     certify(settings, [_certificate(3)])
-    retention._compact(early, ("",))
+    housekeeping._compact(early, ("",))
     done = retention.maintain(settings, place)
     assert (done.files, len(DeltaTable(str(place.path)).file_uris())) == (2, 1)
     assert [c.at.minute for c in certificates(settings)] == [0, 1, 2, 3]

@@ -14,10 +14,9 @@ from lakehouse.declare.catalog import catalog_of
 from lakehouse.errors import CommitError
 from lakehouse.ranges import Range
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_log, delta_writer, recent, small_commits
+from lakehouse.storage import delta_log, delta_writer, recent, small_commits, table_creation
 from lakehouse.storage.lake import Lake
 from lakehouse.storage.locks import alone
-from lakehouse.transform import creation
 
 APP = "rows:stream:1"
 WIDE = (
@@ -48,7 +47,7 @@ def tables(rows, tmp_path):
     """A table that Spark writes and one that is written without it, alike."""
     paths = [tmp_path / "spark", tmp_path / "ours"]
     for path in paths:
-        creation._create(path, rows.schema, True, "w,at,_origin")
+        table_creation.create(path, rows.schema, True, "w,at,_origin")
     delta_writer.append(rows, paths[0], APP, 0, {"inputs": {}})
     delta_writer.append_few(rows.toArrow(), paths[1], APP, 0, {"inputs": {}})
     return paths
@@ -145,7 +144,7 @@ def test_a_table_that_was_removed_and_made_recreated_is_another_one(tables, rows
     for batch in (1, 2):
         delta_writer.append_few(rows.toArrow(), path, APP, batch, {})
     shutil.rmtree(path)
-    creation._create(path, rows.schema, True, "w,at,_origin")
+    table_creation.create(path, rows.schema, True, "w,at,_origin")
     assert delta_writer.append_few(rows.toArrow(), path, APP, 0, {}) == 1
     assert DeltaTable(str(path)).to_pyarrow_dataset().count_rows() == 4
 

@@ -15,7 +15,7 @@ from lakehouse.cli.query import run
 from lakehouse.declare.catalog import load
 from lakehouse.maintenance import retention
 from lakehouse.settings import Settings
-from lakehouse.storage import commit_log_trimming
+from lakehouse.storage import commit_log_trimming, housekeeping
 from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.log_tables import flush
@@ -93,8 +93,7 @@ def test_the_log_table_has_each_commit_once_however_often_commit_logs_are_trimme
     # where commit logs are read up to outlives the commits that said so
     (log_table,) = retention.log_tables(root)
     stored = DeltaTable(str(log_table.path))
-    stored.create_checkpoint()
-    retention._cut(log_table.path / "_delta_log", stored.version())
+    housekeeping.begin_with(log_table.path, stored.version())
     assert flush(root, [TABLE]) == 0
     batches = run(root, CATALOG, "SELECT batch FROM _commits ORDER BY 1").rows
     assert [batch for (batch,) in batches] == list(range(200))

@@ -35,7 +35,7 @@ def refresh(lake: Lake, table: Table) -> Commit | None:
         layout.note(lake.settings, table, "reference.json"), dict, f"{table.name} is computed again"
     )
     # it may have been removed, to be filled again
-    there = (lake.path(table) / "_delta_log").is_dir()
+    there = lake.exists(table)
     if there and noted and noted == _of(lake, table, _inputs(lake, table)):
         return None
     return rebuild(lake, table)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, get_args
 from lakehouse.declare.catalog import Catalog
 from lakehouse.errors import QueryError, UnknownTable
 from lakehouse.settings import Settings
-from lakehouse.storage import layout, log_tables
+from lakehouse.storage import delta_log, delta_tables, layout, log_tables
 from lakehouse.storage.layout import table_path
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ class Answer:
 def names(settings: Settings, catalog: Catalog) -> dict[str, Path]:
     """What SQL can name and is on disk: tables, their quarantines and early results, the log tables."""
     return {
-        name: path
-        for name, path in _paths(settings, catalog).items()
-        if (path / "_delta_log").is_dir()
+        name: path for name, path in _paths(settings, catalog).items() if delta_log.exists(path)
     }
 
 
@@ -70,17 +68,13 @@ def named(sql: str, candidates: Iterable[str]) -> list[str]:
 
 def run(settings: Settings, catalog: Catalog, sql: str, limit: int | None = None) -> Answer:
     """The first `limit` rows of a SELECT, read without a JVM. Raises QueryError, UnknownTable."""
-    from deltalake import DeltaTable, QueryBuilder
-
     sql = _select(sql)
     if named(sql, [_COMMITS]):
         log_tables.flush(settings, catalog)
     known = names(settings, catalog)
-    engine = QueryBuilder()
-    for name in named(sql, known):
-        engine.register(name, DeltaTable(str(known[name])))
     try:
-        return _answer(engine.execute(sql), limit)
+        read = {name: known[name] for name in named(sql, known)}
+        return _answer(delta_tables.select(sql, read), limit)
     except Exception as err:  # DataFusion's errors reach Python as DeltaError and as bare Exception
         if unknown := _UNKNOWN.search(str(err)):
             raise _unknown(unknown[1], settings, catalog) from err

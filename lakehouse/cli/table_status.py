@@ -1,6 +1,5 @@
 """What is known about the tables, read without a JVM: Delta's logs, the commit logs, the certificates."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +13,7 @@ from lakehouse.ranges import EPOCH
 from lakehouse.reconcile import coverage
 from lakehouse.reconcile.verdicts import Outcomes, Verdicts
 from lakehouse.settings import Settings
-from lakehouse.storage import commit_log, log_tables
+from lakehouse.storage import commit_log, delta_log, delta_tables, log_tables
 from lakehouse.storage.layout import table_path
 
 _LATE = """SELECT "table", sum(late) FROM (
@@ -122,14 +121,12 @@ def _state(
 def _rows_and_version(
     settings: Settings, table: Table, side: Literal["", "quarantine"] = ""
 ) -> tuple[int | None, int | None]:
-    from deltalake import DeltaTable
-
     from lakehouse.storage import log_state
 
     path = table_path(settings, table, side)
-    if not (path / "_delta_log").is_dir():
+    if not delta_log.exists(path):
         return None, None
-    stored = DeltaTable(str(path))
+    stored = delta_tables.open_table(path)
     return log_state.rows(path) if table.keeps and not side else stored.count(), stored.version()
 
 
@@ -139,8 +136,6 @@ def lost_quarantines(settings: Settings, catalog: Catalog) -> dict[str, int]:
 
     No run brings them back. Those of other tables a backfill computes again.
     """
-    from deltalake import DeltaTable
-
     log_tables.flush(settings, catalog)
     found: dict[str, int] = {}
     for name, at, rows in (
@@ -150,9 +145,8 @@ def lost_quarantines(settings: Settings, catalog: Catalog) -> dict[str, int]:
     ):
         if name not in catalog.tables or catalog.kind(table := catalog.table(name)) != "ingest":
             continue
-        path = str(table_path(settings, table, "quarantine"))
-        made = DeltaTable(path).metadata().created_time if DeltaTable.is_deltatable(path) else None
-        if made is None or datetime.fromisoformat(at).timestamp() * 1000 < made:
+        made = delta_log.made(table_path(settings, table, "quarantine"))
+        if made is None or datetime.fromisoformat(at) < made[1]:
             found[name] = found.get(name, 0) + rows
     return found
 
@@ -184,15 +178,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, object]:
 
 def columns(settings: Settings, table: Table) -> dict[str, str]:
     """The columns on disk and their types; none before the table is made."""
-    from deltalake import DeltaTable
-
-    path = table_path(settings, table)
-    if not (path / "_delta_log").is_dir():
-        return {}
-    return {
-        f["name"]: _type(f["type"])
-        for f in json.loads(DeltaTable(str(path)).schema().to_json())["fields"]
-    }
+    return {f["name"]: _type(f["type"]) for f in delta_tables.fields(table_path(settings, table))}
 
 
 def _input(catalog: Catalog, name: str) -> str:

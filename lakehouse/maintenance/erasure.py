@@ -203,7 +203,7 @@ def _forget(lake: Lake, table: Table, partitions: list[str]) -> None:
     for place in retention.places(lake.settings, lake.catalog, table):
         delta_writer.purge(place.path, partitions)
         retention.forget(place)
-    if table.early_results and (lake.path(table, "early") / "_delta_log").is_dir():
+    if table.early_results and delta_log.exists(lake.path(table, "early")):
         _forget_early(lake, table, partitions)
 
 

@@ -26,13 +26,10 @@ def needed(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]
     A stream is known by its checkpoint, also if its table is not declared any more; without one by
     commit log or last commit.
     """
-    from deltalake import DeltaTable
-
-    path = table_path(settings, table)
     found: dict[str, int] = {}
-    if not (path / "_delta_log").is_dir():
+    if (made := delta_log.made(table_path(settings, table))) is None:
         return found
-    identity = str(DeltaTable(str(path)).metadata().id)
+    identity = made[0]
     for checkpoint in _checkpoints(layout.checkpoints(settings)):
         if (version := _read_up_to(checkpoint, identity)) is not None:
             found[checkpoint.parent.name] = version

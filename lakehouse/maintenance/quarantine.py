@@ -6,6 +6,7 @@ from pyspark.sql import functions as F
 from lakehouse.declare.columns import ARRIVAL, INGESTION, PARTITION, RECORD
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
+from lakehouse.storage import delta_log
 from lakehouse.storage.lake import Lake
 from lakehouse.transform import plan
 
@@ -53,7 +54,7 @@ def of_other_topics(lake: Lake, ingest: Table) -> dict[str, int]:
 
 
 def _quarantine(lake: Lake, ingest: Table) -> DataFrame:
-    if not (lake.path(ingest, "quarantine") / "_delta_log").is_dir():
+    if not delta_log.exists(lake.path(ingest, "quarantine")):
         raise RangeError(
             f"table={ingest.name}, quarantine={lake.path(ingest, 'quarantine')}: the folder is gone, and the quarantined rows "
             "with it; restore it, or start the job of the table, which makes an empty one"

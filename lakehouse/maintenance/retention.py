@@ -10,11 +10,9 @@ and their technical columns; to a stream that reads the table it is no change.
 """
 
 import logging
-import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args
 
@@ -22,19 +20,16 @@ from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.durations import duration
-from lakehouse.errors import CommitError
 from lakehouse.maintenance import needs
 from lakehouse.ranges import EPOCH, partition_range
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_log, layout, read_holds, vectors
+from lakehouse.storage import delta_log, housekeeping, layout, read_holds
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.layout import table_path
 
 _log = logging.getLogger(__name__)
 
 _SMALL = 50 << 20  # bytes; Delta's target is twice that, so that two small files always make one
-# files of a log, with the checksums that Hadoop puts beside them
-_NUMBERED = re.compile(r"\.?(\d{20})\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,29 +89,21 @@ def places(settings: Settings, catalog: Catalog, table: Table) -> list[Place]:
                 f"{table.name}__quarantine", table_path(settings, table, "quarantine"), closed, {}
             )
         )
-    return [place for place in found if (place.path / "_delta_log").is_dir()]
+    return [place for place in found if delta_log.exists(place.path)]
 
 
 def log_tables(settings: Settings) -> list[Place]:
     """The log tables, as far as they are on disk."""
     paths = (layout.log_table(settings, name) for name in get_args(layout.LogTable))
-    return [
-        Place(path.name, path, lambda _: True, {})
-        for path in paths
-        if (path / "_delta_log").is_dir()
-    ]
+    return [Place(path.name, path, lambda _: True, {}) for path in paths if delta_log.exists(path)]
 
 
 def plan(settings: Settings, place: Place) -> Maintenance:
     """What there is to do; changes nothing."""
     partitions, files = _scattered(place)
     oldest, held_by = _oldest(settings, place)
-    log = [
-        v
-        for p in (place.path / "_delta_log").glob("*.json")
-        if p.stem.isdigit() and (v := int(p.stem)) < oldest
-    ]
-    gone = _vacuum(settings, place, oldest, dry_run=True)
+    log = [version for version in delta_log.versions(place.path) if version < oldest]
+    gone = _remove_obsolete(settings, place, oldest, dry_run=True)
     return Maintenance(place.name, partitions, files, oldest, held_by, len(log), len(gone))
 
 
@@ -126,34 +113,20 @@ def maintain(settings: Settings, place: Place) -> Maintenance:
     Raises CommitError if another run rewrote the same partitions meanwhile; the table is as that
     run left it.
     """
-    from deltalake import DeltaTable
-    from deltalake.exceptions import CommitFailedError
-
     found = plan(settings, place)
-    try:
-        if found.partitions:
-            _compact(DeltaTable(str(place.path)), found.partitions)
-    except CommitFailedError as err:
-        raise CommitError(
-            f"table={place.name}: another run rewrote what was being compacted ({err}); nothing was changed, run this again"
-        ) from err
+    if found.partitions:
+        housekeeping.compact(place.path, found.partitions)
     if found.obsolete:
-        _vacuum(settings, place, found.oldest, dry_run=False)
-    _cut(place.path / "_delta_log", found.oldest)
+        _remove_obsolete(settings, place, found.oldest, dry_run=False)
+    housekeeping.cut(place.path, found.oldest)
     return found
 
 
 def forget(place: Place) -> None:
     """Cuts the log down to the versions that someone needs, at least the present one."""
-    from deltalake import DeltaTable
-
-    log = place.path / "_delta_log"
-    first = min(int(p.stem) for p in log.glob("*.json") if p.stem.isdigit())
-    oldest = min(
-        [DeltaTable(str(place.path)).version(), *(v for v in place.needed.values() if v >= first)]
-    )
-    DeltaTable(str(place.path), version=oldest).create_checkpoint()
-    _cut(log, oldest)
+    versions = delta_log.versions(place.path)
+    needed = (version for version in place.needed.values() if version >= versions[0])
+    housekeeping.begin_with(place.path, min([versions[-1], *needed]))
 
 
 def _scattered(place: Place) -> tuple[tuple[str, ...], int]:
@@ -167,48 +140,9 @@ def _scattered(place: Place) -> tuple[tuple[str, ...], int]:
     return tuple(found), sum(counts[p] for p in found)
 
 
-def _compact(table, partitions: tuple[str, ...]) -> None:
-    from deltalake import WriterProperties
-
-    chosen = [(PARTITION, "in", list(partitions))] if partitions != ("",) else None
-    # one core, for the stream goes on; the better compression costs nothing where it is done once
-    table.optimize.compact(
-        chosen,
-        max_concurrent_tasks=1,
-        writer_properties=WriterProperties(compression="ZSTD"),
-        post_commithook_properties=_commit_only(),
-    )
-
-
-def _vacuum(settings: Settings, place: Place, oldest: int, *, dry_run: bool) -> list[str]:
-    """Removes, or lists, the data files that no version from `oldest` on has, those of crashed writers among them."""
-    from deltalake import DeltaTable
-
-    commit = place.path / "_delta_log" / f"{oldest:020}.json"
-    # a reader that has listed a file may read it for the history, though the log is shorter
-    age = max(datetime.now(UTC) - _written(commit), duration(settings.history))
-    # one more, for a file is written before its commit
-    hours = math.ceil(age / timedelta(hours=1)) + 1
-    marked = vectors.any_of(place.path)
-    gone = DeltaTable(str(place.path)).vacuum(
-        hours,
-        dry_run=dry_run or marked,
-        enforce_retention_duration=False,
-        full=True,
-        keep_versions=[oldest],
-        post_commithook_properties=_commit_only(),
-    )
-    if marked:
-        gone = vectors.removed(place.path, gone, oldest, dry_run=dry_run)
-    # Hadoop's checksums go along
-    return [file for file in gone if not file.rpartition("/")[2].startswith(".")]
-
-
-def _commit_only():
-    """Checkpoints are for the table's own writer to make, and to clean up before them is what is done here."""
-    from deltalake import PostCommitHookProperties
-
-    return PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+def _remove_obsolete(settings: Settings, place: Place, oldest: int, *, dry_run: bool) -> list[str]:
+    history = duration(settings.history)
+    return housekeeping.remove_obsolete(place.path, oldest, history, dry_run=dry_run)
 
 
 def _oldest(settings: Settings, place: Place) -> tuple[int, str]:
@@ -218,42 +152,17 @@ def _oldest(settings: Settings, place: Place) -> tuple[int, str]:
 
     Who needs a version that is gone already has lost it, and holds nothing.
     """
-    log = place.path / "_delta_log"
-    commits = sorted((p for p in log.glob("*.json") if p.stem.isdigit()), reverse=True)
-    last, first = int(commits[0].stem), int(commits[-1].stem)
-
-    def at(instant: datetime) -> int:
-        return next((int(p.stem) for p in commits if _written(p) < instant), first)
-
-    past, runs = at(datetime.now(UTC) - duration(settings.history)), read_holds.began(settings)
+    versions = delta_log.versions(place.path)
+    first, last = versions[0], versions[-1]
+    past = housekeeping.last_before(place.path, datetime.now(UTC) - duration(settings.history))
+    runs = read_holds.began(settings)
+    held = {"a run that is under way": housekeeping.last_before(place.path, runs)} if runs else {}
     enough = max(past, last + 1 - settings.versions)
     wished = {who: max(version, past) for who, version in place.wished.items()}
-    needed = {**place.needed, **wished, **({"a run that is under way": at(runs)} if runs else {})}
+    needed = {**place.needed, **wished, **held}
     wanted = {"": enough} | {
         who: version for who, version in needed.items() if first <= version < enough
     }
     who = min(wanted, key=lambda each: wanted[each])
-    checkpoints = (int(p.name[:20]) for p in log.glob("*.checkpoint.parquet"))
+    checkpoints = delta_log.checkpoints(place.path)
     return max((v for v in checkpoints if first <= v <= wanted[who]), default=first), who
-
-
-def _written(path: Path) -> datetime:
-    return datetime.fromtimestamp(path.stat().st_mtime, UTC)
-
-
-def _cut(log: Path, oldest: int) -> None:
-    """Removes what is older than the checkpoint `oldest`, oldest first: as Delta's protocol has it.
-
-    And Delta's summaries (`.crc`) of versions before the last checkpoint, half of the files that
-    each reader lists: they are there to be compared with when that very version is read.
-    """
-    numbered = sorted(
-        (int(found[1]), p) for p in log.iterdir() if (found := _NUMBERED.match(p.name))
-    )
-    last = max(
-        (version for version, p in numbered if p.name.endswith(".checkpoint.parquet")),
-        default=oldest,
-    )
-    for version, path in numbered:
-        if version < oldest or (version < last and path.name == f"{version:020}.crc"):
-            path.unlink(missing_ok=True)

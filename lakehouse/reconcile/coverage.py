@@ -26,6 +26,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage import delta_log
 from lakehouse.storage.certificates import Certificate, Verdict, certificates
 from lakehouse.storage.commit_log import frontier
+from lakehouse.storage.delta_tables import open_table
 from lakehouse.storage.layout import table_path
 
 MOST = 200  # partitions of a table that are asked for at once
@@ -115,15 +116,12 @@ def lost(settings: Settings, table: Table) -> dict[str, Lost]:
 def reasons(settings: Settings, table: Table, partitions: Iterable[str]) -> dict[str, Counter[str]]:
     """Why the table has quarantined rows of each of the partitions: reason -> rows."""
     import pyarrow.compute as pc
-    from deltalake import DeltaTable
 
     path = table_path(settings, table, "quarantine")
     found: dict[str, Counter[str]] = {key: Counter() for key in partitions}
-    if found and DeltaTable.is_deltatable(str(path)):
+    if found and delta_log.exists(path):
         here = pc.field(PARTITION).isin(list(found))
-        rows = (
-            DeltaTable(str(path)).to_pyarrow_dataset().to_table(["reason", PARTITION], filter=here)
-        )
+        rows = open_table(path).to_pyarrow_dataset().to_table(["reason", PARTITION], filter=here)
         for row in rows.group_by(["reason", PARTITION]).aggregate([([], "count_all")]).to_pylist():
             found[row[PARTITION]][row["reason"]] += row["count_all"]
     return found

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from lakehouse.declare.table import Table
 from lakehouse.ranges import PARTITION_LENGTHS, partition_range
 from lakehouse.settings import Settings
-from lakehouse.storage import commits, layout, log_tables
+from lakehouse.storage import commits, delta_log, layout, log_tables
+from lakehouse.storage.delta_tables import open_table
 
 _COLUMNS = ["role", "at", "code_version", "inputs", "frontier", "start", "end"]
 # of an instant, which name its partition
@@ -92,19 +93,16 @@ def _first(settings: Settings, table: Table) -> dict[_Writer, str]:
     """
     import pyarrow as pa
     import pyarrow.compute as pc
-    from deltalake import DeltaTable
 
     path = layout.log_table(settings, "_commits")
-    if not (path / "_delta_log").is_dir():
+    if not delta_log.exists(path):
         return {}
     role = pc.field("role")
     by_stream = (role == "stream") & pc.field("frontier").is_valid()
     replaced = (role == "batch") & (pc.field("version") != commits.NOTHING)
     wanted = (pc.field("table") == table.name) & (by_stream | replaced)
     found: dict[_Writer, str] = {}
-    for batch in (
-        DeltaTable(str(path)).to_pyarrow_dataset().to_batches(columns=_COLUMNS, filter=wanted)
-    ):
+    for batch in open_table(path).to_pyarrow_dataset().to_batches(columns=_COLUMNS, filter=wanted):
         is_stream, nothing = pc.equal(batch["role"], "stream"), pa.scalar(None, pa.string())
         ahead = pc.utf8_slice_codeunits(
             batch["frontier"].cast(pa.string()), 0, _DIGITS[table.partition_by]

@@ -3,14 +3,11 @@
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from lakehouse.storage.certificates import Verdict
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
+from lakehouse.storage.delta_tables import NewRows
 
 GRAVEST: tuple[Verdict, ...] = ("DIFFERENT", "PENDING", "UNVERIFIABLE", "OPEN", "EQUAL")
 Span = tuple[datetime, datetime]  # [start, end) as it was recorded
@@ -79,35 +76,20 @@ class Verdicts:
     """The log tables of certificates, kept in sum: what was read once is not read again, for it grows by a file a verdict."""
 
     def __init__(self, settings: Settings) -> None:
-        self._path = layout.log_table(settings, "_certificates")
-        self._delta: DeltaTable | None = None
-        self._read: set[str] = set()
+        path = layout.log_table(settings, "_certificates")
+        self._certificates = NewRows(path, _COLUMNS)
         self._outcomes: dict[str, Outcomes] = {}
 
     def now(self) -> dict[str, Outcomes]:
         """By table, of those that have a certificate."""
-        import pyarrow.parquet as pq
-        from deltalake import DeltaTable
-
-        log = self._path / "_delta_log"
-        if not log.is_dir():
-            return {}
-        # removed, and made again
-        if self._delta is None or not (log / f"{self._delta.version():020}.json").exists():
-            self._delta = DeltaTable(str(self._path))
-        else:
-            self._delta.update_incremental()
-        files = set(self._delta.file_uris())
-        if not self._read <= files:  # compacted: the same verdicts in other files
-            self._read, self._outcomes = set(), {}
-        if new := sorted(files - self._read):
-            rows = pq.read_table(new, columns=_COLUMNS).to_pylist()
-            for row in rows:
-                row |= {name: datetime.fromisoformat(row[name]) for name in ("start", "end", "at")}
-            for row in sorted(rows, key=lambda row: row["at"]):
-                outcomes = self._outcomes.setdefault(row["table"], Outcomes())
-                outcomes.add(row["verdict"], (row["start"], row["end"]), row["at"], _rows(row))
-            self._read = files
+        rows, again = self._certificates.read()
+        if again:
+            self._outcomes = {}
+        for row in rows:
+            row |= {name: datetime.fromisoformat(row[name]) for name in ("start", "end", "at")}
+        for row in sorted(rows, key=lambda row: row["at"]):
+            outcomes = self._outcomes.setdefault(row["table"], Outcomes())
+            outcomes.add(row["verdict"], (row["start"], row["end"]), row["at"], _rows(row))
         return self._outcomes
 
 

@@ -5,6 +5,9 @@ files                 small files: lines that are added, values that are replace
 locks                 what one process at a time has
 publish_lock          which process rewrites a table
 delta_log             which files a table has, and what changed them, by its log alone
+delta_tables          tables as they are read without a JVM
+table_creation        how they are made
+housekeeping          fewer files and fewer versions of them
 log_state             the same at the newest version, with deletion vectors
 lake                  a session, the settings and the catalog; how rows are read
 streams               a Delta table as a streaming query of Spark's reads it

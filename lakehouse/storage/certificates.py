@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
-from lakehouse.storage import layout, log_tables
+from lakehouse.storage import delta_log, layout, log_tables
 from lakehouse.storage.commits import encoded
+from lakehouse.storage.delta_tables import open_table
 
 Verdict = Literal["EQUAL", "DIFFERENT", "PENDING", "OPEN", "UNVERIFIABLE"]
 
@@ -55,10 +56,10 @@ def certify(settings: Settings, certificates: Iterable[Certificate]) -> None:
 
 def certificates(settings: Settings, table: Table | None = None) -> list[Certificate]:
     """The recorded verdicts, oldest first."""
-    known = log_tables.opened(layout.log_table(settings, "_certificates"))
-    if known is None:
+    path = layout.log_table(settings, "_certificates")
+    if not delta_log.exists(path):
         return []
-    rows = known.to_pyarrow_table().sort_by("at").to_pylist()
+    rows = open_table(path).to_pyarrow_table().sort_by("at").to_pylist()
     return [_certificate(r) for r in rows if table is None or r["table"] == table.name]
 
 

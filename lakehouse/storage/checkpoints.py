@@ -97,7 +97,7 @@ def standing(settings: Settings, table: Table) -> Standing:
     path = table_path(settings, table)
     latest = version = delta_log.latest(path)
     holds, written = latest, None
-    while version >= 0 and (info := _commit_info(path, version)) is not None:
+    while version >= 0 and (info := delta_log.commit_info(path, version)) is not None:
         if info.get("operation") == "RESTORE":
             version = holds = _restored_to(path, info, version)
             continue
@@ -124,7 +124,7 @@ def first_after(path: Path, table: Table, number: tuple[int, int] | None) -> int
     None if there is none.
     """
     version, first = delta_log.latest(path), None
-    while version >= 0 and (info := _commit_info(path, version)) is not None:
+    while version >= 0 and (info := delta_log.commit_info(path, version)) is not None:
         if info.get("operation") == "RESTORE":
             version = _restored_to(path, info, version)
             continue
@@ -134,16 +134,6 @@ def first_after(path: Path, table: Table, number: tuple[int, int] | None) -> int
         first = version if written else first
         version -= 1
     return first
-
-
-def _commit_info(path: Path, version: int) -> dict | None:
-    commit = path / "_delta_log" / f"{version:020}.json"
-    if not commit.exists():
-        return None
-    with commit.open() as log:
-        return next(
-            (found["commitInfo"] for line in log if "commitInfo" in (found := json.loads(line))), {}
-        )
 
 
 def _restored_to(path: Path, info: Mapping, version: int) -> int:
@@ -158,7 +148,12 @@ def _restored_to(path: Path, info: Mapping, version: int) -> int:
     )
     earlier = range(version - 1, -1, -1)
     return next(
-        (v for v in earlier if (_commit_info(path, v) or {}).get("timestamp", 0) <= wanted), 0
+        (
+            v
+            for v in earlier
+            if (delta_log.commit_info(path, v) or {}).get("timestamp", 0) <= wanted
+        ),
+        0,
     )
 
 
@@ -218,7 +213,7 @@ def begin(
     """Notes the beginning of the generation that is above all, and makes its folder."""
     newest = max(generation(settings, table), after[0] if after else 0) + 1
     paths = [table_path(settings, table), table_path(settings, table, "quarantine")]
-    there = [path for path in paths if (path / "_delta_log").is_dir()]
+    there = [path for path in paths if delta_log.exists(path)]
     while any(delta_writer.committed(path, app(table, newest)) >= 0 for path in there):
         newest += 1
     begun = Beginning(newest, after, why, datetime.now(UTC).isoformat(), **more)

@@ -17,6 +17,7 @@ from lakehouse.declare.columns import ARRIVAL, INGESTION
 from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, parse_instant
 from lakehouse.settings import Settings
+from lakehouse.storage import delta_log
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.layout import query_checkpoints, table_path
 from lakehouse.watermarks import Head, advanced, watermark
@@ -44,18 +45,11 @@ def unknown(
 
 def _commits(settings: Settings, table: Table, after: int) -> Iterator[tuple[int, dict, list]]:
     """The commits later than that version, oldest first: version, what they noted, their actions."""
-    log = table_path(settings, table) / "_delta_log"
-    for version in sorted(
-        int(path.stem)
-        for path in log.glob("*.json")
-        if path.stem.isdigit() and int(path.stem) > after
-    ):
-        actions = _actions(log / f"{version:020}.json")
-        yield version, _noted(actions), actions
-
-
-def _actions(commit: Path) -> list[dict]:
-    return [json.loads(line) for line in commit.read_text().splitlines() if line]
+    path = table_path(settings, table)
+    for version in delta_log.versions(path):
+        if version > after:
+            actions = delta_log.actions(path, version) or []
+            yield version, _noted(actions), actions
 
 
 def _rows(actions: list[dict]) -> int:
@@ -224,9 +218,9 @@ def _quarantined(settings: Settings, catalog: Catalog, table: Table, noted: dict
     """Rows that the micro-batch quarantined: its commit of that name in the side table."""
     if not catalog.has_quarantine(table):
         return 0
-    log = table_path(settings, table, "quarantine") / "_delta_log"
-    for path in sorted(log.glob("*.json"), reverse=True):
-        actions = _actions(path)
+    path = table_path(settings, table, "quarantine")
+    for version in reversed(delta_log.versions(path)):
+        actions = delta_log.actions(path, version) or []
         found = _noted(actions)
         if (found.get("app"), found.get("batch")) == (noted["app"], noted["batch"]):
             return _rows(actions)

@@ -14,15 +14,17 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from lakehouse.declare.table import Table
+from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
-from lakehouse.storage import commit_log_trimming, layout
+from lakehouse.storage import commit_log_trimming, delta_log, layout
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commit_log_rebuild import rebuilt, unknown
 from lakehouse.storage.commits import Commit, decoded, encoded
+from lakehouse.storage.delta_tables import open_table
 from lakehouse.storage.files import aside_name, lines_backwards
 from lakehouse.storage.layout import table_path
 
@@ -51,7 +53,7 @@ def mend(settings: Settings, table: Table) -> str:
 
     For who writes the table: no micro-batch of it may run meanwhile, or the caller is its flush.
     """
-    if not (table_path(settings, table) / "_delta_log").is_dir():
+    if not delta_log.exists(table_path(settings, table)):
         return ""
     commit_log = CommitLog(settings, table)
     position, known = _copied(settings, table)
@@ -79,11 +81,8 @@ def mend(settings: Settings, table: Table) -> str:
 
 def _created(settings: Settings, table: Table) -> datetime:
     """When the table was made: what `_commits` knows from before was of another of that name, which was removed."""
-    from deltalake import DeltaTable
-
-    return datetime.fromtimestamp(
-        (DeltaTable(str(table_path(settings, table))).metadata().created_time or 0) / 1000, UTC
-    )
+    made = delta_log.made(table_path(settings, table))
+    return made[1] if made else EPOCH
 
 
 def readable(path: Path, chosen: Callable[[str], bool] = lambda line: True) -> Iterator[Commit]:
@@ -162,12 +161,10 @@ def _copied(settings: Settings, table: Table) -> tuple[int, Callable[[], list[Co
 
     Read when it is needed, for it is long.
     """
-    from deltalake import DeltaTable
-
     path = layout.log_table(settings, "_commits")
-    if not (path / "_delta_log").exists():
+    if not delta_log.exists(path):
         return 0, list
-    log_table = DeltaTable(str(path))
+    log_table = open_table(path)
     found: list[Commit] = []
 
     def known() -> list[Commit]:

@@ -1,7 +1,10 @@
-"""What files a Delta table has, and what changed it since a version: by its log alone, no data file is read."""
+"""What a Delta table's log says, commit by commit: which files it has, and what changed it since a version.
+
+No data file is read.
+"""
 
 import json
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -46,9 +49,80 @@ class Change:
         return f"version {self.version} ({self.operation} at {self.at:%Y-%m-%dT%H:%M:%SZ})"
 
 
+def folder(path: Path) -> Path:
+    """Where the table's log is."""
+    return path / "_delta_log"
+
+
+def commit_file(path: Path, version: int) -> Path:
+    return folder(path) / f"{version:020}.json"
+
+
+def commit_lock(path: Path) -> Path:
+    """Held by whoever commits: some writers look whether a version is there, and only then write it."""
+    return folder(path) / ".commit.lock"
+
+
+def exists(path: Path) -> bool:
+    """Whether a table is there: a log with a commit in it."""
+    return any(_versions(path))
+
+
+def versions(path: Path) -> list[int]:
+    """The versions whose commits the log still has, in order."""
+    return sorted(map(int, _versions(path)))
+
+
 def latest(path: Path) -> int:
     """The last version of the table, -1 if there is none."""
-    return max(_versions(path), default=-1)
+    return max(map(int, _versions(path)), default=-1)
+
+
+def oldest(path: Path) -> int:
+    """The first version that the log still has."""
+    return min(map(int, _versions(path)), default=0)
+
+
+def checkpoints(path: Path) -> list[int]:
+    """The versions of which the log has a checkpoint (Delta's)."""
+    return sorted(int(file.name[:20]) for file in folder(path).glob("*.checkpoint.parquet"))
+
+
+def checkpoint_file(path: Path, version: int) -> Path:
+    return folder(path) / f"{version:020}.checkpoint.parquet"
+
+
+def actions(path: Path, version: int) -> list[dict] | None:
+    """What the commit of a version says, line by line; None if the log does not have it."""
+    try:
+        lines = commit_file(path, version).read_text().splitlines()
+    except FileNotFoundError:
+        return None
+    return [json.loads(line) for line in lines if line]
+
+
+def moved(path: Path, version: int) -> list[tuple[str, dict]] | None:
+    """The files that a version added ("add") and removed ("remove") so that rows came or went.
+
+    None if the log does not have the version. Compaction moves none.
+    """
+    found = actions(path, version)
+    return None if found is None else _moved(found)
+
+
+def data_file(path: Path, file: Mapping) -> Path:
+    """Where a file is that the log names."""
+    return path / unquote(file["path"])
+
+
+def commit_info(path: Path, version: int) -> dict | None:
+    """What the writer of a version noted; None if the log does not have it. The rest of the commit is not read."""
+    try:
+        with commit_file(path, version).open() as log:
+            found = (json.loads(line).get("commitInfo") for line in log)
+            return next(filter(None, found), {})
+    except FileNotFoundError:
+        return None
 
 
 def changes(path: Path, after: int, column: str = "") -> list[Change] | None:
@@ -58,14 +132,11 @@ def changes(path: Path, after: int, column: str = "") -> list[Change] | None:
 
     With `column`, a timestamp, each has the span of it that its files have.
     """
-    versions = sorted(_versions(path))
-    if not versions or versions[-1] <= after:
-        return []
-    later = [v for v in versions if v > after]
-    if later != list(range(after + 1, versions[-1] + 1)):
+    later = [v for v in versions(path) if v > after]
+    if later != list(range(after + 1, after + 1 + len(later))):
         return None
     seen: set[tuple[str, int]] = set()
-    read = (_change(path / "_delta_log" / f"{v:020}.json", v, column, seen) for v in later)
+    read = (_change(path, v, column, seen) for v in later)
     return [change for change in read if change]
 
 
@@ -73,7 +144,7 @@ def made(path: Path) -> tuple[str, datetime] | None:
     """The table's id, which no other has, and when it was made; None if it is not there."""
     from deltalake import DeltaTable
 
-    if not DeltaTable.is_deltatable(str(path)):
+    if not exists(path):
         return None
     known = DeltaTable(str(path)).metadata()
     return str(known.id), datetime.fromtimestamp((known.created_time or 0) / 1000, UTC)
@@ -81,8 +152,10 @@ def made(path: Path) -> tuple[str, datetime] | None:
 
 def stamp(path: Path, version: int) -> str:
     """The identity of the commit of a version; empty if the log does not have it."""
-    commit = path / "_delta_log" / f"{version:020}.json"
-    return f"{version} {commit.stat().st_mtime_ns}" if commit.exists() else ""
+    try:
+        return f"{version} {commit_file(path, version).stat().st_mtime_ns}"
+    except FileNotFoundError:
+        return ""
 
 
 def files(path: Path, version: int | None = None) -> list[dict]:
@@ -96,7 +169,7 @@ def files(path: Path, version: int | None = None) -> list[dict]:
     import pyarrow
     from deltalake import DeltaTable
 
-    if not DeltaTable.is_deltatable(str(path)):  # removed, to be filled again
+    if not exists(path):  # removed, to be filled again
         return []
     return pyarrow.table(
         DeltaTable(str(path), version=version).get_add_actions(flatten=True)
@@ -105,7 +178,12 @@ def files(path: Path, version: int | None = None) -> list[dict]:
 
 def lost(path: Path, found: Iterable[dict]) -> list[dict]:
     """Those of the `found` files that the log names and that are not on disk."""
-    return [file for file in found if not (path / unquote(file["path"])).exists()]
+    return [file for file in found if not data_file(path, file).exists()]
+
+
+def missing(files: Iterable[Path]) -> list[Path]:
+    """Those of the files that are not on disk."""
+    return [file for file in files if not file.exists()]
 
 
 def schema(path: Path, version: int | None = None) -> StructType:
@@ -129,18 +207,10 @@ def may_hold(file: dict, column: str, span: Range) -> bool:
     return may_reach(file, column, span.start) and (least is None or least < span.end)
 
 
-def oldest(path: Path) -> int:
-    """The first version that the log still has."""
-    return min(_versions(path), default=0)
-
-
 def written(path: Path, version: int) -> datetime | None:
     """When that version was committed; None if the log does not say any more."""
-    commit = path / "_delta_log" / f"{version:020}.json"
-    lines = commit.read_text().splitlines() if commit.exists() else []
-    known = (info["timestamp"] for line in lines if (info := json.loads(line).get("commitInfo")))
-    found = next(known, None)
-    return found and datetime.fromtimestamp(found / 1000, UTC)
+    at = (commit_info(path, version) or {}).get("timestamp")
+    return at and datetime.fromtimestamp(at / 1000, UTC)
 
 
 def last_streamed(path: Path, partitions: Container[str]) -> int:
@@ -148,36 +218,32 @@ def last_streamed(path: Path, partitions: Container[str]) -> int:
 
     -1 if none that is kept.
     """
-    for commit in sorted(
-        (p for p in (path / "_delta_log").glob("*.json") if p.stem.isdigit()), reverse=True
-    ):
-        actions = [json.loads(line) for line in commit.read_text().splitlines()]
-        changes = [
-            (kind, a[kind])
-            for a in actions
-            for kind in ("add", "remove")
-            if a.get(kind, {}).get("dataChange")
-        ]
+    for version in reversed(versions(path)):
+        changes = moved(path, version) or []
         if any(kind == "remove" for kind, _ in changes):
             continue  # a rewrite, over which streams pass
         if any(each["partitionValues"].get(PARTITION) in partitions for _, each in changes):
-            return int(commit.stem)
+            return version
     return -1
 
 
-def _versions(path: Path) -> Iterator[int]:
-    return (int(p.stem) for p in (path / "_delta_log").glob("*.json") if p.stem.isdigit())
+def _versions(path: Path) -> Iterator[str]:
+    return (file.stem for file in folder(path).glob("*.json") if file.stem.isdigit())
 
 
-def _change(commit: Path, version: int, column: str, seen: set[tuple[str, int]]) -> Change | None:
-    actions = [json.loads(line) for line in commit.read_text().splitlines() if line]
-    files = [
+def _moved(actions: Iterable[Mapping]) -> list[tuple[str, dict]]:
+    files = (
         (kind, action[kind]) for action in actions for kind in ("add", "remove") if kind in action
-    ]
-    moved = [(kind, file) for kind, file in files if file["dataChange"]]
+    )
+    return [(kind, file) for kind, file in files if file["dataChange"]]
+
+
+def _change(path: Path, version: int, column: str, seen: set[tuple[str, int]]) -> Change | None:
+    found = actions(path, version) or []
+    moved = _moved(found)
     if not moved:
         return None
-    info: dict = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    info: dict = next((action["commitInfo"] for action in found if "commitInfo" in action), {})
     written = _mark(info.get("userMetadata"))
     again = written in seen
     seen.add(written)

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError
 from lakehouse.storage import delta_log, keyed_files, small_commits
+from lakehouse.storage.delta_tables import open_table
 from lakehouse.storage.locks import alone
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 def committed(path: Path, app: str) -> int:
     """The last batch that `app` wrote to the table, -1 if none."""
-    version = _delta(path).transaction_version(app)
+    version = open_table(path).transaction_version(app)
     return -1 if version is None else version
 
 
@@ -155,7 +156,7 @@ def _commit(path: Path, transaction, actions, operation) -> int:
     processes at once the second would write over the first. So there is one at a time. (deltalake's
     commits are atomic by themselves.)
     """
-    with alone(path / "_delta_log" / ".commit.lock"):
+    with alone(delta_log.commit_lock(path)):
         return transaction.commit(actions, operation)
 
 
@@ -210,7 +211,7 @@ def purge(path: Path, partitions: Sequence[str]) -> int:
 
     Nobody may need these.
     """
-    kept = {Path(file).name for file in _delta(path).file_uris()}
+    kept = {Path(file).name for file in open_table(path).file_uris()}
     found = [
         file
         for p in partitions
@@ -241,11 +242,11 @@ def tidy(path: Path, hours: int = 1) -> None:
 
     Of none but the present one with 0.
     """
-    _delta(path).vacuum(retention_hours=hours, enforce_retention_duration=False, dry_run=False)
+    open_table(path).vacuum(retention_hours=hours, enforce_retention_duration=False, dry_run=False)
 
 
 def version(path: Path) -> int:
-    return _delta(path).version()
+    return open_table(path).version()
 
 
 def _text(app: str, batch: int, metadata: Mapping[str, object]) -> str:
@@ -267,8 +268,7 @@ def noted(path: Path, app: str, batch: int) -> dict | None:
     found = _marked(path, app, batch)
     if found is None:
         return None
-    with (path / "_delta_log" / f"{found:020}.json").open() as log:
-        return json.loads(json.loads(log.readline())["commitInfo"]["userMetadata"])
+    return json.loads((delta_log.commit_info(path, found) or {})["userMetadata"])
 
 
 def _marked(path: Path, app: str, batch: int, after: int = -1) -> int | None:
@@ -281,16 +281,10 @@ def _marked(path: Path, app: str, batch: int, after: int = -1) -> int | None:
     mark = json.dumps(f'{{"app": "{app}", "batch": {batch},')[:-1]
     latest = delta_log.latest(path)
     for version in range(latest, after, -1):
-        commit = path / "_delta_log" / f"{version:020}.json"
+        commit = delta_log.commit_file(path, version)
         if not commit.exists():
             break
         with commit.open() as log:
             if mark in log.readline():  # commitInfo comes first
                 return version
     return None
-
-
-def _delta(path: Path):
-    from deltalake import DeltaTable
-
-    return DeltaTable(str(path))

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 from pyroaring import BitMap
 
 from lakehouse.errors import CommitError
-from lakehouse.storage import deletion_vectors, key_index, log_state
+from lakehouse.storage import deletion_vectors, delta_log, key_index, log_state, table_creation
+from lakehouse.storage.delta_tables import open_table
 from lakehouse.storage.key_index import File, Index, keys_of
 from lakehouse.storage.locks import alone
 from lakehouse.storage.row_keys import KEY
@@ -44,8 +44,6 @@ _MANY = 6  # small files of about one size, which are merged
 _GROWTH = 4  # small files are of about one size if the rows of one are less than so many times those of another
 _LEAST = 1_024  # rows; smaller files are of one size
 _DEAD = 1 / 3  # of a file, above which it is written again
-# commits from one of Delta's checkpoints to the next, as the table's property has it
-_CHECKPOINTS = 50
 _ATTEMPTS = 20
 _STAGED = "_staged-"
 _DAY = 86_400
@@ -156,7 +154,7 @@ def _commit(
     """
     # JVM writers look whether a version is there and then rename a file to it (`delta_writer`), so
     # they must not look meanwhile
-    with alone(path / "_delta_log" / ".commit.lock"):
+    with alone(delta_log.commit_lock(path)):
         for _ in range(_ATTEMPTS):
             index = None if whole else _opened(path)
             state = log_state.newest(path) if index is None else index.state
@@ -174,8 +172,8 @@ def _commit(
                 forget(path)
             else:
                 _follow(index, version, actions, files)
-            if version % _CHECKPOINTS == 0:
-                DeltaTable(str(path)).create_checkpoint()
+            if version % table_creation.CHECKPOINTS == 0:
+                open_table(path).create_checkpoint()
             return version
     raise CommitError(
         f"table={path.name}, batch={batch}: other writers have committed {_ATTEMPTS} times meanwhile; end them, "
@@ -194,7 +192,7 @@ def _check_first(state: log_state.LogState, path: Path, app: str, batch: int) ->
 
 def _create(path: Path, version: int, actions: Sequence[dict]) -> bool:
     """Writes the commit if that version is not there yet: whole or not at all."""
-    file = log_state.commit_file(path, version)
+    file = delta_log.commit_file(path, version)
     beside = file.with_name(f".{version:020}.{uuid.uuid4()}.tmp")
     beside.write_text("\n".join(json.dumps(action) for action in actions) + "\n")
     try:

@@ -54,7 +54,7 @@ class Lake:
         return CommitLog(self.settings, table)
 
     def exists(self, table: Table) -> bool:
-        return (self.path(table) / "_delta_log").is_dir()
+        return delta_log.exists(self.path(table))
 
     def read(self, table: Table, version: int | None = None, side: Side = "") -> DataFrame:
         """The rows of a table, technical columns included, now or at a Delta version."""
@@ -144,7 +144,9 @@ class Lake:
             gone = {file["path"] for file in lost}
             found = [file for file in found if file["path"] not in gone]
         return self._read(
-            path, [path / unquote(file["path"]) for file in found], delta_log.schema(path, version)
+            path,
+            [delta_log.data_file(path, file) for file in found],
+            delta_log.schema(path, version),
         )
 
     def rows_of(self, table: Table, files: Sequence[Path], schema: StructType) -> DataFrame:
@@ -154,7 +156,7 @@ class Lake:
             # as of rows from files
             nullable = StructType([StructField(f.name, f.dataType) for f in schema])
             return self.spark.createDataFrame(kept.select(schema.names), nullable)
-        if lost := [{"path": str(file.relative_to(path))} for file in files if not file.exists()]:
+        if lost := [{"path": str(file.relative_to(path))} for file in delta_log.missing(files)]:
             raise _gone(self.catalog, table, path, lost)
         return self._read(path, files, schema)
 

@@ -79,13 +79,9 @@ def renewed(state: LogState) -> tuple[LogState, bool]:
 def commits(path: Path, first: int) -> Iterator[tuple[int, list[dict]]]:
     """The commits from a version on, as far as they follow one another."""
     version = first
-    while (commit := commit_file(path, version)).exists():
-        yield version, [json.loads(line) for line in commit.read_text().splitlines() if line]
+    while (found := delta_log.actions(path, version)) is not None:
+        yield version, found
         version += 1
-
-
-def commit_file(path: Path, version: int) -> Path:
-    return path / "_delta_log" / f"{version:020}.json"
 
 
 def files_at(path: Path, version: int) -> list[dict]:
@@ -95,12 +91,8 @@ def files_at(path: Path, version: int) -> list[dict]:
 
 def _read(path: Path, until: int | None) -> LogState:
     state = LogState(path)
-    checkpoints = (
-        int(file.name[:20]) for file in (path / "_delta_log").glob("*.checkpoint.parquet")
-    )
-    begin = max(
-        (version for version in checkpoints if until is None or version <= until), default=-1
-    )
+    kept = delta_log.checkpoints(path)
+    begin = max((version for version in kept if until is None or version <= until), default=-1)
     if begin >= 0:
         _take_checkpoint(state, begin)
     for version, actions in commits(path, begin + 1):
@@ -113,9 +105,7 @@ def _read(path: Path, until: int | None) -> LogState:
 
 
 def _take_checkpoint(state: LogState, version: int) -> None:
-    rows = pq.read_table(
-        state.path / "_delta_log" / f"{version:020}.checkpoint.parquet", columns=["add", "txn"]
-    )
+    rows = pq.read_table(delta_log.checkpoint_file(state.path, version), columns=["add", "txn"])
     state.files = {
         add["path"]: _kept(add) for add in rows["add"].to_pylist() if add and add["path"]
     }

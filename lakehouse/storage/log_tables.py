@@ -7,9 +7,10 @@ from pathlib import Path
 
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
-from lakehouse.storage import layout
+from lakehouse.storage import delta_log, layout
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
+from lakehouse.storage.delta_tables import open_table
 from lakehouse.storage.locks import alone
 
 
@@ -38,7 +39,7 @@ def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
 
     from lakehouse.storage import commit_log_repair, commit_log_trimming
 
-    known = opened(path)
+    known = open_table(path) if delta_log.exists(path) else None
     rows, reached = [], []
     for table in tables:
         commit_log = CommitLog(settings, table).path
@@ -59,12 +60,6 @@ def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
     if rows:
         append(path, rows, Commit, CommitProperties(app_transactions=reached))
     return len(rows)
-
-
-def opened(path: Path):
-    from deltalake import DeltaTable
-
-    return DeltaTable(str(path)) if (path / "_delta_log").exists() else None
 
 
 def append(path: Path, rows: list[dict], kind: type, properties) -> None:

@@ -12,10 +12,10 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
 from lakehouse.errors import CommitError, RangeError
 from lakehouse.storage import deletion_vectors, log_state
+from lakehouse.storage.delta_tables import open_table
 from lakehouse.storage.log_state import LogState
 from lakehouse.storage.row_keys import KEY, of_text
 
@@ -50,7 +50,7 @@ def _state(path: Path) -> tuple[LogState, dict[str, str]]:
         state = log_state.newest(path)
         types = {
             field.name: getattr(field.type, "type", "struct")
-            for field in DeltaTable(str(path)).schema().fields
+            for field in open_table(path).schema().fields
         }
     _known[path] = state, types
     return state, types

@@ -26,6 +26,7 @@ from deltalake.transaction import AddAction
 from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError
 from lakehouse.storage import delta_log, recent
+from lakehouse.storage.delta_tables import open_table
 from lakehouse.storage.locks import alone
 
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -67,7 +68,7 @@ def commit(files: Sequence[AddAction], path: Path, app: str, batch: int, metadat
     )
     # JVM writers look whether a version is there and then rename a file to it (`delta_writer`), so
     # they must not look meanwhile
-    with alone(path / "_delta_log" / ".commit.lock"):
+    with alone(delta_log.commit_lock(path)):
         table = _table(path)
         last = table.transaction_version(app)
         if last is not None and last >= batch:
@@ -107,8 +108,8 @@ def _table(path: Path) -> DeltaTable:
     with _lock:
         known, stamp = _known.get(path, (None, ""))
     if known is None or stamp != delta_log.stamp(path, known.version()):
-        known = DeltaTable(str(path))
-    elif (path / "_delta_log" / f"{known.version() + 1:020}.json").exists():
+        known = open_table(path)
+    elif delta_log.stamp(path, known.version() + 1):
         known.update_incremental()
     with _lock:
         _known[path] = known, delta_log.stamp(path, known.version())

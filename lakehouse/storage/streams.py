@@ -5,6 +5,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse.settings import Settings
+from lakehouse.storage import delta_log
 
 
 def whole_table_stream(spark: SparkSession, path: str) -> DataFrame:
@@ -26,12 +27,8 @@ def table_stream(
     """
     return (
         spark.readStream.format("delta")
-        .option("startingVersion", _first(path) if since is None else since)
+        .option("startingVersion", delta_log.oldest(Path(path)) if since is None else since)
         .option("skipChangeCommits", "true")
         .option("maxFilesPerTrigger", settings.max_files_per_trigger)
         .load(path)
     )
-
-
-def _first(path: str) -> int:
-    return min(int(p.stem) for p in Path(path, "_delta_log").glob("*.json") if p.stem.isdigit())

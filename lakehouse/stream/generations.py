@@ -14,12 +14,17 @@ from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Any
 
-from deltalake import DeltaTable
-
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, JobError
 from lakehouse.ranges import EPOCH
-from lakehouse.storage import checkpoints, commit_log_repair, delta_log, delta_writer, layout
+from lakehouse.storage import (
+    checkpoints,
+    commit_log_repair,
+    delta_log,
+    delta_tables,
+    delta_writer,
+    layout,
+)
 from lakehouse.storage.checkpoints import Standing, Written
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.lake import Lake
@@ -256,7 +261,7 @@ def _begun_behind(lake: Lake, table: Table) -> list[str]:
 def _put_back_aside(lake: Lake, table: Table, standing: Standing) -> None:
     """The quarantine as it was at the table's last commit: what was quarantined later is judged again."""
     path = table_path(lake.settings, table, "quarantine")
-    if not lake.catalog.has_quarantine(table) or not (path / "_delta_log").is_dir():
+    if not lake.catalog.has_quarantine(table) or not delta_log.exists(path):
         return
     first = checkpoints.first_after(path, table, standing.number)
     if first is None:
@@ -266,4 +271,4 @@ def _put_back_aside(lake: Lake, table: Table, standing: Standing) -> None:
             f"table={table.name}, version={first - 1}: its quarantine must go back to that with it, and the log does not reach "
             f"there any more; put back {path} as it was then"
         )
-    DeltaTable(str(path)).restore(first - 1)
+    delta_tables.open_table(path).restore(first - 1)

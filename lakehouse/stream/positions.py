@@ -6,12 +6,11 @@ and the other way round.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from lakehouse.errors import CommitError
 from lakehouse.storage import delta_log
@@ -66,7 +65,9 @@ def whole(path: Path, version: int) -> Piece:
     """The table as it is at that version."""
     files = delta_log.files(path, version)
     rows = sum(file["num_records"] or 0 for file in files)
-    return Piece(tuple(path / unquote(file["path"]) for file in files), rows, Position(version + 1))
+    return Piece(
+        tuple(delta_log.data_file(path, file) for file in files), rows, Position(version + 1)
+    )
 
 
 def following(path: Path, position: Position, files: int, until: int | None = None) -> Piece:
@@ -105,15 +106,13 @@ def replaced(path: Path, piece: Piece) -> tuple[Path, ...]:
     One that compaction has replaced is none of them: its rows are those of another file now, which
     no reader takes for new.
     """
-    gone = {file for file in piece.files if not file.exists()}
+    gone = set(delta_log.missing(piece.files))
     if not gone:
         return ()
     found: set[Path] = set()
-    for version in range(delta_log.oldest(path), delta_log.latest(path) + 1):
-        commit = path / "_delta_log" / f"{version:020}.json"
-        for kind, action in _actions(commit.read_text().splitlines()) if commit.exists() else ():
-            if kind == "remove" and action[kind]["dataChange"]:
-                found.add(path / unquote(action[kind]["path"]))
+    for version in delta_log.versions(path):
+        moved = delta_log.moved(path, version) or []
+        found |= {delta_log.data_file(path, file) for kind, file in moved if kind == "remove"}
     return tuple(sorted(gone & found))
 
 
@@ -186,7 +185,7 @@ def _check_kept(path: Path, version: int) -> None:
 
     It may also be the next to come.
     """
-    if (path / "_delta_log" / f"{version - 1:020}.json").exists():
+    if delta_log.stamp(path, version - 1):
         return  # asked many times a second, so the log is not listed for it
     oldest, latest = delta_log.oldest(path), delta_log.latest(path)
     if latest < version - 1 or latest < 0:
@@ -210,27 +209,17 @@ def _added(path: Path, version: int) -> list[_Added] | None:
     A commit that also removed rows put others in their place: what it replaced went downstream
     already, and what follows from the change is computed again by those who repair it.
     """
-    try:
-        lines = (path / "_delta_log" / f"{version:020}.json").read_text().splitlines()
-    except FileNotFoundError:
+    moved = delta_log.moved(path, version)
+    if moved is None:
         return None
-    moved = [(kind, action[kind]) for kind, action in _actions(lines) if action[kind]["dataChange"]]
     if any(kind == "remove" for kind, _ in moved):
         return []
     last = len(moved) - 1
     return [
         _Added(
-            path / unquote(file["path"]),
+            delta_log.data_file(path, file),
             json.loads(file.get("stats") or "{}").get("numRecords", 0),
             Position(version + 1) if index == last else Position(version, index),
         )
         for index, (_, file) in enumerate(moved)
     ]
-
-
-def _actions(lines: list[str]) -> Iterator[tuple[str, dict]]:
-    for line in lines:
-        action = json.loads(line)
-        kind = next(iter(action), "")
-        if kind in ("add", "remove"):
-            yield kind, action

@@ -15,6 +15,7 @@ from lakehouse.errors import BrokerError, RangeError
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
 from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.delta_tables import open_table
 from lakehouse.storage.layout import table_path
 from lakehouse.stream import offsets
 
@@ -102,14 +103,13 @@ def _stored(settings: Settings, table: Table, topic: str, since: str) -> dict[in
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
-    from deltalake import DeltaTable
 
     parts: dict[int, list[np.ndarray]] = {}
     columns = {
         name: pc.field("_arrival", name) for name in ("topic", "partition", "offset", "time")
     }
     for side in ("", "quarantine"):
-        rows = DeltaTable(str(table_path(settings, table, side))).to_pyarrow_dataset()
+        rows = open_table(table_path(settings, table, side)).to_pyarrow_dataset()
         for batch in rows.to_batches(columns=columns):
             ours = pc.equal(batch["topic"], topic)
             if since:

@@ -1,0 +1,79 @@
+"""Delta tables as they are read without a JVM: by deltalake, their rows as Arrow."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lakehouse.storage import delta_log
+
+if TYPE_CHECKING:
+    import pyarrow.dataset
+    from deltalake import DeltaTable
+
+
+def open_table(path: Path, version: int | None = None) -> "DeltaTable":
+    """The table that is there, now or at a version."""
+    from deltalake import DeltaTable
+
+    return DeltaTable(str(path), version=version)
+
+
+def fields(path: Path) -> list[dict[str, Any]]:
+    """The columns as Delta writes them, each with its name and type; none before the table is made."""
+    if not delta_log.exists(path):
+        return []
+    return json.loads(open_table(path).schema().to_json())["fields"]
+
+
+def rows_of(files: Sequence[Path]) -> "pyarrow.dataset.Dataset":
+    """The rows of some of a table's files, without their partition."""
+    import pyarrow.dataset as ds
+
+    return ds.dataset([str(file) for file in files], format="parquet")
+
+
+def select(sql: str, tables: Mapping[str, Path]):
+    """What a SELECT gives over the tables by these names, as batches of Arrow.
+
+    DataFusion's errors are raised as they are: as DeltaError and as bare Exception.
+    """
+    from deltalake import QueryBuilder
+
+    engine = QueryBuilder()
+    for name, path in tables.items():
+        engine.register(name, open_table(path))
+    return engine.execute(sql)
+
+
+class NewRows:
+    """The rows of a table that only grows, each read once."""
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self._path, self._columns = path, list(columns)
+        self._table: DeltaTable | None = None
+        self._read: set[str] = set()
+
+    def read(self) -> tuple[list[dict[str, Any]], bool]:
+        """What came since the last time, and whether it is instead all that the table has.
+
+        All after it was compacted, or removed and made again.
+        """
+        import pyarrow.parquet as pq
+
+        files, again = self._files(), False
+        if not self._read <= files:
+            self._read, again = set(), True
+        new = sorted(files - self._read)
+        self._read = files
+        return pq.read_table(new, columns=self._columns).to_pylist() if new else [], again
+
+    def _files(self) -> set[str]:
+        if not delta_log.exists(self._path):
+            self._table = None
+            return set()
+        if self._table is None or not delta_log.stamp(self._path, self._table.version()):
+            self._table = open_table(self._path)
+        else:
+            self._table.update_incremental()
+        return set(self._table.file_uris())

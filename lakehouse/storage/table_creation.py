@@ -1,0 +1,67 @@
+"""Delta tables are made, with the properties that they need here: without a JVM."""
+
+from pathlib import Path
+
+from pyspark.sql.types import StructField, StructType
+
+from lakehouse.declare.columns import PARTITION
+from lakehouse.storage import delta_tables
+from lakehouse.storage.row_keys import KEY
+
+CHECKPOINTS = 50  # commits from one of Delta's checkpoints to the next
+PLAIN = {
+    "delta.enableDeletionVectors": "false",  # pyarrow, by which side tables are read, refuses them
+    # the default, 10, would be one every few seconds
+    "delta.checkpointInterval": str(CHECKPOINTS),
+    # each checkpoint names all files removed within it, by compaction one a micro-batch, and each
+    # reader reads it; how long they stay is by what is on disk (`maintenance`)
+    "delta.deletedFileRetentionDuration": "interval 10 minutes",
+}
+# what a step replaces is marked (`keyed_files`)
+KEYED = PLAIN | {"delta.enableDeletionVectors": "true"}
+# replaced every second or so; its files go by what the log names (`delta_writer.tidy`)
+PASSING = PLAIN | {
+    "delta.logRetentionDuration": "interval 1 hour",
+    "delta.deletedFileRetentionDuration": "interval 1 day",
+}
+
+
+def create(
+    path: Path,
+    schema: StructType,
+    partitioned: bool,
+    searched: str,
+    properties: dict[str, str] = PLAIN,
+) -> None:
+    """Makes the table unless it is there. `searched`: the columns of which each file records least and greatest value."""
+    from deltalake import DeltaTable, Schema
+
+    # the plan judges NOT NULL
+    nullable = StructType([StructField(f.name, f.dataType) for f in schema])
+    # by delta-rs: an empty commit costs Spark half a second, and a pipeline has many tables
+    DeltaTable.create(
+        str(path),
+        Schema.from_json(nullable.json()),
+        mode="ignore",
+        configuration=properties
+        | ({"delta.dataSkippingStatsColumns": searched} if searched else {}),
+        partition_by=[PARTITION] if partitioned else None,
+    )
+
+
+def prepare_keyed(path: Path) -> None:
+    """Lets a keyed table of an earlier version have what `keyed_files` writes.
+
+    Its next step writes it whole.
+    """
+    from deltalake import TableFeatures
+    from deltalake.schema import Field, PrimitiveType
+
+    table = delta_tables.open_table(path)
+    if KEY not in {field.name for field in table.schema().fields}:
+        table.alter.add_columns(Field(KEY, PrimitiveType("binary")))
+    if table.metadata().configuration.get("delta.enableDeletionVectors") != "true":
+        table.alter.add_feature(
+            TableFeatures.DeletionVectors, allow_protocol_versions_increase=True
+        )
+        table.alter.set_table_properties({"delta.enableDeletionVectors": "true"})
