@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql.streaming import StreamingQuery
@@ -16,7 +15,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, JobError, TopicError
 from lakehouse.ranges import text
-from lakehouse.storage import checkpoints, layout
+from lakehouse.storage import checkpoint_files, checkpoints
 from lakehouse.storage.commit_log import note_dropped
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import queries
@@ -282,27 +281,12 @@ def _in_flight(lake: Lake, table: Table) -> tuple[int, str] | None:
 
     None if there is none.
     """
-    folder = layout.query_checkpoints(lake.settings, table.name)
-    generations = _numbers(folder)
-    checkpoint = folder / str(generations[-1]) if generations else folder
-    begun, done = _numbers(checkpoint / "offsets"), _numbers(checkpoint / "commits")
+    checkpoint = checkpoint_files.newest(lake.settings, table)
+    if checkpoint is None:
+        return None
+    begun, done = checkpoint_files.begun(checkpoint), checkpoint_files.done(checkpoint)
     if not begun or begun[-1] in done:
         return None
-    first, last = ["the start", *(_offsets(checkpoint / "offsets" / str(n)) for n in begun[-2:])][
-        -2:
-    ]
+    ends = (" ".join(checkpoint_files.sources(checkpoint, batch)) for batch in begun[-2:])
+    first, last = ["the start", *ends][-2:]
     return begun[-1], f"batch {begun[-1]}, offsets from {first} to {last}"
-
-
-def _offsets(log: Path) -> str:
-    """The line of each source in the query's offset log.
-
-    Before them stand a version and settings.
-    """
-    return " ".join(log.read_text().splitlines()[2:])
-
-
-def _numbers(folder: Path) -> list[int]:
-    return (
-        sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
-    )

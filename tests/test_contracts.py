@@ -33,7 +33,7 @@ JVM = [  # class, method, types of its parameters, who calls it
         f"{SPARK}.execution.streaming.checkpointing.OffsetSeqMetadata",
         "apply",
         ("long", "long", "RuntimeConfig"),
-        "checkpoints.write",
+        "checkpoint_files.write",
     ),
     (f"{SPARK}.classic.Dataset", "queryExecution", (), "transform.determinism"),
     (f"{SPARK}.execution.QueryExecution", "analyzed", (), "transform.determinism"),

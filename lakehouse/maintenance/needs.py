@@ -11,7 +11,7 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import PARTITION_LENGTHS, floor, partition_range
 from lakehouse.reconcile import invalidation
 from lakehouse.settings import Settings
-from lakehouse.storage import checkpoints, delta_log, layout
+from lakehouse.storage import checkpoint_files, checkpoints, delta_log, layout
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.files import read_value
 from lakehouse.storage.handovers import handover_of
@@ -30,7 +30,7 @@ def needed(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]
     if (made := delta_log.made(table_path(settings, table))) is None:
         return found
     identity = made[0]
-    for checkpoint in _checkpoints(layout.checkpoints(settings)):
+    for checkpoint in checkpoint_files.of_all(settings):
         if (version := _read_up_to(checkpoint, identity)) is not None:
             found[checkpoint.parent.name] = version
     for reader in catalog:
@@ -103,15 +103,6 @@ def _reaching(catalog: Catalog, table: Table, path: Path, instant: datetime) -> 
     return delta_log.latest(path)
 
 
-def _checkpoints(folder: Path) -> list[Path]:
-    """The last generation of each query; early results start again with each process."""
-    queries = (
-        [q for q in folder.iterdir() if not q.name.endswith("__early")] if folder.is_dir() else []
-    )
-    lives = ([life for life in query.iterdir() if life.name.isdigit()] for query in queries)
-    return [max(found, key=lambda life: int(life.name)) for found in lives if found]
-
-
 def _read_up_to(checkpoint: Path, identity: str) -> int | None:
     """The version from which a query reads the table of that id when it is started again.
 
@@ -120,7 +111,7 @@ def _read_up_to(checkpoint: Path, identity: str) -> int | None:
     Spark has its sources prepare the last committed batch once more then, from where the batch
     before it ended.
     """
-    begun, done = (checkpoints.numbers(checkpoint / name) for name in ("offsets", "commits"))
+    begun, done = checkpoint_files.begun(checkpoint), checkpoint_files.done(checkpoint)
     if not begun:
         return None
     last = next(
@@ -148,9 +139,8 @@ def _offsets(checkpoint: Path, batch: int) -> list[dict] | None:
 
     None, and said on standard error, if the file is torn.
     """
-    path = checkpoint / "offsets" / str(batch)
     try:
-        found = [dict(json.loads(line)) for line in path.read_text().splitlines()[2:]]
+        found = [dict(json.loads(line)) for line in checkpoint_files.sources(checkpoint, batch)]
         if not found or any(
             "reservoirId" in offset and not isinstance(offset["reservoirVersion"], int)
             for offset in found
@@ -160,5 +150,7 @@ def _offsets(checkpoint: Path, batch: int) -> list[dict] | None:
     except (ValueError, TypeError, KeyError) as err:
         message = f"it says what a query has read, and is torn ({err}), so the batches before it decide what is kept for it"
         remedy = f"if its table is not declared any more, remove {checkpoint.parent}"
-        _log.warning(f"file={path}: {message}; {remedy}")
+        _log.warning(
+            f"file={checkpoint_files.offsets_file(checkpoint, batch)}: {message}; {remedy}"
+        )
         return None

@@ -32,5 +32,6 @@ certificates          the recorded verdicts
 handovers             where batch ends and the stream begins
 begun_with            what a stream was begun with, and that it goes on as nothing else
 checkpoints           where a table stands, and whether a checkpoint fits that
+checkpoint_files      what Spark keeps in it
 read_holds            runs that read what is on disk now
 """

@@ -239,16 +239,14 @@ def _noted(settings: Settings, table: Table) -> Mapping[str, str]:
 
     None of another query.
     """
-    generations = [
-        p for p in (layout.query_checkpoints(settings, table.name)).glob("*") if p.name.isdigit()
-    ]
-    checkpoint = max(generations, key=lambda p: int(p.name), default=None)
-    if checkpoint is None or not (checkpoint / "state").is_dir():
+    from lakehouse.storage import checkpoint_files
+
+    checkpoint = checkpoint_files.newest(settings, table)
+    if checkpoint is None or not checkpoint_files.keeps_state(checkpoint):
         return {}
-    offsets = [p for p in (checkpoint / "offsets").glob("*") if p.name.isdigit()]
-    last = max(offsets, key=lambda p: int(p.name), default=None)
+    begun = checkpoint_files.begun(checkpoint)
     with suppress(ValueError, IndexError, KeyError):  # a torn one is for the query to report
-        return json.loads(last.read_text().splitlines()[1])["conf"] if last else {}
+        return checkpoint_files.noted(checkpoint, begun[-1])["conf"] if begun else {}
     return {}
 
 
@@ -331,9 +329,9 @@ def _has_begun(settings: Settings, table: Table, folder: Path) -> bool:
 
     Of a table that was removed, to be filled again, nothing needs to fit.
     """
-    from lakehouse.storage import checkpoints, delta_log
+    from lakehouse.storage import checkpoint_files, checkpoints, delta_log
 
-    started = any((layout.query_checkpoints(settings, table.name)).glob("*/offsets"))
+    started = checkpoint_files.started(settings, table)
     if started or delta_log.latest(folder) > 0:  # version 0 is a table without rows
         return True
     return checkpoints.standing(settings, table).last is not None

@@ -8,21 +8,16 @@ table is restored. So a generation that begins is above all that folders, the co
 """
 
 import json
-import shutil
-import uuid
-from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_log, delta_writer, layout
+from lakehouse.storage import checkpoint_files, delta_log, delta_writer, layout
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.files import append_line, values_backwards
@@ -187,21 +182,10 @@ def app(table: Table, generation: int) -> str:
     return f"{table.name}:stream:{generation}"
 
 
-def numbers(folder: Path) -> list[int]:
-    """The numbered files or folders in it, in order."""
-    return (
-        sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
-    )
-
-
-def folder_of(settings: Settings, table: Table, generation: int) -> Path:
-    return layout.query_checkpoints(settings, table.name) / str(generation)
-
-
 def generation(settings: Settings, table: Table) -> int:
     """The newest generation that anything but transactions knows; 1 before the first."""
     begun, line = beginning(settings, table), next(CommitLog(settings, table).by_stream(), None)
-    known = numbers(layout.query_checkpoints(settings, table.name))
+    known = checkpoint_files.generations(settings, table)
     return max(
         [1, *known, *([begun.generation] if begun else []), *([line.generation] if line else [])]
     )
@@ -218,7 +202,7 @@ def begin(
         newest += 1
     begun = Beginning(newest, after, why, datetime.now(UTC).isoformat(), **more)
     append_line(layout.note(settings, table, "generations.jsonl"), json.dumps(asdict(begun)))
-    folder_of(settings, table, newest).mkdir(parents=True)
+    checkpoint_files.folder_of(settings, table, newest).mkdir(parents=True)
     return begun
 
 
@@ -252,11 +236,11 @@ def misfit(
     `inputs`: what the table's last micro-batch had read.
     """
     own, number = int(checkpoint.name), standing.number
-    offsets, commits = numbers(checkpoint / "offsets"), numbers(checkpoint / "commits")
+    offsets, commits = checkpoint_files.begun(checkpoint), checkpoint_files.done(checkpoint)
     if not offsets and not commits:
         empty = number is None or (number[0] < own and not stateful)
         return "" if empty else "it is gone"
-    if not offsets or not (checkpoint / "metadata").is_file():
+    if not offsets or not checkpoint_files.has_metadata(checkpoint):
         return f"its {'metadata' if offsets else 'offsets'} is gone"
     begins, done = offsets[-1], commits[-1] if commits else -1
     if done not in (begins, begins - 1) or (begins and begins - 1 not in offsets):
@@ -273,73 +257,32 @@ def misfit(
         return f"it is at micro-batch {done} of generation {own}, and the table holds none of that"
     if not done <= batch <= begins:
         return f"it is at micro-batch {done}, and the table at {batch}"
-    if batch in offsets and ended(checkpoint, batch) != inputs:
+    if batch in offsets and checkpoint_files.ended(checkpoint, batch) != inputs:
         return f"its micro-batch {batch} had not read what the table's had"
-    return state_gone(checkpoint, done) if stateful and done >= 0 else ""
-
-
-def ended(checkpoint: Path, batch: int) -> dict | None:
-    """What the micro-batch reads up to, of all sources together; None if the file is torn."""
-    try:
-        lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()[2:]
-        return dict(ChainMap(*map(json.loads, lines))) or None
-    except ValueError:
-        return None
-
-
-def state_gone(checkpoint: Path, batch: int) -> str:
-    """Why the state after that micro-batch cannot be read.
-
-    Empty if each of its partitions has the version.
-    """
-    operator = checkpoint / "state" / "0"
-    for partition in numbers(operator):
-        names = (p.name for p in (operator / str(partition)).iterdir())
-        if not any(name.split(".")[0].split("_")[0] == str(batch + 1) for name in names):
-            return f"its state of micro-batch {batch} is gone in partition {partition}"
-    return "" if numbers(operator) else "its state is gone"
-
-
-def write(spark: SparkSession, checkpoint: Path, offset: Mapping) -> None:
-    """Makes the checkpoint of a query of one source, as Spark does, that has its first micro-batch read up to the offset."""
-    jvm: Any = spark._jvm
-    metadata = jvm.org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata
-    now = int(datetime.now(UTC).timestamp() * 1000)
-    known = json.loads(metadata.apply(0, now, spark._jsparkSession.conf()).json())
-    # what nobody set is null here, where Spark writes the value in force
-    known["conf"] = {
-        name: spark.conf.get(name) if value is None else value
-        for name, value in known["conf"].items()
-    }
-    (checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
-    for folder in ("offsets", "commits"):
-        (checkpoint / folder).mkdir()
-    (checkpoint / "offsets" / "0").write_text(f"v1\n{json.dumps(known)}\n{json.dumps(offset)}")
+    return checkpoint_files.state_gone(checkpoint, done) if stateful and done >= 0 else ""
 
 
 def forget(settings: Settings, table: Table) -> bool:
     """Removes the checkpoint of a query that was Spark's and is stepped now: what maintenance keeps
     for it nobody would ever read."""
-    folder = layout.query_checkpoints(settings, table.name)
-    if not any(folder.glob("*/offsets")):
+    if not checkpoint_files.started(settings, table):
         return False
-    shutil.rmtree(folder)
+    checkpoint_files.remove(settings, table.name)
     return True
 
 
 def renew(settings: Settings, table: Table) -> None:
     """Begins the next generation of a keyed or versioned table: its job computes it again at the next start."""
     newest, last = generation(settings, table), standing(settings, table).last
-    if (last and last.generation == newest) or (
-        folder_of(settings, table, newest) / "offsets"
-    ).exists():
+    checkpoint = checkpoint_files.folder_of(settings, table, newest)
+    if (last and last.generation == newest) or (checkpoint / "offsets").exists():
         begin(settings, table, None, "it was asked for")
 
 
 def began(settings: Settings, table: Table) -> bool:
     """Whether the table's streaming query was ever started, so that it goes on where it is: by its
     checkpoint, commit log or commits."""
-    if any((layout.query_checkpoints(settings, table.name)).glob("*/offsets")) or next(
+    if checkpoint_files.started(settings, table) or next(
         CommitLog(settings, table).by_stream(), None
     ):
         return True

@@ -17,9 +17,9 @@ from lakehouse.declare.columns import ARRIVAL, INGESTION
 from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, parse_instant
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_log
+from lakehouse.storage import checkpoint_files, delta_log
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.layout import query_checkpoints, table_path
+from lakehouse.storage.layout import table_path
 from lakehouse.watermarks import Head, advanced, watermark
 
 
@@ -38,8 +38,10 @@ def unknown(
     ]
     for place, (version, noted, actions) in enumerate(found):
         key = (int(noted["app"].rpartition(":")[2]), noted["batch"])
-        done = query_checkpoints(settings, table.name) / str(key[0]) / "commits" / str(key[1])
-        if key not in batches and (place < len(found) - 1 or done.exists()):
+        checkpoint = checkpoint_files.folder_of(settings, table, key[0])
+        if key not in batches and (
+            place < len(found) - 1 or key[1] in checkpoint_files.done(checkpoint)
+        ):
             yield version, noted | {"generation": key[0]}, actions
 
 

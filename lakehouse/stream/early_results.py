@@ -5,7 +5,6 @@ range: from the table's frontier on. So it agrees with what the stream will writ
 arrives. Downstream reads final rows only.
 """
 
-import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
@@ -15,7 +14,7 @@ from pyspark.sql.streaming import StreamingQuery
 from lakehouse.batch import compute
 from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, Range, text
-from lakehouse.storage import delta_writer, layout, streams
+from lakehouse.storage import checkpoint_files, delta_writer, layout, streams
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.lake import Lake
 from lakehouse.stream.micro_batch import stream_run
@@ -62,7 +61,7 @@ def start(lake: Lake, table: Table) -> StreamingQuery:
     run = stream_run(lake, table)
     step, references = run.plan, run.references()
     checkpoint = layout.query_checkpoints(lake.settings, f"{table.name}__early")
-    shutil.rmtree(checkpoint, ignore_errors=True)
+    checkpoint_files.remove(lake.settings, checkpoint.name)
     grown = streams.table_stream(
         lake.spark, lake.settings, str(lake.path(lake.catalog.table(step.driving))), since="latest"
     )

@@ -18,6 +18,7 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, JobError
 from lakehouse.ranges import EPOCH
 from lakehouse.storage import (
+    checkpoint_files,
     checkpoints,
     commit_log_repair,
     delta_log,
@@ -46,13 +47,13 @@ def fit(lake: Lake, table: Table) -> str:
     if is_stepped(lake, table):
         return _fit_stepped(lake, table, standing)
     own = checkpoints.generation(lake.settings, table)
-    checkpoint = checkpoints.folder_of(lake.settings, table, own)
+    checkpoint = checkpoint_files.folder_of(lake.settings, table, own)
     kind = lake.catalog.kind(table)
     last, begun = standing.last, checkpoints.beginning(lake.settings, table, own)
     inputs = _position(lake, table, last) if last else None
     wrong = checkpoints.misfit(checkpoint, standing, begun, inputs, stateful=kind == "window")
-    if kind == "keyed" and not wrong and (done := checkpoints.numbers(checkpoint / "commits")):
-        wrong = checkpoints.state_gone(checkpoint, done[-1])
+    if kind == "keyed" and not wrong and (done := checkpoint_files.done(checkpoint)):
+        wrong = checkpoint_files.state_gone(checkpoint, done[-1])
     if fault := last and _input_fault(lake, table, last):
         if not table.keeps:
             raise CommitError(f"table={table.name}, {fault}")
@@ -142,12 +143,12 @@ def _begin(lake: Lake, table: Table, standing: Standing, why: str) -> str:
     again = _state_from(lake, table, standing) if last and kind == "window" else {}
     begun = checkpoints.begin(lake.settings, table, standing.number, why, **again)
     if last and again:
-        folder = checkpoints.folder_of(lake.settings, table, begun.generation)
-        checkpoints.write(lake.spark, folder, _position(lake, table, last))
+        folder = checkpoint_files.folder_of(lake.settings, table, begun.generation)
+        checkpoint_files.write(lake.spark, folder, _position(lake, table, last))
     return (
         f"table={table.name}, generation={begun.generation}: the checkpoint did not fit the table ({why}), so a new generation "
         f"begins behind {_behind(table, standing)}; no row is lost or doubled. Look for what removed or replaced the folder "
-        f"{checkpoints.folder_of(lake.settings, table, begun.generation).parent}"
+        f"{checkpoint_files.folder_of(lake.settings, table, begun.generation).parent}"
     )
 
 

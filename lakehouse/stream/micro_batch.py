@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from lakehouse.declare.columns import ORIGIN, PARTITION, REASON, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, micros, partition_format
-from lakehouse.storage import checkpoints, delta_writer, streams
+from lakehouse.storage import checkpoint_files, checkpoints, delta_writer, streams
 from lakehouse.storage.arrow import in_memory, in_spark
 from lakehouse.storage.checkpoints import Beginning
 from lakehouse.storage.commits import Commit
@@ -165,10 +165,9 @@ class StreamRun:
 
     def log(self, batch: int) -> BatchLog:
         """Reads the batch's line in the query's offset log."""
-        lines = (self.checkpoint / "offsets" / str(batch)).read_text().splitlines()
-        noted = json.loads(lines[1])
+        noted = checkpoint_files.noted(self.checkpoint, batch)
         # a line each source: of several topics, a topic each
-        offsets = [json.loads(line) for line in lines[2:]]
+        offsets = [json.loads(line) for line in checkpoint_files.sources(self.checkpoint, batch)]
         return BatchLog(
             _instant(noted["batchWatermarkMs"]),
             _instant(noted["batchTimestampMs"]),
@@ -311,7 +310,7 @@ def stream_run(
         table,
         plan.plan_of(lake, table),
         generation,
-        checkpoints.folder_of(lake.settings, table, generation),
+        checkpoint_files.folder_of(lake.settings, table, generation),
         pinned,
         handover_of(lake.settings, table),
         begun,

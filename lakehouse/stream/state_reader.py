@@ -12,6 +12,7 @@ from pyspark.sql.types import StructField, StructType
 
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
+from lakehouse.storage import checkpoint_files
 from lakehouse.storage.lake import Lake
 from lakehouse.stream.micro_batch import stream_run
 
@@ -24,7 +25,7 @@ def state(lake: Lake, table: Table, key: Mapping[str, str] | None = None) -> Dat
     query has no state, or has not run.
     """
     checkpoint = stream_run(lake, table).checkpoint if lake.catalog.driving_input(table) else None
-    if not checkpoint or not (checkpoint / "state").is_dir():
+    if not checkpoint or not checkpoint_files.keeps_state(checkpoint):
         raise RangeError(
             f"table={table.name}: its streaming query keeps no state, or has not run yet; sessions, windows of "
             "ten minutes or more "

@@ -1,0 +1,137 @@
+"""The checkpoint of a query of Spark's, file by file: what its micro-batches read, which of them are done, its state.
+
+A generation of a query is a folder `_checkpoints/<query>/<n>`. In it Spark keeps `offsets/<batch>`
+(a version, settings, and up to where each source is read), written before a micro-batch, and
+`commits/<batch>`, written after it.
+"""
+
+import json
+import shutil
+import uuid
+from collections import ChainMap
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from lakehouse.declare.table import Table
+from lakehouse.settings import Settings
+from lakehouse.storage import layout
+
+
+def generations(settings: Settings, table: Table) -> list[int]:
+    return _numbers(layout.query_checkpoints(settings, table.name))
+
+
+def folder_of(settings: Settings, table: Table, generation: int) -> Path:
+    return layout.query_checkpoints(settings, table.name) / str(generation)
+
+
+def newest(settings: Settings, table: Table) -> Path | None:
+    """The last generation of the table's query."""
+    known = generations(settings, table)
+    return folder_of(settings, table, known[-1]) if known else None
+
+
+def of_all(settings: Settings) -> list[Path]:
+    """The last generation of each query; early results start again with each process."""
+    folder = layout.checkpoints(settings)
+    queries = folder.iterdir() if folder.is_dir() else ()
+    known = ((query, _numbers(query)) for query in queries if not query.name.endswith("__early"))
+    return [query / str(numbers[-1]) for query, numbers in known if numbers]
+
+
+def started(settings: Settings, table: Table) -> bool:
+    """Whether any generation of the table's query has begun a micro-batch."""
+    return any(layout.query_checkpoints(settings, table.name).glob("*/offsets"))
+
+
+def remove(settings: Settings, query: str) -> None:
+    """Removes all that a query has left, if anything."""
+    folder = layout.query_checkpoints(settings, query)
+    if folder.is_dir():
+        shutil.rmtree(folder)
+
+
+def begun(checkpoint: Path) -> list[int]:
+    """The micro-batches that have begun, in order."""
+    return _numbers(checkpoint / "offsets")
+
+
+def done(checkpoint: Path) -> list[int]:
+    """The micro-batches that Spark knows as done, in order."""
+    return _numbers(checkpoint / "commits")
+
+
+def noted(checkpoint: Path, batch: int) -> dict[str, Any]:
+    """Spark's settings and clock as the micro-batch began. Raises ValueError or IndexError if the file is torn."""
+    return json.loads(_lines(checkpoint, batch)[1])
+
+
+def sources(checkpoint: Path, batch: int) -> list[str]:
+    """Up to where the micro-batch reads each source, as JSON."""
+    return _lines(checkpoint, batch)[2:]
+
+
+def ended(checkpoint: Path, batch: int) -> dict | None:
+    """What the micro-batch reads up to, of all sources together; None if the file is torn."""
+    try:
+        return dict(ChainMap(*map(json.loads, sources(checkpoint, batch)))) or None
+    except ValueError:
+        return None
+
+
+def keeps_state(checkpoint: Path) -> bool:
+    return (checkpoint / "state").is_dir()
+
+
+def state_gone(checkpoint: Path, batch: int) -> str:
+    """Why the state after that micro-batch cannot be read.
+
+    Empty if each of its partitions has the version.
+    """
+    operator = checkpoint / "state" / "0"
+    for partition in _numbers(operator):
+        names = (p.name for p in (operator / str(partition)).iterdir())
+        if not any(name.split(".")[0].split("_")[0] == str(batch + 1) for name in names):
+            return f"its state of micro-batch {batch} is gone in partition {partition}"
+    return "" if _numbers(operator) else "its state is gone"
+
+
+def has_metadata(checkpoint: Path) -> bool:
+    """Whether the id of the query is there, without which Spark begins another."""
+    return (checkpoint / "metadata").is_file()
+
+
+def write(spark: SparkSession, checkpoint: Path, offset: Mapping) -> None:
+    """Makes the checkpoint of a query of one source, as Spark does, that has its first micro-batch read up to the offset."""
+    jvm: Any = spark._jvm
+    metadata = jvm.org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata
+    now = int(datetime.now(UTC).timestamp() * 1000)
+    known = json.loads(metadata.apply(0, now, spark._jsparkSession.conf()).json())
+    # what nobody set is null here, where Spark writes the value in force
+    known["conf"] = {
+        name: spark.conf.get(name) if value is None else value
+        for name, value in known["conf"].items()
+    }
+    (checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+    for folder in ("offsets", "commits"):
+        (checkpoint / folder).mkdir()
+    (checkpoint / "offsets" / "0").write_text(f"v1\n{json.dumps(known)}\n{json.dumps(offset)}")
+
+
+def offsets_file(checkpoint: Path, batch: int) -> Path:
+    return checkpoint / "offsets" / str(batch)
+
+
+def _lines(checkpoint: Path, batch: int) -> list[str]:
+    return offsets_file(checkpoint, batch).read_text().splitlines()
+
+
+def _numbers(folder: Path) -> list[int]:
+    """The numbered files or folders in it, in order."""
+    return (
+        sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
+    )
