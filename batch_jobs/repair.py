@@ -14,10 +14,10 @@ from lakehouse.batch import compute
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, Range, partition_range
-from lakehouse.reconcile import attempts, coverage, diagnosis, reconciliation
+from lakehouse.reconcile import coverage, diagnosis, reconciliation
 from lakehouse.reconcile.coverage import Coverage
 from lakehouse.settings import Settings
-from lakehouse.storage import layout
+from lakehouse.storage import attempts, layout
 from lakehouse.storage.certificates import Verdict
 from lakehouse.storage.files import append_line, values_backwards
 from lakehouse.storage.lake import Lake

@@ -12,7 +12,6 @@ enters the ingest table as a raw Kafka record of the partition and time that the
 """
 
 import json
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -36,6 +35,7 @@ from lakehouse.storage.certificates import Certificate
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.lake import Lake, Side
+from lakehouse.storage.root import copy_root
 from lakehouse.stream import ingest, queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.micro_batch import BatchLog, stream_run
@@ -71,7 +71,7 @@ class Stage:
 
     def copied(self, root: Path) -> "Stage":
         """A second stage, in a copy of this one's folder, that goes on from where this one is: cheaper than a new one."""
-        shutil.copytree(self.lake.settings.root, root, dirs_exist_ok=True)
+        copy_root(self.lake.settings, root)
         other = copy(self)
         other.lake = replace(self.lake, settings=replace(self.lake.settings, root=root))
         for name in ("crashes", "_offsets", "_batches"):

@@ -4,7 +4,6 @@ The same from a Dagster sensor and from `lakehouse stream supervise`. A look tak
 starts the process without waiting for it; whoever is at the job already goes first.
 """
 
-import shutil
 import threading
 import time
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
+from lakehouse.storage import root
 from streaming_jobs import desired, healing, holders, progress, supervisor
 from streaming_jobs.desired import Event
 from streaming_jobs.healing import Bounds, Decision, Observed
@@ -117,7 +117,7 @@ def _note_crash_loop(settings: Settings, pipeline: str, why: str) -> None:
 
 def observe(settings: Settings, pipeline: str) -> Observed:
     """The job's process as it is now: of one that has not spoken yet, what is known from its launch and its log."""
-    room = shutil.disk_usage(settings.root).free > _ROOM
+    room = root.free(settings) > _ROOM
     launched, status = (
         supervisor.silent_launch(settings, pipeline),
         supervisor.status(settings, pipeline),

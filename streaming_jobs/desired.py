@@ -17,7 +17,7 @@ import psutil
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
 from lakehouse.storage import layout, locks
-from lakehouse.storage.files import moved_aside, read_value, replace_file
+from lakehouse.storage.files import exists, moved_aside, read_value, replace_file
 from streaming_jobs import progress
 from streaming_jobs.holders import made
 from streaming_jobs.places import Place, here
@@ -84,7 +84,7 @@ def lost(settings: Settings, pipeline: str) -> str:
     Empty if it is known, or nobody has asked.
     """
     path = _path(settings, pipeline)
-    if path.exists() or not ((aside := moved_aside(path)) or history(settings, pipeline)):
+    if exists(path) or not ((aside := moved_aside(path)) or history(settings, pipeline)):
         return ""
     what = f"file={aside[-1]}: unreadable" if aside else f"file={path}: gone"
     return (

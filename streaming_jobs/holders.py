@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lakehouse.durations import duration
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
-from lakehouse.storage.files import read_value
-from streaming_jobs.places import UNKNOWN, Place, file_system_now, modified
+from lakehouse.storage.files import file_system_now, modified, read_value
+from streaming_jobs.places import UNKNOWN, Place
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

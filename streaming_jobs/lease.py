@@ -25,7 +25,7 @@ import psutil
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
 from lakehouse.storage import layout, locks
-from lakehouse.storage.files import moved_aside, replace_file
+from lakehouse.storage.files import exists, moved_aside, replace_file, touch
 from streaming_jobs import holders, progress
 from streaming_jobs.holders import Holder, holder
 from streaming_jobs.places import here
@@ -65,7 +65,7 @@ class Lease:
 
     def _restored(self, path: Path, mine: Holder) -> bool:
         """Whether the file was unreadable, which was said, and is written again: whoever takes over leaves a readable one."""
-        if path.exists() or not moved_aside(path):
+        if exists(path) or not moved_aside(path):
             return False
         replace_file(path, asdict(mine))
         return True
@@ -74,10 +74,7 @@ class Lease:
         """Says to other hosts, by the clock of the file system, that this process lives."""
         for path in self.held:
             lease = path.with_name("lease")
-            try:
-                os.utime(lease)
-            except FileNotFoundError:
-                lease.touch()
+            if not touch(lease):
                 message = "the lock of the process that runs the pipeline, and it was removed; the epoch alone protects it now"
                 _log.warning(f"file={lease}: {message}")
 

@@ -2,10 +2,11 @@
 query is paused.
 """
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 
 from lakehouse.settings import Settings
+from lakehouse.storage.files import moved_at
 from streaming_jobs import desired, progress, scheduled, supervisor
 from streaming_jobs.desired import Event
 from streaming_jobs.notifications import Notice, What
@@ -81,7 +82,7 @@ def _files_lost(settings: Settings, pipeline: str) -> list[Notice]:
             "job_files_lost",
             pipeline,
             f"file={path}: it was unreadable and moved aside",
-            datetime.fromtimestamp(path.stat().st_ctime, UTC),
+            moved_at(path),
         )
         for path in progress.unreadable(settings, pipeline)
     ]

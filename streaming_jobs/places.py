@@ -6,7 +6,6 @@ differ, the time of a file does not.
 """
 
 import os
-import uuid
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -53,23 +52,3 @@ def _namespace() -> str:
         return os.readlink("/proc/self/ns/pid").removeprefix("pid:[").removesuffix("]")
     except OSError:
         return ""
-
-
-def modified(path: Path) -> float | None:
-    """When a file was last written, by the clock of its file system; None if there is none."""
-    try:
-        # opened, since a network file system may answer a mere look from its cache
-        with path.open("rb") as file:
-            return os.fstat(file.fileno()).st_mtime
-    except FileNotFoundError:
-        return None
-
-
-def file_system_now(folder: Path) -> float:
-    """What the clock of the file system says now: the time of a file that is written for that."""
-    path = folder / f".clock-{uuid.uuid4().hex}"
-    path.touch()
-    try:
-        return path.stat().st_mtime
-    finally:
-        path.unlink(missing_ok=True)

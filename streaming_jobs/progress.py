@@ -20,8 +20,8 @@ from typing import Literal
 import psutil
 
 from lakehouse.settings import Settings
-from lakehouse.storage import layout
-from lakehouse.storage.files import append_line, moved_aside, read_value, replace_file
+from lakehouse.storage import layout, text_logs
+from lakehouse.storage.files import append_line, moved_aside, read_value, replace_file, replace_text
 from streaming_jobs import holders
 from streaming_jobs.holders import made
 from streaming_jobs.places import UNKNOWN, Place
@@ -192,17 +192,15 @@ def note(settings: Settings, pipeline: str, progress: dict) -> None:
     Past 16 MiB the file becomes `.1` and a new one begins.
     """
     path = layout.job_file(settings, pipeline, "progress.jsonl")
-    if path.exists() and path.stat().st_size > _LOG_BYTES:
-        path.replace(path.with_suffix(".jsonl.1"))
+    if text_logs.size(path) > _LOG_BYTES:
+        text_logs.set_aside(path, kept=1)
     append_line(path, json.dumps(progress, default=str))
 
 
 def note_failure(settings: Settings, pipeline: str, table: str, text: str) -> None:
     """Keeps all that Spark said of a query's last failure, of which the log and the status have the cause alone."""
     with suppress(OSError):  # the disk is full: that failure is reported
-        folder = layout.job_folder(settings, pipeline)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{table}.failure.txt").write_text(f"{now()}\n{text}\n")
+        replace_text(layout.failure_text(settings, pipeline, table), f"{now()}\n{text}\n")
 
 
 def now() -> str:

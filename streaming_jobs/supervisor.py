@@ -20,13 +20,14 @@ from lakehouse.durations import duration
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings, to_environment
 from lakehouse.storage import begun_with, layout
+from lakehouse.storage.files import file_system_now, modified
 from streaming_jobs import desired, holders, lease, progress
 from streaming_jobs.desired import Event
 from streaming_jobs.job_logs import fresh_log, log_tail
 from streaming_jobs.job_logs import last_error as last_error
 from streaming_jobs.job_logs import log_path as log_path
 from streaming_jobs.job_logs import shorten_log as shorten_log
-from streaming_jobs.places import Place, file_system_now, here, modified
+from streaming_jobs.places import Place, here
 from streaming_jobs.progress import AT_WORK, JobStatus
 
 # seconds between two looks at a status file, which is all that a job shares with others

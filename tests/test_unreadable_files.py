@@ -20,10 +20,9 @@ from typer.testing import CliRunner
 from batch_jobs import repair
 from lakehouse.cli import main
 from lakehouse.declare import catalog
-from lakehouse.reconcile import attempts
 from lakehouse.runtime import kafka_address
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage import checkpoints, commit_log, files, layout
+from lakehouse.storage import attempts, checkpoints, commit_log, files, layout
 from streaming_jobs import (
     control_loop,
     desired,

@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 from lakehouse.cli import main
 from lakehouse.declare.table import kafka, table, tumbling
-from lakehouse.reconcile import attempts, reconciliation
+from lakehouse.reconcile import reconciliation
 from lakehouse.reconcile.verdicts import Outcomes
+from lakehouse.storage import attempts
 from lakehouse.testing import Stage
 
 HERE = sys.modules[__name__]

@@ -22,7 +22,7 @@ from lakehouse.ranges import Range
 from lakehouse.storage import delta_writer, layout
 from lakehouse.storage.commits import NOTHING, Commit, decoded, encoded
 from lakehouse.storage.digest import EMPTY, Digest, digests_by
-from lakehouse.storage.files import read_value, replace_file
+from lakehouse.storage.files import read_value, remove, replace_file
 from lakehouse.storage.lake import Lake, Side
 from lakehouse.transform import judged_rows
 
@@ -128,7 +128,7 @@ def recover(lake: Lake, table: Table) -> None:
         for line in map(decoded, noted.get("commits") or [noted["commit"]]):
             if (version, line.start) not in known:
                 lake.commit_log(table).append(replace(line, version=version, at=datetime.now(UTC)))
-    path.unlink()
+    remove(path)
 
 
 def _committed(
@@ -169,7 +169,7 @@ def _committed(
         commit = replace(line.commit, version=version, at=datetime.now(UTC), seconds=took)
         commit_log.append(commit)
         if number + 1 == len(lot):  # all of them are on disk
-            layout.note(lake.settings, table, "publishing.json").unlink(missing_ok=True)
+            remove(layout.note(lake.settings, table, "publishing.json"))
         yield commit
 
 

@@ -3,7 +3,6 @@
 A keyed or versioned table its own job computes.
 """
 
-import hashlib
 import time
 import uuid
 from datetime import UTC, datetime
@@ -19,7 +18,7 @@ from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.storage import begun_with, checkpoints, delta_writer, layout
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.digest import digest
-from lakehouse.storage.files import read_value, replace_file
+from lakehouse.storage.files import checksum, read_value, replace_file
 from lakehouse.storage.lake import Lake
 from lakehouse.transform import creation, decode, judged_rows, plan
 
@@ -88,14 +87,8 @@ def _inputs(lake: Lake, table: Table) -> dict[str, object]:
         source = lake.catalog.sources.get(name)
         if not isinstance(source, FileSource):
             found[name] = delta_writer.version(lake.path(lake.catalog.table(name)))
-        elif (path := Path(source.path)).is_file():
-            with path.open("rb") as file:
-                found[name] = [
-                    source.schema,
-                    source.format,
-                    source.header,
-                    hashlib.file_digest(file, "sha256").hexdigest(),
-                ]
+        elif known := checksum(Path(source.path)):
+            found[name] = [source.schema, source.format, source.header, known]
         else:
             found[name] = uuid.uuid4().hex
     return found

@@ -5,7 +5,6 @@ Starts nothing.
 
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from lakehouse.cli import console
 from lakehouse.cli.console import AsJson
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, from_environment, java
+from lakehouse.storage import root
 
 _WANTED_JAVA = 17
 _LITTLE = 2 << 30  # bytes
@@ -116,22 +116,23 @@ def _packages(settings: Settings, name: str) -> Finding:
 
 
 def _root(settings: Settings, name: str) -> Finding:
-    root = settings.root
-    there = next(folder for folder in (root, *root.parents) if folder.exists())
+    there = root.nearest(settings)
     if not os.access(there, os.W_OK):
         return Finding(
             name, "fail", f"{there} cannot be written to", "set LAKEHOUSE_ROOT to a folder that can"
         )
-    free = shutil.disk_usage(there).free
+    free = root.free(settings)
     if free < _LITTLE:
         return Finding(
             name,
             "note",
-            f"{root}: {free >> 20:,} MiB free",
+            f"{settings.root}: {free >> 20:,} MiB free",
             "make room; streams wait while a disk is full",
         )
     return Finding(
-        name, "ok", f"{root}{'' if root.exists() else ' (not made yet)'}, {free >> 30:,} GiB free"
+        name,
+        "ok",
+        f"{settings.root}{'' if there == settings.root else ' (not made yet)'}, {free >> 30:,} GiB free",
     )
 
 

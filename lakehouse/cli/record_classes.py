@@ -85,7 +85,7 @@ def _from_topic(spark: SparkSession, root: Path) -> None:
 if __name__ == "__main__":
     if sys.argv[1:]:
         _record(Path(sys.argv[1]))
-    elif not cds_archive.archive().exists():
+    elif not cds_archive.options():
         print("archiving Spark's classes, so that it starts faster (once)", flush=True)
         if not cds_archive.make():
             print(

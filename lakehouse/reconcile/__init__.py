@@ -6,6 +6,5 @@ coverage         how much is reconciled, and what is due
 invalidation     which reconciled partitions were changed since
 diagnosis        why a table differs
 provenance       who wrote the rows of a partition
-attempts         that a reconciliation began, and why it failed
 verdicts         the certificates in sum
 """

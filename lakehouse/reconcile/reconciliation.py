@@ -17,10 +17,10 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, RangeError
 from lakehouse.ranges import Range, partition_range
 from lakehouse.reconcile import coverage, diagnosis, keyed_tables
-from lakehouse.reconcile.attempts import noting_failure
 from lakehouse.reconcile.provenance import written_by
 from lakehouse.reconcile.verdicts import GRAVEST
 from lakehouse.storage import delta_log, delta_writer
+from lakehouse.storage.attempts import noting_failure
 from lakehouse.storage.certificates import COUNTS, Certificate, certify
 from lakehouse.storage.digest import EMPTY, Difference, Digest, differences, digests_by
 from lakehouse.storage.lake import Lake

@@ -4,8 +4,6 @@ Apart from `kafka_broker`, which starts and stops it, so that whoever only needs
 load all that.
 """
 
-import json
-import os
 from dataclasses import asdict, dataclass
 
 import psutil
@@ -13,7 +11,7 @@ import psutil
 from lakehouse.errors import BrokerError
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
-from lakehouse.storage.files import read_value
+from lakehouse.storage.files import read_value, replace_file
 
 # seconds; the kernel's boot time, which start times are counted from, is corrected by NTP
 _CLOCK_STEP = 2.0
@@ -60,9 +58,7 @@ def _decoded(given: dict) -> Broker:
 def write(settings: Settings, broker: Broker) -> None:
     """Record `broker` in one step, so that a reader sees the last one or this one."""
     path = layout.broker(settings) / "broker.json"
-    fresh = path.with_suffix(".fresh")
-    fresh.write_text(json.dumps(asdict(broker)))
-    os.replace(fresh, path)
+    replace_file(path, asdict(broker))
 
 
 def running(settings: Settings) -> Broker | None:

@@ -1,7 +1,9 @@
 """What is kept below the root, and how it is read and written.
 
 layout                where everything lies below the root
+root                  the root itself
 files                 small files: lines that are added, values that are replaced as a whole
+text_logs             logs of text, and those before
 locks                 what one process at a time has
 publish_lock          which process rewrites a table
 delta_log             which files a table has, and what changed them, by its log alone
@@ -29,6 +31,7 @@ commit_log_repair     a commit log that was cut or removed is made whole
 commit_log_rebuild    its lines made again from the table's log
 log_tables            commit logs and verdicts in Delta, for queries
 certificates          the recorded verdicts
+attempts              that a reconciliation began, and why it failed
 handovers             where batch ends and the stream begins
 begun_with            what a stream was begun with, and that it goes on as nothing else
 checkpoints           where a table stands, and whether a checkpoint fits that

@@ -9,7 +9,6 @@ What decides no row of the stream is not part of it: comments, docstrings, expec
 for late rows, owner, metrics, `early_results`, `stale_after`, `tolerance`, `deterministic`.
 """
 
-import json
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +26,7 @@ from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.files import replace_file
+from lakehouse.storage.files import read_json, replace_file
 
 _log = logging.getLogger(__name__)
 
@@ -144,7 +143,7 @@ def note_handover(settings: Settings, table: Table, handover: Mapping[str, objec
     """Keeps where the table's streaming query begins, beside what it begins with: `handover_of` as JSON."""
     replace_file(
         _path(settings, table),
-        json.loads(_path(settings, table).read_text()) | {"handover": handover},
+        read_json(_path(settings, table)) | {"handover": handover},
     )
 
 
@@ -154,7 +153,7 @@ def noted_handover(settings: Settings, table: Table) -> Mapping[str, object] | N
     None if that was with all that its input had.
     """
     path = _path(settings, table)
-    return json.loads(path.read_text()).get("handover") if path.exists() else None
+    return read_json(path).get("handover") if path.exists() else None
 
 
 def check(settings: Settings, catalog: Catalog, tables: Iterable[Table]) -> None:
@@ -313,7 +312,7 @@ def _kept(settings: Settings, table: Table) -> dict[str, str] | None:
     if not path.exists():
         return None
     try:
-        known = json.loads(path.read_text())["declaration"]
+        known = read_json(path)["declaration"]
         folder = layout.layer_path(settings, known["layer"], table.name)
     except (ValueError, KeyError, TypeError) as err:
         raise DeclarationError(

@@ -1,5 +1,6 @@
 """Small files that one process writes and others read meanwhile: commit logs of lines, and values replaced as a whole."""
 
+import hashlib
 import json
 import logging
 import os
@@ -71,13 +72,18 @@ def values_backwards(path: Path, decode: Callable[[dict], Value]) -> Iterator[Va
 
 
 def replace_file(path: Path, value: object) -> None:
-    """Writes `value` as JSON in one step: a reader sees the file before or this one, after a crash of the machine, too."""
+    """Writes `value` as JSON, as `replace_text` does."""
+    replace_text(path, json.dumps(value, indent=1))
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Writes the file in one step: a reader sees the one before or this one, after a crash of the machine, too."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # two hosts may have one root, so a process id alone would not be a name of its own
     beside = path.with_suffix(f".{os.getpid()}-{uuid.uuid4().hex[:8]}")
     try:
         with beside.open("w") as file:
-            file.write(json.dumps(value, indent=1))
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
@@ -104,6 +110,58 @@ def read_value(path: Path, decode: Callable[[Any], Value], meaning: str) -> Valu
         return None
 
 
+def read_json(path: Path) -> Any:
+    """What `replace_file` wrote. Raises OSError or ValueError if that cannot be read."""
+    return json.loads(path.read_text())
+
+
+def exists(path: Path) -> bool:
+    return path.exists()
+
+
+def remove(path: Path) -> None:
+    """Removes the file, if it is there."""
+    path.unlink(missing_ok=True)
+
+
+def touch(path: Path) -> bool:
+    """Has the file written just now; whether it was there. If not, it is made."""
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        path.touch()
+        return False
+    return True
+
+
+def modified(path: Path) -> float | None:
+    """When a file was last written, by the clock of its file system; None if there is none."""
+    try:
+        # opened, since a network file system may answer a mere look from its cache
+        with path.open("rb") as file:
+            return os.fstat(file.fileno()).st_mtime
+    except FileNotFoundError:
+        return None
+
+
+def file_system_now(folder: Path) -> float:
+    """What the clock of the file system says now: the time of a file that is written for that."""
+    path = folder / f".clock-{uuid.uuid4().hex}"
+    path.touch()
+    try:
+        return path.stat().st_mtime
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def checksum(path: Path) -> str | None:
+    """The SHA-256 of what a file holds; None if it is no file."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def aside_name(path: Path) -> Path:
     """Where a file that holds garbage goes: beside itself, with the time in its name."""
     return path.with_name(
@@ -117,6 +175,11 @@ def moved_aside(path: Path) -> list[Path]:
     Oldest first.
     """
     return sorted(path.parent.glob(f"{path.name}{_UNREADABLE}*"))
+
+
+def moved_at(aside: Path) -> datetime:
+    """When a file was moved aside."""
+    return datetime.fromtimestamp(aside.stat().st_ctime, UTC)
 
 
 def _say_unreadable(path: Path, given: bytes, err: Exception, meaning: str) -> None:

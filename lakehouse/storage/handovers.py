@@ -1,6 +1,5 @@
 """Where a table's batch run over history ends and its stream begins, as it is kept beside the commit log."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,6 +8,7 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
+from lakehouse.storage.files import read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def handover_of(settings: Settings, table: Table) -> Handover | None:
     if not path.exists():
         return None
     try:
-        kept = json.loads(path.read_text())
+        kept = read_json(path)
         return Handover(
             **kept | {name: datetime.fromisoformat(kept[name]) for name in ("frontier", "at")}
         )

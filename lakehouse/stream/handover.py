@@ -5,7 +5,6 @@ Ahead of it the stream computes every window, reading the input from the first v
 row of one. So nothing is left out and nothing is there twice, whenever either of them runs.
 """
 
-import json
 import logging
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -22,7 +21,7 @@ from lakehouse.storage import begun_with, delta_log, layout
 from lakehouse.storage.checkpoints import began
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import NOTHING
-from lakehouse.storage.files import replace_file
+from lakehouse.storage.files import exists, read_json, replace_file
 from lakehouse.storage.handovers import Handover, handover_of
 from lakehouse.storage.lake import Lake
 from lakehouse.storage.locks import alone
@@ -124,9 +123,9 @@ def check(lake: Lake, table: Table) -> None:
 def _put_back(lake: Lake, table: Table) -> None:
     path = layout.note(lake.settings, table, "handover.json")
     noted = begun_with.noted_handover(lake.settings, table)
-    if path.exists():
+    if exists(path):
         if not noted:  # by an earlier version
-            begun_with.note_handover(lake.settings, table, json.loads(path.read_text()))
+            begun_with.note_handover(lake.settings, table, read_json(path))
     elif noted:
         replace_file(path, noted)
         message = f"table={table.name}, file={path}: it was gone, and holds where the stream began ({noted['frontier']})"

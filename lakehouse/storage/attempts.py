@@ -4,7 +4,6 @@
 ended with a verdict.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from lakehouse.ranges import Range
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from lakehouse.storage.certificates import Certificate
-from lakehouse.storage.files import replace_file
+from lakehouse.storage.files import read_json, remove, replace_file
 
 
 def failed(settings: Settings, table: Table) -> str:
@@ -62,7 +61,7 @@ def noting_failure(
 
 def _put_back(path: Path, before: dict | None) -> None:
     if before is None:
-        path.unlink(missing_ok=True)
+        remove(path)
     else:
         replace_file(path, before)
 
@@ -71,7 +70,7 @@ def _read(path: Path) -> dict | None:
     if not path.exists():
         return None
     try:
-        found = json.loads(path.read_text())
+        found = read_json(path)
         return {name: str(found[name]) for name in ("at", "range", "why")}
     except (ValueError, TypeError, KeyError):
         return {"at": "a time not known", "range": "", "why": f"{path} cannot be read"}
