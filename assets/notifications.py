@@ -21,12 +21,12 @@ def send_notifications(settings: Settings, catalog: Catalog) -> dg.SensorDefinit
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Sends notifications of what went wrong to LAKEHOUSE_NOTIFICATION_COMMAND and "
-        "LAKEHOUSE_NOTIFICATION_URL, each once.",
+        "LAKEHOUSE_NOTIFICATION_URLS, each once.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         if not notifications.wanted(settings):
             return dg.SkipReason(
-                "no notifications: neither LAKEHOUSE_NOTIFICATION_COMMAND nor LAKEHOUSE_NOTIFICATION_URL is set"
+                "no notifications: neither LAKEHOUSE_NOTIFICATION_COMMAND nor LAKEHOUSE_NOTIFICATION_URLS is set"
             )
         found = [n for pipeline in catalog.pipelines() for n in notices.of_job(settings, pipeline)]
         found += [

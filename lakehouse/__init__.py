@@ -5,7 +5,7 @@ tumbling`.
 
 The rooms, each above what it imports:
 
-    errors, settings, ranges, durations, watermarks, freshness, cron    values
+    errors, settings, addresses, ranges, durations, watermarks, freshness, cron    values
     declare        what a user declares
     storage        what is kept below the root
     runtime        Spark, its jars, Kafka

@@ -17,7 +17,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-from lakehouse import settings_file
+from lakehouse import addresses, settings_file
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, SettingsError
 from lakehouse.freshness import Freshness, freshness
@@ -45,7 +45,7 @@ _BOUNDS = (
     "healthy_after",
     "stale_after",
 )
-_NOTIFICATIONS = ("notification_command", "notification_url")
+_NOTIFICATIONS = ("notification_command", "notification_urls")
 SOONEST_STALE = timedelta(minutes=5)  # ingest tables are reported to Dagster once a minute
 RESOURCES = (
     "spark_master",
@@ -121,8 +121,8 @@ class Settings:
     stale_after: str = "30 minutes"  # a table not added to for longer is stale; derived ones may take a partition longer
     # run at failures, with what happened as JSON on its standard input
     notification_command: str = field(default="", repr=False)
-    # the same, sent by POST; both may hold secrets
-    notification_url: str = field(default="", repr=False)
+    # where it is sent: by POST, or as apprise sends to mail, Slack, ...; both may hold secrets
+    notification_urls: tuple[str, ...] = field(default=(), repr=False)
     # table -> so much of it may be repaired a day without being asked
     repair: Mapping[str, str] = field(default_factory=dict)
     history: str = "1 day"  # so far back versions of a table can be read and replayed, and files stay that none of these has
@@ -264,10 +264,8 @@ class Settings:
             raise SettingsError(
                 "notification_command: a program and its arguments; blanks alone run nothing, so remove it"
             )
-        if self.notification_url and not self.notification_url.startswith(("http://", "https://")):
-            raise SettingsError(
-                "notification_url: an address that begins with http:// or https://; write it in full or remove it"
-            )
+        for number, address in enumerate(self.notification_urls):
+            addresses.check(f"notification_urls[{number}]", address)
 
     def shown(self) -> dict[str, str]:
         """The settings as text for status and logs, secrets masked."""
@@ -342,6 +340,7 @@ def to_environment(settings: Settings) -> dict[str, str]:
     """The variables by which another process comes to the same settings; they may hold secrets."""
     plain = {f.name: getattr(settings, f.name) for f in fields(Settings) if f.name != "kafka"}
     plain["tables"] = ",".join(settings.tables)
+    plain["notification_urls"] = " ".join(settings.notification_urls)
     plain["module_path"] = os.pathsep.join(map(str, settings.module_path))
     for name in PAIRS:
         plain[name] = ";".join(f"{k}={v}" for k, v in getattr(settings, name).items())

@@ -92,6 +92,8 @@ def _as_text(place: Place, name: str, value: object) -> str | dict[str, str]:
     if name == "module_path":
         folders = value if isinstance(value, list) else [value]
         return os.pathsep.join(str((place.folder / str(folder)).resolve()) for folder in folders)
+    if name == "notification_urls" and isinstance(value, list):
+        return " ".join(_text(place, name, each) for each in value)  # an address may have a comma
     text = _text(place, name, value)
     if name in _FOLDERS and ":/" not in text:
         return str(place.folder / Path(text).expanduser())

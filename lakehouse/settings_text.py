@@ -51,6 +51,10 @@ def _names(name: str, text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def _words(name: str, text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 def _folders(name: str, text: str) -> tuple[Path, ...]:
     return tuple(Path(part).expanduser().resolve() for part in text.split(os.pathsep) if part)
 
@@ -96,6 +100,7 @@ _PARSERS: dict[str, Callable[[str, str], object]] = {
     "jars": _folder,
     "tables": _names,
     "module_path": _folders,
+    "notification_urls": _words,
     "scheduler_pools": _file_of_pools,
     "early_results": _flag,
     **dict.fromkeys(PAIRS, _pairs),

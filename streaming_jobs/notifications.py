@@ -1,4 +1,4 @@
-"""Notifications: what went wrong is given to a command or sent by HTTP, once.
+"""Notifications: what went wrong is given to a command, or sent to an address, once.
 
 <root>/_notifications/sent.json  what was sent, or tried, within the last day: by a notice's key
 <root>/_notifications/sender     locked by whoever sends, for as long as that takes
@@ -7,9 +7,11 @@ The sender may be Dagster, `lakehouse stream supervise` or both. At least once: 
 between sending and noting sends again.
 """
 
+import hashlib
 import http.client
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -23,8 +25,10 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import product
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from lakehouse import addresses
+from lakehouse.addresses import WITHIN
 from lakehouse.ranges import text
 from lakehouse.settings import Settings
 from lakehouse.storage import layout, locks
@@ -32,10 +36,10 @@ from lakehouse.storage.files import read_value, replace_file
 
 MOST = 5  # attempts
 MEMORY = timedelta(days=1)  # what is older is not sent
-_WITHIN = 5.0  # seconds for one attempt
 _ROUND = 5.0  # seconds, after which no further attempt begins: others wait for this
 _SAID = 500  # bytes of what a command said that are repeated
 _WAIT = timedelta(seconds=30)  # before the second attempt; doubled before each later one
+_CODE = re.compile(r"error=(\d{3})\b")  # of an HTTP answer, in what apprise logs
 What = Literal[
     "job_failed",
     "job_crash_loop",
@@ -45,6 +49,37 @@ What = Literal[
     "verdict_different",
     "freshness_failed",
 ]
+_MEANINGS: dict[What, tuple[str, str]] = {  # in a few words, and what to do
+    "job_failed": (
+        "the streaming job failed",
+        "It is restarted by itself, a scheduled one at its next time. `lakehouse stream logs {pipeline}` shows how it ended.",
+    ),
+    "job_crash_loop": (
+        "the streaming job is in a crash loop and is not restarted",
+        "Remove the cause, then run `lakehouse stream start {pipeline}`. The job resumes where it was.",
+    ),
+    "job_files_lost": (
+        "files of the streaming job are lost",
+        "`lakehouse stream status` shows the job. Run `lakehouse stream start {pipeline}` if it should run and does not.",
+    ),
+    "query_paused": (
+        "a query is paused",
+        "Remove the cause, then run `lakehouse stream restart {pipeline}`. If the function was corrected, run "
+        "`lakehouse table accept {table}` before.",
+    ),
+    "checkpoint_replaced": (
+        "the stream began a new generation",
+        "Nothing, if you know the reason. No row is lost or doubled.",
+    ),
+    "verdict_different": (
+        "stream and batch differ",
+        "`lakehouse reconcile status` names the cause. `lakehouse reconcile repair {table}` rewrites the range.",
+    ),
+    "freshness_failed": (
+        "the table is stale",
+        "`lakehouse stream status` shows whether its job runs and how far it lags.",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +103,27 @@ class Notice:
         return f"{self.what} {self.table or self.pipeline} {text(self.at)}"
 
     @property
+    def title(self) -> str:
+        return f"{self.table or self.pipeline}: {_MEANINGS[self.what][0]}"
+
+    @property
+    def body(self) -> str:
+        """What a person needs to know, a line each."""
+        span = f"{text(self.start)} to {text(self.end)}" if self.start and self.end else ""
+        facts = {
+            "What": self.what,
+            "Pipeline": self.pipeline,
+            "Table": self.table,
+            "Range": span,
+            "Why": self.why,
+            "When": text(self.at),
+            "What to do": _MEANINGS[self.what][1].format(pipeline=self.pipeline, table=self.table),
+        }
+        return "\n".join(f"{name}: {fact}" for name, fact in facts.items() if fact)
+
+    @property
     def document(self) -> dict[str, object]:
-        """What a notification is given."""
+        """What a program is given."""
         span = (
             {"start": text(self.start), "end": text(self.end)} if self.start and self.end else None
         )
@@ -80,7 +134,20 @@ class Notice:
             "range": span,
             "why": self.why,
             "at": text(self.at),
+            "title": self.title,
+            "text": self.body,
         }
+
+
+class Notification(NamedTuple):
+    """Who is notified: by what it is known in sent.json, how messages name it, what calls it.
+
+    `deliver` returns why it failed; empty if it did not.
+    """
+
+    key: str
+    name: str
+    deliver: Callable[[Notice], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +169,7 @@ class Tried:
 
 def wanted(settings: Settings) -> bool:
     """Whether anybody is to be notified."""
-    return bool(settings.notification_command or settings.notification_url)
+    return bool(settings.notification_command or settings.notification_urls)
 
 
 def send(settings: Settings, notices: Iterable[Notice]) -> list[str]:
@@ -130,8 +197,8 @@ def _send(settings: Settings, notices: Iterable[Notice], sent: dict[str, Tried])
     began, now = time.monotonic(), datetime.now(UTC)
     failures: dict[str, str] = {}
     recent = sorted((n for n in notices if n.at > now - MEMORY), key=lambda n: n.at)
-    for notice, (name, deliver) in product(recent, _notifications(settings)):
-        key = f"{name} {notice.key}"
+    for notice, (known_by, name, deliver) in product(recent, _notifications(settings)):
+        key = f"{known_by} {notice.key}"
         before = sent.get(key)
         done = before and (before.sent or before.times >= MOST or now < before.due)
         if done or name in failures or time.monotonic() - began > _ROUND:
@@ -172,13 +239,15 @@ def _note(settings: Settings, sent: dict[str, Tried], now: datetime) -> None:
     replace_file(layout.notification_file(settings, "sent.json"), kept)
 
 
-def _notifications(settings: Settings) -> list[tuple[str, Callable[[Notice], str]]]:
-    """Their names and what calls them, which returns why it failed; empty if it did not."""
-    notifications = [
-        ("notification_command", settings.notification_command, _run),
-        ("notification_url", settings.notification_url, _post),
-    ]
-    return [(name, partial(call, value)) for name, value, call in notifications if value]
+def _notifications(settings: Settings) -> Iterator[Notification]:
+    if command := settings.notification_command:
+        yield Notification("notification_command", "notification_command", partial(_run, command))
+    for number, address in enumerate(settings.notification_urls):
+        # its place in the list may change, and the file is to have no secret
+        known_by = hashlib.sha256(address.encode()).hexdigest()[:8]
+        name = f"notification_urls[{number}], {addresses.shown(address)},"
+        deliver = _post if addresses.is_http(address) else _send_by_apprise
+        yield Notification(f"notification_urls {known_by}", name, partial(deliver, address))
 
 
 def _run(command: str, notice: Notice) -> str:
@@ -196,10 +265,10 @@ def _run(command: str, notice: Notice) -> str:
             return f"{err.strerror}"
         with process:
             try:
-                process.communicate(json.dumps(notice.document).encode(), _WITHIN)
+                process.communicate(json.dumps(notice.document).encode(), WITHIN)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
-                return f"killed, because it was not done within {_WITHIN:g} s"
+                return f"killed, because it was not done within {WITHIN:g} s"
         said.seek(0)
         output = said.read(_SAID).decode(errors="replace").strip()
         return f"exit code {process.returncode}: {output}" if process.returncode else ""
@@ -211,7 +280,7 @@ def _post(url: str, notice: Notice) -> str:
         url, json.dumps(notice.document).encode(), headers, method="POST"
     )
     try:
-        with urllib.request.urlopen(request, timeout=_WITHIN):
+        with urllib.request.urlopen(request, timeout=WITHIN):
             return ""
     except urllib.error.HTTPError as err:
         with err:
@@ -220,3 +289,19 @@ def _post(url: str, notice: Notice) -> str:
         return str(err)
     except (ValueError, http.client.HTTPException) as err:
         return type(err).__name__  # its text may repeat the address
+
+
+def _send_by_apprise(address: str, notice: Notice) -> str:
+    from apprise import AppriseResultStatus, NotifyFormat, NotifyType
+
+    result = addresses.sender(address).notify(
+        notice.body, notice.title, NotifyType.FAILURE, NotifyFormat.TEXT
+    )
+    if result:
+        return ""
+    if result.status == AppriseResultStatus.TIMEOUT:
+        return f"it was not done within {WITHIN:g} s"
+    # its other words may repeat parts of the address
+    codes = [_CODE.search(entry.message) for entry in result.logs()]
+    answer = next((f"the answer was {code[1]}" for code in codes if code), "it was not taken")
+    return f"{answer}; `apprise -vv --body=test ADDRESS` shows more"

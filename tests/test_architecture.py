@@ -18,6 +18,7 @@ ALLOWED = {
 
 ROOMS = (  # of `lakehouse`, each above what it imports
     {
+        "addresses",
         "errors",
         "logs",
         "durations",

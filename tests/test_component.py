@@ -211,7 +211,7 @@ def test_a_streaming_job_that_dagster_starts_has_the_settings(loaded, project, m
         ({"tables": ["x"]}, "settings, tables: it is an attribute of its own"),
         ({"metrics_port": 1}, "settings, metrics_port: it is for `lakehouse metrics`"),
         ({"kafka": {"sasl.password": "hidden"}}, "settings, kafka: it may hold secrets"),
-        ({"notification_url": "hidden"}, "settings, notification_url: it may hold secrets"),
+        ({"notification_urls": ["hidden"]}, "settings, notification_urls: it may hold secrets"),
     ],
 )
 def test_a_wrong_setting_is_refused_in_the_words_of_the_library(loaded, settings, said):

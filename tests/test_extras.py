@@ -90,3 +90,12 @@ def test_a_command_of_a_missing_extra_says_how_to_install_it(tmp_path, arguments
     refused = command(tmp_path, *arguments)
     assert refused.returncode == 2
     assert f"pip install 'unified-lakehouse[{extra}]'" in refused.stderr
+
+
+def test_an_address_of_apprise_says_how_to_install_it(tmp_path):
+    code = "from lakehouse.cli.main import main; main()"
+    address = "mailto://ann:s3cret@example.org"
+    refused = without(code, "table", "list", LAKEHOUSE_NOTIFICATION_URLS=address)
+    assert refused.returncode == 2 and "s3cret" not in refused.stderr
+    assert "notification_urls[0]=mailto://***" in refused.stderr
+    assert "pip install 'unified-lakehouse[notify]'" in refused.stderr

@@ -1,38 +1,48 @@
-"""Hooks: a real command and a real HTTP server are told what went wrong, once, whatever else happens."""
+"""Notifications: a real command, a real HTTP server and a real mail server are told what went wrong, once, whatever else
+happens."""
 
 import asyncio
+import email
+import email.policy
+import io
 import json
+import logging
 import os
 import queue
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import get_args
 
 import dagster as dg
 import portalocker
 import psutil
 import pytest
+from aiosmtpd.controller import Controller
 from dagster._core.loader import LoadingContextForTest
 from dagster._daemon.freshness import FreshnessDaemon
 
 from assets import definitions
 from assets.notifications import send_notifications
+from lakehouse import addresses
 from lakehouse.declare import catalog
+from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings, to_environment
 from lakehouse.storage import layout
 from lakehouse.storage.certificates import Certificate, certify
 from streaming_jobs import desired, notices, notifications, progress
 from streaming_jobs.desired import Event
-from streaming_jobs.notifications import Notice
+from streaming_jobs.notifications import Notice, What
 from streaming_jobs.places import here
 from streaming_jobs.progress import JobStatus, QueryStatus
 
@@ -94,9 +104,21 @@ def notice(why: str = "why", age: timedelta = timedelta(0)) -> Notice:
     return Notice("job_failed", "sensors", why, datetime.now(UTC) - age)
 
 
+def text_of(at: datetime) -> str:
+    return f"""What: verdict_different
+Pipeline: sensors
+Table: sensor_averages
+Range: 2026-01-01T00:00:00Z to 2026-01-01T01:00:00Z
+Why: rows missing 1
+When: {at.isoformat().replace("+00:00", "Z")}
+What to do: `lakehouse reconcile status` names the cause. `lakehouse reconcile repair sensor_averages` rewrites the range."""
+
+
 def test_command_and_url_are_told_once_what_happened(tmp_path, webhook):
     settings = Settings(
-        root=tmp_path, notification_command=command(tmp_path / "told"), notification_url=webhook.url
+        root=tmp_path,
+        notification_command=command(tmp_path / "told"),
+        notification_urls=(webhook.url,),
     )
     at = datetime.now(UTC).replace(microsecond=0)
     happened = Notice(
@@ -110,6 +132,7 @@ def test_command_and_url_are_told_once_what_happened(tmp_path, webhook):
         "what": "verdict_different", "pipeline": "sensors", "table": "sensor_averages", "why": "rows missing 1",
         "range": {"start": "2026-01-01T00:00:00Z", "end": "2026-01-01T01:00:00Z"},
         "at": at.isoformat().replace("+00:00", "Z"),
+        "title": "sensor_averages: stream and batch differ", "text": text_of(at),
     }  # fmt: skip
     assert lines(tmp_path / "told") == [document]
 
@@ -118,7 +141,7 @@ def test_the_oldest_is_told_first_and_what_is_older_than_a_day_not_at_all(tmp_pa
     ages = {"new": timedelta(0), "older": timedelta(hours=23), "old": timedelta(hours=25)}
     assert (
         notifications.send(
-            Settings(root=tmp_path, notification_url=webhook.url),
+            Settings(root=tmp_path, notification_urls=(webhook.url,)),
             [notice(w, age) for w, age in ages.items()],
         )
         == []
@@ -134,12 +157,14 @@ def test_without_a_hook_nothing_is_told_or_kept(tmp_path):
 def test_a_hook_that_fails_is_told_of_and_tried_again_by_itself(tmp_path, webhook, at_once):
     webhook.codes = [500, 503]
     settings = Settings(
-        root=tmp_path, notification_command=command(tmp_path / "told"), notification_url=webhook.url
+        root=tmp_path,
+        notification_command=command(tmp_path / "told"),
+        notification_urls=(webhook.url,),
     )
     first, second = notice("first"), notice("second")
     key = f"job_failed sensors {first.document['at']}"
     assert notifications.send(settings, [first, second]) == [
-        f"notification_url did not get '{key}' (attempt 1 of 5): HTTP Error 500: Internal Server Error"
+        f"notification_urls[0], http://***, did not get '{key}' (attempt 1 of 5): HTTP Error 500: Internal Server Error"
     ]
     assert [d["why"] for d in webhook.all()] == ["first"], (
         "what comes after waits for the next look"
@@ -175,7 +200,7 @@ def test_attempts_wait_for_each_other(tmp_path):
 
 
 def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path, monkeypatch):
-    monkeypatch.setattr(notifications, "_WITHIN", 0.3)
+    monkeypatch.setattr(notifications, "WITHIN", 0.3)
     began = time.monotonic()
     settings = Settings(
         root=tmp_path, notification_command=f"sh -c 'sleep 60 & echo $! > {tmp_path}/pid; wait'"
@@ -192,7 +217,9 @@ def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path, monkeypat
     "notification",
     [
         {"notification_command": "no-such-program"},
-        {"notification_url": "http://127.0.0.1:9/?token=s3cret"},
+        {"notification_urls": ("http://127.0.0.1:9/?token=s3cret",)},
+        {"notification_urls": ("json://ann:s3cret@127.0.0.1:9/s3cret?+token=s3cret",)},
+        {"notification_urls": ("mailto://127.0.0.1:9?from=s3cret@a.org&to=s3cret@b.org",)},
     ],
 )
 def test_a_hook_that_is_not_there_raises_nothing_and_shows_no_secret(tmp_path, notification):
@@ -200,8 +227,111 @@ def test_a_hook_that_is_not_there_raises_nothing_and_shows_no_secret(tmp_path, n
     assert next(iter(notification)) in failure and "s3cret" not in failure
 
 
+# ---- apprise
+
+
+@dataclass
+class Mails:
+    """A mail server; `got` has sender, receivers and message of each mail."""
+
+    url: str = ""
+    got: queue.Queue = field(default_factory=queue.Queue)
+
+    async def handle_DATA(self, server, session, envelope) -> str:
+        content = email.message_from_bytes(envelope.content, policy=email.policy.default)
+        self.got.put((envelope.mail_from, envelope.rcpt_tos, content))
+        return "250 OK"
+
+
+@pytest.fixture
+def mails() -> Iterator[Mails]:
+    mails = Mails()
+    with (
+        socket.socket() as free
+    ):  # the server is asked whether it runs at the port that it was given
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = Controller(mails, "127.0.0.1", port)
+    server.start()
+    mails.url = f"mailto://127.0.0.1:{port}?from=lakehouse@example.org&to=ann@example.org"
+    yield mails
+    server.stop()
+
+
+def test_a_mail_says_what_happened_and_what_to_do(tmp_path, mails):
+    settings = Settings(root=tmp_path, notification_urls=(mails.url,))
+    at = datetime.now(UTC).replace(microsecond=0)
+    happened = Notice(
+        "verdict_different", "sensors", "rows missing 1", at, "sensor_averages", *HOUR
+    )
+    assert notifications.send(settings, [happened]) == []
+    assert notifications.send(settings, [happened]) == [], "and once"
+    sender, receivers, mail = mails.got.get_nowait()
+    assert (sender, receivers) == ("lakehouse@example.org", ["ann@example.org"])
+    assert mail["Subject"] == "sensor_averages: stream and batch differ"
+    plain = mail.get_body(("plain",)).get_content()
+    assert [line.strip() for line in plain.split("\n") if line.strip()] == text_of(at).split("\n")
+    assert mails.got.empty()
+
+
+@pytest.mark.parametrize("what", get_args(What))
+def test_each_notice_has_a_title_and_says_what_to_do(what):
+    notice = Notice(what, "sensors", "why", datetime.now(UTC), "sensor_averages")
+    assert notice.title.startswith("sensor_averages: ") and "{" not in notice.body
+    assert "\nWhat to do: " in notice.body and f"What: {what}\n" in notice.body
+
+
+def test_each_address_is_tried_by_itself_wherever_it_is_in_the_list(
+    tmp_path, webhook, mails, at_once
+):
+    webhook.codes = [500]
+    by_apprise = webhook.url.replace("http://", "json://")
+    settings = Settings(root=tmp_path, notification_urls=(by_apprise, mails.url))
+    happened = notice("first")
+    (failure,) = notifications.send(settings, [happened])
+    assert failure.startswith("notification_urls[0], json://***, did not get 'job_failed sensors ")
+    assert "(attempt 1 of 5): the answer was 500; `apprise -vv" in failure
+    webhook.all()
+    turned = replace(settings, notification_urls=settings.notification_urls[::-1])
+    assert notifications.send(turned, [happened]) == []
+    (document,) = webhook.all()
+    assert (document["title"], document["message"]) == (happened.title, happened.body)
+    assert mails.got.qsize() == 1, "the other address got it at first"
+
+
+def test_an_address_that_does_not_answer_is_left_in_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(addresses, "WITHIN", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"json://127.0.0.1:{silent.getsockname()[1]}?rto=1"
+        settings = Settings(root=tmp_path, notification_urls=(url,))
+        (failure,) = notifications.send(settings, [notice()])
+    assert "it was not done within" in failure
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "nobody://s3cret.example.org/s3cret",
+        "mailto://ann:s3cret@",
+        "slack://s3cret",
+        "file:///s3cret",
+        "example.org/s3cret",
+    ],
+)
+def test_an_address_that_apprise_does_not_know_stops_at_the_start(address, capfd):
+    logged = logging.StreamHandler(io.StringIO())  # apprise logs what it does not know
+    logging.getLogger().addHandler(logged)
+    try:
+        with pytest.raises(SettingsError, match=r"notification_urls\[1\]=.*an address is") as err:
+            Settings(notification_urls=("https://example.org", address))
+    finally:
+        logging.getLogger().removeHandler(logged)
+    said = "".join((str(err.value), logged.stream.getvalue(), *capfd.readouterr()))
+    assert "s3cret" not in said and "appriseit.com" in said
+
+
 def test_one_at_a_time_tells(tmp_path, webhook):
-    settings, happened = Settings(root=tmp_path, notification_url=webhook.url), notice()
+    settings, happened = Settings(root=tmp_path, notification_urls=(webhook.url,)), notice()
     (tmp_path / "_notifications").mkdir()
     with portalocker.Lock(
         tmp_path / "_notifications" / "sender", "a", flags=portalocker.LOCK_EX | portalocker.LOCK_NB
@@ -218,7 +348,7 @@ def test_one_at_a_time_tells(tmp_path, webhook):
 def test_the_sensor_tells_of_jobs_verdicts_and_stale_tables_within_a_second(
     tmp_path, webhook, monkeypatch
 ):
-    settings = Settings(root=tmp_path, tables=SENSORS, notification_url=webhook.url)
+    settings = Settings(root=tmp_path, tables=SENSORS, notification_urls=(webhook.url,))
     now = datetime.now(UTC)
     desired.wish(settings, "sensors", "stopped", "a test")
     for what, why in (
@@ -286,7 +416,7 @@ def test_the_sensor_says_that_no_hook_is_set(tmp_path):
     tick = send_notifications(settings, catalog.load(settings)).evaluate_tick(
         dg.build_sensor_context()
     )
-    assert "LAKEHOUSE_NOTIFICATION_URL" in tick.skip_message
+    assert "LAKEHOUSE_NOTIFICATION_URLS" in tick.skip_message
 
 
 def test_restarts_for_one_reason_one_upon_the_other_are_one_failure(tmp_path):
@@ -412,7 +542,7 @@ def test_derived_tables_may_take_a_partition_longer():
 
 
 def test_supervise_tells_that_a_job_failed(tmp_path, webhook):
-    settings = Settings(root=tmp_path, tables=SENSORS, notification_url=webhook.url)
+    settings = Settings(root=tmp_path, tables=SENSORS, notification_urls=(webhook.url,))
     desired.wish(settings, "sensors", "stopped", "a test")
     desired.note(settings, "sensors", Event(progress.now(), "restarted", "its process died"))
     line = [sys.executable, "-m", "lakehouse", "stream", "supervise", "--every", "0.1"]

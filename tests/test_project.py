@@ -21,6 +21,7 @@ module_path = ["."]
 fresh_within = "5 seconds"
 early_results = false
 step_rows = 7
+notification_urls = ["https://example.org/a,b", "json://example.org/c"]
 
 [kafka]
 "security.protocol" = "SASL_SSL"
@@ -70,6 +71,7 @@ def test_a_file_has_each_kind_of_setting_and_the_environment_overrides_it(tmp_pa
         False,
         8,
     )
+    assert settings.notification_urls == ("https://example.org/a,b", "json://example.org/c")
     assert settings.kafka == {"security.protocol": "SASL_SSL", "sasl.username": "u"}
     assert settings.spark_conf == {"spark.ui.title": "a; b = c"}
     assert settings.freshness_of("orders").interval.total_seconds() == 30

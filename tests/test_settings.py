@@ -60,7 +60,7 @@ def test_each_field_is_read_from_its_variable(tmp_path):
         ("STALE_AFTER", "1 minute"),
         ("NOTIFICATION_COMMAND", "notify 'someone"),
         ("NOTIFICATION_COMMAND", " "),
-        ("NOTIFICATION_URL", "file:///etc/hosts"),
+        ("NOTIFICATION_URLS", "https://example.org file:///etc/hosts"),
         ("HISTORY", "30 minutes"),
         ("HISTORY", "some days"),
         ("VERSIONS", "all"),
@@ -91,7 +91,7 @@ def test_secrets_are_shown_neither_as_text_nor_in_errors():
         "LAKEHOUSE_KAFKA_SASL_JAAS_CONFIG": "password=s3cret",
         "LAKEHOUSE_SPARK_CONF": "spark.hadoop.fs.s3a.secret.key=s3cret;spark.ui.port=4050",
         "LAKEHOUSE_NOTIFICATION_COMMAND": "notify --token s3cret",
-        "LAKEHOUSE_NOTIFICATION_URL": "https://example.org/s3cret",
+        "LAKEHOUSE_NOTIFICATION_URLS": "https://example.org/s3cret slack://s3cret@T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ",
     }
     settings = from_environment(environment)
     shown = settings.shown()
@@ -104,7 +104,8 @@ def test_secrets_are_shown_neither_as_text_nor_in_errors():
     assert "s3cret" not in str(failure.value)
     for hook in (
         {"LAKEHOUSE_NOTIFICATION_COMMAND": "notify 's3cret"},
-        {"LAKEHOUSE_NOTIFICATION_URL": "example.org/s3cret"},
+        {"LAKEHOUSE_NOTIFICATION_URLS": "example.org/s3cret"},
+        {"LAKEHOUSE_NOTIFICATION_URLS": "slak://s3cret"},
     ):
         with pytest.raises(SettingsError) as failure:
             from_environment(hook)

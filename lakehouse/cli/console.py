@@ -41,6 +41,7 @@ EXTRAS = {  # top-level module -> the extra that installs it
     "dagster": "dagster",
     "prometheus_client": "metrics",
     "openlineage": "lineage",
+    "apprise": "notify",
     "geoip2fast": "examples",
     "crawlerdetect": "examples",
 }
