@@ -19,7 +19,7 @@ import dagster as dg
 from click import ClickException
 from pydantic import BaseModel, Field
 
-from lakehouse import settings_file
+from lakehouse import settings_values
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings, from_environment, overridden
 
@@ -34,7 +34,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("kafka", "spark_conf", "notification_command", "notification_urls"), _SECRET),
     **dict.fromkeys(("metrics_host", "metrics_port"), _NO_PROCESS),
 }
-_FORM = ("`{0}: value`", "`{0}:` and below it a line `name: value` for each")
+_FORM = ("`{}: value`".format, "`{}:` and below it a line `name: value` for each".format)
 
 
 class ScaffoldParams(BaseModel):
@@ -85,14 +85,14 @@ class Pipeline(dg.Component, dg.Model, dg.Resolvable):
         from assets.location import build
 
         given = settings_of(self.settings, context.project_root)
-        settings = overridden(from_environment(), given | {"tables": ",".join(self.tables)})
+        settings = overridden(from_environment(), given | {"tables": self.tables})
         return build(settings, own=given)
 
 
-def settings_of(given: Mapping[str, Any], folder: Path) -> dict[str, str | dict[str, str]]:
+def settings_of(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The settings of a component, checked by name, as `overridden` takes them; raises SettingsError."""
     for name, why in _ELSEWHERE.items():
         if name in given:  # its value is not repeated: it may be the secret
             raise SettingsError(f"settings, {name}: {why}")
     known = [f.name for f in fields(Settings) if f.name not in _ELSEWHERE]
-    return settings_file.texts(settings_file.Place("settings", folder, *_FORM), given, known)
+    return settings_values.read(settings_values.Place("settings", folder, *_FORM), given, known)

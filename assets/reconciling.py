@@ -128,7 +128,7 @@ def repair_table(
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.Output]:
     """Rewrites the partitions of a table that are known to differ, and reconciles them again.
 
-    Without a range, as far as LAKEHOUSE_REPAIR allows.
+    Without a range, as far as the setting `repair` allows.
     """
     from batch_jobs import repair as job
 
@@ -167,7 +167,7 @@ def repair() -> None:
 
 
 def repair_differences(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
-    """Hourly, a run for each table with a difference that LAKEHOUSE_REPAIR allows to repair."""
+    """Hourly, a run for each table with a difference that the setting `repair` allows."""
 
     @dg.schedule(
         name="repair_differences",
@@ -175,7 +175,7 @@ def repair_differences(settings: Settings, catalog: Catalog) -> dg.ScheduleDefin
         execution_timezone="UTC",
         job=repair,
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Repairs what differs, for the tables and within the limits that LAKEHOUSE_REPAIR names.",
+        description="Repairs what differs, for the tables and within the limits that the setting `repair` names.",
     )
     def evaluate(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
         from batch_jobs import repair as job
@@ -193,6 +193,6 @@ def repair_differences(settings: Settings, catalog: Catalog) -> dg.ScheduleDefin
                         tags={"table": table.name, "partitions": ", ".join(allowed)[:200]},
                     )
                 )
-        return requests or dg.SkipReason("no difference that LAKEHOUSE_REPAIR allows to repair")
+        return requests or dg.SkipReason("no difference that the setting `repair` allows")
 
     return evaluate

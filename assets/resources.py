@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import dagster as dg
 from pydantic import Field, PrivateAttr
@@ -12,7 +12,7 @@ from pydantic import Field, PrivateAttr
 from lakehouse.declare import catalog
 from lakehouse.declare.table import Table
 from lakehouse.errors import LakehouseError
-from lakehouse.settings import Settings, from_environment, overridden, to_environment
+from lakehouse.settings import Settings, from_environment, overridden, values_of
 
 if TYPE_CHECKING:
     from lakehouse.storage.lake import Lake
@@ -39,9 +39,9 @@ class Lakehouse(dg.ConfigurableResource):
         description="Spark's master for batch runs; empty: where the streaming jobs of the table's pipeline run, or one core "
         "if that is this machine, because the streams go on",
     )
-    own: dict[str, str] = Field(
+    own: dict[str, Any] = Field(
         default={},
-        description="settings by their names, as text, in place of those of the environment",
+        description="settings by their names, in place of those of the environment",
     )
     _lake: "Lake | None" = PrivateAttr(default=None)
     _catalog: "catalog.Catalog | None" = PrivateAttr(default=None)
@@ -50,13 +50,13 @@ class Lakehouse(dg.ConfigurableResource):
 
     @classmethod
     def of(cls, settings: Settings, own: Collection[str] = ()) -> Self:
-        texts = to_environment(settings)
+        values = values_of(settings)
         return cls(
             root=str(settings.root),
             tables=list(settings.tables),
             jars=str(settings.jars),
             master=settings.batch_master,
-            own={name: texts[f"LAKEHOUSE_{name.upper()}"] for name in own},
+            own={name: values[name] for name in own},
         )
 
     @property

@@ -13,7 +13,8 @@ from assets.metadata import instant, of_job
 from assets.resources import Lakehouse, refusals
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.sources import KafkaSource
-from lakehouse.settings import RESOURCES, Settings
+from lakehouse.settings import Settings
+from lakehouse.settings_values import RESOURCES
 from streaming_jobs import desired, scheduled, supervisor
 from streaming_jobs.progress import JobStatus
 

@@ -16,7 +16,7 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, Range, partition_range
 from lakehouse.reconcile import coverage, diagnosis, reconciliation
 from lakehouse.reconcile.coverage import Coverage
-from lakehouse.settings import Settings
+from lakehouse.settings import Repair, Settings
 from lakehouse.storage import attempts, layout
 from lakehouse.storage.certificates import Verdict
 from lakehouse.storage.files import append_line, values_backwards
@@ -85,22 +85,25 @@ def plan(
 
     Changes nothing, needs no session.
 
-    `unasked` leaves those to a person that `settings.repair_of` does not allow, that a repair did
+    `unasked` leaves those to a person that `settings.repair` does not allow, that a repair did
     not help, and whose cause asks for a decision: changed code, dimensions or inputs. Raises
     UnknownTable.
     """
     table = catalog.table(name)
-    partitions, rows = settings.repair_of(name)
+    allowed = settings.repair.get(name, Repair())
     done = list(repairs(settings, table))
     today = [r for r in done if r.at > datetime.now(UTC) - timedelta(days=1)]
-    partitions, rows = partitions - len(today), rows - sum(r.rows for r in today)
+    partitions, rows = (
+        allowed.partitions - len(today),
+        allowed.rows - sum(r.rows for r in today),
+    )
     found = []
     for planned in _differing(coverage.coverage(settings, catalog, table), table):
         if not _inside(span, planned.partition, table):
             continue
         refused = _refused(planned, done) if unasked else ""
         if unasked and not refused and (partitions < 1 or rows < planned.rows):
-            refused = f"beyond what LAKEHOUSE_REPAIR allows of {name} a day"
+            refused = f"beyond what the setting `repair` allows of {name} a day"
         if not refused:
             partitions, rows = partitions - 1, rows - planned.rows
         found.append(replace(planned, refused=refused))

@@ -42,5 +42,5 @@ def freshness(text: str, pipeline: str) -> Freshness:
         raise SettingsError(f"freshness of {pipeline}={text!r}: {err}") from err
     raise SettingsError(
         f"freshness of {pipeline}={text!r}: 'continuous', 'every <interval>', longer than nothing, or 'scheduled <cron>'; "
-        "write for example LAKEHOUSE_FRESHNESS='sensors=every 30 seconds;visits=scheduled */10 * * * *'"
+        f"write for example LAKEHOUSE_FRESHNESS__{pipeline.upper()}='every 30 seconds' or 'scheduled */10 * * * *'"
     )

@@ -1,30 +1,30 @@
 """Where the lakehouse lives and what it runs on. The only module that reads the environment.
 
-Each field of `Settings` is read from `LAKEHOUSE_<FIELD>`; a Kafka client property from
-`LAKEHOUSE_KAFKA_<PROPERTY>` with `_` for `.` (LAKEHOUSE_KAFKA_SECURITY_PROTOCOL=SASL_SSL), a Spark
-property from `LAKEHOUSE_SPARK_CONF` ("key=value;key=value"); also what `LAKEHOUSE_FRESHNESS`,
-`LAKEHOUSE_RESOURCES` and `LAKEHOUSE_TOGETHER` say of a pipeline. What the environment does not say
-is taken from `lakehouse.toml` (`settings_file`).
+Each field of `Settings` is read from `LAKEHOUSE_<FIELD>`, one of a pipeline or a table from
+`LAKEHOUSE_<FIELD>__<NAME>`. What the environment does not say is taken from `lakehouse.toml`
+(`settings_values`). A process that another one starts is given all settings in `LAKEHOUSE_SETTINGS`.
 """
 
+import json
 import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-from lakehouse import addresses, settings_file
+from lakehouse import addresses, settings_values
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, SettingsError
 from lakehouse.freshness import Freshness, freshness
-from lakehouse.settings_text import PAIRS, check_local, parsed
+from lakehouse.settings_values import SECRET, Repair, Resources, check_local
 
-_SECRET = ("password", "jaas", "secret", "token", "ssl.key")
-_KAFKA = "LAKEHOUSE_KAFKA_"
+_SECRET = ("password", "jaas", "secret", "token", "ssl.key")  # in a property's name
+_CONFIG = "LAKEHOUSE_CONFIG"
+_ALL = "LAKEHOUSE_SETTINGS"
 _LEAST = (  # of a number: its name, the least value, and why
     ("shuffle_partitions", 1, "no micro-batch could move otherwise"),
     ("max_offsets_per_trigger", 1, "no micro-batch could move otherwise"),
@@ -45,21 +45,9 @@ _BOUNDS = (
     "healthy_after",
     "stale_after",
 )
-_NOTIFICATIONS = ("notification_command", "notification_urls")
 SOONEST_STALE = timedelta(minutes=5)  # ingest tables are reported to Dagster once a minute
-RESOURCES = (
-    "spark_master",
-    "driver_memory",
-    "state_memory_mb",
-    "shuffle_partitions",
-    "max_offsets_per_trigger",
-    "max_files_per_trigger",
-    "step_rows",
-    "scheduler_pools",
-)
 _HEAD = 0.6  # of the freshness: between two micro-batches of an ingest table
 _MEMORY = re.compile(r"\d+[kmgKMG]")
-_REPAIR = re.compile(r"partitions (\d+), rows (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +82,10 @@ class Settings:
     fresh_within: str = "2 seconds"  # from arrival to a readable row in each table; steps are as rare as that allows
     # pipeline -> when its queries run, if not continuously
     freshness: Mapping[str, str] = field(default_factory=dict)
-    # pipeline -> those of its own: "driver_memory 2g, ..."
-    resources: Mapping[str, str] = field(default_factory=dict)
-    # name -> pipelines that share one process under it: "a, b"
-    together: Mapping[str, str] = field(default_factory=dict)
+    # pipeline -> those of its own
+    resources: Mapping[str, Resources] = field(default_factory=dict)
+    # name -> pipelines that share one process under it
+    together: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     max_offsets_per_trigger: int = 1_000_000  # records of a topic in one micro-batch
     max_files_per_trigger: int = 1_000  # files of a table in one micro-batch
     step_rows: int = 20_000  # of the input: a micro-batch of more is written by Spark, one of fewer by the job itself, for less
@@ -124,7 +112,7 @@ class Settings:
     # where it is sent: by POST, or as apprise sends to mail, Slack, ...; both may hold secrets
     notification_urls: tuple[str, ...] = field(default=(), repr=False)
     # table -> so much of it may be repaired a day without being asked
-    repair: Mapping[str, str] = field(default_factory=dict)
+    repair: Mapping[str, Repair] = field(default_factory=dict)
     history: str = "1 day"  # so far back versions of a table can be read and replayed, and files stay that none of these has
     versions: int = 1_000  # so many of them at most, unless a reader needs more: each reader of the table lists its log
     log_level: str = (
@@ -146,6 +134,23 @@ class Settings:
             raise SettingsError(
                 f"metrics_port={self.metrics_port}: a port is 0 (any that is free) to 65535; take another"
             )
+        self._check_texts()
+        for pipeline in self.freshness:
+            self.freshness_of(pipeline)
+        for pipeline in self.resources:
+            self.for_pipeline(pipeline)
+        for table, amount in self.repair.items():
+            if min(amount.partitions, amount.rows) < 0:
+                raise SettingsError(
+                    f"repair of {table}={amount}: at least 0 partitions and rows a day; raise it"
+                )
+        self._check_together()
+
+    def _check_texts(self) -> None:
+        if self.scheduler_pools and not Path(self.scheduler_pools).is_file():
+            raise SettingsError(
+                f"scheduler_pools={self.scheduler_pools!r}: a file of Spark's pools, and there is none; write it, or remove this"
+            )
         if not _MEMORY.fullmatch(self.driver_memory):
             raise SettingsError(
                 f"driver_memory={self.driver_memory!r}: a number and its unit, k, m or g; write for example 2g"
@@ -160,13 +165,6 @@ class Settings:
             raise SettingsError(
                 "tables=(): at least one module of tables; set LAKEHOUSE_TABLES=my_package.my_tables"
             )
-        for pipeline in self.freshness:
-            self.freshness_of(pipeline)
-        for pipeline in self.resources:
-            self.for_pipeline(pipeline)
-        for table in self.repair:
-            self.repair_of(table)
-        self._check_together()
 
     def _check_times(self) -> None:
         try:
@@ -210,36 +208,15 @@ class Settings:
 
         Raises SettingsError.
         """
-        own: dict[str, Any] = {}
-        for part in filter(None, map(str.strip, self.resources.get(pipeline, "").split(","))):
-            name, _, value = part.partition(" ")
-            if name not in RESOURCES or not value.strip():
-                raise SettingsError(
-                    f"resources of {pipeline}, {part!r}: a setting and its value, of {', '.join(RESOURCES)}; write for example "
-                    f"LAKEHOUSE_RESOURCES='{pipeline}=driver_memory 2g, spark_master local[4]'"
-                )
-            own[name] = parsed(name, value.strip())
+        own = self.resources.get(pipeline, Resources()).given()
         try:
             return replace(self, resources={}, **own)
         except SettingsError as err:
             raise SettingsError(f"resources of {pipeline}: {err}") from err
 
-    def repair_of(self, table: str) -> tuple[int, int]:
-        """How many partitions and rows of a table may be repaired a day without being asked.
-
-        Raises SettingsError.
-        """
-        found = _REPAIR.fullmatch(self.repair.get(table, "partitions 0, rows 0"))
-        if not found:
-            raise SettingsError(
-                f"repair of {table}, {self.repair[table]!r}: how many partitions and rows a day; write for example "
-                f"LAKEHOUSE_REPAIR='{table}=partitions 24, rows 10000'"
-            )
-        return int(found[1]), int(found[2])
-
     def members(self, pipeline: str) -> tuple[str, ...]:
         """The pipelines, as they are declared, that run in the process of that name: it alone, or those of `together`."""
-        return tuple(filter(None, map(str.strip, self.together.get(pipeline, pipeline).split(","))))
+        return self.together.get(pipeline, (pipeline,))
 
     def _check_together(self) -> None:
         found = [member for name in self.together for member in self.members(name)]
@@ -249,7 +226,7 @@ class Settings:
             )
         if empty := [name for name in self.together if not self.members(name)]:
             raise SettingsError(
-                f"together of {empty[0]}: the pipelines that share a process, separated by commas; name them"
+                f"together of {empty[0]}=(): the pipelines that share a process; name them"
             )
 
     def _check_notifications(self) -> None:
@@ -269,12 +246,12 @@ class Settings:
 
     def shown(self) -> dict[str, str]:
         """The settings as text for status and logs, secrets masked."""
-        plain = {
-            f.name: str(getattr(self, f.name))
-            for f in fields(self)
-            if f.name not in ("kafka", "spark_conf", *_NOTIFICATIONS)
+        plain = {f.name: str(getattr(self, f.name)) for f in fields(self) if f.name not in SECRET}
+        notifications = {
+            name: "***"
+            for name in ("notification_command", "notification_urls")
+            if getattr(self, name)
         }
-        notifications = {name: "***" for name in _NOTIFICATIONS if getattr(self, name)}
         return (
             plain
             | notifications
@@ -289,26 +266,61 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
     Raises SettingsError with the field, the rule and the fix.
     """
     env = os.environ if environment is None else environment
-    given: dict[str, Any] = {
-        name: _of_file(name, value) for name, value in _file(env, here=environment is None).items()
-    }
-    for f in fields(Settings):
-        text = env.get(f"LAKEHOUSE_{f.name.upper()}")
-        if text is not None and f.name != "kafka":
-            given[f.name] = parsed(f.name, text)
-    client = {
-        name.removeprefix(_KAFKA).lower().replace("_", "."): value
-        for name, value in env.items()
-        if name.startswith(_KAFKA)
-    }
-    given["kafka"] = {**given.get("kafka", {}), **client}
-    return _absolute(Settings(**given))
+    if _ALL in env:
+        return _of_another_process(env[_ALL])
+    known = [f.name for f in fields(Settings)]
+    here = {name: value for name, value in env.items() if name not in (_CONFIG, _ALL)}
+    file = _file(env, here=environment is None)
+    given = settings_values.of_file(file, known) if file else {}
+    said = settings_values.merged(given, settings_values.of_variables(here, known))
+    return _absolute(Settings(**_typed(said)))
 
 
-def overridden(settings: Settings, given: Mapping[str, str | dict[str, str]]) -> Settings:
-    """The settings with others in their place, given by name as `settings_file` has them; raises SettingsError."""
-    own: dict[str, Any] = {name: _of_file(name, value) for name, value in given.items()}
-    return _absolute(replace(settings, **own))
+def _of_another_process(text: str) -> Settings:
+    try:
+        return _absolute(Settings(**_typed(json.loads(text))))
+    except (ValueError, TypeError) as err:
+        raise SettingsError(
+            f"{_ALL}: all settings, as a command hands them to the processes that it starts ({type(err).__name__}); remove it"
+        ) from err
+
+
+def overridden(settings: Settings, values: Mapping[str, Any]) -> Settings:
+    """The settings with others in their place, in the form of `settings_values.read`; raises SettingsError."""
+    return replace(settings, **_typed(values))
+
+
+def values_of(settings: Settings) -> dict[str, Any]:
+    """The settings in the form that `overridden` takes."""
+    return json.loads(to_environment(settings)[_ALL])
+
+
+def to_environment(settings: Settings) -> dict[str, str]:
+    """The variable by which another process comes to the same settings; it may hold secrets.
+
+    One variable, and the process reads nothing else: its environment, or the folder where it runs,
+    may say something else.
+    """
+    return {_ALL: json.dumps(asdict(settings), default=str)}
+
+
+def _typed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What JSON does not have: paths, tuples, and values of classes of their own."""
+    return {
+        name: _TYPES[name](value) if name in _TYPES else value for name, value in values.items()
+    }
+
+
+_TYPES: dict[str, Callable[[Any], object]] = {
+    "root": Path,
+    "jars": Path,
+    "tables": tuple,
+    "module_path": lambda value: tuple(map(Path, value)),
+    "notification_urls": tuple,
+    "resources": lambda value: {name: Resources(**each) for name, each in value.items()},
+    "together": lambda value: {name: tuple(each) for name, each in value.items()},
+    "repair": lambda value: {name: Repair(**each) for name, each in value.items()},
+}
 
 
 def _absolute(settings: Settings) -> Settings:
@@ -317,16 +329,10 @@ def _absolute(settings: Settings) -> Settings:
     return replace(settings, root=root, jars=jars)
 
 
-def _file(env: Mapping[str, str], here: bool) -> dict[str, str | dict[str, str]]:
-    named = env.get("LAKEHOUSE_CONFIG", "")
-    path = Path(named).expanduser() if named else Path(settings_file.NAME)
-    if not named and not (here and path.is_file()):
-        return {}
-    return settings_file.read(path.resolve(), [f.name for f in fields(Settings)])
-
-
-def _of_file(name: str, value: str | dict[str, str]) -> object:
-    return value if isinstance(value, dict) else parsed(name, value)
+def _file(env: Mapping[str, str], here: bool) -> Path | None:
+    named = env.get(_CONFIG, "")
+    path = Path(named).expanduser() if named else Path(settings_values.NAME)
+    return path.resolve() if named or (here and path.is_file()) else None
 
 
 def _masked(name: str, properties: Mapping[str, str]) -> dict[str, str]:
@@ -334,22 +340,6 @@ def _masked(name: str, properties: Mapping[str, str]) -> dict[str, str]:
         f"{name}.{k}": "***" if any(s in k.lower() for s in _SECRET) else v
         for k, v in properties.items()
     }
-
-
-def to_environment(settings: Settings) -> dict[str, str]:
-    """The variables by which another process comes to the same settings; they may hold secrets."""
-    plain = {f.name: getattr(settings, f.name) for f in fields(Settings) if f.name != "kafka"}
-    plain["tables"] = ",".join(settings.tables)
-    plain["notification_urls"] = " ".join(settings.notification_urls)
-    plain["module_path"] = os.pathsep.join(map(str, settings.module_path))
-    for name in PAIRS:
-        plain[name] = ";".join(f"{k}={v}" for k, v in getattr(settings, name).items())
-    client = {
-        _KAFKA + key.upper().replace(".", "_"): value for key, value in settings.kafka.items()
-    }
-    # what a file says is in these already, and another folder may have another file
-    own = {"LAKEHOUSE_CONFIG": os.devnull}
-    return {f"LAKEHOUSE_{name.upper()}": str(value) for name, value in plain.items()} | client | own
 
 
 def java(environment: Mapping[str, str] | None = None) -> str:

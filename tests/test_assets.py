@@ -24,7 +24,7 @@ from lakehouse.batch.compute import backfill
 from lakehouse.declare import catalog
 from lakehouse.ranges import parse_range
 from lakehouse.reconcile.reconciliation import reconcile
-from lakehouse.settings import Settings, from_environment
+from lakehouse.settings import Resources, Settings, from_environment
 from lakehouse.storage import read_holds
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.lake import Lake
@@ -157,7 +157,7 @@ def test_jobs_and_checks(built):
 
 
 def test_a_streaming_job_shows_what_its_process_is_given():
-    given = Settings(resources={"ads": "driver_memory 3g"})
+    given = Settings(resources={"ads": Resources(driver_memory="3g")})
     graph = definitions.build(given).resolve_asset_graph()
     shown = {
         name: graph.get(job_key(name)).metadata["driver_memory"] for name in ("ads", "sensors")
@@ -505,10 +505,11 @@ def test_what_differs_is_repaired_as_far_as_it_is_allowed_and_the_coverage_is_ob
 
     assert (
         not asked(own).run_requests
-        and "no difference that LAKEHOUSE_REPAIR allows" in asked(own).skip_message
+        and "no difference that the setting `repair` allows" in asked(own).skip_message
     )
     # a run reads it where it is
-    monkeypatch.setenv("LAKEHOUSE_REPAIR", "sensor_averages=partitions 1, rows 100000")
+    for name, amount in {"PARTITIONS": "1", "ROWS": "100000"}.items():
+        monkeypatch.setenv(f"LAKEHOUSE_REPAIR__SENSOR_AVERAGES__{name}", amount)
     allowing = replace(own, repair=from_environment().repair)
     (request,) = asked(allowing).run_requests
     assert request.tags["partitions"] == HOURS[1]

@@ -78,7 +78,7 @@ def end(process: subprocess.Popen) -> None:
 def settings(tmp_path, cluster, quick_jvm) -> Iterator[Settings]:
     """As the docs have it, with executors that compile like the tests' drivers do."""
     docs = (Path(__file__).parents[1] / "docs" / "supervision.md").read_text()
-    given = dict(re.findall(r'^export (LAKEHOUSE_SPARK_\w+)="(.*)"$', docs, re.MULTILINE))
+    given = dict(re.findall(r"""^export (LAKEHOUSE_SPARK_\w+)=["'](.*)["']$""", docs, re.MULTILINE))
     assert given["LAKEHOUSE_SPARK_MASTER"].startswith("spark://")
     shown = from_environment(given)
     quick = quick_jvm | {

@@ -22,7 +22,7 @@ from assets.location import build
 from assets.resources import Lakehouse
 from lakehouse.cli import main
 from lakehouse.errors import SettingsError
-from lakehouse.settings import Settings, from_environment
+from lakehouse.settings import Repair, Settings, from_environment
 from streaming_jobs import supervisor
 
 ROOT = Path(__file__).parents[1]
@@ -168,7 +168,7 @@ def test_each_setting_of_the_yaml_reaches_a_run_whatever_its_environment_says(
     own = told.for_pipeline("both")
     assert (own.driver_memory, own.step_rows) == ("2g", 8)
     assert told.members("both") == ("sensors", "ads")
-    assert told.repair_of("sensor_averages") == (24, 10_000)
+    assert told.repair == {"sensor_averages": Repair(24, 10_000)}
     assert (told.fresh_within, told.step_rows) == ("5 seconds", 1_003)
     assert (told.early_results, told.since) == (False, "2026-02-03")
     assert told.kafka == {"sasl.password": "of the run"}
@@ -183,7 +183,7 @@ def test_what_the_yaml_does_not_name_is_as_the_environment_of_the_run_says(loade
 
 def test_a_streaming_job_that_dagster_starts_has_the_settings(loaded, project, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("LAKEHOUSE_FRESHNESS", "sensors=every 99 seconds")
+    monkeypatch.setenv("LAKEHOUSE_FRESHNESS__SENSORS", "every 99 seconds")
     own = {"root": "data", "freshness": {"sensors": "every 30 seconds"}}
     job = loaded([SENSORS], **own).get_job_def("start_sensors")
     run = job.execute_in_process(raise_on_error=False)
@@ -205,7 +205,7 @@ def test_a_streaming_job_that_dagster_starts_has_the_settings(loaded, project, m
         ({"freshness": "soon"}, "write `freshness:` and below it a line `name: value` for each"),
         ({"freshness": {"sensors": "soon"}}, "freshness of sensors"),
         ({"step_rows": 1.5}, "settings, step_rows=1.5: a text, a whole number, true or false"),
-        ({"step_rows": -1}, "step_rows='-1': a whole number"),
+        ({"step_rows": -1}, "step_rows=-1: at least 0"),
         ({"fresh_within": "0 seconds"}, "fresh_within='0 seconds': longer than nothing"),
         ({"root": "s3a://bucket"}, "root='s3a://bucket': a folder"),
         ({"tables": ["x"]}, "settings, tables: it is an attribute of its own"),

@@ -39,7 +39,7 @@ def test_they_go_where_the_streaming_jobs_go_and_here_they_take_one_core():
     assert master({}) == "local[1]"
     assert master({"SPARK_MASTER": "local[8]"}) == "local[1]", "this machine is the streams' too"
     assert master({"SPARK_MASTER": one}) == one
-    resources = {"RESOURCES": f"ads=spark_master {other}"}
+    resources = {"RESOURCES__ADS__SPARK_MASTER": other}
     assert [master(resources, name) for name in ("sensors", "ads", "")] == [
         "local[1]",
         other,

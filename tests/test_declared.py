@@ -30,7 +30,7 @@ from lakehouse.declare.table import (
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.reconcile import diagnosis, reconciliation
-from lakehouse.settings import Settings, to_environment
+from lakehouse.settings import Resources, Settings, to_environment
 from lakehouse.storage import begun_with, delta_log
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
@@ -348,7 +348,7 @@ def test_shuffle_partitions_that_change_are_said_by_start_and_in_the_log_of_the_
         "conf": {"spark.sql.shuffle.partitions": "2"},
     }
     (checkpoint / "offsets" / "7").write_text(f"v1\n{json.dumps(noted)}\n{{}}")
-    other = replace(settings, resources={"declared_shop": "shuffle_partitions 6"})
+    other = replace(settings, resources={"declared_shop": Resources(shuffle_partitions=6)})
     told = "warning: table=things_per_hour, shuffle_partitions=6: its state is in 2 partitions"
     # both end, for there is no broker
     for command in (

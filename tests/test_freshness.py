@@ -58,7 +58,10 @@ def spoken(settings: Settings, state: progress.State, pid: int, **given: object)
 
 
 def test_the_knobs_are_read_and_handed_on_to_other_processes():
-    given = {"LAKEHOUSE_FRESHNESS": "sensors=every  30 seconds; ads = scheduled */10 9-17 * * 1-5;"}
+    given = {
+        "LAKEHOUSE_FRESHNESS__SENSORS": "every  30 seconds",
+        "LAKEHOUSE_FRESHNESS__ADS": " scheduled */10 9-17 * * 1-5",
+    }
     settings = from_environment(given)
     assert settings.freshness_of("sensors").interval == timedelta(seconds=30)
     assert settings.freshness_of("ads").cron.text == "*/10 9-17 * * 1-5"
@@ -70,20 +73,20 @@ def test_the_knobs_are_read_and_handed_on_to_other_processes():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("sensors", "no '='"),
-        ("sensors=sometimes", "'continuous', 'every <interval>'"),
-        ("sensors=every", "a number and a unit"),
-        ("sensors=every 0 seconds", "longer than nothing"),
-        ("sensors=scheduled 0 3 * *", r"\(not five fields\)"),
-        ("sensors=scheduled 60 3 * * *", r"\(minute\)"),
-        ("sensors=scheduled 5-2 * * * *", r"\(minute\)"),
-        ("sensors=scheduled */0 * * * *", r"\(minute\)"),
-        ("sensors=scheduled 0 0 31 2 *", r"\(day-of-month\)"),
+        ("", "'continuous', 'every <interval>'"),
+        ("sometimes", "'continuous', 'every <interval>'"),
+        ("every", "a number and a unit"),
+        ("every 0 seconds", "longer than nothing"),
+        ("scheduled 0 3 * *", r"\(not five fields\)"),
+        ("scheduled 60 3 * * *", r"\(minute\)"),
+        ("scheduled 5-2 * * * *", r"\(minute\)"),
+        ("scheduled */0 * * * *", r"\(minute\)"),
+        ("scheduled 0 0 31 2 *", r"\(day-of-month\)"),
     ],
 )
 def test_a_knob_that_cannot_be_kept_stops_at_the_start(text, said):
     with pytest.raises(SettingsError, match=f"freshness.*{said}"):
-        from_environment({"LAKEHOUSE_FRESHNESS": text})
+        from_environment({"LAKEHOUSE_FRESHNESS__SENSORS": text})
 
 
 def test_a_pipeline_that_is_not_declared_is_refused_with_the_names_of_those_that_are():

@@ -29,14 +29,14 @@ from lakehouse.producers.workload import Record
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
-from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.settings import Resources, Settings, from_environment, to_environment
 from lakehouse.storage import layout
 from lakehouse.storage.lake import Lake
 from streaming_jobs import control_loop, desired, lease, progress, supervisor
 
 ROOT = Path(__file__).parents[1]
 BOTH = ("lakehouse.examples.sensors.tables", "lakehouse.examples.ads.tables")
-TOGETHER = {"all": "sensors, ads"}
+TOGETHER = {"all": ("sensors", "ads")}
 
 
 @pytest.fixture
@@ -55,8 +55,12 @@ def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
 
 
 def test_a_pipeline_has_resources_of_its_own_and_the_others_those_of_all():
-    own = "ads=driver_memory 2g, spark_master local[4], state_memory_mb 64"
-    given = {"LAKEHOUSE_RESOURCES": own, "LAKEHOUSE_DRIVER_MEMORY": "3g"}
+    given = {
+        "LAKEHOUSE_RESOURCES__ADS__DRIVER_MEMORY": "2g",
+        "LAKEHOUSE_RESOURCES__ADS__SPARK_MASTER": "local[4]",
+        "LAKEHOUSE_RESOURCES__ADS__STATE_MEMORY_MB": "64",
+        "LAKEHOUSE_DRIVER_MEMORY": "3g",
+    }
     settings = from_environment(to_environment(from_environment(given)))
     own, other = settings.for_pipeline("ads"), settings.for_pipeline("sensors")
     assert (own.driver_memory, own.spark_master, own.state_memory_mb) == ("2g", "local[4]", 64)
@@ -68,22 +72,24 @@ def test_a_pipeline_has_resources_of_its_own_and_the_others_those_of_all():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("name", "value", "said"),
     [
-        ("memory 2g", "'memory 2g': a setting and its value, of spark_master, driver_memory"),
-        ("driver_memory", "'driver_memory': a setting and its value"),
-        ("driver_memory 2 gigabytes", "a number and its unit"),
-        ("state_memory_mb 1", "at least 16"),
-        ("root /elsewhere", "a setting and its value"),
+        ("MEMORY", "2g", r"resources.ads.memory: there is no setting of that name; did you mean"),
+        ("DRIVER_MEMORY", "", "resources of ads: driver_memory='': a number and its unit"),
+        ("DRIVER_MEMORY", "2 gigabytes", "resources of ads: .*a number and its unit"),
+        ("STATE_MEMORY_MB", "1", "resources of ads: .*at least 16"),
+        ("STATE_MEMORY_MB", "much", "resources.ads.state_memory_mb='much': a whole number"),
+        ("ROOT", "/elsewhere", "resources.ads.root: .*there are driver_memory, .*step_rows"),
+        ("SCHEDULER_POOLS", "/nowhere", "resources of ads: scheduler_pools='/nowhere': a file"),
     ],
 )
-def test_resources_that_cannot_be_are_refused_at_the_start(text, said):
-    with pytest.raises(SettingsError, match=f"resources of ads.*{said}"):
-        Settings(resources={"ads": text})
+def test_resources_that_cannot_be_are_refused_at_the_start(name, value, said):
+    with pytest.raises(SettingsError, match=said):
+        from_environment({f"LAKEHOUSE_RESOURCES__ADS__{name}": value})
 
 
 def test_pipelines_that_share_a_process_are_one_by_its_name():
-    settings = from_environment({"LAKEHOUSE_TOGETHER": "all=sensors, ads"})
+    settings = from_environment({"LAKEHOUSE_TOGETHER__ALL": "sensors, ads"})
     found, apart = catalog.load(settings), catalog.load(Settings())
     assert found.pipelines() == ["all"] and apart.pipelines() == ["sensors", "ads"]
     assert [t.name for t in found.of_pipeline("all")] == [t.name for t in apart]
@@ -94,25 +100,33 @@ def test_pipelines_that_share_a_process_are_one_by_its_name():
         "visits",
     )
     assert catalog.load(
-        Settings(together={"ads": "ads, sensors"}, resources={"ads": "driver_memory 2g"})
+        Settings(
+            together={"ads": ("ads", "sensors")}, resources={"ads": Resources(driver_memory="2g")}
+        )
     ).pipelines() == ["ads"]
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"together": {"all": "sensors, visits"}}, "together of all=.*'visits': no such pipeline"),
-        ({"together": {"ads": "sensors"}}, "together of ads=.*'ads': another pipeline's name"),
         (
-            {"together": {"a": "sensors", "b": "ads, sensors"}},
+            {"together": {"all": ("sensors", "visits")}},
+            "together of all=.*'visits': no such pipeline",
+        ),
+        ({"together": {"ads": ("sensors",)}}, "together of ads=.*'ads': another pipeline's name"),
+        (
+            {"together": {"a": ("sensors",), "b": ("ads", "sensors")}},
             "'sensors': a pipeline runs in one process",
         ),
-        ({"together": {"a": " , "}}, "together of a: the pipelines that share a process"),
+        ({"together": {"a": ()}}, r"together of a=\(\): the pipelines that share a process"),
         (
             {"together": TOGETHER, "freshness": {"ads": "every 10 seconds"}},
             "freshness of ads=.*no such pipeline.*one of all",
         ),
-        ({"resources": {"visits": "driver_memory 2g"}}, "resources of visits=.*no such pipeline"),
+        (
+            {"resources": {"visits": Resources(driver_memory="2g")}},
+            r"resources of visits=Resources\(driver_memory='2g'\): there is no such pipeline",
+        ),
     ],
 )
 def test_what_cannot_be_together_is_refused_at_the_start(given, said):
@@ -160,7 +174,9 @@ def test_pipelines_are_put_into_one_process_and_apart_again_on_the_same_checkpoi
     pools.write_text(
         re.search(r"```xml\n(.*?)```", (ROOT / "docs" / "supervision.md").read_text(), re.DOTALL)[1]
     )
-    shared = replace(settings, together=TOGETHER, resources={"all": f"scheduler_pools {pools}"})
+    shared = replace(
+        settings, together=TOGETHER, resources={"all": Resources(scheduler_pools=str(pools))}
+    )
     alone = supervisor.start(settings, "sensors", wait=240)
     awaited(lambda: arrived(settings, "sensor_readings") == sent, "the first lot", 240)
 
@@ -226,7 +242,7 @@ def test_a_job_that_dies_of_memory_takes_no_other_with_it(settings, monkeypatch)
         settings,
         tables=("lakehouse.examples.sensors.tables", "hungry"),
         restarts=1,
-        resources={"hungry": "driver_memory 512m"},
+        resources={"hungry": Resources(driver_memory="512m")},
     )
     kafka_broker.start(settings, jars.resolve(settings.jars))
     kafka_broker.ensure_topics(settings, {"orders": 1}, TOPIC)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from lakehouse.cli import main
 from lakehouse.errors import SettingsError
 from lakehouse.producers import own
-from lakehouse.settings import from_environment, to_environment
+from lakehouse.settings import Repair, Resources, from_environment, to_environment
 
 TOML = """
 root = "data"
@@ -59,7 +59,12 @@ def project(tmp_path) -> Path:
 
 def test_a_file_has_each_kind_of_setting_and_the_environment_overrides_it(tmp_path):
     (tmp_path / "lakehouse.toml").write_text(TOML)
-    given = {"LAKEHOUSE_STEP_ROWS": "8", "LAKEHOUSE_KAFKA_SASL_USERNAME": "u"}
+    given = {
+        "LAKEHOUSE_STEP_ROWS": "8",
+        "LAKEHOUSE_KAFKA_SASL_USERNAME": "u",
+        "LAKEHOUSE_RESOURCES__ORDERS__STEP_ROWS": "9",
+        "LAKEHOUSE_FRESHNESS__RETURNS": "continuous",
+    }
     settings = from_environment(given | {"LAKEHOUSE_CONFIG": str(tmp_path / "lakehouse.toml")})
     assert (settings.root, settings.module_path, settings.tables) == (
         tmp_path / "data",
@@ -74,19 +79,22 @@ def test_a_file_has_each_kind_of_setting_and_the_environment_overrides_it(tmp_pa
     assert settings.notification_urls == ("https://example.org/a,b", "json://example.org/c")
     assert settings.kafka == {"security.protocol": "SASL_SSL", "sasl.username": "u"}
     assert settings.spark_conf == {"spark.ui.title": "a; b = c"}
+    assert settings.resources == {
+        "orders": Resources(driver_memory="2g", state_memory_mb=64, step_rows=9)
+    }
+    assert settings.freshness == {"orders": "every 30 seconds", "returns": "continuous"}
     assert settings.freshness_of("orders").interval.total_seconds() == 30
     assert (
         settings.for_pipeline("orders").driver_memory,
         settings.for_pipeline("orders").state_memory_mb,
     ) == ("2g", 64)
-    assert settings.members("all") == ("orders", "returns") and settings.repair_of("turnover") == (
-        24,
-        10_000,
-    )
+    assert settings.members("all") == ("orders", "returns") and settings.repair == {
+        "turnover": Repair(24, 10_000)
+    }
 
 
 def test_another_process_comes_to_the_same_settings(tmp_path):
-    (tmp_path / "lakehouse.toml").write_text(TOML.replace("a; b = c", "a"))
+    (tmp_path / "lakehouse.toml").write_text(TOML)
     settings = from_environment({"LAKEHOUSE_CONFIG": str(tmp_path / "lakehouse.toml")})
     assert from_environment(to_environment(settings)) == settings
 
@@ -96,10 +104,12 @@ def test_another_process_comes_to_the_same_settings(tmp_path):
     [
         ('rot = "data"', "rot: there is no setting of that name; did you mean root?"),
         ("root = ", "the settings file must be TOML"),
-        ('kafka = "x"', r"kafka='x': the setting has another form; write \[kafka\]"),
+        ('kafka = "x"', r"kafka: the setting has another form; write \[kafka\]"),
+        ("[resources.orders]\nmemory = 1", "resources.orders.memory: there is no setting of that"),
+        ("[repair]\norders = 24", r"repair.orders=24: the .* form; write \[repair.orders\]"),
         ("[root]\nx = 1", "root={'x': 1}: the setting has another form; write root = value"),
         ("step_rows = 1.5", "step_rows=1.5: a text, a whole number, true or false"),
-        ("step_rows = -1", "step_rows='-1': a whole number"),
+        ("step_rows = -1", "step_rows=-1: at least 0"),
         ('root = "s3a://bucket"', "root='s3a://bucket': a folder"),
     ],
 )

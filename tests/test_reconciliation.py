@@ -18,6 +18,7 @@ from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.ranges import Range
 from lakehouse.reconcile import coverage, diagnosis, reconciliation
 from lakehouse.reconcile.invalidation import looked_at
+from lakehouse.settings import Repair
 from lakehouse.storage import delta_writer
 from lakehouse.storage.certificates import certify
 from lakehouse.storage.commit_log import note_dropped
@@ -357,7 +358,7 @@ def test_changed_code_is_named_and_a_person_has_it_followed(stage):
     assert found.verdict == "DIFFERENT" and found.cause.startswith(
         f"{diagnosis.CODE}: written under declaration {before}"
     )
-    settings = replace(stage.lake.settings, repair={"sums": "partitions 9, rows 900"})
+    settings = replace(stage.lake.settings, repair={"sums": Repair(9, 900)})
     (planned,) = repair.plan(settings, stage.lake.catalog, "sums", unasked=True)
     assert "asks for a decision" in planned.refused
     assert [r.verdict for r in repair.run(stage.lake, "sums")] == ["EQUAL"]
@@ -371,7 +372,7 @@ def test_without_being_asked_only_within_limits_and_never_twice_in_vain(stage):
     reconcile_due(stage)
     settings, catalog = stage.lake.settings, stage.lake.catalog
 
-    def allowed(**limits: str) -> list[str]:
+    def allowed(**limits: Repair) -> list[str]:
         limited = replace(settings, repair=limits)
         return [
             p.partition
@@ -380,13 +381,11 @@ def test_without_being_asked_only_within_limits_and_never_twice_in_vain(stage):
         ]
 
     assert allowed() == [], "no table is repaired without being named"
-    assert allowed(sums="partitions 2, rows 100") == [HOURS[0], HOURS[1]]
-    assert allowed(sums="partitions 9, rows 6") == [HOURS[0]]
-    stage.lake = replace(
-        stage.lake, settings=replace(settings, repair={"sums": "partitions 2, rows 100"})
-    )
+    assert allowed(sums=Repair(2, 100)) == [HOURS[0], HOURS[1]]
+    assert allowed(sums=Repair(9, 6)) == [HOURS[0]]
+    stage.lake = replace(stage.lake, settings=replace(settings, repair={"sums": Repair(2, 100)}))
     assert [r.verdict for r in repair.run(stage.lake, "sums", unasked=True)] == ["EQUAL", "EQUAL"]
-    assert allowed(sums="partitions 2, rows 100") == [], "so many a day"
+    assert allowed(sums=Repair(2, 100)) == [], "so many a day"
     assert [r.verdict for r in repair.run(stage.lake, "sums")] == ["EQUAL"], "a person may"
 
 

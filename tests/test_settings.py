@@ -1,16 +1,29 @@
 import os
+import pickle
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from lakehouse.errors import SettingsError
-from lakehouse.settings import Settings, from_environment, java
+from lakehouse.settings import (
+    Repair,
+    Resources,
+    Settings,
+    from_environment,
+    java,
+    to_environment,
+)
+
+DOCS = Path(__file__).parents[1] / "docs"
 
 
 def test_an_empty_environment_gives_the_defaults_with_absolute_paths():
     settings = from_environment({})
     assert settings == Settings(root=Path(".lakehouse").resolve(), jars=settings.jars)
     assert settings.jars.is_absolute() and "~" not in str(settings.jars)
+    assert from_environment(to_environment(Settings())) == settings, "in another process, too"
 
 
 def test_each_field_is_read_from_its_variable(tmp_path):
@@ -20,7 +33,7 @@ def test_each_field_is_read_from_its_variable(tmp_path):
             "LAKEHOUSE_TABLES": "one.tables, two.tables,",
             "LAKEHOUSE_BOOTSTRAP_SERVERS": "kafka:9092",
             "LAKEHOUSE_KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
-            "LAKEHOUSE_SPARK_CONF": "spark.a=1; spark.b=x=y",
+            "LAKEHOUSE_SPARK_CONF": '{"spark.a": 1, "spark.b": "x=y;z"}',
             "LAKEHOUSE_SHUFFLE_PARTITIONS": "7",
             "LAKEHOUSE_FRESH_WITHIN": "5 seconds",
             "UNRELATED": "x",
@@ -30,7 +43,7 @@ def test_each_field_is_read_from_its_variable(tmp_path):
     assert settings.tables == ("one.tables", "two.tables")
     assert settings.bootstrap_servers == "kafka:9092"
     assert settings.kafka == {"security.protocol": "SASL_SSL"}
-    assert settings.spark_conf == {"spark.a": "1", "spark.b": "x=y"}
+    assert settings.spark_conf == {"spark.a": "1", "spark.b": "x=y;z"}
     assert (settings.shuffle_partitions, settings.fresh_within) == (7, "5 seconds")
 
 
@@ -65,12 +78,76 @@ def test_each_field_is_read_from_its_variable(tmp_path):
         ("HISTORY", "some days"),
         ("VERSIONS", "all"),
         ("VERSIONS", "0"),
+        ("SPARK_CONF", "[1]"),
+        ("ROOT__HERE", "x"),
         ("REPAIR", "sensor_averages=much"),
+        ("REPAIR__SENSOR_AVERAGES", "partitions 24, rows 10000"),
+        ("REPAIR__SENSOR_AVERAGES__PARTITIONS", "much"),
+        ("REPAIR__SENSOR_AVERAGES__ROWS", "-1"),
+        ("FRESHNESS", "sensors=continuous"),
+        ("RESOURCES__ADS", "driver_memory 2g"),
+        ("TOGETHER", "all=sensors, ads"),
+        ("KAFKA", "sasl.username=ann"),
     ],
 )
 def test_a_value_that_cannot_be_used_stops_at_the_start_and_names_the_field(name, value):
-    with pytest.raises(SettingsError, match=name.lower()):
+    setting, *_ = name.lower().split("__")
+    with pytest.raises(SettingsError, match=setting):
         from_environment({f"LAKEHOUSE_{name}": value})
+
+
+def test_what_a_pipeline_or_a_table_has_of_its_own_is_a_variable_each(tmp_path):
+    pools = tmp_path / "pools.xml"
+    pools.touch()
+    settings = from_environment(
+        {
+            "LAKEHOUSE_FRESHNESS__ORDERS": "every 30 seconds",
+            "LAKEHOUSE_FRESHNESS__MyOrders": "every 40 seconds",
+            "LAKEHOUSE_RESOURCES__ORDERS__DRIVER_MEMORY": "2g",
+            "LAKEHOUSE_RESOURCES__ORDERS__STEP_ROWS": "7",
+            "LAKEHOUSE_RESOURCES__my__orders__SCHEDULER_POOLS": str(pools),
+            "LAKEHOUSE_TOGETHER__ALL": "orders, returns",
+            "LAKEHOUSE_REPAIR__TURNOVER__PARTITIONS": "24",
+            "LAKEHOUSE_SPARK_CONF": "",
+        }
+    )
+    assert settings.freshness == {"orders": "every 30 seconds", "MyOrders": "every 40 seconds"}
+    assert settings.resources == {
+        "orders": Resources(driver_memory="2g", step_rows=7),
+        "my__orders": Resources(scheduler_pools=str(pools)),
+    }
+    assert settings.together == {"all": ("orders", "returns")}
+    assert settings.repair == {"turnover": Repair(partitions=24, rows=0)}
+    assert from_environment(to_environment(settings)) == settings
+    assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"STEP_ROW": "s3cret"}, "step_row: there is no setting of that name; did you mean step_r"),
+        ({"NOTIFICATION_URL": "s3cret"}, "did you mean notification_urls"),
+        ({"FRESHNES__ORDERS": "s3cret"}, "did you mean freshness"),
+        (
+            {"FRESHNESS": "orders=continuous", "FRESHNESS__ADS": "continuous"},
+            "write LAKEHOUSE_FRESHNESS__<NAME>=value for each",
+        ),
+        (
+            {"RESOURCES__ADS": "memory", "RESOURCES__ADS__DRIVER_MEMORY": "2g"},
+            "resources.ads='memory'.*write LAKEHOUSE_RESOURCES__ADS__<NAME>=value for each",
+        ),
+        ({"KAFKA": "s3cret"}, "kafka: .*write LAKEHOUSE_KAFKA_<NAME>=value for each"),
+        ({"SPARK_CONF": '{"a": "s3cret'}, "spark_conf: .* as JSON"),
+        ({"SPARK_CONF__SPARK_UI_PORT": "4040"}, "spark_conf: .* as JSON"),
+        ({"SETTINGS": '{"root": "s3cret"'}, "LAKEHOUSE_SETTINGS: .*; remove it"),
+        ({"SETTINGS": '{"rot": "s3cret"}'}, "LAKEHOUSE_SETTINGS: .*; remove it"),
+        ({"SPARK_CONF": '{"spark.password": ["s3cret"]}'}, "spark_conf.spark.password: a text"),
+    ],
+)
+def test_a_variable_that_is_no_setting_is_refused_without_its_value(given, said):
+    with pytest.raises(SettingsError, match=said) as failure:
+        from_environment({f"LAKEHOUSE_{name}": value for name, value in given.items()})
+    assert "s3cret" not in str(failure.value)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +166,7 @@ def test_secrets_are_shown_neither_as_text_nor_in_errors():
         "LAKEHOUSE_KAFKA_SASL_PASSWORD": "s3cret",
         "LAKEHOUSE_KAFKA_SASL_USERNAME": "ann",
         "LAKEHOUSE_KAFKA_SASL_JAAS_CONFIG": "password=s3cret",
-        "LAKEHOUSE_SPARK_CONF": "spark.hadoop.fs.s3a.secret.key=s3cret;spark.ui.port=4050",
+        "LAKEHOUSE_SPARK_CONF": '{"spark.hadoop.fs.s3a.secret.key": "s3cret", "spark.ui.port": 4050}',
         "LAKEHOUSE_NOTIFICATION_COMMAND": "notify --token s3cret",
         "LAKEHOUSE_NOTIFICATION_URLS": "https://example.org/s3cret slack://s3cret@T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ",
     }
@@ -100,7 +177,7 @@ def test_secrets_are_shown_neither_as_text_nor_in_errors():
     assert shown["kafka.sasl.password"] == "***"
     assert shown["spark_conf.spark.ui.port"] == "4050"
     with pytest.raises(SettingsError) as failure:
-        from_environment({"LAKEHOUSE_SPARK_CONF": "spark.password=s3cret;oops"})
+        from_environment({"LAKEHOUSE_SPARK_CONF": "spark.password=s3cret"})
     assert "s3cret" not in str(failure.value)
     for hook in (
         {"LAKEHOUSE_NOTIFICATION_COMMAND": "notify 's3cret"},
@@ -110,6 +187,30 @@ def test_secrets_are_shown_neither_as_text_nor_in_errors():
         with pytest.raises(SettingsError) as failure:
             from_environment(hook)
         assert "s3cret" not in str(failure.value)
+
+
+def test_the_page_of_settings_has_each_of_them_and_other_pages_name_no_other():
+    pages = {
+        page.name: page.read_text() for page in [*DOCS.glob("*.md"), DOCS.parent / "README.md"]
+    }
+    rows = re.findall(r"^\| `LAKEHOUSE_([A-Z]\w*?)_*[<`]", pages["settings.md"], re.MULTILINE)
+    of_each = {re.split("__", row)[0].lower() for row in rows}
+    assert of_each == {f.name for f in fields(Settings)}
+    named = {
+        name for text in pages.values() for name in re.findall(r"\bLAKEHOUSE_([A-Z]+\w*)", text)
+    }
+    settings = {re.sub(r"^kafka_.*", "kafka", name.split("__")[0].lower()) for name in named}
+    assert settings - {"config", "settings"} <= of_each | {"kafka_"}
+
+
+def test_the_variables_of_the_page_of_settings_are_those_of_its_file(tmp_path):
+    text = (DOCS / "settings.md").read_text()
+    variables = dict(re.findall(r'^export (LAKEHOUSE_\w+)="?([^"\n]*)"?$', text, re.MULTILINE))
+    (tmp_path / "lakehouse.toml").write_text(re.search(r"```toml\n(.*?)```", text, re.DOTALL)[1])
+    of_file = from_environment({"LAKEHOUSE_CONFIG": str(tmp_path / "lakehouse.toml")})
+    of_variables = from_environment(variables)
+    for name in ("freshness", "resources", "together", "repair"):
+        assert getattr(of_file, name) == getattr(of_variables, name) != {}
 
 
 def test_java_is_taken_from_java_home_then_from_the_path(tmp_path):

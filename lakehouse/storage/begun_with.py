@@ -228,8 +228,8 @@ def _pinned(settings: Settings, catalog: Catalog, table: Table) -> str:
     )
     return (
         f"table={table.name}, shuffle_partitions={now}: its state is in {then} partitions, and Spark keeps to them as long as "
-        f"the checkpoint is there, so the setting changes nothing here; set shuffle_partitions to {then} for pipeline "
-        f"{table.pipeline} (LAKEHOUSE_RESOURCES), or, to have {now}, {whole}"
+        f"the checkpoint is there, so the setting changes nothing here; set shuffle_partitions to {then} among the "
+        f"resources of {table.pipeline}, or, to have {now}, {whole}"
     )
 
 
