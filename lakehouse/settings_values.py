@@ -194,8 +194,13 @@ def _variable(name: str) -> str:
 def _variables(name: str) -> str:
     if name == "spark_conf":
         return PREFIX + """SPARK_CONF='{"spark.ui.port": "4040"}'"""
-    separator = "_" if name == "kafka" else "__"
-    return f"{PREFIX}{name.upper().replace('.', '__')}{separator}<NAME>=value for each"
+    below = {
+        "kafka": "_<PROPERTY>",
+        "repair": "__<TABLE>__ROWS",
+        "resources": "__<NAME>__STEP_ROWS",
+    }
+    variable = PREFIX + name.upper().replace(".", "__")
+    return f"{variable}{below.get(name, '__<NAME>')}=value, a variable for each"
 
 
 # ---- values: each function takes place, name and value, and returns the value in its form

@@ -130,13 +130,14 @@ def test_what_a_pipeline_or_a_table_has_of_its_own_is_a_variable_each(tmp_path):
         ({"FRESHNES__ORDERS": "s3cret"}, "did you mean freshness"),
         (
             {"FRESHNESS": "orders=continuous", "FRESHNESS__ADS": "continuous"},
-            "write LAKEHOUSE_FRESHNESS__<NAME>=value for each",
+            "write LAKEHOUSE_FRESHNESS__<NAME>=value, a variable",
         ),
         (
             {"RESOURCES__ADS": "memory", "RESOURCES__ADS__DRIVER_MEMORY": "2g"},
-            "resources.ads='memory'.*write LAKEHOUSE_RESOURCES__ADS__<NAME>=value for each",
+            "resources.ads='memory'.*write LAKEHOUSE_RESOURCES__ADS__<NAME>=value",
         ),
-        ({"KAFKA": "s3cret"}, "kafka: .*write LAKEHOUSE_KAFKA_<NAME>=value for each"),
+        ({"REPAIR": "a=rows 1"}, "write LAKEHOUSE_REPAIR__<TABLE>__ROWS=value"),
+        ({"KAFKA": "s3cret"}, "kafka: .*write LAKEHOUSE_KAFKA_<PROPERTY>=value"),
         ({"SPARK_CONF": '{"a": "s3cret'}, "spark_conf: .* as JSON"),
         ({"SPARK_CONF__SPARK_UI_PORT": "4040"}, "spark_conf: .* as JSON"),
         ({"SETTINGS": '{"root": "s3cret"'}, "LAKEHOUSE_SETTINGS: .*; remove it"),
