@@ -145,6 +145,140 @@ def test_the_environment_is_read_in_settings_only(module):
     assert not reads or name_of(path) in allowed
 
 
+# what touches files, by the name that is called: of a path, or of these modules
+OF_PATHS = frozenset({
+    "open", "read_text", "read_bytes", "write_text", "write_bytes", "touch", "unlink", "rmdir", "mkdir", "glob", "rglob",
+    "iterdir", "exists", "is_dir", "is_file", "is_symlink", "stat", "lstat", "rename", "symlink_to", "hardlink_to",
+})  # fmt: skip
+OF_MODULES = ("os", "os.path", "shutil")
+OF_NO_FILE = {"getpid", "killpg", "uname", "_exit", "which"}  # of these modules
+# packages that open files themselves
+OPENERS = ("portalocker", "deltalake", "pyarrow.parquet", "pyarrow.dataset", "fcntl", "glob")
+OTHER_FILES = {  # module -> whose files it touches: none of them is below the root, or a process of its own needs it there
+    "lakehouse/settings.py": "the user's: the settings file",
+    "lakehouse/settings_file.py": "the user's: the settings file",
+    "lakehouse/settings_text.py": "the user's: a file of Spark's pools",
+    "lakehouse/declare/expectation_names.py": "the package's: names of expectations",
+    "lakehouse/transform/expectation_stub.py": "the package's: types of expectations",
+    "lakehouse/runtime/jars.py": "the cache of jars",
+    "lakehouse/runtime/cds_archive.py": "the archive of classes, in the environment",
+    "lakehouse/runtime/kafka_options.py": "the user's: certificates of the broker",
+    "lakehouse/runtime/kafka_broker.py": "the embedded broker's own, which Kafka reads on this machine",
+    "lakehouse/runtime/kafka_properties.py": "the embedded broker's own, which Kafka reads on this machine",
+    "lakehouse/producers/ads.py": "the package's: campaigns",
+    "lakehouse/producers/files.py": "the user's: what is produced",
+    "lakehouse/cli/project.py": "the user's: a project is begun",
+    "streaming_jobs/places.py": "the kernel's: /proc",
+    "batch_jobs/side.py": "the answer to `other_code`, in a temporary folder",
+    "batch_jobs/other_code.py": "another version of the code, in a temporary folder",
+    "assets/component.py": "the user's: the project of a component",
+    "assets/maintenance.py": "Dagster's: the events of a run",
+    "assets/demo.py": "the logs of the processes that it starts, and the home of their Dagster",
+}
+
+
+def touches(tree: ast.AST) -> Iterator[str]:
+    """What touches files in a module, with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for name in imports(node):
+                if name.startswith(OPENERS):
+                    yield f"{node.lineno}: import of {name}"
+                elif isinstance(node, ast.ImportFrom) and name in OF_MODULES:
+                    yield from (
+                        f"{node.lineno}: import of {name}.{alias.name}"
+                        for alias in node.names
+                        if alias.name not in OF_NO_FILE
+                    )
+        elif isinstance(node, ast.Call) and (name := _touching(node)):
+            yield f"{node.lineno}: {name}()"
+
+
+def _touching(call: ast.Call) -> str:
+    """The name by which a call touches files; empty if it does not."""
+    called = call.func
+    if isinstance(called, ast.Name):
+        return "open" if called.id == "open" else ""
+    if not isinstance(called, ast.Attribute):
+        return ""
+    owner = ast.unparse(called.value)
+    if owner in OF_MODULES:
+        return "" if called.attr in OF_NO_FILE else f"{owner}.{called.attr}"
+    # a path has no arguments where it is only looked at, and one where it is moved; a text is replaced by another
+    looked_at = called.attr in ("exists", "is_dir", "is_file", "stat") and call.args
+    moved = called.attr == "replace" and len(call.args) == 1 and not call.keywords
+    return called.attr if moved or (called.attr in OF_PATHS and not looked_at) else ""
+
+
+def test_only_storage_touches_what_lies_below_the_root(module):
+    path, tree = module
+    name = name_of(path)
+    if not name.startswith("lakehouse/storage/") and name not in OTHER_FILES:
+        assert not list(touches(tree)), f"{name}: `lakehouse/storage` is the door to files"
+
+
+def test_only_the_layout_knows_where_that_is(module):
+    path, tree = module
+    joined = [
+        f"{node.lineno}: {ast.unparse(node)}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Div)
+        and isinstance(node.left, ast.Attribute)
+        and node.left.attr == "root"
+    ]
+    assert not joined or name_of(path) == "lakehouse/storage/layout.py", joined
+
+
+def test_modules_with_other_files_are_there_and_touch_them():
+    for name in OTHER_FILES:
+        assert list(touches(ast.parse((ROOT / name).read_text()))), (
+            f"{name} is no exception any more"
+        )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "open(path)",
+        "path.open('a')",
+        "(folder / 'a').read_text()",
+        "layout.note(settings, table, 'a').unlink(missing_ok=True)",
+        "folder.glob('*.json')",
+        "path.exists()",
+        "old.replace(new)",
+        "os.replace(old, new)",
+        "os.path.getsize(path)",
+        "shutil.rmtree(folder)",
+        "from shutil import rmtree",
+        "import portalocker",
+        "from deltalake import DeltaTable",
+        "def read():\n    import pyarrow.parquet as pq",
+    ],
+)
+def test_what_touches_files_is_found(text):
+    assert list(touches(ast.parse(text)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "text.replace('a', 'b')",
+        "replace(value, name=1)",
+        "moment.replace(tzinfo=UTC)",
+        "delta_log.exists(path)",
+        "files.remove(path)",
+        "os.environ.get('A')",
+        "os.getpid()",
+        "shutil.which('java')",
+        "from os import getpid",
+        "import pyarrow.compute as pc",
+    ],
+)
+def test_what_touches_no_files_is_left_alone(text):
+    assert not list(touches(ast.parse(text)))
+
+
 def test_no_transformation_asks_whether_it_streams(module):
     path, tree = module
     assert not [

@@ -3,7 +3,6 @@
 Starts nothing.
 """
 
-import os
 import re
 import socket
 import subprocess
@@ -117,7 +116,7 @@ def _packages(settings: Settings, name: str) -> Finding:
 
 def _root(settings: Settings, name: str) -> Finding:
     there = root.nearest(settings)
-    if not os.access(there, os.W_OK):
+    if not root.can_write(settings):
         return Finding(
             name, "fail", f"{there} cannot be written to", "set LAKEHOUSE_ROOT to a folder that can"
         )

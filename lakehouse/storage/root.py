@@ -1,5 +1,6 @@
 """The root itself, below which all lies."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,11 @@ def nearest(settings: Settings) -> Path:
     """The root, or the folder in which it is going to be made."""
     folders = (settings.root, *settings.root.parents)
     return next(folder for folder in folders if folder.exists())
+
+
+def can_write(settings: Settings) -> bool:
+    """Whether this process may write there, or make it."""
+    return os.access(nearest(settings), os.W_OK)
 
 
 def free(settings: Settings) -> int:
