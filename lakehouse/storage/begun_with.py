@@ -24,7 +24,7 @@ from lakehouse.declare.sources import KafkaSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
-from lakehouse.storage import layout
+from lakehouse.storage import checkpoint_files, layout
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.files import read_json, replace_file
 
@@ -238,8 +238,6 @@ def _noted(settings: Settings, table: Table) -> Mapping[str, str]:
 
     None of another query.
     """
-    from lakehouse.storage import checkpoint_files
-
     checkpoint = checkpoint_files.newest(settings, table)
     if checkpoint is None or not checkpoint_files.keeps_state(checkpoint):
         return {}
@@ -328,7 +326,7 @@ def _has_begun(settings: Settings, table: Table, folder: Path) -> bool:
 
     Of a table that was removed, to be filled again, nothing needs to fit.
     """
-    from lakehouse.storage import checkpoint_files, checkpoints, delta_log
+    from lakehouse.storage import checkpoints, delta_log
 
     started = checkpoint_files.started(settings, table)
     if started or delta_log.latest(folder) > 0:  # version 0 is a table without rows

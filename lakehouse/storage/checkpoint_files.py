@@ -12,13 +12,14 @@ from collections import ChainMap
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any
 
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def generations(settings: Settings, table: Table) -> list[int]:
@@ -105,7 +106,7 @@ def has_metadata(checkpoint: Path) -> bool:
     return (checkpoint / "metadata").is_file()
 
 
-def write(spark: SparkSession, checkpoint: Path, offset: Mapping) -> None:
+def write(spark: "SparkSession", checkpoint: Path, offset: Mapping) -> None:
     """Makes the checkpoint of a query of one source, as Spark does, that has its first micro-batch read up to the offset."""
     jvm: Any = spark._jvm
     metadata = jvm.org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata

@@ -161,7 +161,7 @@ def stamp(path: Path, version: int) -> str:
 def files(path: Path, version: int | None = None) -> list[dict]:
     """The files of the table, now or at a version, with rows, bytes, partition and statistics.
 
-    None if it is not there.
+    Empty if it is not there.
 
     Keys are those of deltalake: `num_records`, `size_bytes`, `partition.<column>`, `min.<column>`,
     `max.<column>`.

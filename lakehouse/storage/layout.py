@@ -5,6 +5,7 @@
 <root>/<layer>/<table>__early           its early results
 <root>/_commit_log/<table>.jsonl        its commit log
 <root>/_commit_log/<table>.<note>       the notes beside that (`Note`)
+<root>/_commit_log/<table>.*lock        held while the commit log, or such a note, is written
 <root>/_commit_log/_commits             the log tables: the commit logs in Delta
 <root>/_commit_log/_certificates        and the verdicts
 <root>/_commit_log/.flush.lock          held while the commit logs are copied there

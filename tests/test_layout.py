@@ -1,0 +1,48 @@
+"""Names on disk: a root that an earlier version has filled is read by this one."""
+
+import pytest
+
+from lakehouse.declare import catalog
+from lakehouse.settings import Settings
+from lakehouse.storage import delta_log, layout
+
+SETTINGS = Settings(tables=("lakehouse.tables.sensors",))
+TABLE = catalog.load(SETTINGS).table("sensor_averages")
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        (layout.table_path(SETTINGS, TABLE), "gold/sensor_averages"),
+        (layout.table_path(SETTINGS, TABLE, "quarantine"), "gold/sensor_averages__quarantine"),
+        (layout.table_path(SETTINGS, TABLE, "early"), "gold/sensor_averages__early"),
+        (layout.commit_log(SETTINGS, TABLE), "_commit_log/sensor_averages.jsonl"),
+        (layout.note(SETTINGS, TABLE, "handover.json"), "_commit_log/sensor_averages.handover.json"),
+        (layout.log_table(SETTINGS, "_commits"), "_commit_log/_commits"),
+        (layout.flush_lock(SETTINGS), "_commit_log/.flush.lock"),
+        (layout.query_checkpoints(SETTINGS, TABLE.name), "_checkpoints/sensor_averages"),
+        (layout.job_file(SETTINGS, "sensors", "lease"), "_jobs/sensors/lease"),
+        (layout.failure_text(SETTINGS, "sensors", TABLE.name), "_jobs/sensors/sensor_averages.failure.txt"),
+        (layout.notification_file(SETTINGS, "sent.json"), "_notifications/sent.json"),
+        (layout.publish_lock(SETTINGS, TABLE), "_locks/sensor_averages.lock"),
+        (layout.read_holds(SETTINGS), "_locks/runs"),
+        (layout.lineage(SETTINGS), "_lineage.json"),
+        (layout.broker(SETTINGS), "_broker"),
+        (layout.warehouse(SETTINGS), "_warehouse"),
+        (layout.demo_logs(SETTINGS), "_demo"),
+        (layout.dagster_home(SETTINGS), "_dagster"),
+    ],
+)  # fmt: skip
+def test_names_on_disk_stay(path, name):
+    assert str(path.relative_to(SETTINGS.root)) == name
+
+
+def test_a_table_is_there_once_its_log_has_a_commit(tmp_path):
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    (log / ".commit.lock").touch()
+    assert not delta_log.exists(tmp_path) and delta_log.latest(tmp_path) == -1
+    (log / f"{3:020}.json").write_text('{"commitInfo": {"timestamp": 0}}\n')
+    assert delta_log.exists(tmp_path) and delta_log.versions(tmp_path) == [3]
+    assert delta_log.commit_info(tmp_path, 3) == {"timestamp": 0}
+    assert delta_log.actions(tmp_path, 2) is None and delta_log.moved(tmp_path, 3) == []
