@@ -18,7 +18,7 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import cds_archive, jars, kafka_broker, session
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage import delta_tables
+from lakehouse.storage import delta_log
 from lakehouse.stream import early_results, queries
 from lakehouse.testing import Stage
 
@@ -41,9 +41,7 @@ def _record(to: Path) -> None:
         stage.advance("sensor_readings", last)
         stage.run("valid_readings", "sensor_averages")
         # else it would write nothing
-        delta_tables.open_table(
-            stage.lake.path(stage.lake.catalog.table("valid_readings"))
-        ).delete()
+        delta_log.open_table(stage.lake.path(stage.lake.catalog.table("valid_readings"))).delete()
         stage.backfill("valid_readings", parse_range("2026-01-01T00:00", "2026-01-01T01:00"))
         reconciliation.reconcile(stage.lake, stage.lake.catalog.table("valid_readings"))
         _from_topic(spark, Path(folder, "topic"))

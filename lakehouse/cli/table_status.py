@@ -126,7 +126,7 @@ def _rows_and_version(
     path = table_path(settings, table, side)
     if not delta_log.exists(path):
         return None, None
-    stored = delta_tables.open_table(path)
+    stored = delta_log.open_table(path)
     return log_state.rows(path) if table.keeps and not side else stored.count(), stored.version()
 
 

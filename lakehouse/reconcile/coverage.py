@@ -26,7 +26,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage import delta_log
 from lakehouse.storage.certificates import Certificate, Verdict, certificates
 from lakehouse.storage.commit_log import frontier
-from lakehouse.storage.delta_tables import open_table
+from lakehouse.storage.delta_log import open_table
 from lakehouse.storage.layout import table_path
 
 MOST = 200  # partitions of a table that are asked for at once

@@ -11,7 +11,7 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import PARTITION_LENGTHS, partition_range
 from lakehouse.settings import Settings
 from lakehouse.storage import commits, delta_log, layout, log_tables
-from lakehouse.storage.delta_tables import open_table
+from lakehouse.storage.delta_log import open_table
 
 _COLUMNS = ["role", "at", "code_version", "inputs", "frontier", "start", "end"]
 # of an instant, which name its partition

@@ -10,7 +10,7 @@ from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, layout, log_tables
 from lakehouse.storage.commits import encoded
-from lakehouse.storage.delta_tables import open_table
+from lakehouse.storage.delta_log import open_table
 
 Verdict = Literal["EQUAL", "DIFFERENT", "PENDING", "OPEN", "UNVERIFIABLE"]
 

@@ -24,7 +24,7 @@ from lakehouse.storage import commit_log_trimming, delta_log, layout
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commit_log_rebuild import rebuilt, unknown
 from lakehouse.storage.commits import Commit, decoded, encoded
-from lakehouse.storage.delta_tables import open_table
+from lakehouse.storage.delta_log import open_table
 from lakehouse.storage.files import aside_name, lines_backwards
 from lakehouse.storage.layout import table_path
 

@@ -8,12 +8,16 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from pyspark.sql.types import StructType
 
 from lakehouse.declare.columns import PARTITION
 from lakehouse.ranges import EPOCH, Range
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 _EVER = Range(EPOCH, datetime(9999, 1, 1, tzinfo=UTC))
 # Delta cuts the greatest timestamp of a file to milliseconds
@@ -66,6 +70,13 @@ def commit_lock(path: Path) -> Path:
 def exists(path: Path) -> bool:
     """Whether a table is there: a log with a commit in it."""
     return any(_versions(path))
+
+
+def open_table(path: Path, version: int | None = None) -> "DeltaTable":
+    """The table that is there as deltalake has it, now or at a version."""
+    from deltalake import DeltaTable
+
+    return DeltaTable(str(path), version=version)
 
 
 def versions(path: Path) -> list[int]:
@@ -142,11 +153,9 @@ def changes(path: Path, after: int, column: str = "") -> list[Change] | None:
 
 def made(path: Path) -> tuple[str, datetime] | None:
     """The table's id, which no other has, and when it was made; None if it is not there."""
-    from deltalake import DeltaTable
-
     if not exists(path):
         return None
-    known = DeltaTable(str(path)).metadata()
+    known = open_table(path).metadata()
     return str(known.id), datetime.fromtimestamp((known.created_time or 0) / 1000, UTC)
 
 
@@ -167,13 +176,10 @@ def files(path: Path, version: int | None = None) -> list[dict]:
     `max.<column>`.
     """
     import pyarrow
-    from deltalake import DeltaTable
 
     if not exists(path):  # removed, to be filled again
         return []
-    return pyarrow.table(
-        DeltaTable(str(path), version=version).get_add_actions(flatten=True)
-    ).to_pylist()
+    return pyarrow.table(open_table(path, version).get_add_actions(flatten=True)).to_pylist()
 
 
 def lost(path: Path, found: Iterable[dict]) -> list[dict]:
@@ -188,11 +194,7 @@ def missing(files: Iterable[Path]) -> list[Path]:
 
 def schema(path: Path, version: int | None = None) -> StructType:
     """The columns of the table, as Spark has them."""
-    from deltalake import DeltaTable
-
-    return StructType.fromJson(
-        json.loads(DeltaTable(str(path), version=version).schema().to_json())
-    )
+    return StructType.fromJson(json.loads(open_table(path, version).schema().to_json()))
 
 
 def may_reach(file: dict, column: str, instant: datetime) -> bool:

@@ -12,18 +12,11 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 
-def open_table(path: Path, version: int | None = None) -> "DeltaTable":
-    """The table that is there, now or at a version."""
-    from deltalake import DeltaTable
-
-    return DeltaTable(str(path), version=version)
-
-
 def fields(path: Path) -> list[dict[str, Any]]:
     """The columns as Delta writes them, each with its name and type; none before the table is made."""
     if not delta_log.exists(path):
         return []
-    return json.loads(open_table(path).schema().to_json())["fields"]
+    return json.loads(delta_log.open_table(path).schema().to_json())["fields"]
 
 
 def rows_of(files: Sequence[Path]) -> "pyarrow.dataset.Dataset":
@@ -42,7 +35,7 @@ def select(sql: str, tables: Mapping[str, Path]):
 
     engine = QueryBuilder()
     for name, path in tables.items():
-        engine.register(name, open_table(path))
+        engine.register(name, delta_log.open_table(path))
     return engine.execute(sql)
 
 
@@ -73,7 +66,7 @@ class NewRows:
             self._table = None
             return set()
         if self._table is None or not delta_log.stamp(self._path, self._table.version()):
-            self._table = open_table(self._path)
+            self._table = delta_log.open_table(self._path)
         else:
             self._table.update_incremental()
         return set(self._table.file_uris())

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError
 from lakehouse.storage import delta_log, keyed_files, small_commits
-from lakehouse.storage.delta_tables import open_table
+from lakehouse.storage.delta_log import open_table
 from lakehouse.storage.locks import alone
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError
 from lakehouse.storage import delta_log, vectors
-from lakehouse.storage.delta_tables import open_table
+from lakehouse.storage.delta_log import open_table
 
 # files of a log, with the checksums that Hadoop puts beside them
 _NUMBERED = re.compile(r"\.?(\d{20})\.")

@@ -27,7 +27,7 @@ from pyroaring import BitMap
 
 from lakehouse.errors import CommitError
 from lakehouse.storage import deletion_vectors, delta_log, key_index, log_state, table_creation
-from lakehouse.storage.delta_tables import open_table
+from lakehouse.storage.delta_log import open_table
 from lakehouse.storage.key_index import File, Index, keys_of
 from lakehouse.storage.locks import alone
 from lakehouse.storage.row_keys import KEY

@@ -10,7 +10,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, layout
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.delta_tables import open_table
+from lakehouse.storage.delta_log import open_table
 from lakehouse.storage.locks import alone
 
 

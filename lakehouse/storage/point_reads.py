@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from lakehouse.errors import CommitError, RangeError
 from lakehouse.storage import deletion_vectors, log_state
-from lakehouse.storage.delta_tables import open_table
+from lakehouse.storage.delta_log import open_table
 from lakehouse.storage.log_state import LogState
 from lakehouse.storage.row_keys import KEY, of_text
 

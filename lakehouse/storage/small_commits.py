@@ -26,7 +26,7 @@ from deltalake.transaction import AddAction
 from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError
 from lakehouse.storage import delta_log, recent
-from lakehouse.storage.delta_tables import open_table
+from lakehouse.storage.delta_log import open_table
 from lakehouse.storage.locks import alone
 
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"

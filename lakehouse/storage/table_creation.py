@@ -5,7 +5,7 @@ from pathlib import Path
 from pyspark.sql.types import StructField, StructType
 
 from lakehouse.declare.columns import PARTITION
-from lakehouse.storage import delta_tables
+from lakehouse.storage import delta_log
 from lakehouse.storage.row_keys import KEY
 
 CHECKPOINTS = 50  # commits from one of Delta's checkpoints to the next
@@ -57,7 +57,7 @@ def prepare_keyed(path: Path) -> None:
     from deltalake import TableFeatures
     from deltalake.schema import Field, PrimitiveType
 
-    table = delta_tables.open_table(path)
+    table = delta_log.open_table(path)
     if KEY not in {field.name for field in table.schema().fields}:
         table.alter.add_columns(Field(KEY, PrimitiveType("binary")))
     if table.metadata().configuration.get("delta.enableDeletionVectors") != "true":

@@ -22,7 +22,6 @@ from lakehouse.storage import (
     checkpoints,
     commit_log_repair,
     delta_log,
-    delta_tables,
     delta_writer,
     layout,
 )
@@ -272,4 +271,4 @@ def _put_back_aside(lake: Lake, table: Table, standing: Standing) -> None:
             f"table={table.name}, version={first - 1}: its quarantine must go back to that with it, and the log does not reach "
             f"there any more; put back {path} as it was then"
         )
-    delta_tables.open_table(path).restore(first - 1)
+    delta_log.open_table(path).restore(first - 1)

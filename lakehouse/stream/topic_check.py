@@ -15,7 +15,7 @@ from lakehouse.errors import BrokerError, RangeError
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
 from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.delta_tables import open_table
+from lakehouse.storage.delta_log import open_table
 from lakehouse.storage.layout import table_path
 from lakehouse.stream import offsets
 
