@@ -249,8 +249,8 @@ def is_launching(settings: Settings, pipeline: str, launched: Event) -> bool:
     """
     if launched.place.is_here:
         return progress.is_alive(launched.pid, launched.process_started)
-    folder = layout.job_folder(settings, pipeline)
-    age = file_system_now(folder) - (modified(folder / "history.json") or 0.0)
+    noted = modified(layout.job_file(settings, pipeline, "history.json")) or 0.0
+    age = file_system_now(layout.job_folder(settings, pipeline)) - noted
     return age < duration(settings.heartbeat_within).total_seconds()
 
 

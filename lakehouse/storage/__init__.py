@@ -7,10 +7,10 @@ text_logs             logs of text, and those before
 locks                 what one process at a time has
 publish_lock          which process rewrites a table
 delta_log             which files a table has, and what changed them, by its log alone
-delta_tables          tables as they are read without a JVM
-table_creation        how they are made
-housekeeping          fewer files and fewer versions of them
 log_state             the same at the newest version, with deletion vectors
+delta_tables          rows and columns of tables, without a JVM
+table_creation        tables are made
+housekeeping          fewer files and fewer versions of a table
 lake                  a session, the settings and the catalog; how rows are read
 streams               a Delta table as a streaming query of Spark's reads it
 delta_writer          exactly-once appends, replacements of ranges, tables replaced whole
@@ -35,6 +35,6 @@ attempts              that a reconciliation began, and why it failed
 handovers             where batch ends and the stream begins
 begun_with            what a stream was begun with, and that it goes on as nothing else
 checkpoints           where a table stands, and whether a checkpoint fits that
-checkpoint_files      what Spark keeps in it
+checkpoint_files      what Spark keeps in a checkpoint
 read_holds            runs that read what is on disk now
 """
