@@ -7,11 +7,13 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
+from lakehouse.batch.late_merge import version_read
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.ranges import PARTITION_LENGTHS, Range, partition_format
 from lakehouse.settings import Settings
 from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.commits import Commit
 
 
 def definition(settings: Settings, table: Table) -> dg.TimeWindowPartitionsDefinition:
@@ -43,18 +45,22 @@ def reached(
 ) -> tuple[datetime | None, dict[str, object]]:
     """The table's frontier, and what had been read of the topics by then: topic -> partition -> next offset."""
     commit = next((c for c in CommitLog(settings, table).by_stream() if c.frontier), None)
-    ahead = commit.frontier if commit else None
-    while commit and (driving := catalog.driving_input(table)):
-        # Delta's offset: a version, and how many of its files
-        end = commit.inputs["tables"][driving.name]
-        versions = end["reservoirVersion"] - (end["index"] < 0)
-        table, commit = (
-            driving,
-            next(
-                (c for c in CommitLog(settings, driving).by_stream() if c.version <= versions), None
-            ),
-        )
-    return ahead, dict(commit.inputs) if commit else {}
+    return commit.frontier if commit else None, _read(settings, catalog, table, commit)
+
+
+def _read(
+    settings: Settings, catalog: Catalog, table: Table, commit: Commit | None
+) -> dict[str, object]:
+    """What had been read of the topics when the table's commit was made."""
+    inputs = catalog.timed_inputs(table)
+    if commit is None or not inputs:
+        return dict(commit.inputs) if commit else {}
+    found: dict[str, object] = {}
+    for each in inputs:
+        lines, version = CommitLog(settings, each).by_stream(), version_read(commit, each.name)
+        before = next((c for c in lines if c.version <= version), None)
+        found |= _read(settings, catalog, each, before)
+    return found
 
 
 def last(span: Range, table: Table, partitions: int) -> Range:

@@ -119,16 +119,14 @@ def _reference(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsD
 
 
 def _deps(catalog: Catalog, table: Table) -> list[dg.AssetDep]:
-    driving = catalog.driving_input(table)
+    timed = {each.name: each for each in catalog.timed_inputs(table)}
     deps = []
     for name in table.inputs:
-        partitioned = (
-            driving is not None and name == driving.name and catalog.kind(driving) != "ingest"
-        )
+        partitioned = name in timed and catalog.kind(timed[name]) != "ingest"
         deps.append(
             dg.AssetDep(name, partition_mapping=partitions.mapping(table) if partitioned else None)
         )
-    if driving is not None and driving.pipeline != table.pipeline:
+    if any(each.pipeline != table.pipeline for each in timed.values()):
         deps.append(dg.AssetDep(job_key(table.pipeline)))
     return deps
 

@@ -1,5 +1,6 @@
 """What a backfill would do, by Delta's statistics and the commit logs: without a session, and without a change."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -84,13 +85,14 @@ def plan(
         return None
     span = Range(start, end)
     ahead = compute.check_range(lake, table, span, whole_partitions=True)
-    driving = catalog.driving(table)
+    timed = catalog.timed_inputs(table)
     context = lateness.context(span, table)
     partitions = tuple(span.partitions(table.partition_by))
-    inputs, mine = delta_log.files(lake.path(driving)), set(partitions)
+    inputs = {each.name: delta_log.files(lake.path(each)) for each in timed}
+    mine = set(partitions)
     stored = [f for f in delta_log.files(lake.path(table)) if f[f"partition.{PARTITION}"] in mine]
     _check_retained(catalog, table, inputs, stored)
-    files = [f for f in inputs if lake.may_hold(driving, f, context)]
+    files = [f for each in timed for f in inputs[each.name] if lake.may_hold(each, f, context)]
     rows = sum(f["num_records"] or 0 for f in files)
     run, done = (0, set()) if whole else _begun(lake, table, span)
     return Backfill(
@@ -103,7 +105,7 @@ def plan(
         done=tuple(sorted(done)),
         at_once=compute.at_once(rows, len(partitions)),
         rows_replaced=sum(f["num_records"] or 0 for f in stored),
-        input=driving.name,
+        input=", ".join(inputs),
         context_start=context.start,
         context_end=context.end,
         input_rows=rows,
@@ -122,12 +124,13 @@ def reading(catalog: Catalog, table: Table, span: Range) -> list[tuple[Table, Ra
     """The tables that are computed from this one, in order, with the whole partitions that a range of it reaches."""
     found = {table.name: (table, span)}
     for each in catalog:  # inputs come first
-        driving = catalog.driving_input(each)
-        if driving and driving.name in found:
+        changed = [found[t.name][1] for t in catalog.timed_inputs(each) if t.name in found]
+        if changed:
             length = PARTITION_LENGTHS[each.partition_by]
-            touched = lateness.reached(each, found[driving.name][1])
-            end = ranges.floor(touched.end + length - timedelta(microseconds=1), length)
-            found[each.name] = (each, Range(ranges.floor(touched.start, length), end))
+            touched = [lateness.reached(each, span) for span in changed]
+            last = max(span.end for span in touched) - timedelta(microseconds=1)
+            start = ranges.floor(min(span.start for span in touched), length)
+            found[each.name] = (each, Range(start, ranges.floor(last + length, length)))
     return list(found.values())[1:]
 
 
@@ -162,14 +165,17 @@ def _begun(lake: Lake, table: Table, span: Range) -> tuple[int, set[str]]:
     }
 
 
-def _check_retained(catalog: Catalog, table: Table, inputs: list[dict], stored: list[dict]) -> None:
-    """Raises RangeError if the table has rows from before the first one that its input still has."""
-    driving = catalog.driving(table)
-    column, before = _placed_by(catalog, driving)
-    known = [f.get(column) for f in inputs if f["num_records"]]
-    firsts = [each - before for each in known if each is not None]
-    if len(firsts) < len(known):
-        return  # nothing is known of a file without statistics
+def _check_retained(
+    catalog: Catalog, table: Table, inputs: Mapping[str, list[dict]], stored: list[dict]
+) -> None:
+    """Raises RangeError if the table has rows from before the first one that its inputs still have."""
+    firsts: list[datetime] = []
+    for each in catalog.timed_inputs(table):
+        column, before = _placed_by(catalog, each)
+        known = [f.get(column) for f in inputs[each.name] if f["num_records"]]
+        firsts += [found - before for found in known if found is not None]
+        if None in known:
+            return  # nothing is known of a file without statistics
     column, before = _placed_by(catalog, table)
     first = min(firsts, default=None)
     lost = sorted(
@@ -184,8 +190,8 @@ def _check_retained(catalog: Catalog, table: Table, inputs: list[dict], stored: 
         left = f"begins at {ranges.text(first)}" if first else "is empty"
         raise RangeError(
             f"table={table.name}, partitions={lost[0]} to {lost[-1]} ({len(lost)}): the input of their rows is gone, "
-            f"because {driving.name} {left}, and a backfill would replace them by fewer or none; begin the range after them, or "
-            "restore the input"
+            f"because {' and '.join(inputs)} {left}, and a backfill would replace them by fewer or none; begin the range after "
+            "them, or restore the input"
         )
 
 
@@ -206,14 +212,15 @@ def _conflicts(lake: Lake, table: Table, partitions: set[str], context: Range) -
         d.partition for d in late_merge.dirty(settings, catalog, table) if d.partition in partitions
     ]:
         found.append(f"late rows wait in {_brief(waiting)}: this run merges them, too")
-    driving = catalog.driving(table)
-    if catalog.kind(driving) != "ingest":
-        dirty = (d.partition for d in late_merge.dirty(settings, catalog, driving))
-        stale = [*late_merge.outdated(settings, catalog, driving), *dirty]
-        spans = {p: partition_range(p, driving.partition_by) for p in stale}
+    for each in catalog.timed_inputs(table):
+        if catalog.kind(each) == "ingest":
+            continue
+        dirty = (d.partition for d in late_merge.dirty(settings, catalog, each))
+        stale = [*late_merge.outdated(settings, catalog, each), *dirty]
+        spans = {p: partition_range(p, each.partition_by) for p in stale}
         if waiting := sorted(p for p, s in spans.items() if s.overlaps(context)):
             found.append(
-                f"{driving.name} is to be rewritten in {_brief(waiting)}: {table.name} will be PENDING again then"
+                f"{each.name} is to be rewritten in {_brief(waiting)}: {table.name} will be PENDING again then"
             )
     return found
 

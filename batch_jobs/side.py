@@ -56,11 +56,10 @@ def write(
     table, catalog = lake.catalog.table(name), lake.catalog
     compute.check_range(lake, table, span, whole_partitions=False)
     plan.check(lake, table)
-    driving = catalog.driving(table)
+    names = [each.name for each in catalog.timed_inputs(table)]
     read = inputs or {"tables": {}, "references": {}}
-    computed = compute.compute(
-        lake, table, span, read["tables"].get(driving.name), references=read["references"]
-    )
+    versions = {name: v for name, v in read["tables"].items() if name in names}
+    computed = compute.compute(lake, table, span, versions, references=read["references"])
     outcome = Observation()
     rows = judged_rows.good(computed.judged.observe(outcome, F.count(REASON).alias("bad")))
     columns = reconciled_columns(rows)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from lakehouse.batch import late_merge
 from lakehouse.batch.late_merge import Dirt
 from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.rules import withholding
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.settings import Settings
@@ -46,7 +47,7 @@ def withheld(settings: Settings, catalog: Catalog, name: str | None = None) -> l
     found = [
         (table, upstream)
         for table in wanted(catalog, name)
-        if (upstream := _withholding(catalog, table))
+        if (upstream := withholding(catalog, table))
     ]
     late = late_counts(settings, catalog) if found else {}
     return [
@@ -54,16 +55,6 @@ def withheld(settings: Settings, catalog: Catalog, name: str | None = None) -> l
         f"(late={upstream.late!r}; {late.get(upstream.name, 0):,} rows so far); declare {upstream.name} late='update', too"
         for table, upstream in found
     ]
-
-
-def _withholding(catalog: Catalog, table: Table) -> Table | None:
-    """The nearest table that this one is computed from and that keeps late rows out."""
-    upstream = catalog.driving_input(table)
-    while upstream and catalog.is_derived(upstream):
-        if upstream.late != "update":
-            return upstream
-        upstream = catalog.driving_input(upstream)
-    return None
 
 
 def run(lake: Lake, name: str | None = None) -> Iterator[Commit]:

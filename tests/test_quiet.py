@@ -166,6 +166,9 @@ def written(lake: Lake, name: str) -> int:
     return sum(line.written for line in lake.commit_log(lake.catalog.table(name)).by_stream())
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(600)
 def test_a_live_query_closes_its_last_windows_through_crashes_and_not_while_the_broker_is_away(
     lake,
 ):

@@ -138,6 +138,9 @@ def test_windows_of_windows_hold_what_their_inputs_hold(stage):
     assert stage.rows("times_busy").count() > 1
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(600)
 def test_windows_of_windows_grow_step_by_step_through_crashes(stage):
     for number, point in enumerate(COMMIT_POINTS):
         seconds = range(number * 60, number * 60 + 60)
@@ -174,6 +177,9 @@ def test_a_window_closes_as_time_goes_on_although_no_row_of_its_own_comes(stage)
     assert stage.frontier("busy") == START + timedelta(seconds=195)
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(600)
 def test_late_rows_merged_before_a_window_reach_the_windows_behind_it(stage):
     fed(stage, minutes=2)
     stage.advance("clicks", at(3 * 3600))
@@ -193,6 +199,9 @@ def test_late_rows_merged_before_a_window_reach_the_windows_behind_it(stage):
     assert max(row.most for row in stage.rows("in_sql").collect()) == 6
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(600)
 def test_a_changed_row_of_a_window_of_windows_is_found_and_repaired(stage):
     fed(stage, minutes=2)
     stage.advance("clicks", at(3 * 3600))
@@ -208,8 +217,8 @@ def test_a_changed_row_of_a_window_of_windows_is_found_and_repaired(stage):
 @pytest.mark.parametrize(
     ("wrong", "rule"),
     [
-        ({"window": count(3)}, "cannot be counted off"),
-        ({"deduplicate": duplicates("user", within="1 minute")}, "none arrived first"),
+        ({"window": count(3)}, "order in which rows arrived"),
+        ({"deduplicate": duplicates("user", within="1 minute")}, "order in which rows arrived"),
     ],
 )
 def test_what_needs_an_order_of_arrival_is_refused_behind_windows(wrong, rule):

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -52,11 +51,12 @@ def closed_until(lake: Lake, table: Table) -> datetime:
 
 
 def first(lake: Lake, table: Table) -> datetime | None:
-    """The first event time that the table's input has."""
-    driving = lake.catalog.driving(table)
-    rows = lake.spanning(driving, _EVER)
-    found = observing.only(rows.agg(F.min(_moment(lake, driving))))[0]
-    return found and found.astimezone(UTC)
+    """The first event time that the table's inputs have."""
+    firsts = (
+        observing.only(lake.spanning(each, _EVER).agg(F.min(_moment(lake, each))))[0]
+        for each in lake.catalog.timed_inputs(table)
+    )
+    return min((found.astimezone(UTC) for found in firsts if found), default=None)
 
 
 def _moment(lake: Lake, driving: Table) -> Column:
@@ -97,96 +97,97 @@ def compute(
     lake: Lake,
     table: Table,
     span: Range,
-    version: int | None = None,
+    versions: Mapping[str, int] | None = None,
     touched: DataFrame | None = None,
     references: Mapping[str, int] | None = None,
 ) -> Computed:
     """The rows of `span` by the same plan as the stream, over the stored input and the pinned inputs.
 
     The span is widened by the context that the declared window needs, and cut back after the
-    function. The input is read at `version`, the present one by default, and reference tables at
-    theirs, by default as the stream pinned them. With `touched` (`late_merge.missed`) only that is
+    function. The inputs with event time are read at their `versions`, the present ones by default, and
+    reference tables at theirs, by default as the stream pinned them. With `touched` (`late_merge.missed`) only that is
     computed.
     """
-    driving = lake.catalog.driving(table)
-    version = delta_writer.version(lake.path(driving)) if version is None else version
-    versions = pinned(lake, table) | dict(references or {})
+    at = present(lake, table) | dict(versions or {})
+    used = pinned(lake, table) | dict(references or {})
     # no later version of a versioned table changes what was valid behind the frontier
     kept = {
         versioned.name: delta_writer.version(lake.path(versioned))
         for versioned in lake.catalog.versioned_inputs(table)
     }
-    others = lake.references(versions | kept)
+    others = lake.references(used | kept)
     covers = None if touched is None else _covers(touched) or [span]
-    read = partial(lake.spanning, driving, version=version, within=covers)
+
+    def read(of: Table, span: Range) -> DataFrame:
+        return lake.spanning(of, span, at[of.name], covers)
+
     context = Range(covers[0].start, covers[-1].end) if covers else None
     step = plan.plan_of(lake, table)
     judged = _computed(lake, step, span, read, others, "batch", touched, context)
-    inputs = {"tables": {driving.name: version}, "references": versions}
+    inputs = {"tables": at, "references": used}
     return Computed(judged, inputs | ({"versioned tables": kept} if kept else {}))
+
+
+def present(lake: Lake, table: Table) -> dict[str, int]:
+    """The versions that the table's inputs with event time have now."""
+    return {t.name: delta_writer.version(lake.path(t)) for t in lake.catalog.timed_inputs(table)}
 
 
 def preview(lake: Lake, step: Plan, span: Range, references: Mapping[str, DataFrame]) -> DataFrame:
     """The judged rows of `span`, open or not, as the stream would write them: late rows stay out, whatever the policy."""
-    return _computed(
-        lake,
-        step,
-        span,
-        partial(lake.spanning, lake.catalog.table(step.driving)),
-        references,
-        "early",
-    )
+    return _computed(lake, step, span, lake.spanning, references, "early")
 
 
 def closing(lake: Lake, step: Plan, span: Range, references: Mapping[str, DataFrame]) -> DataFrame:
     """The judged rows of a span that has just closed, for a stream that computes each range as it closes."""
-    driving = lake.catalog.table(step.driving)
-    return _computed(
-        lake,
-        step,
-        span,
-        lambda of: lake.spanning(driving, of).where(f"{ORIGIN} = 'stream'"),
-        references,
-        "stream",
-    )
+
+    def read(of: Table, span: Range) -> DataFrame:
+        return lake.spanning(of, span).where(f"{ORIGIN} = 'stream'")
+
+    return _computed(lake, step, span, read, references, "stream")
 
 
 def _computed(
     lake: Lake,
     step: Plan,
     span: Range,
-    read: Callable[[Range], DataFrame],
+    read: Callable[[Table, Range], DataFrame],
     references: Mapping[str, DataFrame],
     origin: Origin,
     touched: DataFrame | None = None,
     context: Range | None = None,
 ) -> DataFrame:
-    """The judged rows of `span`; `read` gives the input's of a range, and maybe more.
+    """The judged rows of `span`; `read` gives an input's of a range, and maybe more.
 
     `context`: what `touched` covers.
     """
-    table, moment = step.table, _moment(lake, lake.catalog.table(step.driving))
+    table, (driving, *others) = step.table, lake.catalog.timed_inputs(step.table)
     # to choose files and pages by pays for code of its own if there may be many
     chosen = origin == "batch" or span.end - span.start > _LONG
     between = lateness.between if chosen else lateness.between_passing
     within = between(lateness.instant_of(table.window, step.event_time), span)
 
-    def rows(of: Range) -> DataFrame:
-        return read(of).where(between(moment, of))
+    def rows(of: Table, span: Range) -> DataFrame:
+        return read(of, span).where(between(_moment(lake, of), span))
 
     def computed(context: Range) -> DataFrame:
-        others = (
-            rows(ranges.widened(context, table.deduplicate.within)) if table.deduplicate else None
+        among = (
+            rows(driving, ranges.widened(context, table.deduplicate.within))
+            if table.deduplicate
+            else None
         )
-        judged = step.derived(rows(context), references, origin, None, touched, others, span.end)
+        beside = {each.name: rows(each, context) for each in others}
+        judged = step.derived(
+            rows(driving, context), references, origin, None, touched, among, span.end, beside
+        )
         # the observation stands between the cut and the function: a filter must not move below a
         # stateful operator
         return judged.observe(f"whole_{table.name}", F.count(F.lit(1)).alias("rows")).where(within)
 
     context = context or lateness.context(span, table)
     if table.window and table.window.kind == "session":
-        first = read(_EVER).agg(F.min(moment))
-        context = _holding_whole_sessions(context, table.window.size, first, computed)
+        begins = first(lake, table)
+        context = _holding_whole_sessions(context, table.window.size, begins, computed)
     return computed(context)
 
 
@@ -204,11 +205,11 @@ def at_once(rows: int, partitions: int) -> int:
 
 
 def _holding_whole_sessions(
-    context: Range, gap: timedelta, first: DataFrame, computed: Callable[[Range], DataFrame]
+    context: Range, gap: timedelta, begins: datetime | None, computed: Callable[[Range], DataFrame]
 ) -> Range:
     """The context widened, by twice as much each time, until none of the sessions computed from it may begin before it."""
-    begins, more = observing.only(first)[0], max(4 * gap, timedelta(hours=1))
-    while begins and context.start > begins.astimezone(UTC):
+    more = max(4 * gap, timedelta(hours=1))
+    while begins and context.start > begins:
         earliest = observing.only(computed(context).agg(F.min(f"{WINDOW}.start")))[0]
         if earliest is None or earliest.astimezone(UTC) >= context.start + gap:
             break
@@ -246,9 +247,13 @@ def backfill_together(lake: Lake, table: Table, units: Sequence[Range]) -> list[
 
 
 def rewrite(
-    lake: Lake, table: Table, units: Sequence[Range], touched: DataFrame, version: int
+    lake: Lake,
+    table: Table,
+    units: Sequence[Range],
+    touched: DataFrame,
+    versions: Mapping[str, int],
 ) -> list[Commit]:
-    """As `backfill_together`, of what is `touched` (`late_merge.missed` at that version of the input) alone; other rows stay.
+    """As `backfill_together`, of what is `touched` (`late_merge.missed` at these versions of the inputs); other rows stay.
 
     There may be gaps between the units, of which nothing is read. Where nothing is touched nothing
     is computed.
@@ -256,11 +261,11 @@ def rewrite(
     started, span = time.monotonic(), Range(units[0].start, units[-1].end)
     check_range(lake, table, span, whole_partitions=True)
     if touched.isEmpty():
-        commits = [_looked_at(lake, table, unit, version) for unit in units]
+        commits = [_looked_at(table, unit, versions) for unit in units]
         for commit in commits:
             lake.commit_log(table).append(commit)
         return commits
-    computed = compute(lake, table, span, version, touched)
+    computed = compute(lake, table, span, versions, touched)
     partitions = {p for unit in units for p in unit.partitions(table.partition_by)}
     there = lake.partitions(table, partitions, delta_writer.version(lake.path(table)))
     unit = plan.plan_of(lake, table, judged=False).unit
@@ -268,7 +273,7 @@ def rewrite(
     return list(publish(lake, table, computed, units, started, untouched=untouched, together=True))
 
 
-def _looked_at(lake: Lake, table: Table, unit: Range, version: int) -> Commit:
+def _looked_at(table: Table, unit: Range, versions: Mapping[str, int]) -> Commit:
     """The line of a unit in which nothing was to be rewritten."""
     return Commit(
         table=table.name,
@@ -278,7 +283,7 @@ def _looked_at(lake: Lake, table: Table, unit: Range, version: int) -> Commit:
         version=NOTHING,
         at=datetime.now(UTC),
         code_version=table.code_version,
-        inputs={"tables": {lake.catalog.driving(table).name: version}},
+        inputs={"tables": dict(versions)},
         start=unit.start,
         end=unit.end,
     )

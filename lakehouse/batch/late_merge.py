@@ -6,9 +6,10 @@ many partitions in one Delta commit, once they have closed. The same follows an 
 itself rewritten.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -20,11 +21,12 @@ from lakehouse.declare.columns import ARRIVAL, ORIGIN, PARTITION, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, PARTITION_LENGTHS, Range, partition_range
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_log, delta_writer
+from lakehouse.storage import delta_log
 from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.lake import Lake
 from lakehouse.transform import lateness, observing, plan
+from lakehouse.transform.plan import Plan
 
 _INSTANT = timedelta(microseconds=1)
 _TOGETHER = 48  # partitions in one Delta commit, of which only windows are rewritten
@@ -56,15 +58,16 @@ def dirty(settings: Settings, catalog: Catalog, table: Table) -> list[Dirt]:
     """
     if table.late != "update":
         return []
-    driving = catalog.driving(table)
+    inputs = [each.name for each in catalog.timed_inputs(table)]
     commit_log = list(CommitLog(settings, table).rewriting())
-    covered = _covered(table, driving, commit_log)
+    covered = _covered(table, commit_log)
     ahead = frontier(settings, table) or EPOCH
     found: dict[str, Dirt] = {}
     for commit in (c for c in commit_log if c.role == "stream" and c.late_from and c.late_to):
         span = _missing(table, commit)
         assert commit.watermark and commit.late_to  # without a watermark no row is late
-        for partition in _uncovered(span, table, covered, version_read(commit, driving)):
+        read = {name: version_read(commit, name) for name in inputs}
+        for partition in _uncovered(span, table, covered, read):
             known = found.get(partition) or Dirt(partition, False, commit.watermark, commit.late_to)
             since = min(known.since or commit.watermark, commit.watermark)
             until = max(known.until or commit.late_to, commit.late_to)
@@ -80,31 +83,27 @@ def dirty(settings: Settings, catalog: Catalog, table: Table) -> list[Dirt]:
 
 def outdated(settings: Settings, catalog: Catalog, table: Table) -> list[str]:
     """The partitions of `table`, in order, that do not show yet what a batch run changed in its input; under each policy."""
-    driving = catalog.driving(table)
-    covered = _covered(table, driving, CommitLog(settings, table).rewriting())
+    covered = _covered(table, CommitLog(settings, table).rewriting())
     found: set[str] = set()
-    for rewrite in (
-        c
-        for c in CommitLog(settings, driving).rewriting()
-        if c.role == "batch" and c.version != NOTHING
-    ):
-        found.update(
-            _uncovered(
-                lateness.reached(table, rewrite.span),
-                table,
-                covered,
-                rewrite.version,
-            )
-        )
+    for each in catalog.timed_inputs(table):
+        for rewrite in (
+            c
+            for c in CommitLog(settings, each).rewriting()
+            if c.role == "batch" and c.version != NOTHING
+        ):
+            touched = lateness.reached(table, rewrite.span)
+            found.update(_uncovered(touched, table, covered, {each.name: rewrite.version}))
     return sorted(found)
 
 
-def _covered(table: Table, driving: Table, commit_log: Iterable[Commit]) -> dict[str, int]:
-    """Partition -> the version of the input that a batch run has looked at for it."""
-    covered: dict[str, int] = {}
+def _covered(table: Table, commit_log: Iterable[Commit]) -> dict[str, dict[str, int]]:
+    """Partition -> the versions of the inputs that a batch run has looked at for it."""
+    covered: dict[str, dict[str, int]] = {}
     for run in (c for c in commit_log if c.role == "batch"):
         for partition in run.span.partitions(table.partition_by):
-            covered[partition] = max(covered.get(partition, -1), run.inputs["tables"][driving.name])
+            known = covered.setdefault(partition, {})
+            for name, version in run.inputs["tables"].items():
+                known[name] = max(known.get(name, -1), version)
     return covered
 
 
@@ -119,13 +118,20 @@ def _missing(table: Table, commit: Commit) -> Range:
     return lateness.reached(table, span) if table.context else span
 
 
-def _uncovered(span: Range, table: Table, covered: dict[str, int], version: int) -> Iterator[str]:
-    return (p for p in span.partitions(table.partition_by) if covered.get(p, -1) < version)
+def _uncovered(
+    span: Range, table: Table, covered: dict[str, dict[str, int]], versions: Mapping[str, int]
+) -> Iterator[str]:
+    """The partitions for which no batch run has looked at these versions of the inputs."""
+    return (
+        p
+        for p in span.partitions(table.partition_by)
+        if any(covered.get(p, {}).get(name, -1) < version for name, version in versions.items())
+    )
 
 
-def version_read(commit: Commit, driving: Table) -> int:
-    """The last version of its input that a commit of the stream read from: Spark's offset names a version and a file in it."""
-    offset = commit.inputs["tables"][driving.name]
+def version_read(commit: Commit, name: str) -> int:
+    """The last version of an input that a commit of the stream read from: Spark's offset names a version and a file in it."""
+    offset = commit.inputs["tables"][name]
     # a negative index: nothing of that version yet
     return offset["reservoirVersion"] - (offset["index"] < 0)
 
@@ -167,12 +173,12 @@ def _entire(lake: Lake, table: Table, closed: list[Dirt]) -> set[str]:
 
 def _lots(lake: Lake, table: Table, units: list[Range]) -> Iterator[list[Range]]:
     """Units that follow each other without a gap, at most so many as are computed at once."""
-    driving = lake.catalog.driving(table)
-    files = delta_log.files(lake.path(driving)) if units else []
+    inputs = lake.catalog.timed_inputs(table) if units else []
+    files = [(each, file) for each in inputs for file in delta_log.files(lake.path(each))]
     for span in ranges.joined(units):
         context = lateness.context(span, table)
         rows = sum(
-            file["num_records"] or 0 for file in files if lake.may_hold(driving, file, context)
+            file["num_records"] or 0 for each, file in files if lake.may_hold(each, file, context)
         )
         inside = [unit for unit in units if span.start <= unit.start < span.end]
         most = compute.at_once(rows, len(inside))
@@ -183,50 +189,66 @@ def _updated(lake: Lake, table: Table, dirt: list[Dirt]) -> list[Commit]:
     """Rewrites the windows (of a row table: the rows) that late rows missed in these partitions."""
     if not dirt:
         return []
-    version = delta_writer.version(lake.path(lake.catalog.driving(table)))
+    versions = compute.present(lake, table)
     whole = _whole(table, dirt)
     # of all partitions at once: the input is read once for it
     span, since = Range(whole[0].start, whole[-1].end), min(d.since for d in dirt if d.since)
-    touched = missed(lake, table, span, since, version).persist()
+    touched = missed(lake, table, span, since, versions).persist()
     try:
         commits = []
         for first in range(0, len(dirt), _TOGETHER):
             keys = [d.partition for d in dirt[first : first + _TOGETHER]]
             mine = touched.where(F.col(PARTITION).isin(keys)).drop(PARTITION)
-            commits += compute.rewrite(lake, table, whole[first : first + _TOGETHER], mine, version)
+            units = whole[first : first + _TOGETHER]
+            commits += compute.rewrite(lake, table, units, mine, versions)
         return commits
     finally:
         touched.unpersist()
 
 
 def missed(
-    lake: Lake, table: Table, span: Range, since: datetime | None, version: int
+    lake: Lake,
+    table: Table,
+    span: Range,
+    since: datetime | None,
+    versions: Mapping[str, int],
 ) -> DataFrame:
-    """What rows missed that were late at the watermark `since` or after, by the input at `version`, each once.
+    """What rows missed that were late at the watermark `since` or after, by the inputs at `versions`, each once.
 
     Columns: `_partition`, the unit (`Plan.unit`), and `_from`, `_to`, the event time it covers. All
     that lies in `span`, and maybe more. Not for tables whose rows are computed with their
     neighbours (`Table.by_neighbours`).
     """
-    step, driving = plan.plan_of(lake, table, judged=False), lake.catalog.driving(table)
-    moment, window = F.col(step.event_time), WINDOW
-    context = lateness.context(span, table)
-    rows = step.as_input(lake.spanning(driving, context, version)).where(
+    step = plan.plan_of(lake, table, judged=False)
+    found = (
+        _missed(lake, step, each, span, since, versions[each.name])
+        for each in lake.catalog.timed_inputs(table)
+    )
+    return reduce(DataFrame.unionByName, found).distinct()
+
+
+def _missed(
+    lake: Lake, step: Plan, of: Table, span: Range, since: datetime | None, version: int
+) -> DataFrame:
+    """What rows of one input missed."""
+    table, event_time = step.table, step.timed[of.name]
+    moment, context = F.col(event_time), lateness.context(span, table)
+    rows = step.as_input(lake.spanning(of, context, version), of.name).where(
         (F.col(ORIGIN) == "stream")
         & lateness.between(moment, context)
         & (F.col(f"{ARRIVAL}.watermark") >= F.lit(since))
     )
-    flagged = lateness.flagged(rows.drop(PARTITION), table, step.event_time)
-    place = lateness.instant_of(table.window, step.event_time)
+    flagged = lateness.flagged(rows.drop(PARTITION), table, event_time)
+    place = lateness.instant_of(table.window, event_time)
     covers = (moment, moment + F.expr("interval 1 microsecond"))
     if table.window:
-        covers = (F.col(f"{window}.start"), F.col(f"{window}.end"))
+        covers = (F.col(f"{WINDOW}.start"), F.col(f"{WINDOW}.end"))
     columns = {
         PARTITION: lateness.partition_of(place, table.partition_by),
         step.unit: F.col(step.unit),
     }
     columns |= dict(zip(("_from", "_to"), covers, strict=True))
-    return lateness.late(flagged).select(*(c.alias(name) for name, c in columns.items())).distinct()
+    return lateness.late(flagged).select(*(c.alias(name) for name, c in columns.items()))
 
 
 def settled(
@@ -242,9 +264,7 @@ def settled(
     last = next(lake.commit_log(table).by_stream())
     marks = (*(d.since for d in waiting), last.watermark)
     since = min((mark for mark in marks if mark), default=None)
-    touched = missed(
-        lake, table, span, since, delta_writer.version(lake.path(lake.catalog.driving(table)))
-    )
+    touched = missed(lake, table, span, since, compute.present(lake, table))
     unit = plan.plan_of(lake, table, judged=False).unit
     touched = F.broadcast(touched.select(unit).distinct())
     return lambda rows: rows.where(~F.col(PARTITION).isin(whole)).join(touched, unit, "left_anti")

@@ -1,5 +1,7 @@
 """The rows that came too late for a table, as they are in its input."""
 
+from functools import reduce
+
 from pyspark.sql import DataFrame
 
 from lakehouse.declare.columns import ORIGIN
@@ -7,15 +9,23 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.storage.lake import Lake
 from lakehouse.transform import lateness, plan
+from lakehouse.transform.plan import Plan
 
 
 def late_rows(lake: Lake, table: Table) -> DataFrame:
-    """The late view: the rows of the driving input that came too late for this table, with the window they missed."""
+    """The late view: rows of the inputs that came too late for this table, with the window they missed.
+
+    Of several inputs each row has its own columns, and null in those of the others.
+    """
     if not lake.catalog.is_derived(table):
         raise RangeError(
             f"table={table.name}: only row and window tables have late rows; name one of these"
         )
-    driving = lake.catalog.driving(table)
     step = plan.plan_of(lake, table, judged=False)
-    rows = step.as_input(lake.read(driving).where(f"{ORIGIN} = 'stream'"))
-    return lateness.late(lateness.flagged(rows, table, step.event_time))
+    found = (_late_rows(lake, step, each) for each in lake.catalog.timed_inputs(table))
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), found)
+
+
+def _late_rows(lake: Lake, step: Plan, of: Table) -> DataFrame:
+    rows = step.as_input(lake.read(of).where(f"{ORIGIN} = 'stream'"), of.name)
+    return lateness.late(lateness.flagged(rows, step.table, step.timed[of.name]))

@@ -60,12 +60,16 @@ class Catalog:
         return {name: source for name, source in found.items() if isinstance(source, KafkaSource)}
 
     def driving_input(self, table: Table) -> Table | None:
-        """The one input table with event time, which the streaming query follows.
+        """The first input table with event time, by whose event time rows are placed.
 
         None for ingest tables and reference tables.
         """
+        return next(iter(self.timed_inputs(table)), None)
+
+    def timed_inputs(self, table: Table) -> list[Table]:
+        """The input tables with event time, which the stream follows: it goes as far as all of them have come."""
         inputs = [self.tables[name] for name in table.inputs if name in self.tables]
-        return next((t for t in inputs if self.kind(t) in ("ingest", "row", "window")), None)
+        return [t for t in inputs if self.kind(t) in ("ingest", "row", "window")]
 
     def driving(self, table: Table) -> Table:
         """The driving input of a table that has one: of any but ingest and reference tables."""
@@ -116,8 +120,8 @@ class Catalog:
 
     def at_head(self, table: Table) -> bool:
         """Whether its streaming query follows what comes from outside its pipeline: a topic, or another pipeline's table."""
-        driving = self.driving_input(table)
-        return driving is None or driving.pipeline != table.pipeline
+        timed = self.timed_inputs(table)
+        return not timed or any(each.pipeline != table.pipeline for each in timed)
 
     def pinned_inputs(self, table: Table) -> list[Table]:
         """The inputs without event time: each pinned to a version that the commit records."""
@@ -135,13 +139,15 @@ class Catalog:
             if t and t.keeps == "versions"
         ]
 
-    def ingest_table_of(self, table: Table) -> Table | None:
-        """The ingest table that a table is computed from, through its driving inputs.
+    def ingest_tables_of(self, table: Table) -> list[Table]:
+        """The ingest tables that a table is computed from, through its inputs with event time.
 
         Itself, if it is one. None for a reference table.
         """
-        driving = self.driving_input(table)
-        return table if self.topics_of(table) else driving and self.ingest_table_of(driving)
+        if self.topics_of(table):
+            return [table]
+        found = (each for t in self.timed_inputs(table) for each in self.ingest_tables_of(t))
+        return list({each.name: each for each in found}.values())
 
     @property
     def keyed(self) -> list[Table]:
@@ -169,16 +175,26 @@ class Catalog:
     def quiet_timeout(self, table: Table) -> timedelta:
         """How long the topics that a table is computed from must be silent for event time to go on; zero: it never does.
 
-        Each of an ingest table's topics must say so.
+        Each of them must say so.
         """
-        ingest = self.ingest_table_of(table)
-        spans = [each.quiet_timeout for each in self.topics_of(ingest).values()] if ingest else []
-        return max(spans) if all(spans) else timedelta(0)
+        spans = [
+            topic.quiet_timeout
+            for ingest in self.ingest_tables_of(table)
+            for topic in self.topics_of(ingest).values()
+        ]
+        return max(spans) if spans and all(spans) else timedelta(0)
 
-    def is_behind_windows(self, table: Table) -> bool:
-        """Whether the table is computed from a window table, directly or through row tables."""
-        driving = self.driving_input(table)
-        return driving is not None and (bool(driving.window) or self.is_behind_windows(driving))
+    def has_no_order(self, table: Table) -> bool:
+        """Whether its rows are of no order in which they arrived: results of windows are not, nor rows of several inputs."""
+        timed = self.timed_inputs(table)
+        return len(timed) > 1 or any(each.window or self.has_no_order(each) for each in timed)
+
+    def follows_frontiers(self, table: Table) -> bool:
+        """Whether the frontiers of its inputs alone say how far they are, and not the watermarks that rows carry.
+
+        Rows without an order carry none that holds for all, and a silent topic has no rows.
+        """
+        return self.has_no_order(table) or bool(self.quiet_timeout(table))
 
     def pipelines(self) -> list[str]:
         return list(dict.fromkeys(t.pipeline for t in self))

@@ -97,7 +97,7 @@ def check_single_rows(table: Table) -> None:
 
 def warnings(catalog: "Catalog", tables: Sequence[Table]) -> list[str]:
     """Declarations that are allowed but have no effect."""
-    found = ((table, _withholding(catalog, table)) for table in tables if table.late == "update")
+    found = ((table, withholding(catalog, table)) for table in tables if table.late == "update")
     return [_in_vain(table, before) for table, before in found if before]
 
 
@@ -113,12 +113,14 @@ def _in_vain(table: Table, before: Table) -> str:
     )
 
 
-def _withholding(catalog: "Catalog", table: Table) -> Table | None:
+def withholding(catalog: "Catalog", table: Table) -> Table | None:
     """The nearest table before this one that keeps late rows out; an ingest table keeps every row."""
-    before = catalog.driving_input(table)
-    if before is None or catalog.kind(before) == "ingest":
-        return None
-    return before if before.late != "update" else _withholding(catalog, before)
+    for before in filter(catalog.is_derived, catalog.timed_inputs(table)):
+        if before.late != "update":
+            return before
+        if found := withholding(catalog, before):
+            return found
+    return None
 
 
 def check_table(catalog: "Catalog", table: Table) -> None:
@@ -173,13 +175,8 @@ def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
 
 def _check_driving(catalog: "Catalog", table: Table, driving: Sequence[str], where: str) -> None:
     read_files = [n for n in table.inputs if isinstance(catalog.sources.get(n), FileSource)]
-    if len(driving) > 1:
-        raise DeclarationError(
-            f"{where}, inputs={driving}: a table has one input with event time; unite topics in an ingest table that takes "
-            "several, and join its rows with each other within context=around(...) or a window"
-        )
-    if catalog.is_behind_windows(table):
-        _check_behind_windows(table, where)
+    if catalog.has_no_order(table):
+        _check_no_order(catalog, table, driving, where)
     if read_files and driving:
         raise DeclarationError(
             f"{where}, input={read_files[0]}: files are read by a reference table, so that they have versions; "
@@ -191,17 +188,25 @@ def _check_driving(catalog: "Catalog", table: Table, driving: Sequence[str], whe
         )
 
 
-def _check_behind_windows(table: Table, where: str) -> None:
-    """Results of windows have no order in which they arrived, by which duplicates and count windows are decided."""
-    if table.deduplicate:
-        raise DeclarationError(
-            f"{where}, deduplicate={table.deduplicate}: of the results of windows none arrived first; deduplicate in a table "
-            "before the window, or aggregate the keys in a window of this one"
+def _check_no_order(catalog: "Catalog", table: Table, driving: Sequence[str], where: str) -> None:
+    """What is decided by the order in which rows arrived needs one: rows of one input that no window has brought together."""
+    asks = {
+        "deduplicate": table.deduplicate,
+        "window": table.window if table.window and table.window.kind == "count" else None,
+    }
+    for name, value in asks.items():
+        if value:
+            raise DeclarationError(
+                f"{where}, {name}={value}, inputs={list(driving)}: it is decided by the order in which rows arrived, and rows of "
+                "several inputs or results of windows have none; declare it on a table of one input before them"
+            )
+    if len(driving) > 1 and (table.early_results or table.as_of):
+        what = (
+            f"early_results={table.early_results}" if table.early_results else "a versioned table"
         )
-    if table.window and table.window.kind == "count":
         raise DeclarationError(
-            f"{where}, window={table.window}: results of windows are not in the order in which rows arrived, so they cannot be "
-            "counted off; use a tumbling, sliding or session window"
+            f"{where}, {what}, inputs={list(driving)}: it follows one input with event time; declare it on a table that reads "
+            "one of these, or this one"
         )
 
 
@@ -257,7 +262,7 @@ def _check_as_of(catalog: "Catalog", table: Table, where: str) -> None:
             "row table without context= and deduplicate=, and read that"
         )
     for versioned in catalog.versioned_inputs(table):
-        if catalog.ingest_table_of(versioned) != catalog.ingest_table_of(table):
+        if catalog.ingest_tables_of(versioned) != catalog.ingest_tables_of(table):
             raise DeclarationError(
                 f"{where}, input={versioned.name}: it is computed from another ingest table, so it is not known how far it is "
                 "complete when a row is joined; unite their topics in one ingest table"

@@ -42,14 +42,15 @@ def spans(lake: Lake, ingest: Table, hours: Iterable[datetime]) -> dict[str, tup
         ingest.name: [Range(hour, hour + _HOUR) for hour in sorted(hours)]
     }
     for table in derived(lake, ingest):
-        driving = lake.catalog.driving(table)
-        _check_event_time(lake, driving, table)
+        inputs = lake.catalog.timed_inputs(table)
+        _check_event_time(lake, inputs[0], table)
         ahead = frontier(lake.settings, table) or EPOCH
         waiting = (
             partition_range(p, table.partition_by)
             for p in late_merge.outdated(lake.settings, lake.catalog, table)
         )
-        reached = [lateness.reached(table, span) for span in found[driving.name]] + [
+        changed = [span for each in inputs for span in found.get(each.name, ())]
+        reached = [lateness.reached(table, span) for span in changed] + [
             w for w in waiting if w.end <= ahead
         ]
         touched = [

@@ -1,12 +1,13 @@
 """Why a table differs from its batch run: what its log, that of its input, the log tables and a second computation say."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from lakehouse.declare.table import Table
 from lakehouse.reconcile.coverage import latest
 from lakehouse.reconcile.invalidation import reaches, version_of
 from lakehouse.reconcile.provenance import Provenance, written_by
 from lakehouse.storage import delta_log
+from lakehouse.storage.certificates import Certificate
 from lakehouse.storage.commit_log import dropped_by_spark
 from lakehouse.storage.delta_log import Change
 from lakehouse.storage.digest import EMPTY, Digest
@@ -36,7 +37,6 @@ def causes(
     """
     if not partitions:
         return {}
-    driving = lake.catalog.driving(table)
     # an older certificate is about another table of that name
     identity = delta_log.made(lake.path(table))
     assert identity is not None  # it has partitions
@@ -47,14 +47,12 @@ def causes(
     }
     # evidence is what came after that
     wrote = {key: reconciled[key].version if key in reconciled else -1 for key in partitions}
-    read = {
-        key: version_of(reconciled[key], driving) if key in reconciled else -1 for key in partitions
-    }
-    column = lake.catalog.event_time(driving) if lake.catalog.kind(driving) == "ingest" else ""
-    own, inputs = (
-        _changes(lake, table, min(wrote.values())),
-        _changes(lake, driving, min(read.values()), column),
-    )
+    own = _changes(lake, table, min(wrote.values()))
+    inputs = [
+        (each, change, read)
+        for each in lake.catalog.timed_inputs(table)
+        for change, read in _input_changes(lake, each, reconciled, partitions)
+    ]
     made = written_by(lake.settings, table, partitions)
     second = again()
 
@@ -63,10 +61,11 @@ def causes(
             change for change in own if change.version > wrote[key] and key in change.partitions
         ]
         reached = [
-            change
-            for change in inputs
-            if change.version > read[key] and reaches(change, driving, table, key)
+            (each, change)
+            for each, change, read in inputs
+            if change.version > read[key] and reaches(change, each, table, key)
         ]
+        by_hand = ((each, change) for each, change in reached if not change.ours)
         dropped = dropped_by_spark(
             lake.settings, table, reconciled[key].at if key in reconciled else None
         )
@@ -77,10 +76,12 @@ def causes(
                 (c for c in here if c.again or (key in reconciled and c.by_stream)),
                 "is of a batch whose rows were there",
             )
-            or _by_change(
-                INPUT_BY_HAND,
-                (c for c in reached if not c.ours),
-                f"of {driving.name} is by no run of this lakehouse",
+            or next(
+                (
+                    f"{INPUT_BY_HAND}: {change} of {each.name} is by no run of this lakehouse"
+                    for each, change in by_hand
+                ),
+                "",
             )
             or (
                 f"{DROPPED}: {dropped} since the last reconciliation, which the late filter had accepted"
@@ -98,6 +99,17 @@ def causes(
 def lost(file: str) -> str:
     """The cause where the table's log names a file that is not on disk."""
     return f"{LOST}: {file} is named by the table's log and is not there; a repair computes its rows again"
+
+
+def _input_changes(
+    lake: Lake, of: Table, reconciled: Mapping[str, Certificate], partitions: Sequence[str]
+) -> Iterator[tuple[Change, Mapping[str, int]]]:
+    """The changes of an input, each with the version of it that is reconciled, by partition."""
+    read = {
+        key: version_of(reconciled[key], of.name) if key in reconciled else -1 for key in partitions
+    }
+    column = lake.catalog.event_time(of) if lake.catalog.kind(of) == "ingest" else ""
+    return ((change, read) for change in _changes(lake, of, min(read.values()), column))
 
 
 def _changes(lake: Lake, table: Table, after: int, column: str = "") -> list[Change]:

@@ -30,23 +30,25 @@ def looked_at(settings: Settings, table: Table) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A partition was changed by a version of the table, or (else -1) of its input."""
+    """A partition was changed by a version of the table (else -1), or of some of its inputs."""
 
     version: int
-    input: int
+    inputs: Mapping[str, int]
     why: str
 
-    def holds(self, last: Certificate, driving: Table) -> bool:
+    def holds(self, last: Certificate) -> bool:
         """Whether the certificate is older than the change."""
-        return last.version < self.version or version_of(last, driving) < self.input
+        return last.version < self.version or any(
+            version_of(last, name) < version for name, version in self.inputs.items()
+        )
 
     def with_(self, other: "Mark | None") -> "Mark":
         """Both changes, described as this one."""
-        return (
-            self
-            if other is None
-            else Mark(max(self.version, other.version), max(self.input, other.input), self.why)
-        )
+        if other is None:
+            return self
+        names = self.inputs.keys() | other.inputs.keys()
+        inputs = {n: max(self.inputs.get(n, -1), other.inputs.get(n, -1)) for n in names}
+        return Mark(max(self.version, other.version), inputs, self.why)
 
 
 def look(
@@ -63,10 +65,11 @@ def look(
     its input, was made again or put back from a copy counts as changed. What somebody removed is
     kept of every partition (`emptied`): one without a row left is none that the table has.
     """
-    driving, candidates = catalog.driving(table), known.keys() | set(closed)
+    both = (table, *catalog.timed_inputs(table))
+    candidates = known.keys() | set(closed)
     with alone(_lock(settings, table)):
         versions, marks, gone_back = looked_at(settings, table), _marks(settings, table), set()
-        for each in (table, driving):
+        for each in both:
             path, before = table_path(settings, each), versions.get(each.name)
             now = delta_log.latest(path)
             if before is not None and now < before:
@@ -74,7 +77,7 @@ def look(
                 gone_back.add(each.name)
             if before is None:  # the first look: from the oldest certificate on
                 seen = (
-                    c.version if each is table else version_of(c, driving) for c in known.values()
+                    c.version if each is table else version_of(c, each.name) for c in known.values()
                 )
                 before = min(seen, default=delta_log.oldest(path) if each is table else now)
             if now > before:
@@ -85,13 +88,11 @@ def look(
                     marks[key] = mark.with_(marks.get(key))
             versions[each.name] = now
         marks = {
-            key: mark
-            for key, mark in marks.items()
-            if key not in known or mark.holds(known[key], driving)
+            key: mark for key, mark in marks.items() if key not in known or mark.holds(known[key])
         }
-        kept = {key: [mark.version, mark.input, mark.why] for key, mark in sorted(marks.items())}
+        kept = {key: [mark.version, mark.inputs, mark.why] for key, mark in sorted(marks.items())}
         tables = _kept(settings, table).get("tables", {})
-        again = _made_again(settings, (table, driving), known, tables, gone_back)
+        again = _made_again(settings, both, known, tables, gone_back)
         replace_file(
             _path(settings, table), {"versions": versions, "marks": kept, "tables": tables}
         )
@@ -124,7 +125,7 @@ def _made_again(
             each.name in gone_back,
         )
         if entry is None:
-            found |= dict.fromkeys(known, Mark(-1, -1, f"{each.name} is not there any more"))
+            found |= dict.fromkeys(known, Mark(-1, {}, f"{each.name} is not there any more"))
             continue
         kept[each.name], since = entry, entry[1]
         if since:
@@ -134,7 +135,7 @@ def _made_again(
                 if certificate.at < datetime.fromisoformat(since)
             )
             why = f"{each.name} was made again, or put back from an older copy, at {since[:19]}Z"
-            found |= dict.fromkeys(older, Mark(-1, -1, why))
+            found |= dict.fromkeys(older, Mark(-1, {}, why))
     return found
 
 
@@ -162,7 +163,7 @@ def _marked(
     own = changed.name == table.name
 
     def mark(version: int, why: str) -> Mark:
-        return Mark(version if own else -1, -1 if own else version, why)
+        return Mark(version, {}, why) if own else Mark(-1, {changed.name: version}, why)
 
     if found is None:
         why = f"the log of {changed.name} was cut before it was looked at: all may have changed"
@@ -193,9 +194,9 @@ def reaches(change: Change, changed: Table, table: Table, partition: str) -> boo
     return any(lateness.reached(table, span).overlaps(whole) for span in spans)
 
 
-def version_of(certificate: Certificate, driving: Table) -> int:
-    """The version of the table's input that was read for the certificate."""
-    return certificate.inputs.get("tables", {}).get(driving.name, -1)
+def version_of(certificate: Certificate, name: str) -> int:
+    """The version of an input that was read for the certificate."""
+    return certificate.inputs.get("tables", {}).get(name, -1)
 
 
 def _marks(settings: Settings, table: Table) -> dict[str, Mark]:

@@ -28,7 +28,7 @@ def reconciled(lake: Lake, table: Table, span: Range | None, started: float) -> 
             f"table={table.name}: nothing is computed before the stream's first commit; start its job"
         )
     ingest = lake.catalog.driving(table)
-    read = late_merge.version_read(last, ingest)
+    read = late_merge.version_read(last, ingest.name)
     lake.check_whole(table, last.version)
     rows = lake.read(ingest, read)
     actual = lake.read(table, last.version)

@@ -87,7 +87,6 @@ def _reconciled(lake: Lake, table: Table, span: Range | None) -> list[Certificat
         return [keyed_tables.reconciled(lake, table, span, started)]
     ahead = compute.closed_until(lake, table)
     span = span or _whole(lake, table, ahead)
-    driving = lake.catalog.driving(table)
     blank = Certificate(
         table=table.name,
         start=span.start,
@@ -100,7 +99,7 @@ def _reconciled(lake: Lake, table: Table, span: Range | None) -> list[Certificat
         checksum_recomputed=str(EMPTY),
         frontier=ahead,
         version=delta_writer.version(lake.path(table)),
-        inputs={"tables": {driving.name: delta_writer.version(lake.path(driving))}},
+        inputs={"tables": compute.present(lake, table)},
         code_version=table.code_version,
         at=datetime.now(UTC),
         seconds=0.0,
@@ -295,9 +294,8 @@ def _pending(
         return {}, {}
     if table.late != "update":
         outdated = late_merge.outdated(lake.settings, lake.catalog, table)
-        detail = (
-            f"{lake.catalog.driving(table).name} was rewritten since; backfill this range to follow"
-        )
+        inputs = " or ".join(each.name for each in lake.catalog.timed_inputs(table))
+        detail = f"{inputs} was rewritten since; backfill this range to follow"
         waiting = {key: (found[key], detail) for key in found if key in outdated}
         return waiting, {key: difference for key, difference in found.items() if key not in waiting}
     dirt = [

@@ -82,7 +82,7 @@ class Change:
 
 def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
     """What decides the rows that the table's streaming query writes, by name, as text."""
-    driving, topics = catalog.driving_input(table), catalog.topics_of(table)
+    topics = catalog.topics_of(table)
     code = (
         {"query": " ".join(table.sql.split())}
         if table.sql
@@ -93,7 +93,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
         "kind": catalog.kind(table),
         "topics": ", ".join(sorted(source.topic for source in topics.values())),
         **{f"schema of {source.topic}": _schema(source) for source in topics.values()},
-        "input": driving.name if driving else "",
+        "input": ", ".join(each.name for each in catalog.timed_inputs(table)),
         "versioned tables": ", ".join(sorted(t.name for t in catalog.versioned_inputs(table))),
         "reads": ", ".join(sorted(t.name for t in catalog.pinned_inputs(table))),
         "event time": catalog.event_time(table),

@@ -18,7 +18,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
 from pyspark import InheritableThread
-from pyspark.sql import DataFrame
 
 from lakehouse.ranges import EPOCH
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
@@ -28,8 +27,8 @@ _log = logging.getLogger(__name__)
 LOOK = 0.5  # seconds until the next look for commits of other processes
 IDLE = 10.0  # seconds without anything to do, after which that is reported
 _STOP = 60.0  # seconds for a step to end once it is asked to
-Take = Callable[[DataFrame, int, BatchLog], None]
-"""Computes and writes what follows from some rows of the input, by the number of their batch."""
+Take = Callable[[Any, int, BatchLog], None]
+"""Computes and writes what follows from some rows (of several inputs by their names), by the number of their batch."""
 
 
 class StepFailed(Exception):
@@ -126,15 +125,15 @@ class Stepped(ABC, Generic[P]):
         """What is to be read now, waiting for it; None when there will be nothing more."""
 
     @abstractmethod
-    def _rows(self, piece: P) -> DataFrame:
-        """The rows of the input that the step takes."""
+    def _rows(self, piece: P) -> Any:
+        """The rows that the step takes."""
 
     @abstractmethod
     def _offset(self, position) -> dict[str, Any]:
         """A position as it is kept with a commit."""
 
     @abstractmethod
-    def _source(self, position) -> Source: ...
+    def _sources(self, position) -> tuple[Source, ...]: ...
 
     @abstractmethod
     def _latest(self):
@@ -244,12 +243,12 @@ class Stepped(ABC, Generic[P]):
                 piece.rows / max(started - before, took),
                 round(took * 1000),
                 {"addBatch": round(took * 1000)},
-                (self._source(piece.end),),
+                self._sources(piece.end),
             )
         )
 
     def _report_idle(self) -> None:
-        self._report(Report(self.name, -1, _now(), sources=(self._source(self._at),)))
+        self._report(Report(self.name, -1, _now(), sources=self._sources(self._at)))
 
     def _report(self, report: Report) -> None:
         self.recentProgress = [*self.recentProgress[-99:], report]

@@ -188,15 +188,17 @@ def _void(lake: Lake, table: Table, standing: Standing, generation: int) -> None
 
 
 def _input_fault(lake: Lake, table: Table, last: Written | Commit) -> str:
-    """What is wrong if the input is not what was read of it any more, or lacks what comes next.
+    """What is wrong if an input is not what was read of it any more, or lacks what comes next.
 
     Else empty.
     """
-    driving = lake.catalog.driving_input(table)
-    if driving is None:
-        return ""
-    offset = _position(lake, table, last)
-    path, read = lake.path(driving), offset["reservoirVersion"] - (offset["index"] < 0)
+    faults = (_fault_of(lake, table, each, last) for each in lake.catalog.timed_inputs(table))
+    return next(filter(None, faults), "")
+
+
+def _fault_of(lake: Lake, table: Table, of: Table, last: Written | Commit) -> str:
+    offset = last.inputs["tables"][of.name]
+    path, read = lake.path(of), offset["reservoirVersion"] - (offset["index"] < 0)
     if another := positions.another(path, offset["reservoirId"]):
         return (
             f"{another}; put that one back from a copy, or remove this table's folder and those of the tables that read it as "
@@ -205,16 +207,16 @@ def _input_fault(lake: Lake, table: Table, last: Written | Commit) -> str:
     latest, oldest = delta_log.latest(path), delta_log.oldest(path)
     if read > latest:
         return (
-            f"input={driving.name}, version={latest}: the table was computed from its version {read}, so the input is older than "
+            f"input={of.name}, version={latest}: the table was computed from its version {read}, so the input is older than "
             f"what was read of it; put back its version {read}, or put this table back to what it was then"
         )
     if offset["reservoirVersion"] < oldest:
         return (
-            f"input={driving.name}, version={offset['reservoirVersion']}: the query goes on from there, and the input's log "
+            f"input={of.name}, version={offset['reservoirVersion']}: the query goes on from there, and the input's log "
             f"begins with {oldest}; give the table a new name, and begin that by `lakehouse bootstrap`"
         )
-    if table.keeps and _put_back_since(lake, driving, last.at):
-        return f"its input {driving.name} was put back since, and rows that were read of it are not there any more or come again"
+    if table.keeps and _put_back_since(lake, of, last.at):
+        return f"its input {of.name} was put back since, and rows that were read of it are not there any more or come again"
     return ""
 
 
@@ -251,8 +253,8 @@ def _begun_behind(lake: Lake, table: Table) -> list[str]:
     """The tables that a stream has begun to fill from this one, and from these, each after its input."""
     found: list[str] = []
     for reader in lake.catalog:  # inputs come first
-        driving = lake.catalog.driving_input(reader)
-        reads = driving is not None and (driving == table or driving.name in found)
+        inputs = lake.catalog.timed_inputs(reader)
+        reads = any(each == table or each.name in found for each in inputs)
         if reads and not reader.keeps and checkpoints.standing(lake.settings, reader).last:
             found.append(reader.name)
     return found

@@ -38,11 +38,16 @@ def begin(lake: Lake, table: Table) -> Handover:
     The one that is set, if it is of use.
 
     Raises RangeError for an ingest table or a reference table, JobError if the stream has begun
-    without one, if the input has no frontier yet, or if rows ahead of it are in versions of the
-    input that a stream cannot read any more, DeclarationError if the table was begun as another
-    (`begun_with`).
+    without one, if the input has no frontier yet, if rows ahead of it are in versions of the input
+    that a stream cannot read any more, or if it has several inputs with event time,
+    DeclarationError if the table was begun as another (`begun_with`).
     """
     lake.catalog.check_derived(table)
+    if len(inputs := lake.catalog.timed_inputs(table)) > 1:
+        raise JobError(
+            f"table={table.name}, inputs={', '.join(each.name for each in inputs)}: a handover is between a batch run and the "
+            "stream of one input; a table of several begins with all that its inputs' logs have, so start its job"
+        )
     begun_with.begin(lake.settings, lake.catalog, table)
     # of two at once the second finds what the first has set
     with alone(layout.note(lake.settings, table, "handover.json").with_suffix(".lock")):

@@ -75,7 +75,8 @@ def version_steps(run: StreamRun) -> tuple[Take]:
     """Steps over the ingest table's rows, which add to the versions of the keys in them."""
     references = run.references()
 
-    def step(batch: DataFrame, batch_id: int, log: BatchLog) -> None:
+    def step(rows: Mapping[str, DataFrame], batch_id: int, log: BatchLog) -> None:
+        batch = rows[run.plan.driving]
         inputs, late_filter = _inputs(run, log), Observation()
         new = run.plan.kept(batch, references, late_filter)
         short = batch_id and _is_short(run, run.lake.path(run.table), log.rows)
@@ -87,9 +88,9 @@ def version_steps(run: StreamRun) -> tuple[Take]:
             def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
                 changes = new
                 if few is not None:
-                    rows = in_memory(_versions(run, path, few))
-                    if rows is not None:
-                        return delta_writer.upsert(rows, path, app, batch_id, metadata, few[KEY])
+                    found = in_memory(_versions(run, path, few))
+                    if found is not None:
+                        return delta_writer.upsert(found, path, app, batch_id, metadata, few[KEY])
                     changes = in_spark(run.lake.spark, few).drop(KEY)
                 keys = run.table.keys
                 whole = (
@@ -160,7 +161,7 @@ def _there(run: StreamRun) -> DataFrame:
 
 
 def _inputs(run: StreamRun, log: BatchLog) -> dict[str, Any]:
-    return {"tables": {run.plan.driving: log.inputs}, "references": run.pinned}
+    return {"tables": log.inputs, "references": run.pinned}
 
 
 def _reached(run: StreamRun, batch_id: int, seen: Mapping[str, Any]) -> dict[str, Any]:

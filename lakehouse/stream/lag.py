@@ -1,5 +1,6 @@
 """How far streaming queries are behind what they read: by commit logs alone."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import takewhile
 
@@ -10,6 +11,7 @@ from lakehouse.durations import duration
 from lakehouse.freshness import CONTINUOUS
 from lakehouse.settings import Settings
 from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.commits import Commit
 
 
 def lag(settings: Settings, catalog: Catalog, now: datetime) -> timedelta:
@@ -19,18 +21,20 @@ def lag(settings: Settings, catalog: Catalog, now: datetime) -> timedelta:
     """
     pipelines = (t for t in catalog if settings.freshness_of(t.pipeline) == CONTINUOUS)
     return max(
-        (_lag(settings, t, catalog.driving_input(t), now) for t in pipelines), default=timedelta(0)
+        (_lag(settings, t, catalog.timed_inputs(t), now) for t in pipelines), default=timedelta(0)
     )
 
 
-def _lag(settings: Settings, table: Table, driving: Table | None, now: datetime) -> timedelta:
-    last = next(CommitLog(settings, table).by_stream(), None) if driving else None
-    if driving is None or last is None or now - last.at > duration(settings.batch_within):
+def _lag(settings: Settings, table: Table, inputs: Sequence[Table], now: datetime) -> timedelta:
+    last = next(CommitLog(settings, table).by_stream(), None) if inputs else None
+    if last is None or now - last.at > duration(settings.batch_within):
         return timedelta(0)
-    read = version_read(last, driving)
-    unread = [
-        c.at
-        for c in takewhile(lambda c: c.version > read, CommitLog(settings, driving).by_stream())
-        if c.written
-    ]
+    unread = [at for each in inputs for at in _unread(settings, each, last)]
     return now - min(unread, default=now)
+
+
+def _unread(settings: Settings, table: Table, last: Commit) -> list[datetime]:
+    """When the commits of an input with rows were made that a commit had not read yet."""
+    read = version_read(last, table.name)
+    later = takewhile(lambda c: c.version > read, CommitLog(settings, table).by_stream())
+    return [c.at for c in later if c.written]

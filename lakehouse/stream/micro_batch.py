@@ -107,14 +107,19 @@ class StreamRun:
         """
         return batch.observe(f"batch_{self.table.name}", F.count(F.lit(1)).alias("rows")).persist()
 
-    def complete(self, offset: Mapping[str, Any]) -> datetime | None:
-        """How far the driving input is complete by the commits before an offset, that are read whole; None if not known.
+    def complete(self, offsets: Mapping[str, Any]) -> datetime | None:
+        """How far all inputs with event time are complete by the commits before their offsets, that are read whole.
 
-        A micro-batch further than by the watermark of its rows, which was in force when they
-        arrived.
+        None if that is not known of one. A micro-batch further than by the watermark of its rows, which
+        was in force when they arrived.
         """
+        found = [self._complete(name, offsets[name]) for name in self.plan.timed]
+        known = [each for each in found if each is not None]
+        return min(known) if len(known) == len(found) else None
+
+    def _complete(self, name: str, offset: Mapping[str, Any]) -> datetime | None:
         last = offset["reservoirVersion"] - 1  # of that version itself it may have read a part
-        lines = self.lake.commit_log(self.lake.catalog.table(self.plan.driving)).by_stream()
+        lines = self.lake.commit_log(self.lake.catalog.table(name)).by_stream()
         line = next((line for line in lines if line.version <= last), None)
         return line.frontier if line and line.version == last else None
 
@@ -171,7 +176,7 @@ class StreamRun:
         return BatchLog(
             _instant(noted["batchWatermarkMs"]),
             _instant(noted["batchTimestampMs"]),
-            dict(ChainMap(*offsets)),
+            {self.plan.driving: dict(ChainMap(*offsets))},
         )
 
     def write(

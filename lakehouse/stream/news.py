@@ -5,6 +5,7 @@ Commits of other processes are not announced; they are seen at the next look.
 
 import threading
 from collections import Counter
+from collections.abc import Collection, Iterable
 
 _commits: Counter[str] = Counter()  # of each table, by this process
 _changed = threading.Condition()
@@ -20,12 +21,12 @@ def announce(table: str) -> None:
         _changed.notify_all()
 
 
-def commits(table: str) -> int:
-    """How many commits of the table were announced; what `wait` is given, before one looks."""
-    return _commits[table]
+def commits(tables: Iterable[str]) -> int:
+    """How many commits of the tables were announced; what `wait` is given, before one looks."""
+    return sum(_commits[table] for table in tables)
 
 
-def wait(table: str, since: int, seconds: float) -> None:
-    """Returns when a commit of the table has been announced since then, or after so many seconds."""
+def wait(tables: Collection[str], since: int, seconds: float) -> None:
+    """Returns when a commit of one of the tables has been announced since then, or after so many seconds."""
     with _changed:
-        _changed.wait_for(lambda: _commits[table] != since, seconds)
+        _changed.wait_for(lambda: commits(tables) != since, seconds)

@@ -8,7 +8,6 @@ and the other way round.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,6 @@ class Piece:
     files: tuple[Path, ...]
     rows: int
     end: Position
-    quiet: timedelta | None = None  # of a step without rows, because the input has gone on in time
 
 
 @dataclass(frozen=True, slots=True)

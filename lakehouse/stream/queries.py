@@ -140,8 +140,8 @@ def _follows(lake: Lake, table: Table) -> bool:
 
 
 def _cut(lake: Lake, table: Table) -> bool:
-    """Whether a stream cannot read its input from the beginning any more."""
-    return delta_log.oldest(lake.path(lake.catalog.driving(table))) > 0
+    """Whether a stream cannot read its inputs from the beginning any more."""
+    return any(delta_log.oldest(lake.path(each)) > 0 for each in lake.catalog.timed_inputs(table))
 
 
 def prepare(lake: Lake, tables: list[Table]) -> None:
@@ -152,8 +152,8 @@ def prepare(lake: Lake, tables: list[Table]) -> None:
 
 def _row(run: StreamRun) -> tuple[Take, Due, Due]:
     lake = run.lake
-    driving = lake.catalog.table(run.plan.driving)
     references = run.references()
+    by_frontiers = lake.catalog.follows_frontiers(run.table)
 
     def begins(before: Commit | None) -> datetime:
         return (before and before.frontier) or run.start
@@ -163,36 +163,33 @@ def _row(run: StreamRun) -> tuple[Take, Due, Due]:
         before = next(lake.commit_log(run.table).by_stream(), None)
         return complete is not None and complete > begins(before)
 
-    def step(batch: DataFrame, batch_id: int, log: BatchLog) -> None:
+    def step(rows: Mapping[str, DataFrame], batch_id: int, log: BatchLog) -> None:
         before = lake.commit_log(run.table).before(run.generation, batch_id)
         start = begins(before)
         known: dict[str, Any] = {
             "watermark": start,
-            "inputs": {"tables": {driving.name: log.inputs}, "references": run.pinned},
+            "inputs": {"tables": log.inputs, "references": run.pinned},
         }
         if log.quiet is not None:
             ahead = max(start, run.complete(log.inputs) or start)
             run.skip(batch_id, before, frontier=ahead, **known)
             return
-        late_filter = Observation()
+        beside = dict(rows)
+        batch, late_filter = beside.pop(run.plan.driving), Observation()
         duplicates = run.table.deduplicate
         others = _near(lake, run, batch, duplicates) if duplicates else None
-        judged = run.plan.derived(batch, references, "stream", late_filter, others=others)
+        judged = run.plan.derived(
+            batch, references, "stream", late_filter, others=others, beside=beside
+        )
 
         def counts(_: Mapping[str, Any]) -> dict[str, Any]:
-            passed = run.plan.late_filter_counts(late_filter, batch)
-            furthest = passed["watermark"]
-            return {
-                "arrived": passed["arrived"],
-                "late": passed["late"],
-                "late_from": ranges.micros(passed["late_from"]),
-                "late_to": ranges.micros(passed["late_to"]),
-                "frontier": max(
-                    start,
-                    run.complete(log.inputs) or start,
-                    plan.utc(furthest) if furthest else start,
-                ),
-            }
+            if beside:  # of which nothing is observed on the way
+                passed = _counted(run.plan, rows)
+            else:
+                passed = _in_micros(run.plan.late_filter_counts(late_filter, batch))
+            brought = passed.pop("watermark")
+            furthest = start if by_frontiers or not brought else brought
+            return passed | {"frontier": max(start, run.complete(log.inputs) or start, furthest)}
 
         run.write(judged, batch_id, counts, rows=log.rows, **known)
 
@@ -216,8 +213,6 @@ def _near(lake: Lake, run: StreamRun, batch: DataFrame, duplicates: Duplicates) 
 
 
 def _window(run: StreamRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
-    lake = run.lake
-    driving = lake.catalog.table(run.plan.driving)
     stream = run.stream()
     rows = lateness.driven_by_stored_watermark(stream, run.plan.event_time)
     judged = run.plan.derived(rows, run.references(), "stream", f"late_filter_{run.table.name}")
@@ -233,7 +228,7 @@ def _window(run: StreamRun) -> tuple[DataFrame, Callable[[DataFrame, int], None]
                 watermark=log.watermark,
                 frontier=max(log.watermark, run.start),
                 rows=batch.count(),
-                inputs={"tables": {driving.name: log.inputs}, "references": run.pinned},
+                inputs={"tables": log.inputs, "references": run.pinned},
             )
         finally:
             batch.unpersist()
@@ -247,8 +242,8 @@ def _closing(run: StreamRun) -> tuple[Take, Due, Due]:
     The range is complete: of the rows still to come those that fall into it are late.
     """
     lake, table, computed = run.lake, run.table, run.plan
-    driving = lake.catalog.table(computed.driving)
     references, versioned_inputs = run.references(), lake.catalog.versioned_inputs(table)
+    by_frontiers = lake.catalog.follows_frontiers(table)
 
     def begins(before: Commit | None) -> datetime:
         return (before and before.frontier) or run.start
@@ -268,12 +263,12 @@ def _closing(run: StreamRun) -> tuple[Take, Due, Due]:
         start = begins(next(lake.commit_log(table).by_stream(), None))
         return complete is not None and closes(start, ahead_of(start, complete))
 
-    def step(batch: DataFrame, batch_id: int, log: BatchLog) -> None:
-        batch = lateness.arrivals(computed.as_input(batch), computed.event_time)
+    def step(rows: Mapping[str, DataFrame], batch_id: int, log: BatchLog) -> None:
         before = lake.commit_log(table).before(run.generation, batch_id)
         start = begins(before)
-        counted = cache(partial(_counted, computed, batch, quiet=log.quiet is not None))
-        ahead = ahead_of(start, run.complete(log.inputs) or counted()["watermark"] or start)
+        counted = cache(partial(_counted, computed, rows if log.quiet is None else {}))
+        brought = None if by_frontiers else counted()["watermark"]
+        ahead = ahead_of(start, run.complete(log.inputs) or brought or start)
         # a batch that is replayed does not decide again what it has written: the stream may be
         # further by now
         ahead = run.noted_frontier(batch_id, start) or ahead
@@ -281,7 +276,7 @@ def _closing(run: StreamRun) -> tuple[Take, Due, Due]:
             versioned.name: delta_writer.version(lake.path(versioned))
             for versioned in versioned_inputs
         }
-        inputs = {"tables": {driving.name: log.inputs}, "references": run.pinned} | (
+        inputs = {"tables": log.inputs, "references": run.pinned} | (
             {"versioned tables": read} if read else {}
         )
         known: dict[str, Any] = {"watermark": start, "frontier": ahead, "inputs": inputs}
@@ -297,12 +292,25 @@ def _closing(run: StreamRun) -> tuple[Take, Due, Due]:
     return step, due, due
 
 
-def _counted(step: Plan, batch: DataFrame, *, quiet: bool) -> dict[str, Any]:
-    if quiet:
-        return dict.fromkeys(("late_from", "late_to", "watermark")) | {"arrived": 0, "late": 0}
-    seen = observing.only(step.counts(batch)).asDict()
-    seen |= {name: ranges.micros(seen[name]) for name in ("late_from", "late_to")}
-    return seen | {"watermark": seen["watermark"] and plan.utc(seen["watermark"])}
+def _counted(step: Plan, rows: Mapping[str, DataFrame]) -> dict[str, Any]:
+    """What arrived of all inputs, how much of it late, and the furthest watermark that it brought."""
+    seen = [_counted_of(step, name, each) for name, each in rows.items()]
+    bounds = {
+        name: bound((each[name] for each in seen if each[name] is not None), default=None)
+        for name, bound in (("late_from", min), ("late_to", max), ("watermark", max))
+    }
+    return bounds | {name: sum(each[name] for each in seen) for name in ("arrived", "late")}
+
+
+def _counted_of(step: Plan, name: str, rows: DataFrame) -> dict[str, Any]:
+    rows = lateness.arrivals(step.as_input(rows, name), step.timed[name])
+    return _in_micros(observing.only(step.counts(rows, name)).asDict())
+
+
+def _in_micros(seen: Mapping[str, Any]) -> dict[str, Any]:
+    """What `lateness.counts` gave, with instants as Python has them."""
+    bounds = {bound: ranges.micros(seen[bound]) for bound in ("late_from", "late_to")}
+    return {**seen, **bounds, "watermark": seen["watermark"] and plan.utc(seen["watermark"])}
 
 
 def _of_late_filter(run: StreamRun) -> dict[str, Any]:

@@ -42,12 +42,10 @@ def is_stepped(lake: Lake, table: Table) -> bool:
 def closes_ranges(lake: Lake, step: Plan) -> bool:
     """Whether the stream computes each range as it closes, without Spark's operators and their state.
 
-    Spark closes windows by the watermarks that rows carry: there are none in the results of windows, nor while no row comes.
+    Spark closes windows by the watermarks that rows carry, where these say how far the input is.
     """
-    window, catalog = step.table.window, lake.catalog
-    if window and (
-        window.short or catalog.is_behind_windows(step.table) or catalog.quiet_timeout(step.table)
-    ):
+    window = step.table.window
+    if window and (window.short or lake.catalog.follows_frontiers(step.table)):
         return True
     return in_batch_only(lake, step)
 

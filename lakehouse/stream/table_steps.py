@@ -4,6 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +24,7 @@ _log = logging.getLogger(__name__)
 _PATIENCE = 10.0  # seconds that input waits at most for more, before a step that has nothing to write notes how far it is
 _OUTSTANDING = 1_000  # files that wait are counted up to so many
 
+Positions = Mapping[str, Position]  # by input
 Due = Callable[[Mapping[str, Any]], bool]
 """Whether there is something to write once the input is read up to an offset.
 
@@ -30,8 +32,30 @@ If not, a step with rows waits for more, and one without rows is not taken.
 """
 
 
-class TableSteps(Stepped[Piece]):
-    """Fills a table from the commits of its driving input. A commit of this process wakes it.
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """What one step reads of each input."""
+
+    of: Mapping[str, Piece]
+    quiet: timedelta | None = (
+        None  # of a step without rows, because the inputs have gone on in time
+    )
+
+    @property
+    def rows(self) -> int:
+        return sum(piece.rows for piece in self.of.values())
+
+    @property
+    def files(self) -> int:
+        return sum(len(piece.files) for piece in self.of.values())
+
+    @property
+    def end(self) -> Positions:
+        return {name: piece.end for name, piece in self.of.items()}
+
+
+class TableSteps(Stepped[Pieces]):
+    """Fills a table from the commits of its inputs with event time. A commit of this process wakes it.
 
     Others it looks for.
     """
@@ -49,31 +73,29 @@ class TableSteps(Stepped[Piece]):
         super().__init__(run, take, available_now=available_now, pace=pace)
         self._due, self._quiet_due = due, quiet_due
         self._looked = (-1, float("-inf"))  # for that: how many commits were announced, and when
-        self._input = run.lake.path(run.lake.catalog.table(run.plan.driving))
-        self._watched: positions.Input | None = None  # once the thread runs
-        self._until = delta_log.latest(self._input) if available_now else None
+        catalog = run.lake.catalog
+        self._paths = {name: run.lake.path(catalog.table(name)) for name in run.plan.timed}
+        self._watched: dict[str, positions.Input] = {}  # once the thread runs
+        self._until: dict[str, int] | None = self._versions() if available_now else None
 
-    @property
-    def _seen(self) -> positions.Input:
-        """The input as it is watched: from when the thread runs."""
-        assert self._watched is not None
-        return self._watched
+    def _versions(self) -> dict[str, int]:
+        return {name: delta_log.latest(path) for name, path in self._paths.items()}
 
     def _wake(self) -> None:
         news.announce(self.run.plan.driving)
 
-    def _latest(self) -> Position:
-        return Position(delta_log.latest(self._input) + 1)
+    def _latest(self) -> Positions:
+        return {name: Position(version + 1) for name, version in self._versions().items()}
 
-    def _is_past(self, position: Position) -> bool:
-        return self._at is not None and self._at >= position
+    def _is_past(self, position: Positions) -> bool:
+        return self._at is not None and all(self._at[name] >= position[name] for name in position)
 
-    def _resumed(self) -> tuple[Position, int]:
+    def _resumed(self) -> tuple[Positions, int]:
         """Where the table is, and the number of its next batch.
 
         One without its line in the commit log is run once more for it.
         """
-        self._watched = positions.Input(self._input)
+        self._watched = {name: positions.Input(path) for name, path in self._paths.items()}
         run = self.run
         standing = checkpoints.standing(run.lake.settings, run.table)
         last, noted, pending = standing.last, standing.noted, standing.pending
@@ -86,66 +108,88 @@ class TableSteps(Stepped[Piece]):
             self._step(self._once_more(before, at), pending.batch)
         return at, number
 
-    def _once_more(self, before: Position | None, at: Position) -> Piece:
+    def _once_more(self, before: Positions | None, at: Positions) -> Pieces:
         if before is None and self.run.table.keeps:
-            return positions.whole(self._input, at.version - 1)
-        return positions.between(self._input, before or self._begins(), at)
+            return Pieces(
+                {n: positions.whole(path, at[n].version - 1) for n, path in self._paths.items()}
+            )
+        begins = before or self._begins()
+        return Pieces(
+            {n: positions.between(path, begins[n], at[n]) for n, path in self._paths.items()}
+        )
 
-    def _of(self, commit) -> Position:
-        return Position.of(commit.inputs["tables"][self.run.plan.driving])
+    def _of(self, commit) -> Positions:
+        return {name: Position.of(commit.inputs["tables"][name]) for name in self._paths}
 
-    def _begins(self) -> Position:
-        """Where a table begins: at its handover if it has one, else with the first commit that is kept."""
-        handover = self.run.handover
-        return Position(handover.version) if handover else positions.begins(self._input)
+    def _begins(self) -> Positions:
+        """Where a table begins: at its handover if it has one, else with the first commits that are kept."""
+        if handover := self.run.handover:
+            return {handover.input: Position(handover.version)}
+        return {name: positions.begins(path) for name, path in self._paths.items()}
 
-    def _first(self) -> tuple[Position, int]:
+    def _first(self) -> tuple[Positions, int]:
         """The position of a table without any batch, and the number of its next one.
 
         A versioned table's first reads all there is.
         """
         if not self.run.table.keeps:
             return self._begins(), 0
-        latest = delta_log.latest(self._input)
-        piece = positions.whole(self._input, latest)
+        [(name, path)] = self._paths.items()
+        piece = positions.whole(path, delta_log.latest(path))
         while not piece.files and self._until is None and not self._stopping.wait(LOOK):
-            piece = positions.whole(self._input, latest := delta_log.latest(self._input))
+            piece = positions.whole(path, delta_log.latest(path))
         if piece.files:
-            self._step(piece, 0)
-        return piece.end, int(bool(piece.files))
+            self._step(Pieces({name: piece}), 0)
+        return {name: piece.end}, int(bool(piece.files))
 
-    def _next(self) -> Piece | None:
+    def _following(self) -> Pieces:
+        """What comes next of each input."""
+        most, until = self.run.lake.settings.max_files_per_trigger, self._until or {}
+        return Pieces(
+            {
+                name: positions.following(path, self._at[name], most, until.get(name))
+                for name, path in self._paths.items()
+            }
+        )
+
+    def _check_inputs(self) -> None:
+        for watched in self._watched.values():
+            watched.check()
+
+    def _next(self) -> Pieces | None:
         idle, waiting = time.monotonic(), float("inf")
         while not self._stopping.is_set():
-            seen, now = news.commits(self.run.plan.driving), time.monotonic()
-            piece = positions.following(
-                self._input, self._at, self.run.lake.settings.max_files_per_trigger, self._until
-            )
-            self._at = piece.end if not piece.files else self._at
+            seen, now = news.commits(self._paths), time.monotonic()
+            pieces = self._following()
+            # past commits without files
+            self._at = {
+                name: self._at[name] if piece.files else piece.end
+                for name, piece in pieces.of.items()
+            }
             wait = LOOK
-            if piece.files:
-                self._seen.check()
+            if pieces.files:
+                self._check_inputs()
                 self._idle.clear()
                 waiting = min(waiting, now)
                 wait = self._began + self.pace.total_seconds() - now
-                if self._until is not None or (wait <= 0 and self._worth(piece, now - waiting)):
-                    return piece
+                if self._until is not None or (wait <= 0 and self._worth(pieces, now - waiting)):
+                    return pieces
                 wait = wait if wait > 0 else LOOK
             elif self._is_quiet_due(seen, now):
-                return Piece((), 0, self._at, quiet=timedelta(0))
+                return Pieces(pieces.of, quiet=timedelta(0))
             elif self._until is not None:
                 return None
             else:
                 self._idle.set()
                 if now - idle > IDLE:
-                    self._seen.check()
+                    self._check_inputs()
                     idle = float("inf")
                     self._report_idle()
-            news.wait(self.run.plan.driving, seen, wait)
+            news.wait(self._paths, seen, wait)
         return None
 
     def _is_quiet_due(self, announced: int, now: float) -> bool:
-        """Whether the input has gone on in time without rows, and there is something to write for it.
+        """Whether the inputs have gone on in time without rows, and there is something to write for it.
 
         A commit of this process says when to look. Of others one hears by looking.
         """
@@ -154,40 +198,45 @@ class TableSteps(Stepped[Piece]):
         self._looked = announced, now
         return self._quiet_due(self._offset(self._at))
 
-    def _worth(self, piece: Piece, waited: float) -> bool:
+    def _worth(self, pieces: Pieces, waited: float) -> bool:
         """Whether a step would write something, or there is enough to be read, or it has waited long."""
-        many = len(piece.files) >= self.run.lake.settings.max_files_per_trigger
+        many = pieces.files >= self.run.lake.settings.max_files_per_trigger
         return (
             many
             or self._hurried.is_set()
             or waited > _PATIENCE
-            or self._due(self._offset(piece.end))
+            or self._due(self._offset(pieces.end))
         )
 
-    def _offset(self, position: Position) -> dict[str, Any]:
-        return position.offset(self._seen.identity)
+    def _offset(self, position: Positions) -> dict[str, Any]:
+        return {name: at.offset(self._watched[name].identity) for name, at in position.items()}
 
-    def _rows(self, piece: Piece) -> DataFrame:
+    def _rows(self, piece: Pieces) -> Mapping[str, DataFrame]:
+        return {name: self._rows_of(name, each) for name, each in piece.of.items()}
+
+    def _rows_of(self, name: str, piece: Piece) -> DataFrame:
         """Those of the files.
 
         Without those that a batch run wrote, for they replace what went downstream already.
         """
         lake = self.run.lake
-        driving = lake.catalog.table(self.run.plan.driving)
+        table = lake.catalog.table(name)
         files = list(piece.files)
-        if passed := positions.replaced(self._input, piece):
+        if passed := positions.replaced(self._paths[name], piece):
             files = [file for file in files if file not in passed]
             message = (
-                f"table={self.name}, input={driving.name}: {len(passed)} files that it had not read are gone ({passed[0].name}); "
+                f"table={self.name}, input={name}: {len(passed)} files that it had not read are gone ({passed[0].name}); "
                 "a batch run has replaced their rows since, so they are passed over, and what they reach here is PENDING until a "
                 "batch run of this table follows"
             )
             _log.warning(message)
-        rows = lake.rows_of(driving, files, plan.stored_schema(lake, driving))
+        rows = lake.rows_of(table, files, plan.stored_schema(lake, table))
         return rows if self.run.table.keeps else rows.where(F.col(ORIGIN) == "stream")
 
-    def _source(self, position: Position) -> Source:
-        outstanding = len(positions.following(self._input, position, _OUTSTANDING).files)
-        return Source(
-            json.dumps(self._offset(position)), metrics={"numFilesOutstanding": str(outstanding)}
-        )
+    def _sources(self, position: Positions) -> tuple[Source, ...]:
+        return tuple(self._source(name, at) for name, at in position.items())
+
+    def _source(self, name: str, at: Position) -> Source:
+        outstanding = len(positions.following(self._paths[name], at, _OUTSTANDING).files)
+        offset = at.offset(self._watched[name].identity)
+        return Source(json.dumps(offset), metrics={"numFilesOutstanding": str(outstanding)})

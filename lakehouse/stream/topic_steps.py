@@ -280,8 +280,8 @@ class TopicSteps(Stepped[Records]):
     def _offset(self, position: Offsets) -> dict[str, Any]:
         return {topic: dict(partitions) for topic, partitions in position.items()}
 
-    def _source(self, position: Offsets) -> Source:
-        return Source(json.dumps(position), json.dumps(self._ends or position))
+    def _sources(self, position: Offsets) -> tuple[Source, ...]:
+        return (Source(json.dumps(position), json.dumps(self._ends or position)),)
 
     def _latest(self) -> Offsets:
         self._client = self._client or offsets.admin(self.run.lake.settings)

@@ -7,7 +7,7 @@ A judged row carries `_reason` (null for a good row), `_origin` and `_partition`
 good from bad by it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
@@ -56,10 +56,12 @@ class Plan:
     table: Table
     kind: Kind
     event_time: str
-    driving: str  # the input that carries event time; an ingest table's are its topics
+    driving: str  # the first input with event time; an ingest table's are its topics
     topics: Mapping[str, KafkaSource]  # of an ingest table: its inputs
     rules: Sequence[RowRule]
-    of_windows: bool = False  # whether the rows of the driving input are the results of windows
+    timed: Mapping[str, str] = field(default_factory=dict)  # inputs with event time -> its column
+    # those of them whose rows are the results of windows
+    of_windows: Set[str] = frozenset()
     _made: dict[str, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def _once(self, name: str, make: Callable[[], T]) -> T:
@@ -163,6 +165,7 @@ class Plan:
         touched: DataFrame | None = None,
         others: DataFrame | None = None,
         end: datetime | None = None,
+        beside: Mapping[str, DataFrame] | None = None,
     ) -> DataFrame:
         """Rows of the driving input (with `_arrival`) through late filter and function, judged.
 
@@ -171,20 +174,23 @@ class Plan:
         input the stream has counted, does without. A batch run merges late rows if the table is to
         be updated with them. `touched` (column: the `unit`) narrows the computation to some
         windows, or to some rows of a row table. `others`: among which duplicates are looked for.
-        `end`: up to where `rows` are complete; count windows are then.
+        `end`: up to where `rows` are complete; count windows are then. `beside`: rows of the other
+        inputs with event time, of which there is no observation.
         """
-        self._once(
-            "input",
-            lambda: returned.check_input(self.table, self.driving, self.as_input(rows)),
-        )
-        flagged = self._flagged(rows)
-        if observed is not None:
-            flagged = flagged.observe(observed, *lateness.counts(self.table, self.event_time))
-        taken = lateness.accepted(
-            flagged, late_too=origin == "batch" and self.table.late == "update"
-        )
-        if touched is not None:
-            taken = taken.join(F.broadcast(touched.select(self.unit)), self.unit, "left_semi")
+
+        def accepted(name: str, rows: DataFrame) -> DataFrame:
+            seen = self.as_input(rows, name)
+            self._once(f"input {name}", lambda: returned.check_input(self.table, name, seen))
+            flagged = self._flagged(rows, name)
+            if observed is not None and name == self.driving:
+                flagged = flagged.observe(observed, *lateness.counts(self.table, self.event_time))
+            late_too = origin == "batch" and self.table.late == "update"
+            taken = lateness.accepted(flagged, late_too=late_too)
+            if touched is None:
+                return taken
+            return taken.join(F.broadcast(touched.select(self.unit)), self.unit, "left_semi")
+
+        taken = accepted(self.driving, rows)
         if self.table.window and self.table.window.kind == "count":
             if missing := set(self.table.keys) - set(taken.columns):
                 raise DeclarationError(
@@ -203,6 +209,7 @@ class Plan:
             among = lateness.accepted(self._flagged(rows if others is None else others))
             taken = lateness.firsts(taken, among, self.table.deduplicate, self.event_time)
         inputs = {self.driving: taken} | {name: _plain(each) for name, each in references.items()}
+        inputs |= {name: accepted(name, each) for name, each in (beside or {}).items()}
         rows = self._called(inputs, {ARRIVAL} if self.kind == "row" else set())
         return rows.withColumns(self._once(f"derived {origin}", lambda: self._judged(origin)))
 
@@ -243,20 +250,21 @@ class Plan:
         seen = observing.observed(late_filter)
         return seen if seen and seen["arrived"] else observing.only(self.counts(rows)).asDict()
 
-    def counts(self, rows: DataFrame) -> DataFrame:
-        """One row: how many rows of the driving input arrived, how many of them late (`lateness.counts`)."""
-        return self._flagged(rows).agg(*lateness.counts(self.table, self.event_time))
+    def counts(self, rows: DataFrame, name: str = "") -> DataFrame:
+        """One row: how many rows of an input arrived, how many of them late (`lateness.counts`)."""
+        moment = self.timed.get(name, self.event_time)
+        return self._flagged(rows, name).agg(*lateness.counts(self.table, moment))
 
-    def _flagged(self, rows: DataFrame) -> DataFrame:
-        rows = self.as_input(rows).drop(PARTITION, ORIGIN)
-        return lateness.flagged(rows, self.table, self.event_time)
+    def _flagged(self, rows: DataFrame, name: str = "") -> DataFrame:
+        rows = self.as_input(rows, name).drop(PARTITION, ORIGIN)
+        return lateness.flagged(rows, self.table, self.timed.get(name, self.event_time))
 
-    def as_input(self, rows: DataFrame) -> DataFrame:
-        """Rows of the driving input with event time and arrival, which results of windows get here.
+    def as_input(self, rows: DataFrame, name: str = "") -> DataFrame:
+        """Rows of an input, by default the driving one, with event time and arrival, which results of windows get here.
 
         A window table is given windows of its own in place of theirs.
         """
-        if not self.of_windows or WINDOW_TIME in rows.columns:
+        if (name or self.driving) not in self.of_windows or WINDOW_TIME in rows.columns:
             return rows
         timed = lateness.of_windows(rows)
         return timed.drop(WINDOW) if self.table.window else timed
@@ -321,7 +329,7 @@ def plan_of(lake: Lake, table: Table, *, judged: bool = True) -> Plan:
 def _planned(lake: Lake, table: Table, rules: Sequence[RowRule]) -> Plan:
     catalog = lake.catalog
     kind, driving = catalog.kind(table), catalog.driving_input(table)
-    moment = catalog.event_time(table)
+    moment, timed = catalog.event_time(table), catalog.timed_inputs(table)
     if driving and kind == "window":
         moment = catalog.time_column(driving)
     return Plan(
@@ -331,7 +339,9 @@ def _planned(lake: Lake, table: Table, rules: Sequence[RowRule]) -> Plan:
         driving.name if driving else table.inputs[0],
         catalog.topics_of(table),
         rules,
-        bool(driving and driving.window),
+        {t.name: catalog.time_column(t) for t in timed[1:]}
+        | ({timed[0].name: moment} if timed else {}),
+        {t.name for t in timed if t.window},
     )
 
 
@@ -361,11 +371,12 @@ def check(lake: Lake, table: Table) -> None:
 def on_no_rows(lake: Lake, step: Plan) -> DataFrame:
     """What the function of a table with a driving input makes of empty inputs."""
     inputs = {name: _empty(lake, name) for name in step.table.inputs}
-    rows = lateness.accepted(step._flagged(inputs[step.driving]))
+    timed = {name: lateness.accepted(step._flagged(inputs[name], name)) for name in step.timed}
+    rows = timed[step.driving]
     if step.kind == "window" and WINDOW not in rows.columns:  # of a count window: assigned later
-        rows = rows.withColumn(WINDOW, F.lit(None).cast("struct<start:timestamp,end:timestamp>"))
-    inputs = {name: _plain(each) for name, each in inputs.items()} | {step.driving: rows}
-    return step.table(**inputs)
+        none = F.lit(None).cast("struct<start:timestamp,end:timestamp>")
+        timed[step.driving] = rows.withColumn(WINDOW, none)
+    return step.table(**{name: _plain(each) for name, each in inputs.items()} | timed)
 
 
 def _columns(lake: Lake, plan: Plan) -> StructType:
@@ -379,7 +390,8 @@ def _columns(lake: Lake, plan: Plan) -> StructType:
         kept = plan.kept(rows, empty)
         rows = versions.versions(kept, plan.table.keys) if plan.kind == "versioned" else kept
         return row_keys.keyed(rows, plan.table.keys).schema
-    return good(plan.derived(rows, empty, "stream", "schema")).schema
+    beside = {name: empty.pop(name) for name in plan.timed if name != plan.driving}
+    return good(plan.derived(rows, empty, "stream", "schema", beside=beside)).schema
 
 
 def _empty(lake: Lake, name: str) -> DataFrame:

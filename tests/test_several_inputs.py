@@ -1,0 +1,261 @@
+"""Tables that read several inputs with event time: joins and unions across topics, each late by its own watermark."""
+
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from types import ModuleType
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.batch import late_merge, late_view
+from lakehouse.declare.catalog import catalog_of
+from lakehouse.declare.table import (
+    around,
+    count,
+    duplicates,
+    kafka,
+    session,
+    sql_table,
+    table,
+    tumbling,
+)
+from lakehouse.errors import DeclarationError, JobError
+from lakehouse.ranges import Range
+from lakehouse.reconcile import reconciliation
+from lakehouse.stream import handover
+from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
+from lakehouse.transform import plan
+
+HERE = sys.modules[__name__]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+HOUR = Range(START, START + timedelta(hours=1))
+
+ad_topic = kafka(
+    "ads", schema="ad BIGINT NOT NULL, at TIMESTAMP NOT NULL", quiet_timeout="1 minute"
+)
+sale_topic = kafka("sales", schema="ad BIGINT NOT NULL, sold TIMESTAMP NOT NULL, price BIGINT")
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def ads(ad_topic: DataFrame) -> DataFrame:
+    return ad_topic
+
+
+@table(layer="bronze", event_time="sold", delay="20 seconds")
+def sales(sale_topic: DataFrame) -> DataFrame:
+    return sale_topic
+
+
+@table(layer="gold", window=tumbling("10 seconds"), keys=["ad"])
+def in_windows(ads: DataFrame, sales: DataFrame) -> DataFrame:
+    """What was shown and what was sold of an ad in the same ten seconds."""
+    shown = ads.groupBy("window", "ad").agg(F.count("*").alias("shown"))
+    sold = sales.groupBy("window", "ad").agg(F.sum("price").alias("turnover"))
+    return shown.join(sold, ["window", "ad"], "full").na.fill(0)
+
+
+@table(layer="gold", window=tumbling("10 seconds"), keys=["ad"], late="update")
+def in_updated_windows(ads: DataFrame, sales: DataFrame) -> DataFrame:
+    sold = sales.groupBy("window", "ad").agg(F.sum("price").alias("turnover"))
+    return ads.groupBy("window", "ad").agg(F.count("*").alias("shown")).join(sold, ["window", "ad"])
+
+
+@table(layer="silver", context=around(before="15 seconds"))
+def near(sales: DataFrame, ads: DataFrame) -> DataFrame:
+    """Sales, with each time that their ad was shown in the fifteen seconds before."""
+    shown = ads.select(F.col("ad").alias("of"), F.col("at").alias("shown"))
+    before = F.expr("of = ad AND shown <= sold AND shown >= sold - interval 15 seconds")
+    return sales.join(shown, before, "left").drop("of")
+
+
+@table(layer="silver")
+def both(ads: DataFrame, sales: DataFrame) -> DataFrame:
+    """A union: what happened to an ad, whichever topic says so."""
+    sold = sales.select("ad", F.col("sold").alias("at"), F.lit("sold").alias("what"), "_arrival")
+    return ads.select("ad", "at", F.lit("shown").alias("what"), "_arrival").unionByName(sold)
+
+
+@table(layer="gold", window=session("10 seconds"), keys=["ad"])
+def visits(ads: DataFrame, sales: DataFrame) -> DataFrame:
+    every = ads.select("window", "ad").unionByName(sales.select("window", "ad"))
+    return every.groupBy("window", "ad").agg(F.count("*").alias("events"))
+
+
+in_sql = sql_table(
+    "in_sql",
+    "SELECT window, what, count(*) AS events FROM {both} LEFT SEMI JOIN {in_windows} USING (window, ad) GROUP BY window, what",
+    layer="gold", window=tumbling("20 seconds"), keys=["what"],
+)  # fmt: skip
+TABLES = ["in_windows", "in_updated_windows", "near", "both", "visits", "in_sql"]
+
+
+def shown(seconds: float, ad: int = 1) -> dict:
+    return {"ad": ad, "at": (START + timedelta(seconds=seconds)).isoformat()}
+
+
+def sold(seconds: float, ad: int = 1, price: int = 10) -> dict:
+    return {"ad": ad, "sold": (START + timedelta(seconds=seconds)).isoformat(), "price": price}
+
+
+def after(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+@pytest.fixture(scope="module")
+def empty(spark, tmp_path_factory) -> Stage:
+    return Stage(spark, tmp_path_factory.mktemp("inputs"), HERE)
+
+
+@pytest.fixture
+def stage(empty, tmp_path) -> Stage:
+    return empty.copied(tmp_path)
+
+
+def rows(stage: Stage, name: str, *columns: str) -> list[tuple]:
+    return sorted(tuple(row) for row in stage.rows(name).select(*columns).collect())
+
+
+def test_a_table_goes_as_far_as_all_of_its_inputs_have_come(stage):
+    stage.feed("ads", [shown(1), shown(2), shown(12), shown(13, ad=2)])
+    stage.feed("sales", [sold(4), sold(5, price=7)])
+    stage.advance("ads", shown(100))
+    stage.run(*TABLES)
+    assert stage.frontier("ads") == after(95) and stage.frontier("in_windows") <= after(0)
+    assert not stage.rows("in_windows").count(), (
+        "sales are only known up to two seconds before the first"
+    )
+    stage.advance("sales", sold(50))
+    stage.run(*TABLES)
+    assert stage.frontier("in_windows") == after(30)
+    assert rows(stage, "in_windows", "ad", "shown", "turnover") == [
+        (1, 1, 0),
+        (1, 2, 17),
+        (2, 1, 0),
+    ]
+    assert [(price, shown.second) for price, shown in rows(stage, "near", "price", "shown")] == [
+        (7, 1), (7, 2), (10, 1), (10, 2),
+    ]  # fmt: skip
+    assert [what for _, what in rows(stage, "both", "ad", "what")].count("shown") == 6
+    for name in TABLES[:-1]:
+        assert_stream_equals_batch(stage, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(600)
+def test_several_inputs_are_followed_step_by_step_through_crashes(stage):
+    for number, point in enumerate(COMMIT_POINTS):
+        begin = number * 60
+        clicked = [shown(begin + s, ad=s % 3) for s in range(0, 60, 4)]
+        stage.feed("ads", clicked[::-1], abort_at=point)
+        if number != 1:  # then only one of them has news
+            stage.feed("sales", [sold(begin + s, ad=s % 3, price=s) for s in range(0, 60, 7)])
+        stage.run(*TABLES, files_per_batch=1, abort_at=point, by_spark=bool(number % 2))
+    stage.advance("ads", shown(3600))
+    stage.run(*TABLES, files_per_batch=1)
+    stage.advance("sales", sold(3600))
+    stage.run(*TABLES, files_per_batch=1)
+    assert {(name, point) for name, point in stage.crashes if name == "both"} == {
+        ("both", point) for point in COMMIT_POINTS
+    }
+    for name in TABLES:
+        assert_stream_equals_batch(stage, name)
+    assert stage.rows("both").count() == stage.rows("ads").count() + stage.rows("sales").count()
+    commits = list(stage.lake.commit_log(stage.lake.catalog.table("both")).by_stream())
+    assert sum(c.arrived for c in commits) == stage.rows("both").count()
+    turnover = stage.rows("in_windows").agg(F.sum("turnover")).first()[0]
+    assert turnover == 3 * sum(range(0, 60, 7))
+
+
+def test_late_rows_of_each_input_are_counted_shown_and_merged(stage):
+    stage.feed("ads", [shown(1), shown(12)])
+    stage.feed("sales", [sold(2), sold(13)])
+    stage.advance("ads", shown(3700))
+    stage.advance("sales", sold(3700))
+    stage.run("in_windows", "in_updated_windows")
+    stage.feed("sales", [sold(3, price=50), sold(3690, price=1)])
+    stage.feed("ads", [shown(14), shown(15)])
+    stage.run("in_windows", "in_updated_windows")
+    table = stage.lake.catalog.table("in_updated_windows")
+    counted = list(stage.lake.commit_log(table).by_stream())
+    assert sum(c.late for c in counted) == 3, "and one sale is on time"
+    late = late_view.late_rows(stage.lake, table).select("ad", "at", "sold", "window.start")
+    assert sorted((r.at is None, r.sold is None, r.start.second) for r in late.collect()) == [
+        (False, True, 10), (False, True, 10), (True, False, 0),
+    ]  # fmt: skip
+    stage.update("in_updated_windows")
+    found = rows(stage, "in_updated_windows", "ad", "shown", "turnover")
+    assert found[:2] == [(1, 1, 60), (1, 3, 10)], found
+    assert rows(stage, "in_windows", "ad", "shown", "turnover")[0] == (1, 1, 10)
+    for name in ("in_windows", "in_updated_windows"):
+        assert_stream_equals_batch(stage, name)
+    assert not late_merge.dirty(stage.lake.settings, stage.lake.catalog, table)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(600)
+def test_what_is_changed_in_one_of_the_inputs_is_found_and_followed(stage):
+    stage.feed("ads", [shown(1), shown(12)])
+    stage.feed("sales", [sold(2), sold(13)])
+    stage.advance("ads", shown(3700))
+    stage.advance("sales", sold(3700))
+    stage.run("in_windows", "both")
+    table = stage.lake.catalog.table("in_windows")
+    assert_stream_equals_batch(stage, "in_windows", HOUR)
+    path = stage.lake.path(stage.lake.catalog.table("sales"))
+    stage.lake.spark.sql(f"UPDATE delta.`{path}` SET price = 99 WHERE sold < '2026-01-01 00:00:05'")
+    found = reconciliation.reconcile(stage.lake, table, HOUR)
+    assert found.verdict == "DIFFERENT"
+    assert found.cause.startswith("input changed by hand") and "of sales" in found.cause
+    stage.backfill("in_windows", HOUR)
+    assert rows(stage, "in_windows", "turnover")[-1] == (99,)
+    assert_stream_equals_batch(stage, "in_windows", HOUR)
+
+
+def declared(**arguments) -> None:
+    def refused(ads: DataFrame, sales: DataFrame) -> DataFrame:
+        return ads
+
+    module = ModuleType("refusing")
+    refused.__module__ = module.__name__
+    module.__dict__.update(ad_topic=ad_topic, sale_topic=sale_topic, ads=ads, sales=sales)
+    module.refused = table(layer="gold", **arguments)(refused)
+    catalog_of([module])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ({"deduplicate": duplicates("ad", within="1 minute")}, "order in which rows arrived"),
+        ({"window": count(3), "keys": ["ad"]}, "order in which rows arrived"),
+        (
+            {"window": tumbling("1 minute"), "early_results": "5 seconds"},
+            "follows one input with event time",
+        ),
+        ({"keeps": "latest", "keys": ["ad"]}, "every row of one ingest table"),
+    ],
+)
+def test_what_follows_one_input_is_refused_of_several(arguments, rule):
+    with pytest.raises(DeclarationError, match=rule):
+        declared(**arguments)
+
+
+def test_a_join_of_inputs_without_a_bound_is_refused(stage):
+    def unbounded(ads: DataFrame, sales: DataFrame) -> DataFrame:
+        return ads.join(sales.select("ad", "price"), "ad")
+
+    catalog = stage.lake.catalog
+    unbounded.__module__ = __name__
+    without = replace(
+        catalog, tables={**catalog.tables, "unbounded": table(layer="silver")(unbounded)}
+    )
+    with pytest.raises(DeclarationError, match=r"operators=Join.*context=around"):
+        plan.check(replace(stage.lake, catalog=without), without.table("unbounded"))
+
+
+def test_a_table_of_several_inputs_begins_with_all_that_they_have(stage):
+    with pytest.raises(JobError, match=r"inputs=ads, sales.*start its job"):
+        handover.begin(stage.lake, stage.lake.catalog.table("in_windows"))
