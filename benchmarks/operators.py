@@ -147,6 +147,21 @@ def rows_of_windows(tumbling_windows: DataFrame) -> DataFrame:
     return tumbling_windows.drop("window").join(before, near, "left_semi")
 
 
+@table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
+def joins_of_tables(row_table: DataFrame, tumbling_windows: DataFrame) -> DataFrame:
+    """Several inputs, of which one is the results of windows."""
+    large = row_table.groupBy("window", "user").agg(F.max("twice").alias("twice"))
+    counted = tumbling_windows.select("window", "user", "clicks")
+    return large.join(counted, ["window", "user"], "full")
+
+
+@table(layer="silver")
+def unions_of_tables(row_table: DataFrame, deduplicated: DataFrame) -> DataFrame:
+    columns = ["id", "user", "at", "value", "_arrival"]
+    one, other = (each.select(*columns) for each in (row_table, deduplicated))
+    return one.withColumn("of", F.lit("rows")).unionByName(other.withColumn("of", F.lit("others")))
+
+
 @table(layer="gold", keeps="latest", keys=["user"])
 def keyed_tables(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("user").agg(

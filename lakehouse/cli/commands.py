@@ -190,6 +190,13 @@ def query(
         bool,
         typer.Option("--spark", help="Run the query in Spark; a query of a late view always does"),
     ] = False,
+    as_of: Annotated[
+        str,
+        typer.Option(
+            metavar="INSTANT|VERSION",
+            help="Read tables as they were then; a version, if it is one table",
+        ),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Query all tables in SQL.
@@ -201,9 +208,9 @@ def query(
 
     settings, catalog = _lakehouse()
     if spark or engine.named(sql, engine.late_views(catalog)):
-        answer = _in_spark(settings, catalog, sql, limit)
+        answer = _in_spark(settings, catalog, sql, limit, as_of)
     else:
-        answer = engine.run(settings, catalog, sql, limit or None)
+        answer = engine.run(settings, catalog, sql, limit or None, as_of)
     _print(answer, as_json)
 
 
@@ -363,14 +370,16 @@ def _lakehouse() -> tuple[Settings, "Catalog"]:
     return settings, load(settings)
 
 
-def _in_spark(settings: Settings, catalog: "Catalog", sql: str, limit: int) -> "Answer":
+def _in_spark(
+    settings: Settings, catalog: "Catalog", sql: str, limit: int, as_of: str = ""
+) -> "Answer":
     from lakehouse.cli import query as engine
     from lakehouse.runtime import session
     from lakehouse.storage.lake import Lake
 
     with console.working("starting Spark") as now, session.opened(settings, "query") as spark:
         now("running the query")
-        return engine.run_in_spark(Lake(spark, settings, catalog), sql, limit or None)
+        return engine.run_in_spark(Lake(spark, settings, catalog), sql, limit or None, as_of)
 
 
 def _print(answer: "Answer", as_json: bool) -> None:

@@ -4,12 +4,13 @@ Spark where a view needs it.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from lakehouse import ranges
 from lakehouse.declare.catalog import Catalog
 from lakehouse.errors import QueryError, UnknownTable
 from lakehouse.settings import Settings
@@ -66,23 +67,30 @@ def named(sql: str, candidates: Iterable[str]) -> list[str]:
     return [name for name in candidates if name in words]
 
 
-def run(settings: Settings, catalog: Catalog, sql: str, limit: int | None = None) -> Answer:
-    """The first `limit` rows of a SELECT, read without a JVM. Raises QueryError, UnknownTable."""
+def run(
+    settings: Settings, catalog: Catalog, sql: str, limit: int | None = None, as_of: str = ""
+) -> Answer:
+    """The first `limit` rows of a SELECT, read without a JVM.
+
+    `as_of`: a version, or an instant at which all tables are read as they were then. Raises
+    QueryError, UnknownTable, RangeError.
+    """
     sql = _select(sql)
     if named(sql, [_COMMITS]):
         log_tables.flush(settings, catalog)
     known = names(settings, catalog)
+    read = {name: known[name] for name in named(sql, known)}
+    versions = _versions(read, as_of)
     try:
-        read = {name: known[name] for name in named(sql, known)}
-        return _answer(delta_tables.select(sql, read), limit)
+        return _answer(delta_tables.select(sql, read, versions), limit)
     except Exception as err:  # DataFusion's errors reach Python as DeltaError and as bare Exception
         if unknown := _UNKNOWN.search(str(err)):
             raise _unknown(unknown[1], settings, catalog) from err
         raise QueryError(f"sql={sql!r}: {_first(err)}") from err
 
 
-def run_in_spark(lake: "Lake", sql: str, limit: int | None = None) -> Answer:
-    """The same in Spark, where the late views can be named too. Raises QueryError, UnknownTable."""
+def run_in_spark(lake: "Lake", sql: str, limit: int | None = None, as_of: str = "") -> Answer:
+    """The same in Spark, where the late views can be named too, as they are now."""
     from pyspark.errors import AnalysisException, PySparkException
     from pyspark.logger import PySparkLogger
 
@@ -94,9 +102,20 @@ def run_in_spark(lake: "Lake", sql: str, limit: int | None = None) -> Answer:
     if named(sql, [_COMMITS]):
         log_tables.flush(lake.settings, catalog)
     known = names(lake.settings, catalog)
-    for name in named(sql, known):
-        lake.spark.read.format("delta").load(str(known[name])).createOrReplaceTempView(name)
-    for name in named(sql, late_views(catalog)):
+    read = {name: known[name] for name in named(sql, known)}
+    versions = _versions(read, as_of)
+    for name, path in read.items():
+        reader = lake.spark.read.format("delta")
+        if name in versions:
+            reader = reader.option("versionAsOf", versions[name])
+        reader.load(str(path)).createOrReplaceTempView(name)
+    late = named(sql, late_views(catalog))
+    if late and as_of:
+        raise QueryError(
+            f"as_of={as_of!r}, table={late[0]}: a late view is computed from what is there now; query the tables that it reads, "
+            "or leave --as-of out"
+        )
+    for name in late:
         late_view.late_rows(
             lake, catalog.table(name.removesuffix("__late"))
         ).createOrReplaceTempView(name)
@@ -112,6 +131,37 @@ def run_in_spark(lake: "Lake", sql: str, limit: int | None = None) -> Answer:
         raise QueryError(f"sql={sql!r}: {_first(err)}") from err
     except PySparkException as err:
         raise QueryError(f"sql={sql!r}: {_first(err)}") from err
+
+
+def _versions(tables: Mapping[str, Path], as_of: str) -> dict[str, int]:
+    """The versions to be read of the tables; of none, without `as_of`."""
+    if not as_of:
+        return {}
+    if as_of.isdigit():
+        if len(tables) != 1:
+            raise QueryError(
+                f"as_of={as_of!r}, tables={', '.join(tables) or 'none'}: each table counts its own versions, so a version is of "
+                "one table; give an instant, such as 2026-01-01T00:00:00Z"
+            )
+        [(name, path)] = tables.items()
+        first, last = delta_log.oldest(path), delta_log.latest(path)
+        if not first <= int(as_of) <= last:
+            raise QueryError(
+                f"as_of={as_of!r}, table={name}: its log has the versions {first} to {last}; take one of these"
+            )
+        return {name: int(as_of)}
+    instant = ranges.parse_instant(as_of, "as_of")
+    found = {name: delta_log.at(path, instant) for name, path in tables.items()}
+    for name, version in found.items():
+        if version is None:
+            first = delta_log.oldest(tables[name])
+            begun = delta_log.written(tables[name], first)
+            raise QueryError(
+                f"as_of={as_of!r}, table={name}: its log begins with version {first} of "
+                f"{ranges.text(begun) if begun else 'an unknown time'}; take a later instant (LAKEHOUSE_HISTORY says how far "
+                "back logs are kept)"
+            )
+    return {name: version for name, version in found.items() if version is not None}
 
 
 def answer(rows: "DataFrame", limit: int | None = None) -> Answer:

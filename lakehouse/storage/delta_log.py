@@ -215,6 +215,14 @@ def written(path: Path, version: int) -> datetime | None:
     return at and datetime.fromtimestamp(at / 1000, UTC)
 
 
+def at(path: Path, instant: datetime) -> int | None:
+    """The last version that was committed by then; None if none is known to be."""
+    for version in reversed(versions(path)):
+        if (moment := written(path, version)) and moment <= instant:
+            return version
+    return None
+
+
 def last_streamed(path: Path, partitions: Container[str]) -> int:
     """The last version from which a stream reads rows of any of the partitions.
 

@@ -26,8 +26,8 @@ def rows_of(files: Sequence[Path]) -> "pyarrow.dataset.Dataset":
     return ds.dataset([str(file) for file in files], format="parquet")
 
 
-def select(sql: str, tables: Mapping[str, Path]):
-    """What a SELECT gives over the tables by these names, as batches of Arrow.
+def select(sql: str, tables: Mapping[str, Path], versions: Mapping[str, int]):
+    """What a SELECT gives over the tables by these names, now or at their `versions`, as batches of Arrow.
 
     DataFusion's errors are raised as they are: as DeltaError and as bare Exception.
     """
@@ -35,7 +35,7 @@ def select(sql: str, tables: Mapping[str, Path]):
 
     engine = QueryBuilder()
     for name, path in tables.items():
-        engine.register(name, delta_log.open_table(path))
+        engine.register(name, delta_log.open_table(path, versions.get(name)))
     return engine.execute(sql)
 
 
