@@ -76,6 +76,11 @@ def parse_instant(value: str, field: str = "instant") -> datetime:
     return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
 
 
+def utc(moment: datetime) -> datetime:
+    """A timestamp of Spark's: PySpark hands them out as naive local time."""
+    return moment.astimezone(UTC)
+
+
 def text(instant: datetime) -> str:
     return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
 

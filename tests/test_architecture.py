@@ -156,8 +156,7 @@ OF_NO_FILE = {"getpid", "killpg", "uname", "_exit", "which"}  # of these modules
 OPENERS = ("portalocker", "deltalake", "pyarrow.parquet", "pyarrow.dataset", "fcntl", "glob")
 OTHER_FILES = {  # module -> whose files it touches: none of them is below the root, or a process of its own needs it there
     "lakehouse/settings.py": "the user's: the settings file",
-    "lakehouse/settings_file.py": "the user's: the settings file",
-    "lakehouse/settings_text.py": "the user's: a file of Spark's pools",
+    "lakehouse/settings_values.py": "the user's: the settings file, a file of Spark's pools",
     "lakehouse/declare/expectation_names.py": "the package's: names of expectations",
     "lakehouse/transform/expectation_stub.py": "the package's: types of expectations",
     "lakehouse/runtime/jars.py": "the cache of jars",
@@ -165,7 +164,7 @@ OTHER_FILES = {  # module -> whose files it touches: none of them is below the r
     "lakehouse/runtime/kafka_options.py": "the user's: certificates of the broker",
     "lakehouse/runtime/kafka_broker.py": "the embedded broker's own, which Kafka reads on this machine",
     "lakehouse/runtime/kafka_properties.py": "the embedded broker's own, which Kafka reads on this machine",
-    "lakehouse/producers/ads.py": "the package's: campaigns",
+    "lakehouse/examples/ads/producer.py": "the package's: campaigns",
     "lakehouse/producers/files.py": "the user's: what is produced",
     "lakehouse/cli/project.py": "the user's: a project is begun",
     "streaming_jobs/places.py": "the kernel's: /proc",

@@ -9,12 +9,12 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from lakehouse import watermarks
-from lakehouse.ranges import EPOCH
+from lakehouse.ranges import EPOCH, utc
 from lakehouse.storage.checkpoints import Written, beginning
 from lakehouse.stream import offsets
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.topic_steps import TopicSteps
-from lakehouse.transform import decode, plan
+from lakehouse.transform import decode
 from lakehouse.watermarks import Head
 
 _INSTANT = timedelta(microseconds=1)
@@ -86,7 +86,7 @@ def ingest_batch(run: StreamRun, batch: DataFrame, batch_id: int, log: BatchLog)
     maxima = run.plan.maxima(partitions)
 
     def counts(seen: Mapping[str, Any]) -> dict[str, Any]:
-        latest = {key: plan.utc(seen[key]) for key in partitions if seen[key] is not None}
+        latest = {key: utc(seen[key]) for key in partitions if seen[key] is not None}
         if run.plan.by_ingestion and latest:
             # time goes on for a partition without records, too
             latest = dict.fromkeys(partitions, at)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Observation
 
 from lakehouse.declare.table import Table
+from lakehouse.ranges import utc
 from lakehouse.storage import delta_writer, keyed_files, log_state
 from lakehouse.storage.arrow import in_memory, in_spark
 from lakehouse.storage.lake import Lake
@@ -167,7 +168,7 @@ def _inputs(run: StreamRun, log: BatchLog) -> dict[str, Any]:
 def _reached(run: StreamRun, batch_id: int, seen: Mapping[str, Any]) -> dict[str, Any]:
     before = run.lake.commit_log(run.table).before(run.generation, batch_id)
     start: datetime = (before and before.frontier) or run.start
-    ahead = plan.utc(seen["watermark"]) if seen["watermark"] else start
+    ahead = utc(seen["watermark"]) if seen["watermark"] else start
     return {
         "arrived": seen["arrived"],
         "late": seen["late"],

@@ -32,7 +32,7 @@ from lakehouse.stream.advance import Stepped, Take
 from lakehouse.stream.micro_batch import BatchLog, StreamRun, stream_run
 from lakehouse.stream.strategy import strategy
 from lakehouse.stream.table_steps import Due, TableSteps
-from lakehouse.transform import creation, lateness, observing, plan
+from lakehouse.transform import creation, lateness, observing
 from lakehouse.transform.plan import Plan
 
 _log = logging.getLogger(__name__)
@@ -204,7 +204,7 @@ def _near(lake: Lake, run: StreamRun, batch: DataFrame, duplicates: Duplicates) 
     moment = lake.catalog.event_time(lake.catalog.table(run.plan.driving))
     first, last = observing.only(batch.agg(F.min(moment), F.max(moment)))
     span = (
-        Range(plan.utc(first), plan.utc(last) + _INSTANT)
+        Range(ranges.utc(first), ranges.utc(last) + _INSTANT)
         if first
         else Range(EPOCH, EPOCH + timedelta(1))
     )
@@ -310,7 +310,7 @@ def _counted_of(step: Plan, name: str, rows: DataFrame) -> dict[str, Any]:
 def _in_micros(seen: Mapping[str, Any]) -> dict[str, Any]:
     """What `lateness.counts` gave, with instants as Python has them."""
     bounds = {bound: ranges.micros(seen[bound]) for bound in ("late_from", "late_to")}
-    return {**seen, **bounds, "watermark": seen["watermark"] and plan.utc(seen["watermark"])}
+    return {**seen, **bounds, "watermark": seen["watermark"] and ranges.utc(seen["watermark"])}
 
 
 def _of_late_filter(run: StreamRun) -> dict[str, Any]:

@@ -9,7 +9,7 @@ good from bad by it.
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal, TypeVar
 
 from pyspark.sql import Column, DataFrame, Observation
@@ -301,11 +301,6 @@ def _plain(rows: DataFrame) -> DataFrame:
 def as_read(table: Table, rows: DataFrame) -> DataFrame:
     """Rows of a table as a reference table reads them: of a keyed one without the column by which its rows are found."""
     return rows.drop(row_keys.KEY) if table.keeps else rows
-
-
-def utc(moment: datetime) -> datetime:
-    """PySpark hands out timestamps as naive local time."""
-    return moment.astimezone(UTC)
 
 
 def plan_of(lake: Lake, table: Table, *, judged: bool = True) -> Plan:
