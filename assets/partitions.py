@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from lakehouse.batch.late_merge import version_read
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.ranges import PARTITION_LENGTHS, Range, partition_format
@@ -57,7 +56,7 @@ def _read(
         return dict(commit.inputs) if commit else {}
     found: dict[str, object] = {}
     for each in inputs:
-        lines, version = CommitLog(settings, each).by_stream(), version_read(commit, each.name)
+        lines, version = CommitLog(settings, each).by_stream(), commit.version_read(each.name)
         before = next((c for c in lines if c.version <= version), None)
         found |= _read(settings, catalog, each, before)
     return found

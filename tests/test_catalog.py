@@ -136,20 +136,29 @@ def test_a_window_over_a_record_itself_is_refused():
         declared(windowed=windowed)
 
 
-def test_two_inputs_with_event_time_are_refused_with_the_ways_to_join():
-    @table(layer="silver")
-    def others(things):
+def test_a_table_of_several_inputs_has_the_event_time_of_the_first():
+    @table(layer="silver", window=tumbling("1 minute"), keys=["value"])
+    def counted(things):
         return things
 
     @table(layer="gold")
-    def both(things, others):
+    def both(things, counted):
         return things
 
-    with pytest.raises(
-        DeclarationError,
-        match=r"one input with event time; unite topics in an ingest table .* context=around",
-    ):
-        declared(others=others, both=both)
+    @table(layer="gold")
+    def other(counted, things):
+        return things
+
+    catalog = declared(counted=counted, both=both, other=other)
+    one, another = (catalog.table(name) for name in ("both", "other"))
+    assert [t.name for t in catalog.timed_inputs(one)] == ["things", "counted"]
+    assert catalog.kind(one) == "row" and catalog.event_time(one) == catalog.event_time(
+        catalog.table("things")
+    )
+    assert catalog.event_time(another) == "window_time"
+    assert [t.name for t in catalog.ingest_tables_of(one)] == ["things"]
+    assert catalog.has_no_order(one) and catalog.has_no_order(another)
+    assert not catalog.has_no_order(catalog.table("counted"))
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def dirty(settings: Settings, catalog: Catalog, table: Table) -> list[Dirt]:
     for commit in (c for c in commit_log if c.role == "stream" and c.late_from and c.late_to):
         span = _missing(table, commit)
         assert commit.watermark and commit.late_to  # without a watermark no row is late
-        read = {name: version_read(commit, name) for name in inputs}
+        read = {name: commit.version_read(name) for name in inputs}
         for partition in _uncovered(span, table, covered, read):
             known = found.get(partition) or Dirt(partition, False, commit.watermark, commit.late_to)
             since = min(known.since or commit.watermark, commit.watermark)
@@ -127,13 +127,6 @@ def _uncovered(
         for p in span.partitions(table.partition_by)
         if any(covered.get(p, {}).get(name, -1) < version for name, version in versions.items())
     )
-
-
-def version_read(commit: Commit, name: str) -> int:
-    """The last version of an input that a commit of the stream read from: Spark's offset names a version and a file in it."""
-    offset = commit.inputs["tables"][name]
-    # a negative index: nothing of that version yet
-    return offset["reservoirVersion"] - (offset["index"] < 0)
 
 
 def update(lake: Lake, table: Table) -> list[Commit]:

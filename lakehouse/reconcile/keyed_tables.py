@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
-from lakehouse.batch import compute, late_merge
+from lakehouse.batch import compute
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.ranges import Range
@@ -28,7 +28,7 @@ def reconciled(lake: Lake, table: Table, span: Range | None, started: float) -> 
             f"table={table.name}: nothing is computed before the stream's first commit; start its job"
         )
     ingest = lake.catalog.driving(table)
-    read = late_merge.version_read(last, ingest.name)
+    read = last.version_read(ingest.name)
     lake.check_whole(table, last.version)
     rows = lake.read(ingest, read)
     actual = lake.read(table, last.version)

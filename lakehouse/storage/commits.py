@@ -58,6 +58,12 @@ class Commit:
         """Rows that the transformation left out (streams of stateless tables)."""
         return self.arrived - self.late - self.quarantined - self.written
 
+    def version_read(self, name: str) -> int:
+        """The last version of an input that this commit of a stream read from: an offset names a version and a file in it."""
+        offset = self.inputs["tables"][name]
+        # a negative index: nothing of that version yet
+        return offset["reservoirVersion"] - (offset["index"] < 0)
+
 
 def encoded(value: "DataclassInstance") -> str:
     return json.dumps(asdict(value), default=lambda o: o.isoformat(), separators=(",", ":"))

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import takewhile
 
-from lakehouse.batch.late_merge import version_read
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.durations import duration
@@ -35,6 +34,6 @@ def _lag(settings: Settings, table: Table, inputs: Sequence[Table], now: datetim
 
 def _unread(settings: Settings, table: Table, last: Commit) -> list[datetime]:
     """When the commits of an input with rows were made that a commit had not read yet."""
-    read = version_read(last, table.name)
+    read = last.version_read(table.name)
     later = takewhile(lambda c: c.version > read, CommitLog(settings, table).by_stream())
     return [c.at for c in later if c.written]
