@@ -323,22 +323,6 @@ def test_what_a_state_or_history_cannot_be_is_refused(spark, tmp_path):
     with pytest.raises(DeclarationError, match="a versioned table is read row by row"):
         catalog_of([declared(kept, window=tumbling("1 minute"))])
 
-    def kept(payments, cities):
-        return payments
-
-    other = declared(kept)
-    other.topic = kafka("other", schema="at TIMESTAMP NOT NULL")
-
-    def payments(topic):
-        return topic
-
-    payments.__module__ = "made"
-    other.payments = table(layer="bronze", event_time="at")(payments)
-    with pytest.raises(
-        DeclarationError, match="input=cities: it is computed from another ingest table"
-    ):
-        catalog_of([other])
-
 
 def test_the_key_of_a_compacted_topic_is_text():
     with pytest.raises(DeclarationError, match="the key is text; name a STRING column"):

@@ -261,9 +261,3 @@ def _check_as_of(catalog: "Catalog", table: Table, where: str) -> None:
             f"{where}, inputs={table.inputs}: a versioned table is read row by row, as of each row's event time; do that in a "
             "row table without context= and deduplicate=, and read that"
         )
-    for versioned in catalog.versioned_inputs(table):
-        if catalog.ingest_tables_of(versioned) != catalog.ingest_tables_of(table):
-            raise DeclarationError(
-                f"{where}, input={versioned.name}: it is computed from another ingest table, so it is not known how far it is "
-                "complete when a row is joined; unite their topics in one ingest table"
-            )

@@ -23,6 +23,7 @@ from lakehouse.storage.lake import Lake
 from lakehouse.storage.row_keys import KEY, keyed
 from lakehouse.stream.advance import Take
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
+from lakehouse.stream.table_steps import Due
 from lakehouse.transform import plan, versions
 
 Batches = Callable[[DataFrame, int], None]
@@ -72,13 +73,22 @@ def state(run: StreamRun) -> tuple[DataFrame, Batches]:
     return rows, batches
 
 
-def version_steps(run: StreamRun) -> tuple[Take]:
+def version_steps(run: StreamRun) -> tuple[Take, Due, Due]:
     """Steps over the ingest table's rows, which add to the versions of the keys in them."""
     references = run.references()
 
+    def quiet_due(offset: Mapping[str, Any]) -> bool:
+        complete, before = run.complete(offset), next(run.commit_log.by_stream(), None)
+        return bool(complete and before and before.frontier and complete > before.frontier)
+
     def step(rows: Mapping[str, DataFrame], batch_id: int, log: BatchLog) -> None:
-        batch = rows[run.plan.driving]
-        inputs, late_filter = _inputs(run, log), Observation()
+        batch, inputs = rows[run.plan.driving], _inputs(run, log)
+        if log.quiet is not None:
+            before = run.commit_log.before(run.generation, batch_id)
+            ahead = run.complete(log.inputs)
+            run.skip(batch_id, before, inputs=inputs, watermark=ahead, frontier=ahead)
+            return
+        late_filter = Observation()
         new = run.plan.kept(batch, references, late_filter)
         short = batch_id and _is_short(run, run.lake.path(run.table), log.rows)
         few = in_memory(keyed(new, run.table.keys)) if short else None
@@ -102,14 +112,16 @@ def version_steps(run: StreamRun) -> tuple[Take]:
                 return _swap(run, whole, written, path, app, batch_id, metadata)
 
             seen = run.plan.late_filter_counts(late_filter, batch)
-            run.keep(
-                write, batch_id, inputs=inputs, written=written, **_reached(run, batch_id, seen)
-            )
+            reached = _reached(run, batch_id, seen)
+            # what comes later is valid from later on
+            complete = run.complete(log.inputs) or reached["frontier"]
+            reached["frontier"] = max(reached["frontier"], complete)
+            run.keep(write, batch_id, inputs=inputs, written=written, **reached)
         finally:
             if held is not None:
                 held.unpersist()
 
-    return (step,)
+    return step, lambda offset: True, quiet_due
 
 
 def _is_short(run: StreamRun, path: Path, rows: int | None) -> bool:
@@ -166,7 +178,7 @@ def _inputs(run: StreamRun, log: BatchLog) -> dict[str, Any]:
 
 
 def _reached(run: StreamRun, batch_id: int, seen: Mapping[str, Any]) -> dict[str, Any]:
-    before = run.lake.commit_log(run.table).before(run.generation, batch_id)
+    before = run.commit_log.before(run.generation, batch_id)
     start: datetime = (before and before.frontier) or run.start
     ahead = utc(seen["watermark"]) if seen["watermark"] else start
     return {

@@ -25,6 +25,7 @@ from lakehouse.ranges import EPOCH, micros, partition_format
 from lakehouse.storage import checkpoint_files, checkpoints, delta_writer, streams
 from lakehouse.storage.arrow import in_memory, in_spark
 from lakehouse.storage.checkpoints import Beginning
+from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.handovers import Handover, handover_of
 from lakehouse.storage.lake import Lake
@@ -60,6 +61,10 @@ class StreamRun:
     # the last batch already in the table when this run began: at most that one is replayed
     committed: int
     reached: Callable[[str], None]  # called at each commit point
+
+    @property
+    def commit_log(self) -> CommitLog:
+        return self.lake.commit_log(self.table)
 
     def references(self) -> dict[str, DataFrame]:
         """The pinned inputs, kept in memory: else each micro-batch would look for their files again."""

@@ -79,7 +79,7 @@ def start(
     how: dict[str, Any] = {"available_now": available_now, "pace": lake.pace(table)}
     if filled_by == "ingest":
         return ingest.steps(run, **how).start()
-    steps: dict[str, Callable[[StreamRun], tuple[Take] | tuple[Take, Due, Due]]] = {
+    steps: dict[str, Callable[[StreamRun], tuple[Take, Due, Due]]] = {
         "append": _row,
         "close": _closing,
         "versions": keyed.version_steps,
@@ -160,11 +160,11 @@ def _row(run: StreamRun) -> tuple[Take, Due, Due]:
 
     def quiet_due(offset: Mapping[str, Any]) -> bool:
         complete = run.complete(offset)
-        before = next(lake.commit_log(run.table).by_stream(), None)
+        before = next(run.commit_log.by_stream(), None)
         return complete is not None and complete > begins(before)
 
     def step(rows: Mapping[str, DataFrame], batch_id: int, log: BatchLog) -> None:
-        before = lake.commit_log(run.table).before(run.generation, batch_id)
+        before = run.commit_log.before(run.generation, batch_id)
         start = begins(before)
         known: dict[str, Any] = {
             "watermark": start,
@@ -260,11 +260,11 @@ def _closing(run: StreamRun) -> tuple[Take, Due, Due]:
     def due(offset: Mapping[str, Any]) -> bool:
         # the line of the commit that was just seen may be yet to come
         complete = run.complete(offset)
-        start = begins(next(lake.commit_log(table).by_stream(), None))
+        start = begins(next(run.commit_log.by_stream(), None))
         return complete is not None and closes(start, ahead_of(start, complete))
 
     def step(rows: Mapping[str, DataFrame], batch_id: int, log: BatchLog) -> None:
-        before = lake.commit_log(table).before(run.generation, batch_id)
+        before = run.commit_log.before(run.generation, batch_id)
         start = begins(before)
         counted = cache(partial(_counted, computed, rows if log.quiet is None else {}))
         brought = None if by_frontiers else counted()["watermark"]

@@ -75,6 +75,8 @@ class TableSteps(Stepped[Pieces]):
         self._looked = (-1, float("-inf"))  # for that: how many commits were announced, and when
         catalog = run.lake.catalog
         self._paths = {name: run.lake.path(catalog.table(name)) for name in run.plan.timed}
+        # a versioned table is read as it is, once it is far enough
+        self._awaited = [*self._paths, *(t.name for t in catalog.versioned_inputs(run.table))]
         self._watched: dict[str, positions.Input] = {}  # once the thread runs
         self._until: dict[str, int] | None = self._versions() if available_now else None
 
@@ -159,7 +161,7 @@ class TableSteps(Stepped[Pieces]):
     def _next(self) -> Pieces | None:
         idle, waiting = time.monotonic(), float("inf")
         while not self._stopping.is_set():
-            seen, now = news.commits(self._paths), time.monotonic()
+            seen, now = news.commits(self._awaited), time.monotonic()
             pieces = self._following()
             # past commits without files
             self._at = {
@@ -185,7 +187,7 @@ class TableSteps(Stepped[Pieces]):
                     self._check_inputs()
                     idle = float("inf")
                     self._report_idle()
-            news.wait(self._paths, seen, wait)
+            news.wait(self._awaited, seen, wait)
         return None
 
     def _is_quiet_due(self, announced: int, now: float) -> bool:
