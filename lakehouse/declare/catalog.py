@@ -192,9 +192,13 @@ class Catalog:
     def follows_frontiers(self, table: Table) -> bool:
         """Whether the frontiers of its inputs alone say how far they are, and not the watermarks that rows carry.
 
-        Rows without an order carry none that holds for all, and a silent topic has no rows.
+        Rows without an order carry none that holds for all. Rows that were joined came when they could be, and not when they
+        arrived. A silent topic has no rows.
         """
-        return self.has_no_order(table) or bool(self.quiet_timeout(table))
+        if self.has_no_order(table) or self.quiet_timeout(table):
+            return True
+        timed = self.timed_inputs(table)
+        return any(t.context or t.as_of or self.follows_frontiers(t) for t in timed)
 
     def pipelines(self) -> list[str]:
         return list(dict.fromkeys(t.pipeline for t in self))
