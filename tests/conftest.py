@@ -9,14 +9,14 @@ from pathlib import Path
 
 import portalocker
 import pytest
-from stories.suites import Player
-from stories.work import LASTING_JVM, QUICK_JVM
 
 from lakehouse import logs
 from lakehouse.examples.sensors import tables as sensors
 from lakehouse.runtime import session
 from lakehouse.settings import Settings, from_environment
 from lakehouse.testing import Stage
+from stories.suites import Player
+from stories.work import LASTING_JVM, QUICK_JVM
 
 _LONG = (
     "assets",

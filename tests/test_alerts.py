@@ -2,12 +2,13 @@
 
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 import yaml
 
-RULES = Path(__file__).parents[1] / "ops" / "prometheus" / "alerts.yml"
+from support import ROOT
+
+RULES = ROOT / "ops" / "prometheus" / "alerts.yml"
 ADS, TABLE = 'pipeline="ads"', 'pipeline="ads",table="ad_events"'
 # a job that runs and commits, with nothing that waits, every minute for two hours
 WELL = {

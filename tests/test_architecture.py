@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from support import ROOT
+
 PACKAGES = ("lakehouse", "streaming_jobs", "batch_jobs", "assets")
 MODULES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
 ALLOWED = {

@@ -32,8 +32,8 @@ from lakehouse.storage.layout import table_path
 from streaming_jobs import desired, progress, supervisor
 from streaming_jobs.desired import Event
 from streaming_jobs.progress import JobStatus, QueryStatus
+from support import ROOT
 
-ROOT = Path(__file__).parents[1]
 SENSORS = ("lakehouse.examples.sensors.tables",)
 HOURS = ["2026-01-01-00", "2026-01-01-01", "2026-01-01-02"]
 

@@ -17,7 +17,6 @@ import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from test_streaming_job import awaited
 from typer.testing import CliRunner
 
 from batch_jobs import backfill, commands
@@ -37,6 +36,7 @@ from lakehouse.storage.lake import Lake
 from lakehouse.stream import queries
 from lakehouse.stream.lag import lag
 from lakehouse.testing import Stage, assert_stream_equals_batch
+from support.sensors_job import awaited
 
 SENSORS = (sensors.__name__,)
 VALID, AVERAGES, TRENDS = "valid_readings", "sensor_averages", "sensor_trends"

@@ -2,10 +2,8 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from test_streaming_job import BEGIN, MINUTE, WORKLOAD, arrived, awaited, every_offset_once
 
 from lakehouse.declare import catalog
 from lakehouse.examples.sensors import producer as sensors
@@ -17,8 +15,10 @@ from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.lake import Lake
 from streaming_jobs import metrics, supervisor
+from support import ROOT
+from support.sensors_job import BEGIN, MINUTE, WORKLOAD, arrived, awaited, every_offset_once
 
-ALERTS = Path(__file__).parents[1] / "ops" / "prometheus" / "alerts.yml"
+ALERTS = ROOT / "ops" / "prometheus" / "alerts.yml"
 STEP = 20_000  # records a micro-batch: some thousands a second, and the producer sends many times as many
 
 

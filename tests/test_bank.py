@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import functions as F
-from test_streaming_job import awaited
 
 from lakehouse.declare import catalog
 from lakehouse.examples import producer
@@ -32,6 +31,7 @@ from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.lake import Lake
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from streaming_jobs import supervisor
+from support.sensors_job import awaited
 
 # a customer leaves at ten, and is back a minute later
 START = datetime(2026, 1, 1, 9, 57, tzinfo=UTC)

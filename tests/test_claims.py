@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import PARTS
+from support import ROOT
 
-ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 TEST = re.compile(r"`(tests/test_\w+\.py)(?:::(test_\w+))?`")
 TARGET = re.compile(r"\bmake ([a-z]+)\b")

@@ -13,13 +13,14 @@ from pathlib import Path
 import psutil
 import pyspark
 import pytest
-from test_streaming_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
 
 from lakehouse.declare import catalog
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.lake import Lake
 from streaming_jobs import supervisor
+from support import ROOT
+from support.sensors_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
 
 pytestmark = [pytest.mark.slow, pytest.mark.parallel, pytest.mark.timeout(800)]
 SPARK_CLASS = Path(pyspark.__file__).with_name("bin") / "spark-class"
@@ -77,7 +78,7 @@ def end(process: subprocess.Popen) -> None:
 @pytest.fixture
 def settings(tmp_path, cluster, quick_jvm) -> Iterator[Settings]:
     """As the docs have it, with executors that compile like the tests' drivers do."""
-    docs = (Path(__file__).parents[1] / "docs" / "supervision.md").read_text()
+    docs = (ROOT / "docs" / "supervision.md").read_text()
     given = dict(re.findall(r"""^export (LAKEHOUSE_SPARK_\w+)=["'](.*)["']$""", docs, re.MULTILINE))
     assert given["LAKEHOUSE_SPARK_MASTER"].startswith("spark://")
     shown = from_environment(given)

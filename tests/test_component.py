@@ -24,8 +24,8 @@ from lakehouse.cli import main
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Repair, Settings, from_environment
 from streaming_jobs import supervisor
+from support import ROOT
 
-ROOT = Path(__file__).parents[1]
 TYPE = "assets.component.Pipeline"
 SENSORS, ADS = "lakehouse.examples.sensors.tables", "lakehouse.examples.ads.tables"
 EACH = {  # setting that may be given: a value that is not its default

@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from test_cluster import cluster  # noqa: F401 (a fixture)
 
 from assets.resources import Lakehouse
 from lakehouse.settings import Settings, from_environment, to_environment
+from test_cluster import cluster  # noqa: F401 (a fixture)
 
 RUN = """
 import dagster as dg

@@ -7,13 +7,13 @@ counts must add up, and Spark itself may have dropped nothing. A run in which a 
 from datetime import UTC, timedelta
 
 import pytest
+
+from lakehouse.examples.sensors import tables as sensors
+from lakehouse.testing import Stage, assert_stream_equals_batch
 from stories import machine, tally
 from stories.engine import tell
 from stories.story import EXAMPLES
 from stories.suites import START, SUITES, Event, reading
-
-from lakehouse.examples.sensors import tables as sensors
-from lakehouse.testing import Stage, assert_stream_equals_batch
 
 # these two have every disturbance, and a crash at each commit point
 ALL_AT_ONCE = tuple(EXAMPLES.values())[:2]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lakehouse.cli.console import EXTRAS
+from support import ROOT
 
-ROOT = Path(__file__).parents[1]
 # stands for an environment without the extras: their modules are not found, whoever asks for them
 WITHOUT = f"""
 import sys

@@ -13,8 +13,6 @@ import psutil
 import pytest
 from dagster._utils.schedules import schedule_execution_time_iterator
 from pyspark.sql import functions as F
-from test_healing import BOUNDS, DEAD, FAILED, NOW, RUN, STOP, WELL, ago, restarted
-from test_streaming_job import arrived, awaited, produce
 from typer.testing import CliRunner
 
 from assets import definitions
@@ -35,6 +33,8 @@ from lakehouse.storage.lake import Lake
 from streaming_jobs import control_loop, desired, metrics, progress, scheduled, supervisor
 from streaming_jobs.healing import WANTED, Observed, decide
 from streaming_jobs.progress import JobStatus
+from support.observed import BOUNDS, DEAD, FAILED, NOW, RUN, STOP, WELL, ago, restarted
+from support.sensors_job import arrived, awaited, produce
 
 SENSORS = ("lakehouse.examples.sensors.tables",)
 NIGHTLY = {"sensors": "scheduled 0 3 * * *"}

@@ -6,16 +6,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from test_streaming_job import every_offset_once, the_oracle_agrees
 
 from lakehouse.declare import catalog
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.lake import Lake
+from support import TESTS
+from support.sensors_job import every_offset_once, the_oracle_agrees
 
 
 @pytest.fixture
@@ -40,10 +40,9 @@ def test_a_full_disk_is_waited_for_and_every_row_is_there_once(settings, tmp_pat
         pytest.skip(
             "this system lets its users mount nothing, not even in a namespace of their own"
         )
-    inside = Path(__file__).with_name("full_disk.py")
     ended = subprocess.run(
-        [*apart, sys.executable, str(inside), str(tmp_path / "kept")], env=os.environ | to_environment(settings),
-        stdout=subprocess.PIPE, text=True, timeout=550,
+        [*apart, sys.executable, "-m", "support.full_disk", str(tmp_path / "kept")], cwd=TESTS,
+        env=os.environ | to_environment(settings), stdout=subprocess.PIPE, text=True, timeout=550,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout
     sent = json.loads(ended.stdout.splitlines()[-1])["sent"]

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import psutil
 import pytest
@@ -13,32 +13,12 @@ from lakehouse.errors import JobError
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from streaming_jobs import control_loop, desired, healing, lease, progress, supervisor
-from streaming_jobs.desired import Desired, Event
-from streaming_jobs.healing import Bounds, Failure, Observed, after_failure, backoff, decide
+from streaming_jobs.desired import Event
+from streaming_jobs.healing import Failure, Observed, after_failure, backoff, decide
 from streaming_jobs.progress import JobStatus, QueryStatus
+from support.observed import BOUNDS, DEAD, FAILED, NOW, RUN, STOP, WELL, ago, restarted
 
-NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
-BOUNDS = Bounds(start=timedelta(minutes=3), restarts=3)
 AWAY = "bootstrap.servers=x: it must answer within 30 s and did not"
-
-
-def ago(**span: float) -> datetime:
-    return NOW - timedelta(**span)
-
-
-RUN = Desired("running", ago(hours=9).isoformat(), "ann")
-STOP = Desired("stopped", ago(seconds=5).isoformat(), "ann")
-WELL = Observed(
-    "sensors", "running", True, ago(hours=8), ago(seconds=1), ("valid_readings", ago(seconds=3))
-)
-DEAD = Observed("sensors", "dead", False, ago(hours=8), ago(seconds=1))
-FAILED = Observed("sensors", "failed", False, ago(hours=8), ago(seconds=1), error="OSError: x")
-
-
-def restarted(*minutes: float, counted: bool = True) -> tuple[Event, ...]:
-    return tuple(
-        Event(ago(minutes=m).isoformat(), "restarted", "it died", counted=counted) for m in minutes
-    )
 
 
 def broken(minutes: float) -> Event:

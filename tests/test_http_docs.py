@@ -2,15 +2,15 @@
 
 import json
 import re
-from pathlib import Path
 
 import dagster as dg
 import pytest
 
 from assets import definitions
 from lakehouse.settings import Settings
+from support import ROOT
 
-TEXT = (Path(__file__).parents[1] / "docs" / "http.md").read_text()
+TEXT = (ROOT / "docs" / "http.md").read_text()
 CONFIGS = {
     job: json.loads(config)
     for job, config in re.findall(r"^\| `(\w+)` \| `(\{.*\})` \|$", TEXT, re.MULTILINE)

@@ -1,13 +1,11 @@
 """Keyed and versioned tables of a record: one row for each key, or for each version of it; and joins with what was valid then."""
 
-import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC
 from decimal import Decimal
 from types import ModuleType
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from batch_jobs import backfill
@@ -19,111 +17,25 @@ from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.state_reader import state
 from lakehouse.testing import COMMIT_POINTS, Aborted, Stage, assert_stream_equals_batch
-from lakehouse.transform.versions import as_of_join
-
-HERE = sys.modules[__name__]
-START = datetime(2026, 1, 1, tzinfo=UTC)
-
-payment_topic = kafka(
-    "payments", schema="payer STRING NOT NULL, payee STRING NOT NULL, amount DECIMAL(9,2) NOT NULL, at TIMESTAMP NOT NULL"
-)  # fmt: skip
-person_topic = kafka(
-    "people",
-    schema="person STRING NOT NULL, city STRING NOT NULL, at TIMESTAMP NOT NULL",
-    key="person",
+from support import payments
+from support.payments import (
+    advance,
+    at,
+    balances_of,
+    cities,
+    happened,
+    move,
+    moved,
+    paid,
+    pay,
+    payment_topic,
+    person_topic,
+    versions_of,
 )
 
 
-@table(layer="bronze", event_time="at", delay="5 seconds")
-def happened(payment_topic: DataFrame, person_topic: DataFrame) -> DataFrame:
-    people = (
-        person_topic.withColumn("at", F.coalesce("at", "sent"))
-        .drop("sent")
-        .withColumn("kind", F.lit("person"))
-    )
-    return payment_topic.withColumn("kind", F.lit("payment")).unionByName(
-        people, allowMissingColumns=True
-    )
-
-
-@table(layer="gold", keeps="latest", keys=["person"])
-def balances(happened: DataFrame) -> DataFrame:
-    legs = F.explode(F.array(
-        F.struct(F.col("payer").alias("person"), (-F.col("amount")).alias("amount")),
-        F.struct(F.col("payee").alias("person"), F.col("amount")),
-    ))  # fmt: skip
-    paid = happened.where("kind = 'payment'").select(legs.alias("leg")).select("leg.*")
-    return paid.groupBy("person").agg(
-        F.sum("amount").alias("balance"), F.count("*").alias("payments")
-    )
-
-
-@table(layer="silver", keeps="versions", keys=["person"])
-def cities(happened: DataFrame) -> DataFrame:
-    return happened.where("kind = 'person'").select("person", "city", "deleted", "at", "_arrival")
-
-
-@table(layer="silver")
-def payments_with_city(happened: DataFrame, cities: DataFrame) -> DataFrame:
-    payments = happened.where("kind = 'payment'").select("payer", "amount", "at", "_arrival")
-    return as_of_join(payments, cities, on={"payer": "person"}, at="at", take=["city"])
-
-
-@table(layer="silver")
-def payments_by_all(happened: DataFrame, cities: DataFrame) -> DataFrame:
-    """As rules are joined that hold for every row: each payment with all that was valid then."""
-    payments = happened.where("kind = 'payment'").select("payer", "at", "_arrival")
-    return as_of_join(payments, cities, on={}, at="at", take={"rule": "city"}).where(
-        "rule IS NOT NULL"
-    )
-
-
-def at(second: float) -> datetime:
-    return START + timedelta(seconds=second)
-
-
-def paid(second: float, payer: str = "a", payee: str = "b", amount: str = "1.00") -> dict:
-    return {"payer": payer, "payee": payee, "amount": amount, "at": at(second).isoformat()}
-
-
-def moved(second: float, person: str, city: str) -> dict:
-    return {"person": person, "city": city, "at": at(second).isoformat()}
-
-
-def pay(stage: Stage, *rows: dict, **given) -> None:
-    stage.feed("happened", rows, source="payment_topic", **given)
-
-
-def move(stage: Stage, *rows: dict | None, key: str = "a", **given) -> None:
-    stage.feed("happened", rows, source="person_topic", key=key.encode(), **given)
-
-
-def advance(stage: Stage, second: float) -> None:
-    """Moves the watermark of both topics to that second."""
-    for _ in range(2):
-        pay(stage, paid(second + 5, "x", "y"))
-        move(stage, moved(second + 5, "z", "Z"), key="z")
-
-
-def balances_of(stage: Stage) -> dict[str, tuple[Decimal, int]]:
-    return {
-        r.person: (r.balance, r.payments)
-        for r in stage.rows("balances").collect()
-        if r.person in "abc"
-    }
-
-
-def versions_of(stage: Stage, person: str = "a") -> list[tuple]:
-    rows = stage.rows("cities").where(F.col("person") == person).orderBy("valid_from").collect()
-    found = ((r.city, r.valid_from, r.valid_to) for r in rows)
-    return [
-        (city, *((t.astimezone(UTC) - START).total_seconds() if t else None for t in span))
-        for city, *span in found
-    ]
-
-
 def test_a_state_has_a_row_for_each_key_and_sums_to_zero_at_each_version(stage_of):
-    stage = stage_of(HERE)
+    stage = stage_of(payments)
     for n in range(3):
         pay(stage, paid(n, "a", "b", "2.50"), paid(n, "b", "c", "1.00"))
         stage.run("balances")
@@ -152,7 +64,7 @@ def test_a_state_has_a_row_for_each_key_and_sums_to_zero_at_each_version(stage_o
 
 
 def test_a_history_has_versions_and_a_row_finds_the_one_valid_then(stage_of):
-    stage = stage_of(HERE)
+    stage = stage_of(payments)
     pay(stage, paid(-10, "x", "y"))  # a topic that has said nothing yet holds no watermark back
     move(stage, moved(0, "a", "Oslo"), moved(20, "a", "Bergen"))
     pay(stage, *(paid(n) for n in (5, 19.5, 20, 25)))
@@ -175,7 +87,7 @@ def test_a_history_has_versions_and_a_row_finds_the_one_valid_then(stage_of):
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
 def test_a_change_that_comes_late_changes_nothing_behind_the_border(stage_of):
-    stage = stage_of(HERE)
+    stage = stage_of(payments)
     pay(stage, paid(-10, "x", "y"))  # a topic that has said nothing yet holds no watermark back
     move(stage, moved(0, "a", "Oslo"), moved(60, "a", "Bergen"))
     pay(stage, paid(10), paid(40))
@@ -202,7 +114,7 @@ def test_a_change_that_comes_late_changes_nothing_behind_the_border(stage_of):
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
 def test_what_was_changed_by_hand_is_found_and_computed_recreated(stage_of):
-    stage = stage_of(HERE)
+    stage = stage_of(payments)
     pay(stage, paid(0, "a", "b", "2.50"))
     move(stage, moved(0, "a", "Oslo"), moved(20, "a", "Bergen"))
     stage.run("balances", "cities")
@@ -234,7 +146,7 @@ def test_what_was_changed_by_hand_is_found_and_computed_recreated(stage_of):
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
 def test_killed_at_each_commit_point_every_row_counts_once(stage_of):
-    stage = stage_of(HERE)
+    stage = stage_of(payments)
     pay(stage, paid(-10, "x", "y"))
     for n, point in enumerate(COMMIT_POINTS):
         move(stage, moved(n, "a", f"city {n}"))
@@ -252,7 +164,7 @@ def test_killed_at_each_commit_point_every_row_counts_once(stage_of):
 def test_a_batch_that_is_replayed_closes_what_it_had_closed_however_far_the_stream_is_by_then(
     stage_of,
 ):
-    stage = stage_of(HERE)
+    stage = stage_of(payments)
     # two in one file, of which the replay finds one marked as replaced: Spark's V2 writes cannot read such a file
     move(stage, moved(0, "a", "Rome"), moved(0, "b", "Bari"))
     pay(stage, paid(1, "a"))

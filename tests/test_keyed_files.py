@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
-from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
@@ -42,64 +41,22 @@ from lakehouse.storage.locks import alone
 from lakehouse.storage.row_keys import KEY, of_text
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import creation
+from support import TESTS, payments, wide_rows
+from support.accounts import (
+    APP,
+    ARROW,
+    AT,
+    TYPES,
+    Key,
+    by_deltalake,
+    key_of,
+    keys,
+    rows,
+    table,
+    upsert,
+)
 
-APP = "accounts:stream:1"
-SCHEMA = "account string, region int, n bigint, at timestamp, price decimal(9,2), _key binary"
-ARROW = pa.schema([
-    ("account", pa.string()), ("region", pa.int32()), ("n", pa.int64()), ("at", pa.timestamp("us", "UTC")),
-    ("price", pa.decimal128(9, 2)), (KEY, pa.binary()),
-])  # fmt: skip
-TYPES = {"account": "string", "region": "integer"}
-AT = datetime(2026, 1, 1, 0, 0, 0, 123456, UTC)
 DAY = 86_400
-Key = tuple[str | None, int | None]
-
-
-def table(path: Path) -> Path:
-    table_creation.create(path, StructType.fromDDL(SCHEMA), False, "", table_creation.KEYED)
-    return path
-
-
-def key_of(key: Key) -> bytes:
-    return of_text("accounts", TYPES, [None if part is None else str(part) for part in key])
-
-
-def rows(found: list[tuple[Key, int]]) -> pa.Table:
-    """Rows of these keys with these numbers."""
-    return pa.Table.from_pylist(
-        [
-            {
-                "account": key[0],
-                "region": key[1],
-                "n": n,
-                "at": AT,
-                "price": Decimal(n),
-                KEY: key_of(key),
-            }
-            for key, n in found
-        ],
-        ARROW,
-    )
-
-
-def keys(found: list[Key]) -> pa.ChunkedArray:
-    return pa.chunked_array([pa.array([key_of(key) for key in found], pa.binary())])
-
-
-def upsert(
-    path: Path, batch: int, found: list[tuple[Key, int]], touched: list[Key] | None = None
-) -> int:
-    metadata = delta_writer._text(APP, batch, {"inputs": {}})
-    return keyed_files.upsert(
-        rows(found), path, APP, batch, metadata, None if touched is None else keys(touched)
-    )
-
-
-def by_deltalake(path: Path, version: int | None = None) -> Counter:
-    engine = QueryBuilder()
-    engine.register("t", DeltaTable(str(path), version=version))
-    found = pa.table(engine.execute("SELECT account, region, n FROM t").read_all()).to_pylist()
-    return Counter((row["account"], row["region"], row["n"]) for row in found)
 
 
 def by_spark(spark, path: Path, version: int) -> Counter:
@@ -316,7 +273,7 @@ def test_two_processes_that_write_one_table_exclude_each_other(tmp_path):
         import sys
         from pathlib import Path
         sys.path.insert(0, sys.argv[3])
-        from test_keyed_files import upsert
+        from support.accounts import upsert
         from lakehouse.errors import CommitError
         done = 0
         for batch in range(40):
@@ -329,9 +286,7 @@ def test_two_processes_that_write_one_table_exclude_each_other(tmp_path):
     """
     asked = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code), str(path)]
     both = [
-        subprocess.Popen(
-            [*asked, name, str(Path(__file__).parent)], stdout=subprocess.PIPE, text=True
-        )
+        subprocess.Popen([*asked, name, str(TESTS)], stdout=subprocess.PIPE, text=True)
         for name in "ab"
     ]
     done = [int(process.communicate(timeout=200)[0]) for process in both]
@@ -536,16 +491,14 @@ def test_a_point_read_says_what_it_cannot_find(tmp_path):
 
 
 def test_point_reads_on_the_command_line(stage_of, monkeypatch):
-    import test_keyed as declared
-
-    stage = stage_of(declared)
-    declared.pay(stage, declared.paid(0, "a", "b", "2.50"))
-    declared.move(stage, declared.moved(0, "a", "Oslo"), declared.moved(20, "a", "Bergen"))
+    stage = stage_of(payments)
+    payments.pay(stage, payments.paid(0, "a", "b", "2.50"))
+    payments.move(stage, payments.moved(0, "a", "Oslo"), payments.moved(20, "a", "Bergen"))
     stage.run("balances", "cities")
-    declared.pay(stage, declared.paid(1, "a", "c", "1.00"))
+    payments.pay(stage, payments.paid(1, "a", "c", "1.00"))
     stage.run("balances", "cities")
     monkeypatch.setenv("LAKEHOUSE_ROOT", str(stage.lake.settings.root))
-    monkeypatch.setenv("LAKEHOUSE_TABLES", "test_keyed")
+    monkeypatch.setenv("LAKEHOUSE_TABLES", payments.__name__)
 
     def said(*given: str):
         return CliRunner().invoke(command_line(), ["table", "get", *given])
@@ -569,24 +522,28 @@ def test_point_reads_on_the_command_line(stage_of, monkeypatch):
 
 
 def test_columns_of_all_types_are_merged_whoever_wrote_them(spark, tmp_path, monkeypatch):
-    import test_small_commits as wide
-
     # each step reads what the steps before have written
     monkeypatch.setattr(keyed_files, "_MANY", 1)
     stored = row_keys.keyed(
-        spark.createDataFrame([wide.values(n) for n in range(4)], wide.WIDE), ["n"]
+        spark.createDataFrame([wide_rows.values(n) for n in range(4)], wide_rows.WIDE), ["n"]
     )
     path = tmp_path / "wide"
     table_creation.create(path, stored.schema, False, "", table_creation.KEYED)
     delta_writer.swap(stored, path, APP, 0, {"inputs": {}}, 1)
-    none = spark.createDataFrame([(None,) * 17 + ("stream", None)], wide.WIDE)
+    none = spark.createDataFrame([(None,) * 17 + ("stream", None)], wide_rows.WIDE)
     for batch, new in enumerate(
-        (spark.createDataFrame([wide.values(2), wide.values(9)], wide.WIDE), none, none), 1
+        (
+            spark.createDataFrame([wide_rows.values(2), wide_rows.values(9)], wide_rows.WIDE),
+            none,
+            none,
+        ),
+        1,
     ):
         added = row_keys.keyed(new, ["n"]).toArrow()
         delta_writer.upsert(added, path, APP, batch, {"inputs": {}}, added[KEY])
     expected = spark.createDataFrame(
-        [*(wide.values(n) for n in (0, 1, 2, 3, 9)), (None,) * 17 + ("stream", None)], wide.WIDE
+        [*(wide_rows.values(n) for n in (0, 1, 2, 3, 9)), (None,) * 17 + ("stream", None)],
+        wide_rows.WIDE,
     )
     found = spark.read.format("delta").load(str(path)).drop(KEY)
     assert sorted(map(str, found.collect())) == sorted(map(str, expected.collect()))
@@ -597,17 +554,15 @@ def test_columns_of_all_types_are_merged_whoever_wrote_them(spark, tmp_path, mon
 
 @pytest.mark.parallel
 def test_who_reads_a_state_sees_nothing_of_how_it_is_kept(spark, tmp_path):
-    import test_keyed as declared
-
     def rich(balances):
         return balances.where("balance > 1")
 
     rich.__module__, made = "made", ModuleType("made")
     for name in ("happened", "payment_topic", "person_topic", "balances"):
-        setattr(made, name, getattr(declared, name))
+        setattr(made, name, getattr(payments, name))
     made.rich = lakehouse_table(layer="gold")(rich)
     stage = Stage(spark, tmp_path, made)
-    declared.pay(stage, declared.paid(0, "a", "b", "2.50"))
+    payments.pay(stage, payments.paid(0, "a", "b", "2.50"))
     stage.run("balances")
     reference_tables.rebuild(stage.lake, made.rich)
     assert [row.asDict() for row in stage.rows("rich").collect()] == [
@@ -617,10 +572,8 @@ def test_who_reads_a_state_sees_nothing_of_how_it_is_kept(spark, tmp_path):
 
 @pytest.mark.parallel
 def test_a_table_of_an_earlier_version_goes_on_with_all_its_rows(stage_of):
-    import test_keyed as declared
-
-    stage = stage_of(declared)
-    declared.pay(stage, declared.paid(0, "a", "b", "2.50"))
+    stage = stage_of(payments)
+    payments.pay(stage, payments.paid(0, "a", "b", "2.50"))
     stage.run("balances")
     keyed = stage.lake.catalog.table("balances")
     path = stage.lake.path(keyed)
@@ -631,15 +584,15 @@ def test_a_table_of_an_earlier_version_goes_on_with_all_its_rows(stage_of):
     small_commits.append(arrow, path, f"{keyed.name}:stream:1", 0, json.dumps(told))
     keyed_files.forget(path)
     creation.create(stage.lake, keyed)
-    declared.pay(stage, declared.paid(1, "a", "c", "1.00"))
+    payments.pay(stage, payments.paid(1, "a", "c", "1.00"))
     stage.run("balances")
-    assert declared.balances_of(stage) == {
+    assert payments.balances_of(stage) == {
         "a": (Decimal("-3.50"), 2),
         "b": (Decimal("2.50"), 1),
         "c": (Decimal("1.00"), 1),
     }
     assert keyed_files.can_upsert(path), "it was written whole, with keys"
-    declared.pay(stage, declared.paid(2, "a", "c", "1.00"))
+    payments.pay(stage, payments.paid(2, "a", "c", "1.00"))
     stage.run("balances")
     assert (
         any("deletionVector" in file for file in log_state.newest(path).files.values())

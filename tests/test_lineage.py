@@ -11,12 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 from deltalake import DeltaTable
-from stories.suites import START, Event, reading
 
 from lakehouse.errors import SettingsError
 from lakehouse.examples.sensors import tables as sensors
 from lakehouse.ranges import Range
 from lakehouse.testing import Stage
+from stories.suites import START, Event, reading
 from streaming_jobs import progress
 from streaming_jobs.lineage import Lineage, client
 from streaming_jobs.progress import JobStatus, QueryStatus

@@ -35,6 +35,7 @@ from lakehouse.storage.layout import table_path
 from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import Stage, assert_stream_equals_batch
+from support.small_log import Log
 
 TABLES = ("sensor_readings", "valid_readings", "sensor_averages")
 DAY = 86_400
@@ -175,35 +176,6 @@ def test_what_a_reader_has_still_to_read_stays_until_it_has_read_it(tmp_path):
     assert (free.held_by, free.oldest, free.commits, free.obsolete) == ("", 7, 5, 6)
     assert not any(Path(file).exists() for file in added[5]) and DeltaTable(str(path)).count() == 7
     assert sorted(p.name[:20] for p in (path / "_delta_log").glob("*.json"))[0] == f"{7:020}"
-
-
-class Log:
-    """A table of `sensors` that gets a commit, and a checkpoint, at each `append`; of its log two versions are to stay."""
-
-    def __init__(self, root: Path) -> None:
-        self.settings = Settings(root=root, tables=(sensors.__name__,), versions=2)
-        self.catalog = load(self.settings)
-        self.table = self.catalog.table("valid_readings")
-        self.path = table_path(self.settings, self.table)
-
-    def append(self, times: int) -> int:
-        for _ in range(times):
-            rows = pa.table({"x": [1], "_partition": ["2026-01-01-00"]})
-            write_deltalake(str(self.path), rows, mode="append", partition_by=["_partition"])
-            DeltaTable(str(self.path)).create_checkpoint()
-        return DeltaTable(str(self.path)).version()
-
-    def maintained(self) -> tuple[int, str]:
-        """From where on the log is kept, and whom for."""
-        (place,) = retention.places(self.settings, self.catalog, self.table)
-        done = retention.maintain(self.settings, place)
-        log = self.path / "_delta_log"
-        assert (
-            min(int(p.stem) for p in log.glob("*.json"))
-            == done.oldest
-            == min(int(p.name[:20]) for p in log.glob("*.parquet"))
-        )
-        return done.oldest, done.held_by
 
 
 def test_a_log_of_many_versions_is_cut_and_what_readers_were_told_of_stays(tmp_path):

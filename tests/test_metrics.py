@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import NamedTuple
 
 import psutil
@@ -49,8 +48,8 @@ from lakehouse.testing import Stage
 from streaming_jobs import desired, metrics, progress, supervisor
 from streaming_jobs.metric_families import DECLARED
 from streaming_jobs.results import LastWindows
+from support import ROOT
 
-ROOT = Path(__file__).parents[1]
 BEGIN = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 WORKLOAD = Workload(
     seed=7, rate=20, disorder_ms=2_000, late_share=0, malformed_share=0.05, partitions=2

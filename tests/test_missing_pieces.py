@@ -11,8 +11,6 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from pyspark.sql import functions as F
-from test_maintenance import Log
-from test_trimming import TABLE, live
 from typer.testing import CliRunner
 
 from assets import reconciling
@@ -35,6 +33,8 @@ from lakehouse.storage.layout import table_path
 from lakehouse.storage.log_tables import flush
 from lakehouse.stream import queries as stream_run
 from lakehouse.transform import creation
+from support.sensors_log import TABLE, micro_batch
+from support.small_log import Log
 
 SENSORS = ("lakehouse.examples.sensors.tables",)
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
@@ -183,13 +183,13 @@ def test_a_log_table_that_was_removed_is_filled_again_from_commit_logs_that_were
     settings = Settings(root=tmp_path, tables=SENSORS)
     commit_log = CommitLog(settings, TABLE)
     for batch in range(40):
-        commit_log.append(live(batch, (batch, 0) if batch % 4 == 0 else None))
+        commit_log.append(micro_batch(batch, (batch, 0) if batch % 4 == 0 else None))
     flush(settings, [TABLE])
     commit_log_trimming.trim(commit_log, longest=4_000, recent=1_500)
     shutil.rmtree(layout.log_table(Settings(root=tmp_path), "_commits"))
     kept = len(list(commit_log))
     assert flush(settings, [TABLE]) == kept < 40
-    commit_log.append(live(40))
+    commit_log.append(micro_batch(40))
     assert flush(settings, [TABLE]) == 1
 
 
@@ -232,7 +232,9 @@ def test_maintenance_keeps_what_a_query_whose_checkpoint_is_gone_has_not_read(tm
     before = log.append(4)
     reader = CommitLog(log.settings, log.catalog.table(AVERAGES))
     reader.append(
-        replace(live(0), inputs={"tables": {VALID: {"reservoirVersion": before, "index": -1}}})
+        replace(
+            micro_batch(0), inputs={"tables": {VALID: {"reservoirVersion": before, "index": -1}}}
+        )
     )
     log.append(6)
     assert log.maintained() == (before, AVERAGES)

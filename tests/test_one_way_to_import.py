@@ -14,6 +14,7 @@ from lakehouse.errors import JobError
 from lakehouse.settings import Settings, from_environment, to_environment
 from streaming_jobs import origins, progress, supervisor, views
 from streaming_jobs.progress import JobStatus
+from support import ROOT
 
 TABLES = """
 from lakehouse import kafka, table
@@ -37,8 +38,7 @@ def settings(tmp_path, monkeypatch) -> Settings:
         (tmp_path / place).mkdir()
         (tmp_path / place / f"{NAME}.py").write_text(TABLES.replace("WHERE", place))
     monkeypatch.chdir(tmp_path / "here")
-    root = Path(__file__).parents[1]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (root, tmp_path / "path"))))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (ROOT, tmp_path / "path"))))
     monkeypatch.syspath_prepend(tmp_path / "path")
     yield Settings(root=tmp_path / "root", jars=from_environment().jars, tables=(NAME,))
     sys.modules.pop(NAME, None)
@@ -89,7 +89,7 @@ def test_another_package_of_our_name_behind_ours_is_never_what_runs(settings, tm
     assert "rows_of_path" in run(settings, "-m", "lakehouse", "table", "list", "--json")
     for name in ("streaming_jobs", "batch_jobs", "assets"):
         where = run(settings, "-P", "-c", f"import {name}; print({name}.__file__)")
-        assert Path(where.strip()).parent == Path(__file__).parents[1] / name
+        assert Path(where.strip()).parent == ROOT / name
 
 
 IN_A_WORKER = f"""

@@ -7,15 +7,6 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from test_streaming_job import (
-    arrived,
-    awaited,
-    every_offset_once,
-    go_on,
-    produce,
-    the_oracle_agrees,
-)
-from test_ui import DOCS, UI, dagster_dev, ended, until
 
 from lakehouse.declare import catalog
 from lakehouse.reconcile import reconciliation
@@ -23,6 +14,15 @@ from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.lake import Lake
 from streaming_jobs import desired, supervisor
+from support.dagster_dev import DOCS, UI, dagster_dev, ended, until
+from support.sensors_job import (
+    arrived,
+    awaited,
+    every_offset_once,
+    go_on,
+    produce,
+    the_oracle_agrees,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.parallel, pytest.mark.timeout(900)]
 LOT, OUTAGE = 25, 60  # minutes of event time; seconds

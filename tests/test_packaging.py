@@ -17,8 +17,7 @@ import lakehouse
 from lakehouse.cli import main
 from lakehouse.declare import catalog
 from lakehouse.settings import Settings
-
-ROOT = Path(__file__).parents[1]
+from support import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -5,20 +5,8 @@ import re
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from test_streaming_job import (
-    BEGIN,
-    MINUTE,
-    WORKLOAD,
-    arrived,
-    awaited,
-    every_offset_once,
-    go_on,
-    produce,
-    the_oracle_agrees,
-)
 
 from lakehouse.declare import catalog
 from lakehouse.errors import JobError, SettingsError
@@ -33,8 +21,19 @@ from lakehouse.settings import Resources, Settings, from_environment, to_environ
 from lakehouse.storage import layout
 from lakehouse.storage.lake import Lake
 from streaming_jobs import control_loop, desired, lease, progress, supervisor
+from support import ROOT, TESTS
+from support.sensors_job import (
+    BEGIN,
+    MINUTE,
+    WORKLOAD,
+    arrived,
+    awaited,
+    every_offset_once,
+    go_on,
+    produce,
+    the_oracle_agrees,
+)
 
-ROOT = Path(__file__).parents[1]
 BOTH = ("lakehouse.examples.sensors.tables", "lakehouse.examples.ads.tables")
 TOGETHER = {"all": ("sensors", "ads")}
 
@@ -236,11 +235,10 @@ def views(settings: Settings, start_minute: int, end_minute: int) -> int:
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
 def test_a_job_that_dies_of_memory_takes_no_other_with_it(settings, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parent)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
+    monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=":")
     settings = replace(
         settings,
-        tables=("lakehouse.examples.sensors.tables", "hungry"),
+        tables=("lakehouse.examples.sensors.tables", "support.hungry"),
         restarts=1,
         resources={"hungry": Resources(driver_memory="512m")},
     )

@@ -41,6 +41,7 @@ from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.jars import resolve
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
+from support import ROOT
 
 START = 1_795_255_200_000  # 2026-11-21T10:00:00Z
 ROUGH = Workload(
@@ -578,7 +579,7 @@ def run_produce(settings: Settings, *arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).parents[1],
+        cwd=ROOT,
     )
 
 

@@ -14,14 +14,14 @@ from pathlib import Path
 import dagster as dg
 import psutil
 import pytest
-from test_ui import default_signals, end, until
 
 from lakehouse.settings import Settings, from_environment, to_environment
 from streaming_jobs import desired, progress
 from streaming_jobs.desired import Event
+from support import ROOT
+from support.dagster_dev import default_signals, end, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.parallel, pytest.mark.timeout(600)]
-ROOT = Path(__file__).parents[1]
 HOURS = [f"2026-01-01-0{hour}:00" for hour in range(3)]
 
 

@@ -16,8 +16,8 @@ import pytest
 from lakehouse.declare import catalog
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.commit_log import frontier
+from support import ROOT
 
-ROOT = Path(__file__).parents[1]
 LAKEHOUSE = Path(sys.executable).with_name("lakehouse")
 
 

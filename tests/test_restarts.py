@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 
 import psutil
 import pytest
-from test_streaming_job import awaited
 from typer.testing import CliRunner
 
 from lakehouse.cli import main
@@ -21,6 +20,7 @@ from lakehouse.settings import Settings, from_environment, to_environment
 from streaming_jobs import control_loop, desired, progress, supervisor
 from streaming_jobs.desired import Desired, Event
 from streaming_jobs.healing import Bounds, Observed, backoff, decide, unhealthy
+from support.sensors_job import awaited
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 RUN = Desired("running", BEGIN.isoformat(), "ann")

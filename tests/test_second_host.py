@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 
 import psutil
 import pytest
-from test_streaming_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
 
 from lakehouse.declare import catalog
 from lakehouse.errors import JobError
@@ -34,6 +33,7 @@ from streaming_jobs.healing import Bounds, Observed, decide
 from streaming_jobs.holders import Holder
 from streaming_jobs.places import Place
 from streaming_jobs.progress import JobStatus
+from support.sensors_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
 
 APART = [
     "unshare",

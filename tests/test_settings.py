@@ -15,8 +15,9 @@ from lakehouse.settings import (
     java,
     to_environment,
 )
+from support import ROOT
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = ROOT / "docs"
 
 
 def test_an_empty_environment_gives_the_defaults_with_absolute_paths():

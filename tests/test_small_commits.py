@@ -2,8 +2,6 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
-from decimal import Decimal
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -17,21 +15,9 @@ from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, delta_writer, recent, small_commits, table_creation
 from lakehouse.storage.lake import Lake
 from lakehouse.storage.locks import alone
+from support.wide_rows import AT, WIDE, values
 
 APP = "rows:stream:1"
-WIDE = (
-    "w struct<start: timestamp, end: timestamp>, at timestamp, local timestamp_ntz, day date, n bigint, i int, s smallint, "
-    "y tinyint, f float, d double, price decimal(9,2), large decimal(30,6), ok boolean, name string, raw binary, "
-    "list array<struct<a: int, b: string>>, named map<string, decimal(5,1)>, _origin string, _partition string"
-)
-AT = datetime(2026, 3, 29, 1, 30, 0, 123456, UTC)
-
-
-def values(n: int, partition: str | None = "2026-03-29-01") -> tuple:
-    return (
-        (AT, AT), AT, AT.replace(tzinfo=None), AT.date(), n, n, n, n, 1.5, 2.5, Decimal("12.34"), Decimal("1.000001"), True,
-        f"näme {n}", b"\xff", [(1, "x")], {"k": Decimal("1.5")}, "stream", partition,
-    )  # fmt: skip
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +16,6 @@ import confluent_kafka as kafka
 import psutil
 import pyarrow as pa
 import pytest
-from test_streaming_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
 
 from lakehouse.declare import catalog
 from lakehouse.errors import CommitError, JobError
@@ -35,6 +33,14 @@ from lakehouse.stream.micro_batch import BatchLog, stream_run
 from lakehouse.testing import COMMIT_POINTS, Stage
 from streaming_jobs import control_loop, desired, lease, progress, supervisor
 from streaming_jobs.desired import Event
+from support.sensors_job import (
+    arrived,
+    awaited,
+    every_offset_once,
+    produce,
+    supervised,
+    the_oracle_agrees,
+)
 
 SENSORS = ("lakehouse.examples.sensors.tables",)
 
@@ -50,20 +56,6 @@ def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
     for folder in (settings.root / "_jobs").glob("*"):
         supervisor.stop(settings, folder.name, now=True)
     kafka_broker.stop(settings)
-
-
-@contextmanager
-def supervised(settings: Settings, pipeline: str) -> Iterator[None]:
-    """`lakehouse stream supervise` beside."""
-    command = [sys.executable, "-m", "lakehouse", "stream", "supervise", pipeline, "--every", "0.5"]
-    with subprocess.Popen(
-        command, env=os.environ | to_environment(settings), start_new_session=True
-    ) as process:
-        try:
-            yield
-        finally:
-            process.send_signal(signal.SIGINT)
-    assert process.returncode == 0
 
 
 def healed(

@@ -14,7 +14,6 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions, NewTopic
 from pyspark.sql import DataFrame
-from test_streaming_job import awaited
 
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.table import kafka, table
@@ -29,6 +28,7 @@ from lakehouse.stream import offsets, queries, topic_reader, topic_steps
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.topic_check import check
 from lakehouse.stream.topic_steps import _between, _limited
+from support.sensors_job import awaited
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -12,7 +12,6 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame
-from test_streaming_job import awaited
 from typer.testing import CliRunner
 
 from lakehouse.cli import main
@@ -33,6 +32,7 @@ from lakehouse.testing import COMMIT_POINTS, Aborted
 from streaming_jobs import notices, progress, views
 from streaming_jobs.progress import JobStatus, QueryStatus
 from streaming_jobs.queries import SupervisedQuery
+from support.sensors_job import awaited
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)

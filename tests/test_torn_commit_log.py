@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from test_streaming_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
 
 from lakehouse.declare import catalog
 from lakehouse.examples.sensors import tables as sensors
@@ -30,6 +29,7 @@ from lakehouse.storage.layout import table_path
 from lakehouse.stream import queries
 from lakehouse.testing import Stage
 from streaming_jobs import supervisor
+from support.sensors_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
 
 TABLES = ("sensor_readings", "valid_readings", "sensor_averages")
 

@@ -1,7 +1,5 @@
 """Commit logs that are trimmed: what is asked of them stays, positions go on, logs of processes are limited too."""
 
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,43 +10,13 @@ from hypothesis import strategies as st
 
 from lakehouse.batch import late_merge
 from lakehouse.cli.query import run
-from lakehouse.declare.catalog import load
 from lakehouse.maintenance import retention
 from lakehouse.settings import Settings
 from lakehouse.storage import commit_log_trimming, housekeeping
 from lakehouse.storage.commit_log import CommitLog, frontier
-from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.log_tables import flush
 from streaming_jobs import supervisor
-
-START = datetime(2026, 1, 1, tzinfo=UTC)
-CATALOG = load(Settings(tables=("lakehouse.examples.sensors.tables",)))
-TABLE = replace(CATALOG.table("sensor_averages"), late="update")
-
-
-def live(batch: int, late: tuple[int, int] | None = None) -> Commit:
-    """A micro-batch that read version `batch` of the input; its late rows missed windows between two minutes."""
-    missed = (
-        {"late": 3, "late_from": _minute(late[0]), "late_to": _minute(sum(late))} if late else {}
-    )
-    offset = {"reservoirVersion": batch + 1, "index": -1}
-    return Commit(
-        "sensor_averages", "stream", 1, batch, batch + 1, _minute(batch), "", arrived=7, watermark=_minute(batch),
-        frontier=_minute(batch), inputs={"tables": {"valid_readings": offset}}, **missed,
-    )  # fmt: skip
-
-
-def batch(version: int, hour: int, nothing: bool) -> Commit:
-    start = _minute(60 * hour)
-    return Commit(
-        "sensor_averages", "batch", 0, 0, NOTHING if nothing else version, _minute(version), "", start=start,
-        end=start + timedelta(hours=1), inputs={"tables": {"valid_readings": version}},
-    )  # fmt: skip
-
-
-def _minute(minutes: int) -> datetime:
-    return START + timedelta(minutes=minutes)
-
+from support.sensors_log import CATALOG, TABLE, batch_run, micro_batch
 
 lates = st.none() | st.tuples(st.integers(0, 300), st.integers(0, 90))
 steps = st.one_of(lates, st.tuples(st.integers(0, 5), st.booleans(), st.just("batch")))
@@ -58,12 +26,13 @@ steps = st.one_of(lates, st.tuples(st.integers(0, 5), st.booleans(), st.just("ba
 @given(st.lists(steps, min_size=2, max_size=40))
 def test_what_late_rows_made_dirty_is_found_in_a_trimmed_commit_log(story):
     commits = [
-        batch(n, s[0], s[1]) if s and len(s) == 3 else live(n, s) for n, s in enumerate(story)
+        batch_run(n, s[0], s[1]) if s and len(s) == 3 else micro_batch(n, s)
+        for n, s in enumerate(story)
     ]
     with TemporaryDirectory() as folder:
         root = Settings(root=Path(folder), tables=("lakehouse.examples.sensors.tables",))
         commit_log = CommitLog(root, TABLE)
-        for commit in [*commits, live(len(commits))]:
+        for commit in [*commits, micro_batch(len(commits))]:
             commit_log.append(commit)
         before, last = late_merge.dirty(root, CATALOG, TABLE), next(commit_log.by_stream())
         commit_log_trimming.trim(commit_log, 0, 1)
@@ -85,7 +54,7 @@ def test_the_log_table_has_each_commit_once_however_often_commit_logs_are_trimme
     root = Settings(root=tmp_path, tables=("lakehouse.examples.sensors.tables",))
     commit_log, longest, copied = CommitLog(root, TABLE), 0, 0
     for batch in range(200):
-        commit_log.append(live(batch, (batch % 50, 0) if batch % 3 == 0 else None))
+        commit_log.append(micro_batch(batch, (batch % 50, 0) if batch % 3 == 0 else None))
         if batch % 7 == 0:
             copied += flush(root, [TABLE])
         longest = max(longest, commit_log.path.stat().st_size)

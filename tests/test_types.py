@@ -3,11 +3,12 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parents[1] / "README.md"
+from support import ROOT
+
+README = ROOT / "README.md"
 WRONG = """
 expect.column_values_to_be_between("views", min_valeu=1)
 expect.column_values_to_not_be_nul("views")

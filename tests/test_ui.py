@@ -5,18 +5,8 @@ import os
 import re
 import shutil
 import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 
-import psutil
 import pytest
 
 from benchmarks import beside
@@ -27,34 +17,15 @@ from lakehouse.producers.topics import TOPIC
 from lakehouse.ranges import Range, partition_range
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
-from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import NOTHING
 from streaming_jobs import desired, supervisor
+from support import ROOT
+from support.dagster_dev import DOCS, UI, dagster_dev, ended, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-ROOT = Path(__file__).parents[1]
-QUERIES = re.findall(
-    r"```graphql\n(\w+ (\w+).*?)```", (ROOT / "docs" / "http.md").read_text(), re.DOTALL
-)
-DOCS = {name: query for query, name in QUERIES}
 HOURS = ["2026-01-01-00", "2026-01-01-01", "2026-01-01-02"]
-
-
-@dataclass(frozen=True)
-class UI:
-    address: str
-    settings: Settings
-
-    def ask(self, query: str, **variables: object) -> dict:
-        body = json.dumps({"query": query, "variables": variables}).encode()
-        request = urllib.request.Request(
-            f"{self.address}/graphql", body, {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            found = json.load(answer)
-        assert "errors" not in found, found["errors"]
-        return found["data"]
 
 
 @pytest.fixture(scope="module")
@@ -66,65 +37,6 @@ def ui(filled, tmp_path_factory, quick_jvm) -> Iterator[UI]:
         Settings(root=root, tables=tables, jars=from_environment().jars, spark_conf=quick_jvm)
     ) as live:
         yield live
-
-
-@contextmanager
-def dagster_dev(settings: Settings) -> Iterator[UI]:
-    """The UI and the daemon as a user starts them, on a free port, in a session of their own."""
-    home, log = settings.root.parent / "home", settings.root.parent / "dagster.log"
-    home.mkdir(exist_ok=True)  # that of one that was killed is gone on with
-    shutil.copy(ROOT / "assets" / "dagster.yaml", home)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "dagster", "dev", "-w", "workspace.yaml", "-h", "127.0.0.1", "-p", str(port)],
-            cwd=ROOT, env=os.environ | to_environment(settings) | {"DAGSTER_HOME": str(home)},
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, preexec_fn=default_signals,
-        )  # fmt: skip
-    try:
-        live = UI(f"http://127.0.0.1:{port}", settings)
-        until(lambda: answers(live, process), "dagster dev answers", log)
-        yield live
-    finally:
-        end(process)
-
-
-def default_signals() -> None:
-    """A shell that runs the tests in the background has them ignored, and `dagster dev` would never end."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def answers(live: UI, process: subprocess.Popen) -> bool:
-    assert process.poll() is None, f"dagster dev ended with code {process.returncode}"
-    try:
-        return bool(live.ask("{ version }"))
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
-        return False
-
-
-def until(
-    done: Callable[[], object], what: str, log: Path | None = None, seconds: float = 240
-) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        tail = log.read_text(errors="replace")[-2000:] if log else ""
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}\n{tail}"
-        time.sleep(0.5)
-
-
-def end(process: subprocess.Popen) -> None:
-    if process.poll() is None:
-        parent = psutil.Process(process.pid)
-        family = [parent, *parent.children(recursive=True)]
-        process.send_signal(signal.SIGINT)
-        _, left = psutil.wait_procs(family, timeout=30)
-        for each in left:
-            with suppress(psutil.NoSuchProcess):
-                each.kill()
-    process.wait(10)
 
 
 @pytest.fixture(scope="module")
@@ -246,17 +158,6 @@ def test_a_job_that_needs_a_configuration_is_launched_with_that_of_the_docs_and_
         "launchRun"
     ]
     assert ended(filled_bar, launched) == "SUCCESS"
-
-
-def ended(ui: UI, launched: dict) -> str:
-    """How the run ended."""
-    assert launched["__typename"] == "LaunchRunSuccess", launched
-
-    def status() -> str:
-        return ui.ask(DOCS["Run"], run=launched["run"]["runId"])["runOrError"]["status"]
-
-    until(lambda: status() in ("SUCCESS", "FAILURE"), "the run ends")
-    return status()
 
 
 @pytest.mark.timeout(900)

@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 from deltalake import DeltaTable
-from test_maintenance import Log
 from typer.testing import CliRunner
 
 from batch_jobs import repair
@@ -35,6 +34,7 @@ from streaming_jobs import (
 )
 from streaming_jobs.desired import Event
 from streaming_jobs.progress import JobStatus
+from support.small_log import Log
 
 NAMES = ("status.json", "desired.json", "history.json", "epoch.json")
 GARBAGE = ("", "{", "3", "[]", "[3]", "{}", "\0" * 40, '{"state": 1}')

@@ -4,7 +4,6 @@ import re
 import shlex
 from collections import defaultdict
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -17,6 +16,7 @@ from lakehouse.examples.visits import producer
 from lakehouse.examples.visits import tables as visits
 from lakehouse.producers.workload import MALFORMED, Workload
 from lakehouse.testing import Stage, assert_stream_equals_batch
+from support import ROOT
 
 START = 1_795_255_200_000  # 2026-11-21T10:00:00Z
 BATCH = 45 * 60_000
@@ -218,7 +218,7 @@ def test_all_that_was_sent_is_in_the_table_or_put_aside(told):
 
 
 def test_the_queries_of_the_docs_are_answered(told):
-    text = (Path(__file__).parents[1] / "docs" / "visits.md").read_text()
+    text = (ROOT / "docs" / "visits.md").read_text()
     words = [
         word
         for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL)

@@ -2,13 +2,11 @@
 
 import re
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
-from stories import windows
 
 from lakehouse.batch import late_view
 from lakehouse.declare.table import count, session, sliding, sql_table, table, tumbling
@@ -16,6 +14,8 @@ from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.storage.commits import NOTHING
 from lakehouse.testing import Stage, assert_stream_equals_batch
+from stories import windows
+from support import ROOT
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -165,7 +165,7 @@ def test_a_window_or_query_that_cannot_be_is_refused_with_the_rule(declare, word
 
 
 def test_the_declarations_of_the_docs_are_windows_and_its_code_declares_tables():
-    text = (Path(__file__).parents[1] / "docs" / "windows.md").read_text()
+    text = (ROOT / "docs" / "windows.md").read_text()
     names = {"tumbling": tumbling, "sliding": sliding, "session": session, "count": count}
     shown = [eval(code, names) for code in re.findall(r"^\| `(.+?)` \|", text, re.MULTILINE)]
     assert [window.kind for window in shown] == [

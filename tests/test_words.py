@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from support import ROOT
+
 FOLDERS = ("lakehouse", "streaming_jobs", "batch_jobs", "assets", "docs", "ops")
 SUFFIXES = {".py", ".md", ".svg", ".yml", ".yaml", ".json", ".toml", ".properties", ".xml"}
 EXEMPT = {"CHANGELOG.md"}

@@ -1,6 +1,6 @@
 """For `test_full_disk`, in a mount namespace of its own: the job of the sensors on a disk that is full for a while.
 
-    unshare --mount python full_disk.py KEEP        (root, broker and bounds from the environment)
+    unshare --mount python -m support.full_disk KEEP        (root, broker and bounds from the environment)
 
 Its lakehouse is a file system of 160 MiB, which ends with the process; KEEP is where it is copied to before.
 """
@@ -14,11 +14,9 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from test_streaming_job import arrived, awaited, produce
-from test_supervision import supervised
-
 from lakehouse.settings import from_environment
 from streaming_jobs import control_loop, desired, supervisor
+from support.sensors_job import arrived, awaited, produce, supervised
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A pipeline for `test_processes`: as much memory as a record asks for."""
+"""A pipeline for `test_processes`: as much memory as a message asks for."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F

@@ -1,0 +1,41 @@
+"""A Delta table whose log is cut after two versions."""
+
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from lakehouse.declare.catalog import load
+from lakehouse.examples.sensors import tables as sensors
+from lakehouse.maintenance import retention
+from lakehouse.settings import Settings
+from lakehouse.storage.layout import table_path
+
+
+class Log:
+    """A table of `sensors` that gets a commit, and a checkpoint, at each `append`; of its log two versions are to stay."""
+
+    def __init__(self, root: Path) -> None:
+        self.settings = Settings(root=root, tables=(sensors.__name__,), versions=2)
+        self.catalog = load(self.settings)
+        self.table = self.catalog.table("valid_readings")
+        self.path = table_path(self.settings, self.table)
+
+    def append(self, times: int) -> int:
+        for _ in range(times):
+            rows = pa.table({"x": [1], "_partition": ["2026-01-01-00"]})
+            write_deltalake(str(self.path), rows, mode="append", partition_by=["_partition"])
+            DeltaTable(str(self.path)).create_checkpoint()
+        return DeltaTable(str(self.path)).version()
+
+    def maintained(self) -> tuple[int, str]:
+        """From where on the log is kept, and whom for."""
+        (place,) = retention.places(self.settings, self.catalog, self.table)
+        done = retention.maintain(self.settings, place)
+        log = self.path / "_delta_log"
+        assert (
+            min(int(p.stem) for p in log.glob("*.json"))
+            == done.oldest
+            == min(int(p.name[:20]) for p in log.glob("*.parquet"))
+        )
+        return done.oldest, done.held_by
