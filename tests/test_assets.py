@@ -1,11 +1,8 @@
-"""The lakehouse in Dagster: real definitions, real runs, a real instance, over a real filled lakehouse."""
+"""The lakehouse in Dagster: real runs on a real instance, over a real filled lakehouse."""
 
 import json
 import re
 import shutil
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,18 +15,17 @@ from pyspark.sql import functions as F
 
 from assets import automation, definitions, maintenance, reconciling, sensors
 from assets.resources import Lakehouse
-from assets.streams import job_key
 from assets.testing import evaluate, materialize
 from lakehouse.batch.compute import backfill
 from lakehouse.declare import catalog
 from lakehouse.ranges import parse_range
 from lakehouse.reconcile.reconciliation import reconcile
-from lakehouse.settings import Resources, Settings, from_environment
+from lakehouse.settings import Settings, from_environment
 from lakehouse.storage import read_holds
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.lake import Lake
 from lakehouse.storage.layout import table_path
-from streaming_jobs import desired, progress, supervisor
+from streaming_jobs import desired, progress
 from streaming_jobs.desired import Event
 from streaming_jobs.progress import JobStatus, QueryStatus
 from support import ROOT
@@ -68,101 +64,6 @@ def instance():
 
 def table_of(settings: Settings, name: str):
     return catalog.load(settings).table(name)
-
-
-# ---- the graph
-
-
-def test_definitions_load_without_spark_session_and_great_expectations():
-    code = "import sys, assets.definitions; print(*sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    dear = {
-        "great_expectations",
-        "delta",
-        "lakehouse.runtime.session",
-        "lakehouse.batch.compute",
-        "lakehouse.transform.quality",
-    }
-    assert not set(run.stdout.split()) & dear
-
-
-def test_definitions_are_loadable(built):
-    dg.Definitions.validate_loadable(built)
-
-
-def test_graph_is_as_it_was(built):
-    graph = built.resolve_asset_graph()
-    nodes = [graph.get(key) for key in graph.get_all_asset_keys()]
-    shape = {
-        n.key.to_user_string(): (n.group_name, sorted(p.to_user_string() for p in n.parent_keys))
-        for n in nodes
-    }
-    assert shape == {
-        "sensor_topic": ("sources", []),
-        "ad_topic": ("sources", []),
-        "ad_campaigns": ("sources", []),
-        "streaming_job/sensors": ("streaming_jobs", ["sensor_topic"]),
-        "streaming_job/ads": ("streaming_jobs", ["ad_topic"]),
-        "sensor_readings": ("bronze", ["streaming_job/sensors"]),
-        "ad_events": ("bronze", ["streaming_job/ads"]),
-        "campaigns": ("bronze", ["ad_campaigns"]),
-        "valid_readings": ("silver", ["sensor_readings"]),
-        "sensor_averages": ("gold", ["valid_readings"]),
-        "sensor_trends": ("gold", ["valid_readings"]),
-        "campaign_views": ("gold", ["ad_events", "campaigns"]),
-    }
-
-
-def test_records_and_sources_cannot_be_materialised(built):
-    graph = built.resolve_asset_graph()
-    materialisable = {k.to_user_string() for k in graph.materializable_asset_keys}
-    assert materialisable == {
-        "campaigns",
-        "valid_readings",
-        "sensor_averages",
-        "sensor_trends",
-        "campaign_views",
-    }
-
-
-def test_derived_tables_have_the_partitions_of_delta(built):
-    node = built.resolve_asset_graph().get(dg.AssetKey("sensor_averages"))
-    assert node.partitions_def.get_first_partition_key() == "2026-01-01-00"
-    assert node.backfill_policy == dg.BackfillPolicy.single_run()
-    assert node.description.startswith("Average, least and greatest temperature")
-    assert node.owners == ["team:sensors"]
-    assert node.kinds == {"delta", "spark"}
-    assert {
-        "layer": "gold",
-        "pipeline": "sensors",
-        "late": "side_output",
-    }.items() <= node.tags.items()
-
-
-def test_jobs_and_checks(built):
-    jobs = {j.name for j in built.resolve_all_job_defs() if not j.name.startswith("__")}
-    streams = {
-        f"{does}_{pipeline}"
-        for does in ("start", "stop", "restart")
-        for pipeline in ("sensors", "ads")
-    }
-    assert jobs == streams | {"reconcile", "repair", "update", "bootstrap", "replay", "maintain"}
-    checks = {
-        (k.asset_key.to_user_string(), k.name) for k in built.resolve_asset_graph().asset_check_keys
-    }
-    derived = ("valid_readings", "sensor_averages", "sensor_trends", "campaign_views")
-    assert checks == {
-        (t, c) for t in derived for c in ("stream_equals_batch", "expectations_hold")
-    } | {("campaigns", "expectations_hold")}
-
-
-def test_a_streaming_job_shows_what_its_process_is_given():
-    given = Settings(resources={"ads": Resources(driver_memory="3g")})
-    graph = definitions.build(given).resolve_asset_graph()
-    shown = {
-        name: graph.get(job_key(name)).metadata["driver_memory"] for name in ("ads", "sensors")
-    }
-    assert shown == {"ads": "3g", "sensors": given.driver_memory}
 
 
 def test_column_schemas_come_from_the_tables_on_disk(settings):
@@ -608,56 +509,6 @@ def test_old_runs_and_events_without_a_run_are_forgotten_and_partitions_stay():
             for path in Path(instance.event_log_storage.path_for_shard("x")).parent.glob("*-*.db")
         }
         assert shards == {run.run_id}
-
-
-def test_stopping_a_job_that_never_ran_is_nothing(settings, instance):
-    result = (
-        definitions.build(settings)
-        .resolve_job_def("stop_sensors")
-        .execute_in_process(instance=instance)
-    )
-    assert result.success
-
-
-def test_a_job_that_cannot_start_fails_in_its_own_words(own, instance):
-    """There is no broker: the driver ends, and the end of its log is the failure's text."""
-    job = definitions.build(own).resolve_job_def("start_sensors")
-    result = job.execute_in_process(instance=instance, raise_on_error=False)
-    assert not result.success
-    failure = next(e for e in result.all_events if e.is_step_failure).step_failure_data
-    assert "pipeline='sensors'" in failure.user_failure_data.description
-    sensor = sensors.streaming_job_states(own, catalog.load(own))
-    (told,) = sensor.evaluate_tick(dg.build_sensor_context(instance)).asset_events
-    assert (told.asset_key, told.metadata["state"].value) == (job_key("sensors"), "failed")
-    assert (
-        "none is running" in told.metadata["error"].value
-        and "none is running" in told.metadata["log"].value
-    )
-    assert (
-        told.metadata["desired"].value.startswith("running since ")
-        and "start_sensors" in told.metadata["desired"].value
-    )
-
-
-def test_the_sensor_that_supervises_takes_less_than_a_second_and_starts_what_is_to_run(own):
-    sensor = sensors.supervise_streaming_jobs(own, catalog.load(own))
-
-    def tick() -> str:
-        began = time.monotonic()
-        told = sensor.evaluate_tick(dg.build_sensor_context()).skip_message
-        assert time.monotonic() - began < 1
-        return told
-
-    assert tick() == "sensors: nothing (nobody has asked for it)"
-    desired.wish(own, "sensors", "running", "a test")
-    assert tick() == "sensors: start (it is to run)"
-    pid, born = supervisor.identity(own, "sensors")
-    assert tick() == "sensors: nothing (it is starting)"
-    psutil.wait_procs([psutil.Process(pid)], timeout=60)  # there is no broker
-    assert not progress.is_alive(pid, born)
-    assert "none is running" in tick()
-    supervisor.stop(own, "sensors", now=True)
-    assert tick() == "sensors: nothing (it is stopped)"
 
 
 def test_a_job_that_has_read_nothing_yet_is_shown_all_the_same(own):

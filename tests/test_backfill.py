@@ -1,10 +1,7 @@
 """A backfill of many partitions: planned, published one by one, cut short and gone on with, followed, refused."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -26,9 +23,8 @@ from lakehouse.declare.columns import ARRIVAL
 from lakehouse.declare.table import kafka, session, table
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.examples.sensors import tables as sensors
-from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
-from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.settings import Settings
 from lakehouse.storage import delta_writer
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.digest import digest
@@ -36,7 +32,6 @@ from lakehouse.storage.lake import Lake
 from lakehouse.stream import queries
 from lakehouse.stream.lag import lag
 from lakehouse.testing import Stage, assert_stream_equals_batch
-from support.sensors_job import awaited
 
 SENSORS = (sensors.__name__,)
 VALID, AVERAGES, TRENDS = "valid_readings", "sensor_averages", "sensor_trends"
@@ -363,58 +358,3 @@ def test_a_backfill_waits_while_a_stream_is_behind(told):
             waiting.result(1)
         told(VALID, 2, read=2)
         waiting.result(30)
-
-
-@pytest.mark.slow
-@pytest.mark.parallel
-@pytest.mark.timeout(600)
-def test_a_backfill_that_is_killed_goes_on_where_it_was(spark, tmp_path, quick_jvm):
-    stage = Stage(spark, tmp_path / "root", sensors)
-    stage.feed(
-        "sensor_readings", [reading(h, m, f"sensor-{m}") for h in range(26) for m in (0, 20, 40)]
-    )
-    stage.advance("sensor_readings", reading(27, 0))
-    stage.run(VALID)
-    lake = stage.lake
-    whole, table = digest(rows_of(lake, VALID)), lake.catalog.table(VALID)
-    remove(lake, VALID, "sensor_id = 'sensor-20'")
-    settings = replace(lake.settings, jars=from_environment().jars, spark_conf=quick_jvm)
-    command = [
-        sys.executable,
-        "-m",
-        "batch_jobs",
-        "backfill",
-        VALID,
-        "--start",
-        "2026-01-01",
-        "--end",
-        "2026-01-02T02",
-        "--json",
-    ]
-
-    def done() -> int:
-        return sum(c.role == "batch" for c in lake.commit_log(table).rewriting())
-
-    first = subprocess.Popen(
-        command, env=os.environ | to_environment(settings), start_new_session=True
-    )
-    awaited(lambda: done() >= 3, "some partitions are published")
-    os.killpg(first.pid, signal.SIGKILL)
-    first.wait()
-    before = done()
-    assert before < 26, "killed too late to say anything"
-
-    again = subprocess.run(
-        command, env=os.environ | to_environment(settings), capture_output=True, text=True
-    )
-    assert again.returncode == 0, again.stderr
-    told = [json.loads(line) for line in again.stdout.splitlines()]
-    outcomes = {
-        kind: [t for t in told if t["outcome"] == kind]
-        for kind in ("rewritten", "unchanged", "done before")
-    }
-    assert len(outcomes["done before"]) == before
-    assert len(outcomes["rewritten"]) + len(outcomes["unchanged"]) == 26 - before
-    assert len(outcomes["unchanged"]) <= 1, "at most the one that was published and not told"
-    assert digest(rows_of(lake, VALID)) == whole
-    assert_stream_equals_batch(stage, VALID, Range(at(0), at(26)))

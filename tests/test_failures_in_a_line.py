@@ -1,8 +1,5 @@
 """How a streaming query that failed is reported: its cause in a line; all that Spark said of it in a file."""
 
-import subprocess
-import sys
-
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
@@ -73,32 +70,3 @@ def test_the_cause_of_a_failure_is_one_line(spark, tmp_path, function, told):
     found = cause(str(query.exception()))
     assert found.startswith(told)
     assert "\n" not in found
-
-
-FAILING = """
-import sys
-import time
-from lakehouse.runtime import session
-from lakehouse.settings import Settings, from_environment
-
-def fails(batch, number):
-    raise ValueError("of the function")
-
-spark = session.create(Settings(jars=from_environment().jars, shuffle_partitions=1), "failing")
-query = spark.readStream.format("rate").load().writeStream.foreachBatch(fails).option("checkpointLocation", sys.argv[1]).start()
-while query.isActive:
-    time.sleep(0.1)
-spark.stop()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parallel
-def test_the_log_of_a_process_has_a_line_and_no_trace_of_a_query_that_fails(tmp_path):
-    command = [sys.executable, "-c", FAILING, str(tmp_path / "checkpoint")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
-    [line] = [line for line in ended.stderr.splitlines() if "MicroBatchExecution" in line]
-    assert line.endswith("terminated with error")
-    assert (
-        "FOREACH_BATCH_USER_FUNCTION_ERROR" not in ended.stderr and "Traceback" not in ended.stderr
-    )

@@ -1,10 +1,8 @@
 """What is decided about a job and about a query: tables of what is seen, and what follows. No process, no Spark."""
 
 import os
-import subprocess
-import sys
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import psutil
 import pytest
@@ -13,10 +11,18 @@ from lakehouse.errors import JobError
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from streaming_jobs import control_loop, desired, healing, lease, progress, supervisor
-from streaming_jobs.desired import Event
-from streaming_jobs.healing import Failure, Observed, after_failure, backoff, decide
-from streaming_jobs.progress import JobStatus, QueryStatus
-from support.observed import BOUNDS, DEAD, FAILED, NOW, RUN, STOP, WELL, ago, restarted
+from streaming_jobs.desired import Desired, Event
+from streaming_jobs.healing import (
+    Bounds,
+    Failure,
+    Observed,
+    after_failure,
+    backoff,
+    decide,
+    unhealthy,
+)
+from streaming_jobs.progress import QueryStatus
+from support.observed import BOUNDS, DEAD, FAILED, NOW, RUN, STOP, WELL, ago, restarted, status_of
 
 AWAY = "bootstrap.servers=x: it must answer within 30 s and did not"
 
@@ -143,18 +149,6 @@ def settings(tmp_path) -> Settings:
     return Settings(root=tmp_path)
 
 
-def status_of(pid: int, born: float, **given: object) -> JobStatus:
-    at = progress.now()
-    return JobStatus(
-        "sensors",
-        pid,
-        born,
-        0,
-        0.0,
-        **({"state": "running", "started_at": at, "heartbeat": at} | given),
-    )
-
-
 def me() -> tuple[int, float]:
     return os.getpid(), psutil.Process().create_time()
 
@@ -178,21 +172,6 @@ def test_the_micro_batch_that_runs_longest_is_seen(settings):
         "c",
         datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC),
     )
-
-
-def test_a_process_that_has_not_spoken_is_known_from_its_launch(settings):
-    progress.write(settings, status_of(1, 1.0, state="stopped"))
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as quiet:
-        born = psutil.Process(quiet.pid).create_time()
-        desired.note(
-            settings, "sensors", Event(progress.now(), "started", "a test", quiet.pid, born)
-        )
-        assert supervisor.identity(settings, "sensors") == (quiet.pid, born)
-        seen = control_loop.observe(settings, "sensors")
-        assert (seen.state, seen.alive) == ("starting", True)
-    supervisor.log_path(settings, "sensors").write_text("error: tables=x: no such module\n")
-    seen = control_loop.observe(settings, "sensors")
-    assert (seen.state, seen.alive, seen.error) == ("failed", False, "tables=x: no such module")
 
 
 def test_one_at_a_time_acts(settings):
@@ -231,3 +210,72 @@ def test_each_holder_has_an_epoch_of_its_own_and_the_one_before_ends_with_the_wi
                 JobError, match=r"epoch=1: pid=\d+ since .* \(epoch 2\) runs it now"
             ):
                 first.check()
+
+
+# ---- restarts of a job that ran well between
+
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+ASKED = Desired("running", BEGIN.isoformat(), "ann")
+
+
+def hour_of_kills(well: timedelta, apart: timedelta = timedelta(minutes=4)) -> list[str]:
+    """What is decided at each of 15 kills; `well`: how long the job ran before each."""
+    history: list[Event] = []
+    done = []
+    for kill in range(1, 16):
+        now = BEGIN + kill * apart
+        ended = now - timedelta(seconds=1)
+        seen = Observed(
+            "sensors", "dead", False, ended - well - timedelta(minutes=1), ended, well=well
+        )
+        decision = decide(ASKED, seen, history, now, Bounds())
+        if decision.due:
+            now = decision.due
+            decision = decide(ASKED, seen, history, now, Bounds())
+        done.append(decision.action)
+        if decision.action == "start":
+            history.append(
+                Event(
+                    now.isoformat(),
+                    "restarted",
+                    decision.why,
+                    counted=decision.counted,
+                    well=well.total_seconds(),
+                )
+            )
+    return done
+
+
+def test_a_job_that_runs_well_between_two_kills_is_started_at_once_each_time():
+    assert hour_of_kills(timedelta(seconds=175)) == ["start"] * 15
+    assert hour_of_kills(timedelta(minutes=2)) == ["start"] * 15, "the default"
+    assert hour_of_kills(timedelta(seconds=119))[:6] == ["start"] * 5 + ["break"], (
+        "a crash loop is given up as before"
+    )
+
+
+def test_what_counts_is_what_came_since_the_job_was_well():
+    healthy = timedelta(minutes=2)
+    done = [Event(BEGIN.isoformat(), "restarted", "it died", well=well) for well in (0, 500, 3, 4)]
+    assert unhealthy(done, timedelta(0), healthy) == done[1:], (
+        "the restart that ended the good time is the first"
+    )
+    assert unhealthy(done[:1], timedelta(0), healthy) == done[:1]
+    assert unhealthy(done, healthy, healthy) == []
+
+
+def test_the_wait_begins_from_zero_too():
+    now = BEGIN + timedelta(hours=1)
+    recent = [
+        Event((now - timedelta(minutes=n)).isoformat(), "restarted", "it died", counted=True)
+        for n in (40, 30, 20)
+    ]
+    ended = now - timedelta(seconds=1)
+    seen = Observed("sensors", "dead", False, now - timedelta(minutes=19), ended)
+    waiting = decide(ASKED, seen, recent, now, Bounds())
+    assert (waiting.action, waiting.due) == ("nothing", ended + backoff("sensors", 3))
+    assert (
+        decide(ASKED, replace(seen, well=timedelta(minutes=18)), recent, now, Bounds()).action
+        == "start"
+    )

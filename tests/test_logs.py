@@ -1,19 +1,14 @@
-"""What the library reports: its level, text or JSON, and the last word of a job that failed."""
+"""What the library reports: its level, text or JSON."""
 
 import json
 import logging
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 
 from lakehouse import logs
 from lakehouse.errors import SettingsError
-from lakehouse.settings import Settings, to_environment
-from streaming_jobs import supervisor
-from streaming_jobs.job_logs import log_path
+from lakehouse.settings import Settings
 
 
 @pytest.fixture
@@ -56,19 +51,3 @@ def test_lines_of_json_are_objects_and_a_failure_has_its_traceback(configured, c
 def test_another_level_or_format_is_refused(name):
     with pytest.raises(SettingsError, match=f"{name}='loud': one of "):
         replace(Settings(), **{name: "loud"})
-
-
-@pytest.mark.parametrize("form", ["text", "json"])
-def test_the_last_word_of_a_process_that_failed_is_found_in_either_form(tmp_path, form):
-    settings = Settings(root=tmp_path, tables=("no_such_module",), log_format=form)
-    log = log_path(settings, "sensors")
-    log.parent.mkdir(parents=True)
-    with log.open("w") as out:
-        command = [sys.executable, "-m", "streaming_jobs.driver", "sensors"]
-        code = subprocess.run(command, env=os.environ | to_environment(settings), stderr=out)
-    assert code.returncode != 0
-    assert supervisor.last_error(settings, "sensors").startswith(
-        "tables='no_such_module': cannot be imported"
-    )
-    if form == "json":
-        assert json.loads(log.read_text().splitlines()[-1])["logger"].endswith("driver")

@@ -26,7 +26,6 @@ from typer.testing import CliRunner
 
 from lakehouse.cli import main
 from lakehouse.declare import catalog
-from lakehouse.declare.table import session, table, tumbling
 from lakehouse.errors import DeclarationError, SettingsError
 from lakehouse.examples.ads import tables as ads
 from lakehouse.examples.sensors import producer as sensors
@@ -36,7 +35,7 @@ from lakehouse.producers.sender import send
 from lakehouse.producers.topics import TOPIC
 from lakehouse.producers.workload import Workload
 from lakehouse.reconcile import reconciliation
-from lakehouse.reconcile.verdicts import Found, Outcomes, Verdicts
+from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment, to_environment
@@ -422,52 +421,6 @@ def test_the_verdicts_of_ranges_are_summed_as_they_come_and_after_the_log_table_
     }
 
 
-def test_of_a_range_that_differs_what_is_reconciled_piece_by_piece_is_taken_out():
-    begin = datetime(2026, 1, 1, tzinfo=UTC)
-
-    def at(hour: int) -> datetime:
-        return begin + timedelta(hours=hour)
-
-    outcomes = Outcomes()
-    outcomes.add("DIFFERENT", (at(0), at(3)), at(10), "rows missing 1")
-    outcomes.add("DIFFERENT", (at(0), at(4)), at(11), "rows missing 1")
-    assert outcomes.different == {(at(0), at(4)): Found(at(10), "rows missing 1")}, (
-        "found again, with an hour that is well"
-    )
-    outcomes.add("EQUAL", (at(1), at(2)), at(12))
-    assert set(outcomes.different) == {(at(0), at(1)), (at(2), at(4))}
-    outcomes.add("EQUAL", (at(2), at(5)), at(13))
-    outcomes.add("EQUAL", (at(0), at(1)), at(14))
-    assert not outcomes.different
-
-
-# ---- what is declared
-
-
-def totals(orders): ...
-
-
-@pytest.mark.parametrize(
-    ("declared", "said"),
-    [
-        ({}, "declare them on a tumbling or sliding window"),
-        ({"window": session("1 minute"), "keys": ["shop"]}, "only windows of fixed size"),
-        ({"window": tumbling("1 minute"), "keys": ["shop", "a shop"]}, "column='a shop'"),
-    ],
-)
-def test_metrics_that_cannot_be_shown_are_refused(declared, said):
-    with pytest.raises(DeclarationError, match=said):
-        table(layer="gold", metrics=["cents"], **declared)(totals)
-
-
-def test_metrics_decide_no_row():
-    window = {"layer": "gold", "window": tumbling("1 minute"), "keys": ["shop"]}
-    assert (
-        table(**window, metrics=["cents"])(totals).code_version
-        == table(**window)(totals).code_version
-    )
-
-
 def test_a_metric_that_is_no_column_of_numbers_is_named(settings):
     loaded = catalog.load(settings)
     for column, said in (
@@ -600,24 +553,3 @@ def test_every_alert_asks_for_what_is_exposed_and_the_docs_list_it(exposed):
     ((scrape,),) = (job["static_configs"] for job in config["scrape_configs"])
     (target,) = scrape["targets"]
     assert target == f"{Settings().metrics_host}:{Settings().metrics_port}"
-
-
-def test_the_docs_list_every_metric_as_it_is():
-    rows = re.findall(r"^\| `(lakehouse_\w+)` \| ([\w ]+) \| (.*?) \| (.*) \|$",
-                      (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)  # fmt: skip
-    assert [(name, help) for name, _, _, help in rows] == [(d.name, d.help) for d in DECLARED]
-    for (_, kind, labels, _), declared in zip(rows, DECLARED, strict=True):
-        more = (
-            [declared.name]
-            if declared.states
-            else [n for n in declared.labels if n not in ("pipeline", "table")]
-        )
-        assert re.findall(r"`(\w+)`", labels) == more
-        assert all(state in labels for state in declared.states)
-        assert kind == (
-            "state set"
-            if declared.states
-            else "counter"
-            if declared.name.endswith("_total")
-            else "gauge"
-        )

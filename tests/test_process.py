@@ -1,18 +1,14 @@
-"""Process functions: state, timers between rows in event time; the same however the rows were cut."""
+"""Process functions: state, and timers between rows in event time."""
 
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from random import Random
 
 import pytest
-from pyspark.sql import functions as F
 
 from lakehouse.declare.code_version import dumped
 from lakehouse.declare.columns import ARRIVAL
 from lakehouse.errors import DeclarationError
 from lakehouse.examples.alerts import tables as alerts
-from lakehouse.examples.sensors import tables as sensors
-from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform.patterns import (
     Pattern,
     begin,
@@ -20,36 +16,8 @@ from lakehouse.transform.patterns import (
     followed_by,
     not_followed_by,
 )
-from lakehouse.transform.process import KeyedProcess, outputs, process
-
-START = datetime(2026, 1, 1, tzinfo=UTC)
-MINUTE = timedelta(minutes=1)
-
-
-def at(second: float) -> datetime:
-    return START + timedelta(seconds=second)
-
-
-def row(second: float, offset: int = 0, **columns) -> dict:
-    arrival = {"watermark": START, "topic": "t", "partition": 0, "offset": offset, "time": START}
-    return {"at": at(second), ARRIVAL: arrival, **columns}
-
-
-class Told(KeyedProcess):
-    """Tells each call, and how many rows there were before."""
-
-    output = "at TIMESTAMP, what STRING"
-
-    def on_row(self, state, row, timers):
-        state["rows"] = state.get("rows", 0) + 1
-        for seconds in row.get("set", ()):
-            timers.set(row["at"] + timedelta(seconds=seconds))
-        if row.get("clear"):
-            timers.clear()
-        yield {"what": f"row {state['rows']}"}
-
-    def on_timer(self, state, at, timers):
-        yield {"what": f"timer after {state['rows']}"}
+from lakehouse.transform.process import outputs
+from support.calls import MINUTE, START, Told, at, row
 
 
 def told(*rows: dict, within: timedelta = MINUTE) -> list[tuple[float, str]]:
@@ -101,67 +69,8 @@ def test_the_order_is_that_of_event_time_then_of_the_source():
     assert made[ARRIVAL]["offset"] == 7, "of the row before it"
 
 
-def test_an_output_without_event_time_is_refused(spark):
-    with pytest.raises(
-        DeclarationError, match="its rows have an event time, too; add then TIMESTAMP"
-    ):
-        process(spark.range(1), by=["id"], function=Told(), within=MINUTE, at="then")
-
-
-def reading(sensor: str, second: float, celsius: str) -> dict:
-    fahrenheit = Decimal(celsius) * 9 / 5 + 32
-    return {
-        "sensor_id": sensor,
-        "event_time": at(second).isoformat(),
-        "temperature_f": f"{fahrenheit:.2f}",
-    }
-
-
 def seconds(moment: datetime) -> float:
     return (moment.astimezone(UTC) - START).total_seconds()
-
-
-@pytest.mark.slow
-@pytest.mark.parallel
-@pytest.mark.timeout(600)
-def test_alerts_live_are_those_of_the_batch_however_the_rows_were_cut(spark, tmp_path):
-    stage = Stage(spark, tmp_path, sensors, alerts)
-    rows = [reading("sensor-1", n, "20.00") for n in range(0, 200, 5)]
-    rows += [reading("sensor-2", n, "10.00") for n in (*range(0, 100, 2), 150, 240)]
-    rows += [reading("sensor-1", 131, "25.00"), reading("sensor-2", 241, "10.50")]
-    rows.sort(key=lambda each: each["event_time"])
-    for n in range(0, len(rows), 30):
-        stage.feed("sensor_readings", rows[n : n + 30])
-        stage.run(
-            "valid_readings",
-            "silent_sensors",
-            "unusual_readings",
-            abort_at="rows" if n == 30 else None,
-        )
-    for second in (400, 4_000):
-        stage.advance("sensor_readings", reading("sensor-3", second, "1.00"))
-    stage.run("valid_readings", "silent_sensors", "unusual_readings")
-    silent = stage.rows("silent_sensors").orderBy("event_time", "sensor_id").collect()
-    alerts_of = [(r.sensor_id, seconds(r.silent_since), seconds(r.event_time)) for r in silent]
-    assert alerts_of == [
-        ("sensor-2", 150, 210),
-        ("sensor-1", 195, 255),
-        ("sensor-2", 241, 301),
-        ("sensor-3", 400, 460),
-    ]
-    [unusual] = stage.rows("unusual_readings").collect()
-    assert (unusual.sensor_id, unusual.temperature_c, unusual.mean_c) == (
-        "sensor-1",
-        Decimal("25.00"),
-        Decimal("20.0000"),
-    )
-    assert (
-        stage.rows("silent_sensors")
-        .where(F.col("_arrival.watermark") >= F.col("event_time"))
-        .isEmpty()
-    ), "never late"
-    for name in ("silent_sensors", "unusual_readings"):
-        assert_stream_equals_batch(stage, name)
 
 
 # --- patterns ---------------------------------------------------------------------------------------------------------

@@ -1,8 +1,5 @@
 """What a module of tables imports: `from lakehouse import ...`."""
 
-import subprocess
-import sys
-
 import pytest
 
 import lakehouse
@@ -28,13 +25,3 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
         _ = lakehouse.tabel
     with pytest.raises(ImportError, match="cannot import name 'tabel'"):
         exec("from lakehouse import tabel")
-
-
-def test_to_declare_a_table_loads_no_pyspark():
-    code = (
-        "import sys; from lakehouse import kafka, table, tumbling; print('pyspark' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout == "False\n"

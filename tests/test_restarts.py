@@ -5,8 +5,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 
 import psutil
 import pytest
@@ -18,74 +16,9 @@ from lakehouse.producers.topics import TOPIC
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
 from streaming_jobs import control_loop, desired, progress, supervisor
-from streaming_jobs.desired import Desired, Event
-from streaming_jobs.healing import Bounds, Observed, backoff, decide, unhealthy
+from streaming_jobs.desired import Event
+from support.observed import status_of
 from support.sensors_job import awaited
-
-BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
-RUN = Desired("running", BEGIN.isoformat(), "ann")
-
-
-def hour_of_kills(well: timedelta, apart: timedelta = timedelta(minutes=4)) -> list[str]:
-    """What is decided at each of 15 kills; `well`: how long the job ran before each."""
-    history: list[Event] = []
-    done = []
-    for kill in range(1, 16):
-        now = BEGIN + kill * apart
-        ended = now - timedelta(seconds=1)
-        seen = Observed(
-            "sensors", "dead", False, ended - well - timedelta(minutes=1), ended, well=well
-        )
-        decision = decide(RUN, seen, history, now, Bounds())
-        if decision.due:
-            now = decision.due
-            decision = decide(RUN, seen, history, now, Bounds())
-        done.append(decision.action)
-        if decision.action == "start":
-            history.append(
-                Event(
-                    now.isoformat(),
-                    "restarted",
-                    decision.why,
-                    counted=decision.counted,
-                    well=well.total_seconds(),
-                )
-            )
-    return done
-
-
-def test_a_job_that_runs_well_between_two_kills_is_started_at_once_each_time():
-    assert hour_of_kills(timedelta(seconds=175)) == ["start"] * 15
-    assert hour_of_kills(timedelta(minutes=2)) == ["start"] * 15, "the default"
-    assert hour_of_kills(timedelta(seconds=119))[:6] == ["start"] * 5 + ["break"], (
-        "a crash loop is given up as before"
-    )
-
-
-def test_what_counts_is_what_came_since_the_job_was_well():
-    healthy = timedelta(minutes=2)
-    done = [Event(BEGIN.isoformat(), "restarted", "it died", well=well) for well in (0, 500, 3, 4)]
-    assert unhealthy(done, timedelta(0), healthy) == done[1:], (
-        "the restart that ended the good time is the first"
-    )
-    assert unhealthy(done[:1], timedelta(0), healthy) == done[:1]
-    assert unhealthy(done, healthy, healthy) == []
-
-
-def test_the_wait_begins_from_zero_too():
-    now = BEGIN + timedelta(hours=1)
-    recent = [
-        Event((now - timedelta(minutes=n)).isoformat(), "restarted", "it died", counted=True)
-        for n in (40, 30, 20)
-    ]
-    ended = now - timedelta(seconds=1)
-    seen = Observed("sensors", "dead", False, now - timedelta(minutes=19), ended)
-    waiting = decide(RUN, seen, recent, now, Bounds())
-    assert (waiting.action, waiting.due) == ("nothing", ended + backoff("sensors", 3))
-    assert (
-        decide(RUN, replace(seen, well=timedelta(minutes=18)), recent, now, Bounds()).action
-        == "start"
-    )
 
 
 @pytest.fixture
@@ -118,6 +51,21 @@ def test_a_process_that_takes_long_to_start_is_told_to_go_on_starting(settings):
         )
         assert "still starting" in shown.output, "and a second one is not started beside it"
         slow.kill()  # the end of the test, for the process that it stands for would not read its input
+
+
+def test_a_process_that_has_not_spoken_is_known_from_its_launch(settings):
+    progress.write(settings, status_of(1, 1.0, state="stopped"))
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as quiet:
+        born = psutil.Process(quiet.pid).create_time()
+        desired.note(
+            settings, "sensors", Event(progress.now(), "started", "a test", quiet.pid, born)
+        )
+        assert supervisor.identity(settings, "sensors") == (quiet.pid, born)
+        seen = control_loop.observe(settings, "sensors")
+        assert (seen.state, seen.alive) == ("starting", True)
+    supervisor.log_path(settings, "sensors").write_text("error: tables=x: no such module\n")
+    seen = control_loop.observe(settings, "sensors")
+    assert (seen.state, seen.alive, seen.error) == ("failed", False, "tables=x: no such module")
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """A commit log that was cut or damaged: what is missing is put back or made again, and what nobody knows any more is named."""
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -12,9 +11,7 @@ from deltalake import DeltaTable
 
 from lakehouse.declare import catalog
 from lakehouse.examples.sensors import tables as sensors
-from lakehouse.reconcile import reconciliation
-from lakehouse.runtime import jars, kafka_broker
-from lakehouse.settings import Settings, from_environment
+from lakehouse.settings import Settings
 from lakehouse.storage import (
     commit_log_repair,
     commit_log_trimming,
@@ -23,15 +20,11 @@ from lakehouse.storage import (
     log_tables,
 )
 from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.commits import Commit
 from lakehouse.storage.lake import Lake
 from lakehouse.storage.layout import table_path
 from lakehouse.stream import queries
 from lakehouse.testing import Stage
-from streaming_jobs import supervisor
-from support.sensors_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
-
-TABLES = ("sensor_readings", "valid_readings", "sensor_averages")
+from support.torn_logs import TABLES, commit_log_of, cut, lines_of, table_of
 
 
 @pytest.fixture(scope="module")
@@ -63,25 +56,6 @@ def settings(many, tmp_path) -> Settings:
     return Settings(
         root=shutil.copytree(many, tmp_path / "root"), tables=("lakehouse.examples.sensors.tables",)
     )
-
-
-def table_of(settings: Settings, name: str):
-    return catalog.load(settings).table(name)
-
-
-def lines_of(settings: Settings, name: str) -> list[Commit]:
-    return list(reversed(list(CommitLog(settings, table_of(settings, name)))))
-
-
-def commit_log_of(settings: Settings, name: str) -> Path:
-    return CommitLog(settings, table_of(settings, name)).path
-
-
-def cut(settings: Settings, name: str, lines: int) -> None:
-    """Cuts the commit log in the middle of a line, so that this one and those behind it are gone."""
-    path = commit_log_of(settings, name)
-    kept = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(kept[:-lines]) + kept[-lines][:100])
 
 
 def copied(settings: Settings, name: str) -> int:
@@ -245,44 +219,3 @@ def test_what_is_known_of_a_table_that_was_removed_is_not_put_into_the_one_made_
     assert {line.at for line in made}.isdisjoint(line.at for line in before)
     assert log_tables.flush(settings, lake.catalog) == len(made)
     assert copied(settings, table.name) == len(before) + len(made)
-
-
-@pytest.fixture
-def job(tmp_path, quick_jvm) -> Iterator[Settings]:
-    settings = Settings(
-        root=tmp_path / "root", jars=from_environment().jars, tables=("lakehouse.examples.sensors.tables",), spark_conf=quick_jvm,
-        max_offsets_per_trigger=5_000,
-    )  # fmt: skip
-    kafka_broker.start(settings, jars.resolve(settings.jars))
-    yield settings
-    supervisor.stop(settings, "sensors", now=True)
-    kafka_broker.stop(settings)
-
-
-@pytest.mark.slow
-@pytest.mark.parallel
-@pytest.mark.timeout(600)
-def test_a_job_goes_on_over_commit_logs_that_were_cut_in_the_middle_of_a_line(job, spark):
-    sent = produce(job, 0, 10)
-    supervisor.start(job, "sensors", by="a test")
-    awaited(lambda: arrived(job, "sensor_readings") >= sent, "the first lot")
-    awaited(lambda: all(lines_of(job, name) for name in TABLES), "each table has a commit")
-    supervisor.stop(job, "sensors", by="a test")
-    before = {name: lines_of(job, name) for name in TABLES}
-    for name in TABLES:  # a slow machine has made fewer steps
-        cut(job, name, min(4, len(before[name])))
-    sent += produce(job, 10, 20)
-    supervisor.start(job, "sensors", by="a test")
-    awaited(lambda: arrived(job, "sensor_readings") >= sent, "the second lot")
-    assert all(lines_of(job, name)[: len(lines)] == lines for name, lines in before.items()), (
-        "as if nothing had been"
-    )
-    sent += produce(job, 20, 30)
-    awaited(lambda: arrived(job, "sensor_readings") >= sent, "the third lot")
-    stopped = supervisor.stop(job, "sensors", by="a test")
-    assert stopped.state == "stopped" and "put back from _commits" in stopped.error
-    lake = Lake(spark, job, catalog.load(job))
-    every_offset_once(lake, sent)
-    the_oracle_agrees(lake)
-    certificate = reconciliation.reconcile(lake, lake.catalog.table("sensor_averages"))
-    assert certificate.verdict == "EQUAL" and certificate.rows_in_table > 100, certificate

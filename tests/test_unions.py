@@ -1,62 +1,17 @@
 """A record of several topics: one watermark, the least of them, so that the slower topic's rows are not late."""
 
-import json
-import sys
 from collections import Counter
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import ModuleType
 
 import pytest
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import files, kafka, table, tumbling
+from lakehouse.declare.table import files, kafka, table
 from lakehouse.errors import DeclarationError
-from lakehouse.producers.sender import send
-from lakehouse.producers.workload import ORDINARY, Record
-from lakehouse.runtime import jars, kafka_broker
-from lakehouse.runtime.kafka_options import client_config
-from lakehouse.settings import Settings, from_environment
-from lakehouse.stream import queries
 from lakehouse.testing import Stage, assert_stream_equals_batch
-
-HERE = sys.modules[__name__]
-START = datetime(2026, 1, 1, tzinfo=UTC)
-
-web_topic = kafka(
-    "web", schema="customer STRING NOT NULL, at TIMESTAMP NOT NULL", idle_timeout="4 seconds"
-)
-till_topic = kafka(
-    "tills", schema="card STRING NOT NULL, sold_ms BIGINT NOT NULL", idle_timeout="4 seconds",
-    min_event_time=datetime(2025, 1, 1, tzinfo=UTC),
-)  # fmt: skip
-
-
-@table(layer="bronze", event_time="at", delay="5 seconds")
-def purchases(web_topic: DataFrame, till_topic: DataFrame) -> DataFrame:
-    sold = (
-        till_topic.withColumnRenamed("card", "customer")
-        .withColumn("at", F.timestamp_millis("sold_ms"))
-        .drop("sold_ms")
-    )
-    return web_topic.unionByName(sold)
-
-
-@table(layer="gold", window=tumbling("10 seconds"))
-def purchase_counts(purchases: DataFrame) -> DataFrame:
-    return purchases.groupBy("window").agg(F.count("*").alias("purchases"))
-
-
-def web(*seconds: int) -> list[dict]:
-    return [{"customer": "w", "at": (START + timedelta(seconds=s)).isoformat()} for s in seconds]
-
-
-def till(*seconds: int) -> list[dict]:
-    return [
-        {"card": "t", "sold_ms": int((START + timedelta(seconds=s)).timestamp() * 1000)}
-        for s in seconds
-    ]
+from support import purchases
+from support.purchases import START, till, web
 
 
 def counted(stage: Stage) -> dict[int, int]:
@@ -76,7 +31,7 @@ def late(stage: Stage) -> int:
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_topic_that_is_read_more_slowly_holds_the_watermark_back(stage_of):
-    stage = stage_of(HERE)
+    stage = stage_of(purchases)
     stage.feed("purchases", till(0), source="till_topic")
     stage.feed("purchases", web(*range(0, 120, 5)), source="web_topic")
     for second in (3, 31, 62):
@@ -94,7 +49,7 @@ def test_a_topic_that_is_read_more_slowly_holds_the_watermark_back(stage_of):
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_topic_gone_quiet_holds_nothing_back_and_its_backlog_is_late(stage_of):
-    stage = stage_of(HERE)
+    stage = stage_of(purchases)
     stage.feed("purchases", till(0), source="till_topic")
     # a batch a second: more than `idle_timeout` without a sale at a till
     for second in range(1, 60, 10):
@@ -109,7 +64,7 @@ def test_a_topic_gone_quiet_holds_nothing_back_and_its_backlog_is_late(stage_of)
 
 
 def test_each_topic_has_its_own_rules_and_a_bad_row_names_its_topic(stage_of):
-    stage = stage_of(HERE)
+    stage = stage_of(purchases)
     early = int(datetime(2024, 1, 1, tzinfo=UTC).timestamp())
     stage.feed("purchases", [{"card": "t", "sold_ms": early * 1000}, "junk"], source="till_topic")
     stage.feed(
@@ -196,49 +151,6 @@ def test_a_record_does_not_read_one_topic_twice_nor_files(spark, tmp_path):
             tmp_path,
             module(united, first=kafka("one", schema=AT), second=files("x.csv", schema=AT)),
         )
-
-
-@pytest.mark.slow
-@pytest.mark.parallel
-def test_two_real_topics_fill_one_record_exactly_once(spark, tmp_path):
-    settings = Settings(root=tmp_path, jars=from_environment().jars, tables=(__name__,))
-    kafka_broker.start(settings, jars.resolve(settings.jars))
-    try:
-        kafka_broker.ensure_topics(settings, {"web": 2, "tills": 1}, {"retention.ms": "-1"})
-        stage = Stage(spark, tmp_path, HERE)
-        sent = 0
-        for span in (range(60), range(60, 120)):
-            for topic, parts, rows in (("web", 2, web(*span)), ("tills", 1, till(*span))):
-                at = int(START.timestamp() * 1000)
-                records = [
-                    Record(None, json.dumps(r).encode(), i % parts, at, at, ORDINARY)
-                    for i, r in enumerate(rows)
-                ]
-                sent += send(records, topic, client_config(settings)).sent
-            record = stage.lake.catalog.table("purchases")
-            queries.start(stage.lake, record, available_now=True).awaitTermination()
-        arrivals = [r._arrival for r in stage.rows("purchases").collect()]
-        assert len({(a.topic, a.partition, a.offset) for a in arrivals}) == len(arrivals) == sent
-        last = next(stage.lake.commit_log(record).by_stream())
-        assert {t: sum(o.values()) for t, o in last.inputs.items()} == {"web": 120, "tills": 120}
-        assert set(last.heads) == {"web-0", "web-1", "tills-0"}
-        stage.run("purchase_counts")
-        assert_stream_equals_batch(stage, "purchase_counts")
-        fewer = replace(record, inputs=("web_topic",))
-        with pytest.raises(
-            DeclarationError,
-            match="topics=web: its checkpoint was made with tills, web, and an ingest",
-        ):
-            queries.start(fewer_topics(stage.lake, fewer), fewer)
-    finally:
-        kafka_broker.stop(settings)
-
-
-def fewer_topics(lake, table):
-    """The lakehouse with that table declared again."""
-    return replace(
-        lake, catalog=replace(lake.catalog, tables=lake.catalog.tables | {table.name: table})
-    )
 
 
 AT = "at TIMESTAMP NOT NULL"

@@ -5,13 +5,10 @@ import shlex
 from collections import defaultdict
 from datetime import UTC, datetime
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
 from lakehouse.cli import query
-from lakehouse.declare.table import kafka
-from lakehouse.errors import DeclarationError
 from lakehouse.examples.visits import producer
 from lakehouse.examples.visits import tables as visits
 from lakehouse.producers.workload import MALFORMED, Workload
@@ -228,21 +225,3 @@ def test_the_queries_of_the_docs_are_answered(told):
     answers = [query.run(told.lake.settings, told.lake.catalog, sql).records() for sql in queries]
     assert len(answers) == 3 and all(answers)
     assert [row["path"] for row in answers[0]][:3] == list(producer.PAGES[:3])
-
-
-def test_agents_that_are_long_are_judged_by_their_beginning_in_bounded_time():
-    hostile = pa.array(["x" * 20_000, None, "Googlebot " + "x" * 20_000])
-    assert visits._are_bots(hostile).to_pylist() == [False, None, True]
-
-
-@pytest.mark.parametrize(
-    "schema", ["line BINARY", "line STRING, more STRING", "", "line STRING NULL"]
-)
-def test_text_is_one_column_of_strings(schema):
-    with pytest.raises(DeclarationError, match="text is one column, a STRING; write for example"):
-        kafka("t", schema=schema, format="text")
-
-
-def test_an_unknown_format_is_refused():
-    with pytest.raises(DeclarationError, match="format='csv': one of json, text"):
-        kafka("t", schema="line STRING", format="csv")

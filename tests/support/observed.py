@@ -2,8 +2,10 @@
 
 from datetime import UTC, datetime, timedelta
 
+from streaming_jobs import progress
 from streaming_jobs.desired import Desired, Event
 from streaming_jobs.healing import Bounds, Observed
+from streaming_jobs.progress import JobStatus
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 BOUNDS = Bounds(start=timedelta(minutes=3), restarts=3)
@@ -25,4 +27,16 @@ FAILED = Observed("sensors", "failed", False, ago(hours=8), ago(seconds=1), erro
 def restarted(*minutes: float, counted: bool = True) -> tuple[Event, ...]:
     return tuple(
         Event(ago(minutes=m).isoformat(), "restarted", "it died", counted=counted) for m in minutes
+    )
+
+
+def status_of(pid: int, born: float, **given: object) -> JobStatus:
+    at = progress.now()
+    return JobStatus(
+        "sensors",
+        pid,
+        born,
+        0,
+        0.0,
+        **({"state": "running", "started_at": at, "heartbeat": at} | given),
     )

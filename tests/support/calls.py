@@ -1,0 +1,35 @@
+"""A process function that tells each call, and rows for it."""
+
+from datetime import UTC, datetime, timedelta
+
+from lakehouse.declare.columns import ARRIVAL
+from lakehouse.transform.process import KeyedProcess
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def at(second: float) -> datetime:
+    return START + timedelta(seconds=second)
+
+
+def row(second: float, offset: int = 0, **columns) -> dict:
+    arrival = {"watermark": START, "topic": "t", "partition": 0, "offset": offset, "time": START}
+    return {"at": at(second), ARRIVAL: arrival, **columns}
+
+
+class Told(KeyedProcess):
+    """Tells each call, and how many rows there were before."""
+
+    output = "at TIMESTAMP, what STRING"
+
+    def on_row(self, state, row, timers):
+        state["rows"] = state.get("rows", 0) + 1
+        for seconds in row.get("set", ()):
+            timers.set(row["at"] + timedelta(seconds=seconds))
+        if row.get("clear"):
+            timers.clear()
+        yield {"what": f"row {state['rows']}"}
+
+    def on_timer(self, state, at, timers):
+        yield {"what": f"timer after {state['rows']}"}

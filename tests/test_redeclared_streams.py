@@ -1,0 +1,173 @@
+"""Streams whose table is declared otherwise: what is refused, and what goes on."""
+
+import shutil
+from dataclasses import replace
+from datetime import UTC, timedelta
+
+import pytest
+
+from batch_jobs import backfill, bootstrap
+from lakehouse.declare.table import (
+    session,
+    tumbling,
+)
+from lakehouse.errors import DeclarationError
+from lakehouse.ranges import Range
+from lakehouse.reconcile import diagnosis, reconciliation
+from lakehouse.storage import begun_with, delta_log
+from lakehouse.stream import handover as handovers
+from lakehouse.stream import queries
+from lakehouse.testing import assert_stream_equals_batch
+from lakehouse.transform import creation
+from support import changing_tables
+from support.changing_tables import START, at, changed, doubled, larger, more
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_window_of_two_hours_does_not_go_on_where_one_of_one_hour_was(stage_of):
+    stage = stage_of(changing_tables)
+    for minute in (1, 70, 130):
+        stage.feed("clicks", [at(minute)])
+    stage.advance("clicks", at(200))
+    stage.run("sums", "visits", "counted", "totals")
+    before = stage.rows("sums").count()
+    lake = stage.lake
+    stage.advance("clicks", at(500))
+    for name, changes in (("sums", {"window": tumbling("2 hours")}), ("visits", {"window": session("1 minute")}),
+                          ("sums", {"transformation": larger}), ("totals", {"transformation": doubled})):  # fmt: skip
+        other = replace(lake, catalog=changed(lake.catalog, name, **changes))
+        with pytest.raises(
+            DeclarationError, match=f"table={name}, .* its checkpoint was made with"
+        ):
+            queries.start(other, other.catalog.table(name), available_now=True)
+    assert before and stage.rows("sums").count() == before
+    stage.lake = replace(lake, catalog=changed(lake.catalog, "sums", late="drop", owner="me"))
+    stage.run("sums")
+    assert stage.rows("sums").count() > before, "what is harmless goes on"
+    lengths = {r.window.end - r.window.start for r in stage.rows("sums").collect()}
+    assert lengths == {timedelta(hours=1)}
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_state_is_computed_whole_after_its_backfill_and_a_row_table_goes_on_once_accepted(
+    stage_of,
+):
+    stage = stage_of(changing_tables)
+    stage.feed("clicks", [at(1, value=2), at(2, value=9)])
+    stage.run("counted", "totals")
+    lake = stage.lake
+    other = changed(
+        changed(lake.catalog, "totals", transformation=doubled), "counted", transformation=more
+    )
+    stage.lake = lake = replace(lake, catalog=other)
+    for name in ("counted", "totals"):
+        with pytest.raises(DeclarationError, match=f"table={name}, function="):
+            stage.run(name)
+    assert list(backfill.run(lake, "totals")) == []
+    begun_with.accept(lake.settings, other, other.table("counted"))
+    stage.feed("clicks", [at(3, value=3), at(4, value=8)])
+    stage.run("counted", "totals")
+    assert {r.user: r.value for r in stage.rows("totals").collect()} == {"a": 44}
+    assert sorted(r.value for r in stage.rows("counted").collect()) == [2, 8, 9], (
+        "the rows before stay as they were"
+    )
+    assert_stream_equals_batch(stage, "totals")
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_short_windows_go_on_under_an_accepted_function_and_a_backfill_brings_the_past_under_it(
+    stage_of,
+):
+    stage = stage_of(changing_tables)
+    stage.feed("clicks", [at(1), at(2)])
+    stage.advance("clicks", at(61))
+    stage.run("ticks")
+    stage.lake = replace(
+        stage.lake, catalog=changed(stage.lake.catalog, "ticks", transformation=larger)
+    )
+    with pytest.raises(DeclarationError, match="`lakehouse table accept ticks`"):
+        stage.run("ticks")
+    begun_with.accept(stage.lake.settings, stage.lake.catalog, stage.lake.catalog.table("ticks"))
+    stage.feed("clicks", [at(62)])
+    stage.advance("clicks", at(130))
+    stage.run("ticks")
+    hours = [Range(START + timedelta(hours=n), START + timedelta(hours=n + 1)) for n in range(2)]
+    found = [
+        reconciliation.reconcile_parts(stage.lake, stage.lake.catalog.table("ticks"), hour)[0]
+        for hour in hours
+    ]
+    assert [each.verdict for each in found] == ["DIFFERENT", "EQUAL"], (
+        "windows that closed before, and after"
+    )
+    assert found[0].cause.startswith(diagnosis.CODE)
+    values = {
+        (r.window.start.astimezone(UTC) - START) // timedelta(minutes=1): r.value
+        for r in stage.rows("ticks").collect()
+    }
+    assert values == {1: 1, 2: 1, 61: 4, 62: 2}, "each window is of one function"
+    stage.backfill("ticks", Range(START, START + timedelta(hours=2)))
+    assert_stream_equals_batch(stage, "ticks")
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_shuffle_partitions_that_spark_keeps_to_are_said_with_the_remedy(stage_of):
+    stage = stage_of(changing_tables)
+    stage.feed("clicks", [at(1), at(70)])
+    stage.run("sums", "counted", "totals")
+    settings, known = stage.lake.settings, stage.lake.catalog
+    as_begun = replace(settings, shuffle_partitions=1)  # what the session of the tests has
+    assert begun_with.remarks(as_begun, known, list(known)) == []
+    told = begun_with.remarks(replace(settings, shuffle_partitions=8), known, list(known))
+    assert [each.partition(",")[0] for each in told] == ["table=sums", "table=totals"], (
+        "the others have no state"
+    )
+    assert all("shuffle_partitions=8: its state is in 1 partitions" in each for each in told)
+    assert "declare it under another name" in told[0] and "`lakehouse backfill totals`" in told[1]
+    overridden = replace(
+        settings, shuffle_partitions=8, spark_conf={"spark.sql.shuffle.partitions": "1"}
+    )
+    assert begun_with.remarks(overridden, known, list(known)) == []
+    assert list(backfill.run(stage.lake, "totals")) == []
+    assert len(begun_with.remarks(replace(settings, shuffle_partitions=8), known, list(known))) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_table_under_another_name_is_filled_as_the_refusal_says(stage_of):
+    stage = stage_of(changing_tables)
+    for minute in (1, 70, 130):
+        stage.feed("clicks", [at(minute)])
+    stage.advance("clicks", at(400))
+    stage.run("sums")
+    lake = stage.lake
+    other = replace(lake.catalog.table("sums"), name="longer_sums", window=tumbling("2 hours"))
+    stage.lake = lake = replace(
+        lake, catalog=replace(lake.catalog, tables=lake.catalog.tables | {other.name: other})
+    )
+    assert list(bootstrap.run(lake, bootstrap.plan(lake, other.name)))
+    stage.advance("clicks", at(700))
+    stage.run(other.name)
+    found = {r.window.start.astimezone(UTC): r.value for r in stage.rows(other.name).collect()}
+    assert found[START] == 2 and found[START + timedelta(hours=2)] == 1
+    assert_stream_equals_batch(stage, other.name)
+
+
+def test_a_window_that_is_changed_before_a_first_one_has_closed_is_refused(stage_of):
+    """There is neither a row nor a checkpoint yet; what was read is in no window but the ones of before."""
+    stage = stage_of(changing_tables)
+    settings, known = stage.lake.settings, stage.lake.catalog
+    stage.feed("clicks", [at(0.2)])
+    # at the full hour, 7 seconds before the frontier
+    handovers.begin(stage.lake, known.table("ticks"))
+    stage.run("ticks")
+    assert delta_log.latest(stage.lake.path(known.table("ticks"))) == 0
+    other = changed(known, "ticks", window=tumbling("20 seconds"))
+    with pytest.raises(DeclarationError, match=r"table=ticks, window=.*20"):
+        begun_with.begin(settings, other, other.table("ticks"))
+    shutil.rmtree(stage.lake.path(known.table("ticks")))
+    creation.create(stage.lake, known.table("ticks"))
+    begun_with.begin(settings, other, other.table("ticks"))

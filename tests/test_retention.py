@@ -1,0 +1,154 @@
+"""What maintenance keeps of logs and files, for whom, and for how long."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from lakehouse.declare.catalog import load
+from lakehouse.examples.sensors import tables as sensors
+from lakehouse.maintenance import retention
+from lakehouse.maintenance.retention import Maintenance
+from lakehouse.reconcile import invalidation
+from lakehouse.settings import Settings
+from lakehouse.storage import housekeeping, layout, read_holds
+from lakehouse.storage.certificates import Certificate, certificates, certify
+from lakehouse.storage.files import replace_file
+from lakehouse.storage.layout import table_path
+from support.small_log import Log, aged
+
+
+def test_what_a_reader_has_still_to_read_stays_until_it_has_read_it(tmp_path):
+    settings = Settings(root=tmp_path, tables=(sensors.__name__,))
+    catalog = load(settings)
+    path, checkpoint = (
+        table_path(settings, catalog.table("valid_readings")),
+        tmp_path / "_checkpoints" / "sensor_averages" / "1",
+    )
+
+    def append() -> None:
+        rows = pa.table({"x": [1], "_partition": ["2026-01-01-00"]})
+        write_deltalake(str(path), rows, mode="append", partition_by=["_partition"])
+
+    def read_up_to(version: int) -> None:
+        """Two micro-batches, the last of which Spark prepares once more: it began where the one before ended."""
+        for batch, end in enumerate((version, version + 1)):
+            offset = {
+                "reservoirId": str(DeltaTable(str(path)).metadata().id),
+                "reservoirVersion": end,
+                "index": -1,
+            }
+            for name, text in (("offsets", f"v1\n{{}}\n{json.dumps(offset)}"), ("commits", "v1")):
+                (checkpoint / name).mkdir(parents=True, exist_ok=True)
+                (checkpoint / name / str(batch)).write_text(text)
+
+    def maintained() -> Maintenance:
+        (place,) = retention.places(settings, catalog, catalog.table("valid_readings"))
+        return retention.maintain(settings, replace(place, closed=lambda _: True))
+
+    for version in range(6):
+        append()
+        if version == 2:
+            DeltaTable(str(path)).create_checkpoint()
+    added = {v: set(DeltaTable(str(path), version=v).file_uris()) for v in range(6)}
+    read_up_to(4)
+    assert (maintained().files, len(DeltaTable(str(path)).file_uris())) == (6, 1)
+    aged(tmp_path, 3)
+    append()
+    DeltaTable(str(path)).create_checkpoint()
+    aged(tmp_path, 2)
+    held = maintained()
+    assert (held.held_by, held.oldest, held.commits, held.obsolete) == ("sensor_averages", 2, 2, 0)
+    assert all(Path(file).exists() for file in added[5]), (
+        "it goes on at version 4, and 2 can be read"
+    )
+    read_up_to(7)
+    free = maintained()
+    assert (free.held_by, free.oldest, free.commits, free.obsolete) == ("", 7, 5, 6)
+    assert not any(Path(file).exists() for file in added[5]) and DeltaTable(str(path)).count() == 7
+    assert sorted(p.name[:20] for p in (path / "_delta_log").glob("*.json"))[0] == f"{7:020}"
+
+
+def test_a_log_of_many_versions_is_cut_and_what_readers_were_told_of_stays(tmp_path):
+    log = Log(tmp_path)
+    last = log.append(8)
+    first = set(DeltaTable(str(log.path)).file_uris())
+    housekeeping._compact(DeltaTable(str(log.path)), ("2026-01-01-00",))
+    assert log.maintained() == (last, "") and all(Path(file).exists() for file in first), (
+        "for a day"
+    )
+    assert (
+        log.append(3) == last + 4
+        and log.maintained() == (last + 3, "")
+        and DeltaTable(str(log.path)).count() == 11
+    )
+
+
+def test_a_run_that_is_under_way_keeps_all_that_there_was_when_it_began(tmp_path):
+    log = Log(tmp_path)
+    last = log.append(4)
+    with read_holds.under_way(log.settings):
+        log.append(6)
+        with read_holds.under_way(log.settings):  # a later one
+            log.append(6)
+        told, who = log.maintained()
+        assert last - 1 <= told <= last and who == "a run that is under way"
+    assert log.maintained() == (last + 11, "")
+
+
+def test_a_batch_run_that_was_killed_will_find_its_commit(tmp_path):
+    log = Log(tmp_path)
+    before = log.append(4)
+    replace_file(
+        layout.note(log.settings, log.table, "publishing.json"),
+        {"run": "1", "before": before, "commit": ""},
+    )
+    log.append(4)
+    assert log.maintained() == (before, "a batch run that was killed")
+    layout.note(log.settings, log.table, "publishing.json").unlink()
+    assert log.maintained() == (before + 3, "")
+
+
+def test_where_nothing_may_be_written_a_run_is_not_kept_from_reading(tmp_path):
+    settings = Settings(root=tmp_path / "none")
+    with read_holds.under_way(settings):
+        assert read_holds.began(settings) is None and not any(tmp_path.iterdir())
+
+
+def test_what_a_certificate_has_not_looked_at_stays_as_long_as_the_history(tmp_path):
+    log = Log(tmp_path)
+    last = log.append(4)
+    invalidation.look(log.settings, log.catalog, log.catalog.table("sensor_averages"), {}, [])
+    log.append(4)
+    assert log.maintained() == (last, "the reconciliation of sensor_averages")
+    aged(log.path, 2)
+    assert log.maintained()[0] > last
+    invalidation.look(log.settings, log.catalog, log.catalog.table("sensor_averages"), {}, [])
+    last = log.append(4)
+    assert log.maintained() == (last - 4, "the reconciliation of sensor_averages")
+    invalidation.look(log.settings, log.catalog, log.catalog.table("sensor_averages"), {}, [])
+    assert log.maintained() == (last - 1, "")
+
+
+def test_log_tables_are_made_few_files_while_verdicts_come_in(tmp_path):
+    settings = Settings(root=tmp_path)
+    for minute in range(3):
+        certify(settings, [_certificate(minute)])
+    (place,) = retention.log_tables(settings)
+    early = DeltaTable(str(place.path))
+    certify(settings, [_certificate(3)])
+    housekeeping._compact(early, ("",))
+    done = retention.maintain(settings, place)
+    assert (done.files, len(DeltaTable(str(place.path)).file_uris())) == (2, 1)
+    assert [c.at.minute for c in certificates(settings)] == [0, 1, 2, 3]
+
+
+def _certificate(minute: int) -> Certificate:
+    at = datetime(2026, 1, 1, 0, minute, tzinfo=UTC)
+    return Certificate(
+        table="sensor_averages", start=at, end=at, verdict="EQUAL", rows_in_table=1, rows_recomputed=1, rows_by_batch_runs=0,
+        checksum_in_table="", checksum_recomputed="", frontier=at, version=1, inputs={}, code_version="", at=at, seconds=0.0,
+    )  # fmt: skip

@@ -1,0 +1,65 @@
+"""Windows and queries as they are declared: what is refused, and what the docs show."""
+
+import re
+
+import pytest
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from lakehouse.declare.table import count, session, sliding, sql_table, table, tumbling
+from lakehouse.errors import DeclarationError
+from support import ROOT
+
+
+@pytest.mark.parametrize(
+    "declare, words",
+    [
+        (lambda: tumbling("0 seconds"), "longer than nothing"),
+        (lambda: tumbling("1 hour", zone="Europe/Berlin"), "only days differ between zones"),
+        (lambda: tumbling("1 day", zone="Europe/Berln"), "an IANA name"),
+        (lambda: tumbling("1 minute", offset="2 minutes"), "lies below 0:01:00"),
+        (lambda: sliding("5 minutes", "2 minutes"), "the slide divides the size"),
+        (lambda: session("-1 seconds"), "a duration is a number"),
+        (lambda: sql_table("t", "SELECT 1", layer="gold"), "names no input"),
+        (lambda: sql_table("t", "SELECT {} FROM {x}", layer="gold"), "inputs are names in braces"),
+        (lambda: sql_table("t", "SELECT } FROM {x}", layer="gold"), "write a brace"),
+        (lambda: sql_table("t__late", "SELECT * FROM {x}", layer="gold"), "'__' marks side tables"),
+    ],
+)
+def test_a_window_or_query_that_cannot_be_is_refused_with_the_rule(declare, words):
+    with pytest.raises(DeclarationError, match=words):
+        declare()
+
+
+def test_the_declarations_of_the_docs_are_windows_and_its_code_declares_tables():
+    text = (ROOT / "docs" / "windows.md").read_text()
+    names = {"tumbling": tumbling, "sliding": sliding, "session": session, "count": count}
+    shown = [eval(code, names) for code in re.findall(r"^\| `(.+?)` \|", text, re.MULTILINE)]
+    assert [window.kind for window in shown] == [
+        "tumbling",
+        "tumbling",
+        "tumbling",
+        "sliding",
+        "session",
+        "count",
+    ]
+    names |= {
+        "__name__": "docs",
+        "table": table,
+        "sql_table": sql_table,
+        "DataFrame": DataFrame,
+        "F": F,
+        "Window": Window,
+    }
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    declared = []
+    for block in blocks:
+        exec(block, names)
+        found = names["top_pages" if "top_pages" in block else "user_sessions"]
+        declared.append((found.inputs, found.description))
+    sessions = (("clicks",), "Clicks per user and visit.")
+    assert declared == [
+        sessions,
+        (("visits",), "The ten pages most viewed in each five minutes."),
+        sessions,
+    ]
