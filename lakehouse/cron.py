@@ -1,6 +1,6 @@
 """Cron expressions of five fields, in UTC: refused at the start if they are wrong, and asked when the next run is due.
 
-Dagster is what ticks; `tests/test_freshness.py` holds that it ticks at these minutes. Of a step of
+Dagster is what ticks; `tests/unit/test_freshness.py` holds that it ticks at these minutes. Of a step of
 days beside a day of the week (`*/2 * 3`) the two think differently: then what learns of the next
 run is off, and Dagster runs it when it ticks.
 """

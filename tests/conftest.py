@@ -1,4 +1,4 @@
-"""What the tests share: one Spark session, and one small lakehouse to look at."""
+"""What the rooms of the tests share: one Spark session, and one small lakehouse to look at."""
 
 import shutil
 import tempfile

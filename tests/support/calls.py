@@ -1,4 +1,4 @@
-"""A process function that tells each call, and rows for it."""
+"""A process function that reports each call, and rows for it."""
 
 from datetime import UTC, datetime, timedelta
 

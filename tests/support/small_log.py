@@ -1,4 +1,4 @@
-"""A Delta table whose log is cut after two versions."""
+"""A Delta table whose log is cut after two versions, and files that become older."""
 
 import os
 import re

@@ -31,7 +31,7 @@ click_topic = kafka(
     "clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL, id BIGINT NOT NULL"
 )
 ad_campaigns = files(
-    "../lakehouse/examples/ads/ad_campaigns.csv", schema="ad_id STRING, campaign_id STRING"
+    "../../lakehouse/examples/ads/ad_campaigns.csv", schema="ad_id STRING, campaign_id STRING"
 )
 constant_topic = kafka("constants", schema="at TIMESTAMP NOT NULL")
 

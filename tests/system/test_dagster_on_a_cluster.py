@@ -10,7 +10,6 @@ import pytest
 
 from assets.resources import Lakehouse
 from lakehouse.settings import Settings, from_environment, to_environment
-from test_cluster import cluster  # noqa: F401 (a fixture)
 
 RUN = """
 import dagster as dg
@@ -52,7 +51,7 @@ def test_they_go_where_the_streaming_jobs_go_and_here_they_take_one_core():
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
 def test_a_backfill_and_a_reconciliation_of_dagster_run_on_the_cluster(
-    cluster,  # noqa: F811
+    cluster,
     filled,
     tmp_path,
     quick_jvm,

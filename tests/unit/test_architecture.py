@@ -1,7 +1,12 @@
-"""The rules of the house, held by reading the code: who imports whom, what is imported where, what runs at import."""
+"""The rules of the house, held by reading the code: who imports whom, what is imported where, what runs at import.
+
+The last ones are about the rooms of the tests.
+"""
 
 import ast
+import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -69,9 +74,14 @@ def at_import(tree: ast.Module) -> Iterator[str]:
             waiting += node.body
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 @pytest.fixture(params=MODULES, ids=name_of)
 def module(request: pytest.FixtureRequest) -> tuple[Path, ast.Module]:
-    return request.param, ast.parse(request.param.read_text())
+    return request.param, tree_of(request.param)
 
 
 def test_all_packages_are_looked_at():
@@ -309,3 +319,78 @@ def test_modules_keep_to_a_size_that_can_be_read(module):
             assert length <= 80, (
                 f"{name_of(path)}:{node.name} has {length} lines; look for the second idea in it"
             )
+
+
+# ---- the rooms of the tests
+
+
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+ROOMS_OF_TESTS = ("unit", "spark", "system")
+STARTS_PROCESSES = {
+    "subprocess",
+    "multiprocessing",
+    "lakehouse.runtime.kafka_broker",
+    "lakehouse.runtime.session",
+    "pyspark.sql.SparkSession",
+}
+
+
+def imported(tree: ast.Module) -> set[str]:
+    """The modules that are imported anywhere, and each name from one of them with its module."""
+    names = {
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    return names | set(imports(tree))
+
+
+def fixtures(path: Path) -> dict[str, set[str]]:
+    """The fixtures of a module, each with those that it asks for."""
+    return {
+        node.name: parameters(node)
+        for node in tree_of(path).body
+        if isinstance(node, ast.FunctionDef)
+        and any("fixture" in ast.unparse(decorator) for decorator in node.decorator_list)
+    }
+
+
+def parameters(function: ast.FunctionDef) -> set[str]:
+    return {argument.arg for argument in function.args.args}
+
+
+def fixtures_with_a_session() -> set[str]:
+    """`spark`, and the fixtures of all tests that ask for it, directly or not."""
+    shared = fixtures(ROOT / "tests" / "conftest.py")
+    shared |= fixtures(ROOT / "lakehouse" / "pytest_plugin.py")
+    found = {"spark"}
+    while more := {name for name, asked in shared.items() if asked & found} - found:
+        found |= more
+    return found
+
+
+def test_each_test_is_in_a_room():
+    rooms = {path.parent for path in TESTS if path.name.startswith("test_")}
+    assert rooms == {ROOT / "tests" / room for room in ROOMS_OF_TESTS}
+
+
+@pytest.mark.parametrize("path", TESTS, ids=name_of)
+def test_no_test_imports_another_test(path):
+    # by the text: code that is handed to another process is looked at too
+    found = re.findall(r"^\s*(?:from|import)\s+(?:\w+\.)*test_\w+", path.read_text(), re.MULTILINE)
+    assert not found, f"{name_of(path)}: {found}; move what tests share to tests/support"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests" / "unit").glob("*.py")), ids=name_of)
+def test_a_unit_test_has_no_session_no_broker_and_no_process(path):
+    """`tests/unit/conftest.py` refuses processes at run time; this names the room before anything runs."""
+    assert {"spark", "filled", "stage_of", "player", "testbed"} <= fixtures_with_a_session()
+    asked = {
+        node.name
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef) and parameters(node) & fixtures_with_a_session()
+    }
+    assert not asked, f"{name_of(path)}: {asked}; a test with a session is in tests/spark"
+    used = imported(tree_of(path)) & STARTS_PROCESSES
+    assert not used, f"{name_of(path)} imports {used}; a test with a process is in tests/system"

@@ -7,6 +7,7 @@ A bullet of a section whose heading begins with "What is reconciled" or "What is
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from benchmarks.__main__ import PARTS
 from support import ROOT
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
-TEST = re.compile(r"`(tests/test_\w+\.py)(?:::(test_\w+))?`")
+TEST = re.compile(r"`(tests/\w+/test_\w+\.py)(?:::(test_\w+))?`")
 TARGET = re.compile(r"\bmake ([a-z]+)\b")
 MODULE = re.compile(r"\bpython -m ([a-z_][\w.]*)((?:[ ]+[^`\n#]+)?)")
 CLAIMS = ("What is reconciled", "What is shown")
@@ -51,6 +52,7 @@ def names_evidence(text: str) -> bool:
     )
 
 
+@cache
 def functions_of(path: Path) -> set[str]:
     return {
         node.name
@@ -105,7 +107,7 @@ def test_the_tests_and_commands_a_page_names_are_there(page):
         assert not function or function in functions_of(ROOT / file), (
             f"{page.name} names {file}::{function}"
         )
-    every_test = {name for path in ROOT.glob("tests/test_*.py") for name in functions_of(path)}
+    every_test = {name for path in ROOT.glob("tests/*/test_*.py") for name in functions_of(path)}
     for function in re.findall(r"`(test_\w+)`", text):
         assert function in every_test, f"{page.name} names {function}"
     inline = [found.replace("\n", " ") for found in re.findall(r"`([^`]+)`", without_code(text))]

@@ -29,7 +29,7 @@ click_topic = kafka(
     "clicks", schema="ad_id STRING NOT NULL, at TIMESTAMP NOT NULL, price BIGINT NOT NULL"
 )
 ad_campaigns = files(
-    "../lakehouse/examples/ads/ad_campaigns.csv", schema="ad_id STRING, campaign_id STRING"
+    "../../lakehouse/examples/ads/ad_campaigns.csv", schema="ad_id STRING, campaign_id STRING"
 )
 
 

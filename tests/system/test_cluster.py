@@ -2,16 +2,12 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import suppress
 
 import psutil
-import pyspark
 import pytest
 
 from lakehouse.declare import catalog
@@ -20,59 +16,10 @@ from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.lake import Lake
 from streaming_jobs import supervisor
 from support import ROOT
+from support.cluster import LIMIT, Cluster
 from support.sensors_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
 
 pytestmark = [pytest.mark.slow, pytest.mark.parallel, pytest.mark.timeout(800)]
-SPARK_CLASS = Path(pyspark.__file__).with_name("bin") / "spark-class"
-LIMIT = 240  # seconds
-
-
-@dataclass(frozen=True)
-class Cluster:
-    address: str
-    worker: int  # its pid
-
-
-@pytest.fixture
-def cluster(tmp_path) -> Iterator[Cluster]:
-    """A master with one worker of two cores."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    address = f"spark://127.0.0.1:{port}"
-    worker = ["--cores", "2", "--memory", "2g", "--work-dir", str(tmp_path / "work"), address]
-    with ExitStack() as running:
-        log = running.enter_context((tmp_path / "cluster.log").open("wb"))
-        for kind, given in (("master.Master", ["--port", str(port)]), ("worker.Worker", worker)):
-            command = [
-                SPARK_CLASS,
-                f"org.apache.spark.deploy.{kind}",
-                "--webui-port",
-                "0",
-                "--host",
-                "127.0.0.1",
-            ]
-            here = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"}
-            process = running.enter_context(
-                subprocess.Popen([*command, *given], env=here, stdout=log, stderr=log)
-            )
-            running.callback(end, process)
-        awaited(
-            lambda: "Registering worker" in (tmp_path / "cluster.log").read_text(),
-            "the worker is there",
-            LIMIT,
-        )
-        yield Cluster(address, process.pid)
-
-
-def end(process: subprocess.Popen) -> None:
-    """Ends a worker with its executors."""
-    family = psutil.Process(process.pid).children(recursive=True)
-    process.terminate()
-    _, left = psutil.wait_procs(family, 30)
-    for each in left:
-        with suppress(psutil.NoSuchProcess):
-            each.kill()
 
 
 @pytest.fixture
