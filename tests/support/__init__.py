@@ -13,6 +13,7 @@ payments         keyed and versioned tables, and what they read
 purchases        tables whose ingest table reads two topics
 changing_tables  tables that tests declare otherwise
 calls            a process function that reports each call
+quiet            tables whose topics may be silent
 accounts         rows of a keyed table, written without Spark
 wide_rows        rows with a column of each type
 workloads        workloads of the producers

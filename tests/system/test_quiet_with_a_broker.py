@@ -1,20 +1,15 @@
-"""Event time that goes on while topics are silent (`quiet_timeout`): the last windows close, by a commit that is a fact."""
+"""Event time that goes on while the topics of a real broker are silent, through crashes and without the broker."""
 
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from datetime import datetime, timedelta
 
 import pytest
 from confluent_kafka import Producer
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.table import kafka, session, table, tumbling
 from lakehouse.ranges import EPOCH
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
@@ -24,108 +19,9 @@ from lakehouse.storage import checkpoints, commit_log_repair
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import queries
-from lakehouse.testing import COMMIT_POINTS, Aborted, Stage, assert_stream_equals_batch
-from lakehouse.watermarks import Silence
-
-HERE = sys.modules[__name__]
-START = datetime(2026, 1, 1, tzinfo=UTC)
-SCHEMA = "user STRING NOT NULL, at TIMESTAMP NOT NULL"
-
-click_topic = kafka("clicks", schema=SCHEMA, quiet_timeout="2 seconds")
-still_topic = kafka("still", schema=SCHEMA)
-
-
-@table(layer="bronze", event_time="at", delay="5 seconds")
-def clicks(click_topic: DataFrame) -> DataFrame:
-    return click_topic
-
-
-@table(layer="silver")
-def of_ann(clicks: DataFrame) -> DataFrame:
-    return clicks.where("user = 'ann'")
-
-
-@table(layer="gold", window=tumbling("10 seconds"), keys=["user"])
-def by_ten_seconds(clicks: DataFrame) -> DataFrame:
-    return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
-
-
-@table(layer="gold", window=tumbling("1 hour"))
-def by_hour(of_ann: DataFrame) -> DataFrame:
-    return of_ann.groupBy("window").agg(F.count("*").alias("clicks"))
-
-
-@table(layer="gold", window=session("1 minute"), keys=["user"])
-def sessions(clicks: DataFrame) -> DataFrame:
-    return clicks.groupBy("window", "user").agg(F.count("*").alias("clicks"))
-
-
-@table(layer="bronze", event_time="at", delay="5 seconds")
-def still_too(click_topic: DataFrame, still_topic: DataFrame) -> DataFrame:
-    return click_topic.unionByName(still_topic)
-
-
-TABLES = ["of_ann", "by_ten_seconds", "by_hour", "sessions"]
-
-
-def at(seconds: float, user: str = "ann") -> dict:
-    return {"user": user, "at": (START + timedelta(seconds=seconds)).isoformat()}
-
-
-def after(seconds: float) -> datetime:
-    return START + timedelta(seconds=seconds)
-
-
-@pytest.fixture
-def stage(spark, tmp_path) -> Stage:
-    return Stage(spark, tmp_path, HERE)
-
-
-def test_a_silence_is_noted_after_its_time_and_then_ever_more_rarely():
-    silence, noted = Silence(30, 1000), []
-    for now in range(1000, 1000 + 24 * 3600):
-        if passed := silence.passed(now):
-            noted.append((now - 1000, passed))
-    assert noted[0] == (30, 30) and sum(passed for _, passed in noted) <= 24 * 3600
-    assert 50 < len(noted) < 100
-    for (before, _), (later, passed) in pairwise(noted):
-        assert passed == later - before <= max(30, before / 9 + 1)
-
-
-def test_what_was_not_watched_is_no_silence():
-    silence = Silence(30, 0)
-    assert not silence.is_due(29) and silence.is_due(30)
-    silence.broken(29)
-    assert not silence.passed(58) and silence.passed(59) == 30
-    assert not Silence(0, 0).is_due(10**9)
-
-
-def test_all_topics_of_a_table_must_say_so():
-    catalog = catalog_of([HERE])
-    for name in ("clicks", *TABLES):
-        assert catalog.quiet_timeout(catalog.table(name)) == timedelta(seconds=2)
-    assert not catalog.quiet_timeout(catalog.table("still_too"))
-
-
-def test_the_last_windows_close_while_no_row_comes(stage):
-    stage.feed("clicks", [at(1), at(2), at(14), at(3, "bob")])
-    stage.run(*TABLES)
-    assert stage.frontier("clicks") == after(9) and not stage.rows("by_ten_seconds").count()
-    stage.quiet("clicks", timedelta(seconds=11))
-    stage.run(*TABLES)
-    assert {stage.frontier(name) for name in ("clicks", "of_ann", "by_ten_seconds")} == {after(20)}
-    assert stage.rows("by_ten_seconds").count() == 3
-    # on time are those that are not behind it; what comes later than it says is late
-    stage.feed("clicks", [at(21), at(8)])
-    stage.quiet("clicks", timedelta(hours=2))
-    stage.run(*TABLES)
-    assert stage.frontier("clicks") == after(20 + 7200)
-    for name in TABLES:
-        assert_stream_equals_batch(stage, name)
-    lines = list(stage.lake.commit_log(stage.lake.catalog.table("by_ten_seconds")).by_stream())
-    assert sum(line.late for line in lines) == 1
-    assert [row.clicks for row in stage.rows("by_hour").collect()] == [5]
-    assert sorted(row.clicks for row in stage.rows("sessions").collect()) == [1, 4]
+from lakehouse.testing import COMMIT_POINTS, Aborted
+from support import quiet
+from support.quiet import at
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +34,7 @@ def served(tmp_path_factory) -> Iterator[Settings]:
 
 @pytest.fixture
 def lake(served, spark) -> Lake:
-    lake = Lake(spark, replace(served, tables=(__name__,)), catalog_of([HERE]))
+    lake = Lake(spark, replace(served, tables=(quiet.__name__,)), catalog_of([quiet]))
     kafka_broker.ensure_topics(lake.settings, {"clicks": 2, "still": 1})
     queries.prepare(lake, list(lake.catalog))
     return lake
