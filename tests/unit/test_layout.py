@@ -6,7 +6,7 @@ from lakehouse.declare import catalog
 from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, layout
 
-SETTINGS = Settings(tables=("lakehouse.tables.sensors",))
+SETTINGS = Settings(tables=("lakehouse.examples.sensors.tables",))
 TABLE = catalog.load(SETTINGS).table("sensor_averages")
 
 
