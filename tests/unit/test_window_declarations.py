@@ -1,12 +1,23 @@
 """Windows and queries as they are declared: what is refused, and what the docs show."""
 
 import re
+from datetime import timedelta
 
 import pytest
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import count, session, sliding, sql_table, table, tumbling
+from lakehouse.declare.sources import KafkaSource
+from lakehouse.declare.table import (
+    Table,
+    count,
+    kafka,
+    session,
+    sliding,
+    sql_table,
+    table,
+    tumbling,
+)
 from lakehouse.errors import DeclarationError
 from support import ROOT
 
@@ -46,20 +57,32 @@ def test_the_declarations_of_the_docs_are_windows_and_its_code_declares_tables()
     names |= {
         "__name__": "docs",
         "table": table,
+        "kafka": kafka,
         "sql_table": sql_table,
         "DataFrame": DataFrame,
         "F": F,
         "Window": Window,
     }
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    declared = []
+    declared, sources = [], []
     for block in blocks:
-        exec(block, names)
-        found = names["top_pages" if "top_pages" in block else "user_sessions"]
-        declared.append((found.inputs, found.description))
-    sessions = (("clicks",), "Clicks per user and visit.")
+        shown = dict(names)
+        exec(block, shown)
+        declared += [
+            (each.name, each.inputs, each.description)
+            for each in shown.values()
+            if isinstance(each, Table)
+        ]
+        sources += [each for each in shown.values() if isinstance(each, KafkaSource)]
+    sessions = ("user_sessions", ("clicks",), "Clicks per user and visit.")
+    hours = "Views of an hour, and of its busiest ten seconds."
+    busy = "A row table keeps the window of each row, and its `window_time`."
     assert declared == [
         sessions,
-        (("visits",), "The ten pages most viewed in each five minutes."),
+        ("top_pages", ("visits",), "The ten pages most viewed in each five minutes."),
+        ("views_by_ten_seconds", ("clicks",), ""),
+        ("views_by_hour", ("views_by_ten_seconds",), hours),
+        ("busy", ("views_by_ten_seconds",), busy),
         sessions,
     ]
+    assert [each.quiet_timeout for each in sources] == [timedelta(minutes=1)]
