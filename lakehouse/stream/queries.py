@@ -267,8 +267,10 @@ def _closing(run: StreamRun) -> tuple[Take, Due, Due]:
         before = run.commit_log.before(run.generation, batch_id)
         start = begins(before)
         counted = cache(partial(_counted, computed, rows if log.quiet is None else {}))
-        brought = None if by_frontiers else counted()["watermark"]
-        ahead = ahead_of(start, run.complete(log.inputs) or brought or start)
+        complete = run.complete(log.inputs)
+        if complete is None and not by_frontiers:
+            complete = counted()["watermark"]
+        ahead = ahead_of(start, complete or start)
         # a batch that is replayed does not decide again what it has written: the stream may be
         # further by now
         ahead = run.noted_frontier(batch_id, start) or ahead
