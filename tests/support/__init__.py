@@ -11,6 +11,7 @@ torn_logs        commit logs that are cut in the middle of a line
 small_log        a Delta table whose log is cut after two versions; files that become older
 payments         keyed and versioned tables, and what they read
 purchases        tables whose ingest table reads two topics
+ads_and_sales    tables that read two ingest tables, each of a topic
 changing_tables  tables that tests declare otherwise
 calls            a process function that reports each call
 quiet            tables whose topics may be silent
