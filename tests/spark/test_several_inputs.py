@@ -197,6 +197,9 @@ def test_several_inputs_are_followed_step_by_step_through_crashes(stage):
     assert turnover == 3 * sum(range(0, 60, 7))
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(600)
 def test_late_rows_of_each_input_are_counted_shown_and_merged(stage):
     stage.feed("ads", [shown(1), shown(12)])
     stage.feed("sales", [sold(2), sold(13)])

@@ -120,6 +120,9 @@ def commits(stage: Stage, name: str) -> list[tuple[int, datetime | None]]:
     return [(line.batch, line.frontier) for line in lines]
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(600)
 def test_windows_of_windows_hold_what_their_inputs_hold(stage):
     fed(stage)
     stage.advance("clicks", at(2 * 3600))
