@@ -24,6 +24,9 @@ from stories.work import STEPS, Piece, end_with, told
 
 _SHARES = {"sensors": 2, "ads": 2, "windows": 2, "operators": 4}  # of ten stories
 _AT_ONCE = 5  # stories of one piece of work: so many at most are told again after an interruption
+# pieces of a worker, which then makes way for a new one: Spark keeps some of each query that it has run, and after an hour
+# of thousands of them a JVM does little but collect garbage
+_LASTS = 12
 BEGIN, END = "<!-- stories -->", "<!-- end of stories -->"
 
 
@@ -49,8 +52,10 @@ def commit() -> str:
 def tell_all(todo: list[Piece], file: Path, workers: int) -> None:
     """Tells what is not in the file yet, a line each as it ends."""
     at, begun = commit(), time.monotonic()
-    made = {"mp_context": get_context("spawn"), "initializer": end_with, "initargs": (os.getpid(),)}
-    with ProcessPoolExecutor(workers, **made) as pool, file.open("a") as lines:
+    pool = ProcessPoolExecutor(
+        workers, get_context("spawn"), end_with, (os.getpid(),), max_tasks_per_child=_LASTS
+    )
+    with pool, file.open("a") as lines:
         done = as_completed([pool.submit(told, piece) for piece in todo])
         for number, future in enumerate(done, 1):
             line = future.result() | {"commit": at, "date": datetime.now(UTC).date().isoformat()}
