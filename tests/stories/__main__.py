@@ -18,6 +18,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
+from textwrap import fill
 
 from stories import machine, tally
 from stories.work import STEPS, Piece, end_with, told
@@ -27,6 +28,7 @@ _AT_ONCE = 5  # stories of one piece of work: so many at most are told again aft
 # pieces of a worker, which then makes way for a new one: Spark keeps some of each query that it has run, and after an hour
 # of thousands of them a JVM does little but collect garbage
 _LASTS = 12
+_WIDTH = 127  # of a line of the page
 BEGIN, END = "<!-- stories -->", "<!-- end of stories -->"
 
 
@@ -84,11 +86,12 @@ def report(lines: list[dict], seed: int) -> tuple[str, str]:
     seen = [f"{name} {stories[name]}" for name in tally.DISTURBANCES]
     steps = [f"{name.replace('_', ' ')} {of_suite['machine'][name]}" for name in machine.RULES]
     runs = of_suite["machine"]
-    text = (
+    paragraphs = (
         f"Of the {stories['stories']} stories of seed {seed} so many had: {'; '.join(seen)}. They compared "
-        f"{stories[tally.COMPARED]} rows.\n\n"
-        f"The {runs['stories']} runs of the state machine took {runs['steps']} steps: {'; '.join(steps)}."
+        f"{stories[tally.COMPARED]} rows.",
+        f"The {runs['stories']} runs of the state machine took {runs['steps']} steps: {'; '.join(steps)}.",
     )
+    text = "\n\n".join(fill(each, _WIDTH, break_on_hyphens=False) for each in paragraphs)
     return row, text
 
 
