@@ -32,6 +32,7 @@ from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, to_environment
 from lakehouse.storage.commit_log import frontier
+from lakehouse.storage.layout import table_path
 
 _DAY = timedelta(hours=24)
 _CLOSED = 120.0  # seconds for the stream to have filled the day
@@ -68,7 +69,7 @@ def run(
     day = Range(end - _DAY, end)
     start_ms, end_ms = (int(each.timestamp() * 1000) for each in (day.start, day.end))
     bronze, gold = (
-        catalog.table_path(settings, known.table(name)) for name in ("ad_events", "campaign_views")
+        table_path(settings, known.table(name)) for name in ("ad_events", "campaign_views")
     )
     stop = Event()
     with topic.brokers(settings) as servers, ThreadPoolExecutor() as beside:

@@ -33,6 +33,7 @@ from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.layout import table_path
 
 TOPIC = "ten-payments"
 
@@ -48,10 +49,10 @@ def measured(settings: Settings, rate: int, warm_up: float, seconds: float) -> d
             more = _send(producer, rate, seconds, sent)
             busy, batches = (tree.cpu() - busy) / seconds, (_lines(settings) - batches) / seconds
             known = catalog.load(settings)
-            latency.await_rows(catalog.table_path(settings, known.table("payments")), sent + more)
+            latency.await_rows(table_path(settings, known.table("payments")), sent + more)
             time.sleep(20)  # what was sent is through all tables
             idle = _idle(tree, seconds / 2)
-        rows = check.rows(catalog.table_path(settings, known.table("valid_payments")))
+        rows = check.rows(table_path(settings, known.table("valid_payments")))
         if rows != sent + more:
             raise BenchmarkError(
                 f"valid_payments: {rows:,} rows of {sent + more:,} sent; the run is void"
@@ -105,9 +106,7 @@ def _await_all(settings: Settings, ingest: Table, sent: int) -> None:
     """Until each message is a row of the table or of its quarantine. Raises BenchmarkError."""
     deadline = time.monotonic() + 120
     while (
-        there := sum(
-            check.rows(catalog.table_path(settings, ingest, side)) for side in ("", "quarantine")
-        )
+        there := sum(check.rows(table_path(settings, ingest, side)) for side in ("", "quarantine"))
     ) < sent:
         if time.monotonic() > deadline:
             raise BenchmarkError(

@@ -33,6 +33,7 @@ from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, to_environment
 from lakehouse.storage import commit_log
+from lakehouse.storage.layout import table_path
 from streaming_jobs import supervisor
 
 RATE, VISITS_RATE = 5_000, 1_000
@@ -63,7 +64,7 @@ class Latency:
 
 def ours(settings: Settings, seconds: int) -> Latency:
     """The pipeline `ads` as `lakehouse stream start ads` runs it, without early results, which the script does not have."""
-    bronze = catalog.table_path(settings, catalog.load(settings).table("ad_events"))
+    bronze = table_path(settings, catalog.load(settings).table("ad_events"))
     return _measured(
         "ours", our_job, check.ours, replace(settings, early_results=False), seconds, bronze
     )
@@ -83,8 +84,8 @@ def visits(settings: Settings, seconds: int) -> Latency:
         producer("visits").workload, rate=VISITS_RATE, late_share=0.0, malformed_share=0.0
     )
     known = catalog.load(settings)
-    gold = catalog.table_path(settings, known.table("visitors_by_country"))
-    record = catalog.table_path(settings, known.table("requests"))
+    gold = table_path(settings, known.table("visitors_by_country"))
+    record = table_path(settings, known.table("requests"))
     start_ms, end_ms, cpu = _fed(
         lambda s: our_job(s, "visits"), settings, "visits", workload, seconds, record
     )

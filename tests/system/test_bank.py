@@ -29,6 +29,7 @@ from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.lake import Lake
+from lakehouse.storage.layout import table_path
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from streaming_jobs import supervisor
 from support.sensors_job import awaited
@@ -222,7 +223,7 @@ def test_killed_again_and_again_the_sum_is_zero_at_every_version_for_a_reader_be
     send(given, TRANSACTIONS, client_config(settings))
     transfers = sum(record.topic == TRANSACTIONS for record in given)
     table = catalog.load(settings).table("account_totals")
-    totals, done = catalog.table_path(settings, table), Event()
+    totals, done = table_path(settings, table), Event()
     with ThreadPoolExecutor(1) as beside:
         reading = beside.submit(read_again_and_again, totals, done)
         try:
