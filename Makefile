@@ -77,7 +77,7 @@ $(READY): $(LOCKED) pyproject.toml lakehouse/__init__.py
 
 $(LOCKED): requirements.lock
 	@$(CHECK_JAVA)
-	@$(FIND_PYTHON); echo "making .venv from requirements.lock (once)" && $$found -m venv --clear .venv
+	@$(FIND_PYTHON); echo "making .venv from requirements.lock (once, some three minutes)" && $$found -m venv --clear .venv
 	@$(BIN)/pip install --quiet --require-hashes --requirement requirements.lock
 	@touch $@
 

@@ -117,12 +117,8 @@ def report_written_tables(settings: Settings, catalog: Catalog) -> dg.SensorDefi
         for table in catalog:
             # what was erased from it or replayed into it is no growth
             ingest = catalog.kind(table) == "ingest" or table.keeps
-            last = next(
-                CommitLog(settings, table).by_stream()
-                if ingest
-                else iter(CommitLog(settings, table)),
-                None,
-            )
+            commit_log = CommitLog(settings, table)
+            last = commit_log.last_arrival() if ingest else next(iter(commit_log), None)
             if last is None or reported.get(table.name) == last.at.isoformat():
                 continue
             before = parse_instant(reported[table.name]) if table.name in reported else None

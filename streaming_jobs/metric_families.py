@@ -115,7 +115,10 @@ DECLARED = (
     ),
     Declared("lakehouse_table_state_rows", "Rows of state after the last micro-batch"),
     Declared("lakehouse_table_state_bytes", "Memory of the state store after the last micro-batch"),
-    Declared("lakehouse_table_commit_timestamp_seconds", "When the stream last committed"),
+    Declared(
+        "lakehouse_table_commit_timestamp_seconds",
+        "When the stream last committed what came of rows",
+    ),
     Declared(
         "lakehouse_table_frontier_timestamp_seconds",
         "The event time up to which the table is complete",

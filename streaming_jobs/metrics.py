@@ -122,11 +122,13 @@ class LakehouseCollector(Collector):
     def _progress_of(self, found: Families, table: Table) -> None:
         if self._catalog.kind(table) == "reference":
             return  # no stream: its whole commit log would be searched for one
-        last = next(CommitLog(self._settings, table).by_stream(), None)
+        commit_log = CommitLog(self._settings, table)
+        last = next(commit_log.by_stream(), None)
         if last is None:
             return
         labels = (table.pipeline, table.name)
-        found.add("lakehouse_table_commit_timestamp_seconds", labels, _epoch(last.at))
+        if with_rows := commit_log.last_arrival():
+            found.add("lakehouse_table_commit_timestamp_seconds", labels, _epoch(with_rows.at))
         if last.frontier and last.frontier > EPOCH:
             found.add("lakehouse_table_frontier_timestamp_seconds", labels, _epoch(last.frontier))
             found.add(

@@ -52,8 +52,12 @@ def closed_until(lake: Lake, table: Table) -> datetime:
 
 def first(lake: Lake, table: Table) -> datetime | None:
     """The first event time that the table's inputs have."""
+    return _first(lake, table, lake.spanning)
+
+
+def _first(lake: Lake, table: Table, read: Callable[[Table, Range], DataFrame]) -> datetime | None:
     firsts = (
-        observing.only(lake.spanning(each, _EVER).agg(F.min(_moment(lake, each))))[0]
+        observing.only(read(each, _EVER).agg(F.min(_moment(lake, each))))[0]
         for each in lake.catalog.timed_inputs(table)
     )
     return min((found.astimezone(UTC) for found in firsts if found), default=None)
@@ -104,9 +108,9 @@ def compute(
     """The rows of `span` by the same plan as the stream, over the stored input and the pinned inputs.
 
     The span is widened by the context that the declared window needs, and cut back after the
-    function. The inputs with event time are read at their `versions`, the present ones by default, and
-    reference tables at theirs, by default as the stream pinned them. With `touched` (`late_merge.missed`) only that is
-    computed.
+    function. The inputs with event time are read at their `versions`, the present ones by default,
+    and reference tables at theirs, by default as the stream pinned them. With `touched`
+    (`late_merge.missed`) only that is computed.
     """
     at = present(lake, table) | dict(versions or {})
     used = pinned(lake, table) | dict(references or {})
@@ -186,7 +190,7 @@ def _computed(
 
     context = context or lateness.context(span, table)
     if table.window and table.window.kind == "session":
-        begins = first(lake, table)
+        begins = _first(lake, table, read)
         context = _holding_whole_sessions(context, table.window.size, begins, computed)
     return computed(context)
 

@@ -126,11 +126,7 @@ def withholding(catalog: "Catalog", table: Table) -> Table | None:
 def check_table(catalog: "Catalog", table: Table) -> None:
     """Raises DeclarationError for a table that cannot be what it is declared to be, with the inputs that it has."""
     kind, where = catalog.kind(table), f"table={table.name}"
-    driving = [
-        n
-        for n in table.inputs
-        if n in catalog.tables and catalog.kind(catalog.tables[n]) in ("ingest", "row", "window")
-    ]
+    driving = [each.name for each in catalog.timed_inputs(table)]
     if table.keeps:
         _check_keyed(catalog, table, driving)
     if table.as_of:

@@ -19,6 +19,8 @@ from lakehouse.storage.layout import table_path
 
 _log = logging.getLogger(__name__)
 
+OWN = "its own query"
+
 
 def needed(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]:
     """Who needs the table from which version on: streams that read it, tables that have it pinned, its own stream.
@@ -44,7 +46,7 @@ def needed(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]
         last = stands.noted or stands.written or stands.taken_back
         if last and reader.name == table.name:
             # a batch that is replayed looks for its commit from there on
-            found["its own query"] = last.version
+            found[OWN] = last.version
         elif (
             last
             and reader.name not in found

@@ -59,6 +59,14 @@ class CommitLog:
     def by_stream(self) -> Iterator[Commit]:
         return (c for c in self if c.role == "stream")
 
+    def last_arrival(self) -> Commit | None:
+        """The last commit of the stream that rows came with.
+
+        Those after it say how far event time has gone on without any (`quiet_timeout`): by them alone
+        a producer that has died would look well.
+        """
+        return next((c for c in self.by_stream() if c.arrived), None)
+
     def rewriting(self) -> Iterator[Commit]:
         """The batch commits, and those of the stream that had late rows.
 

@@ -137,7 +137,7 @@ class TopicSteps(Stepped[Records]):
                 return piece
             if self.trouble:  # nobody knows what has come meanwhile
                 self._silence.broken(time.monotonic())
-            elif not self.available_now and (passed := self._silence.passed(time.monotonic())):
+            elif (passed := self._silence.passed(time.monotonic())) and self._may_go_on():
                 return self._quiet(timedelta(seconds=passed))
             if self._until is not None and self._is_past(self._until):
                 return None
@@ -147,6 +147,11 @@ class TopicSteps(Stepped[Records]):
                     quiet = float("inf")
                     self._report_idle()
         return None
+
+    def _may_go_on(self) -> bool:
+        """Whether there is an event time that could go on; a query that is to end at the present does not wait for that."""
+        last = None if self.available_now else next(self.run.commit_log.by_stream(), None)
+        return last is not None and bool(last.heads)
 
     def _quiet(self, passed: timedelta) -> Records:
         """A step without messages, by which event time goes on."""

@@ -2,9 +2,14 @@
 
 from datetime import timedelta
 
+import dagster as dg
 import pytest
 
+from assets import sensors
+from lakehouse.declare.catalog import Catalog
+from lakehouse.settings import Settings
 from lakehouse.testing import Stage, assert_stream_equals_batch
+from streaming_jobs.metrics import LakehouseCollector
 from support import quiet
 from support.quiet import TABLES, after, at
 
@@ -33,3 +38,33 @@ def test_the_last_windows_close_while_no_row_comes(stage):
     assert sum(line.late for line in lines) == 1
     assert [row.clicks for row in stage.rows("by_hour").collect()] == [5]
     assert sorted(row.clicks for row in stage.rows("sessions").collect()) == [1, 4]
+
+
+def test_a_silent_topic_does_not_make_a_table_look_fresh(stage):
+    settings, catalog = stage.lake.settings, stage.lake.catalog
+    stage.feed("clicks", [at(1), at(2)])
+    stage.run("of_ann")
+    before, cursor = seen(settings, catalog, None)
+    assert before.keys() == {"clicks", "of_ann"} and cursor.asset_events
+    stage.quiet("clicks", timedelta(minutes=10))
+    stage.run("of_ann")
+    after_silence, tick = seen(settings, catalog, cursor.cursor)
+    assert stage.frontier("of_ann") > after(500), "its event time has gone on"
+    assert after_silence == before and not tick.asset_events
+    stage.feed("clicks", [at(700)])
+    stage.run("of_ann")
+    with_rows, tick = seen(settings, catalog, tick.cursor)
+    assert all(with_rows[name] > before[name] for name in before)
+    assert [event.asset_key.path for event in tick.asset_events] == [["clicks"]]
+
+
+def seen(
+    settings: Settings, catalog: Catalog, cursor: str | None
+) -> tuple[dict[str, float], dg.SensorResult]:
+    """When rows last came to each table, by its metric, and what Dagster is told of it."""
+    name = "lakehouse_table_commit_timestamp_seconds"
+    shown = (f for f in LakehouseCollector(settings, catalog).collect() if f.name == name)
+    moments = {s.labels["table"]: s.value for family in shown for s in family.samples}
+    sensor = sensors.report_written_tables(settings, catalog)
+    context = dg.build_sensor_context(dg.DagsterInstance.ephemeral(), cursor=cursor)
+    return moments, sensor.evaluate_tick(context)

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from batch_jobs import erase, maintain, planning
 from lakehouse.batch import late_merge, late_view
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.table import (
@@ -23,7 +24,7 @@ from lakehouse.declare.table import (
 )
 from lakehouse.errors import DeclarationError, JobError
 from lakehouse.ranges import Range
-from lakehouse.reconcile import reconciliation
+from lakehouse.reconcile import coverage, reconciliation
 from lakehouse.stream import handover
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
 from lakehouse.transform import plan
@@ -317,3 +318,49 @@ def test_a_join_of_inputs_without_a_bound_is_refused(stage):
 def test_a_table_of_several_inputs_begins_with_all_that_they_have(stage):
     with pytest.raises(JobError, match=r"inputs=ads, sales.*start its job"):
         handover.begin(stage.lake, stage.lake.catalog.table("in_windows"))
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(600)
+def test_what_is_done_to_tables_of_several_inputs_is_planned_followed_and_kept(stage):
+    settings, catalog = stage.lake.settings, stage.lake.catalog
+    stage._now = datetime(2026, 1, 2, tzinfo=UTC)  # so that the hour of arrival is over
+    stage.feed("ads", [shown(1), shown(2, ad=2), shown(12)])
+    stage.feed("sales", [sold(2), sold(13, ad=2, price=5)])
+    stage.advance("ads", shown(7300, ad=3))
+    stage.advance("sales", sold(7300, ad=3))
+    stage.run("in_windows", "both", "near", "in_sql")
+    planned = planning.plan(stage.lake, "in_windows", HOUR.start, HOUR.end)
+    assert (planned.input, planned.input_rows) == ("ads, sales", 5)
+    assert [each.table for each in planned.downstream] == ["in_sql"]
+    for name in ("in_windows", "both", "near", "in_sql"):
+        assert_stream_equals_batch(stage, name, HOUR)
+    covered = coverage.coverage(settings, catalog, catalog.table("in_windows"))
+    assert covered.reconciled == 1 and not covered.changed
+    # rows are erased once no stream may read them again: in an hour that has passed, two micro-batches on
+    stage.wait(timedelta(hours=2))
+
+    def goes_on(second: int, *names: str) -> None:
+        stage.feed("ads", [shown(second, ad=3)])
+        stage.feed("sales", [sold(second, ad=3)])
+        stage.advance("ads", shown(second + 100, ad=3))
+        stage.advance("sales", sold(second + 100, ad=3))
+        stage.run(*names)
+
+    for number in range(3):
+        goes_on(7400 + 200 * number, "in_windows", "both", "near", "in_sql")
+    erased = erase.run(stage.lake, "sales", "ad = 1")
+    assert erased.rows == 1
+    for name in ("in_windows", "both", "near", "in_sql"):
+        assert_stream_equals_batch(stage, name, HOUR)
+    there = [(ad, sum) for ad, sum in rows(stage, "in_windows", "ad", "turnover") if ad < 3]
+    assert there == [(1, 0), (1, 0), (2, 0), (2, 5)]
+    assert [(ad, what) for ad, what in rows(stage, "both", "ad", "what") if ad < 3] == [
+        (1, "shown"), (1, "shown"), (2, "shown"), (2, "sold"),
+    ]  # fmt: skip
+    # the streams go on from their places in both inputs
+    list(maintain.run(settings, catalog))
+    goes_on(8400, "in_windows", "both", "near", "in_sql")
+    for name in ("in_windows", "both", "near", "in_sql"):
+        assert_stream_equals_batch(stage, name)

@@ -1,4 +1,4 @@
-"""Notifications: a real command, a real HTTP server and a real mail server are told what went wrong, once, whatever else
+"""Notifications: a real command, a real HTTP server and a real mail server get what went wrong, once, whatever else
 happens."""
 
 import asyncio

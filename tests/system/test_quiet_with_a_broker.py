@@ -19,6 +19,7 @@ from lakehouse.storage import checkpoints, commit_log_repair
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import queries
+from lakehouse.stream.topic_check import check
 from lakehouse.testing import COMMIT_POINTS, Aborted
 from support import quiet
 from support.quiet import at
@@ -105,6 +106,8 @@ def test_a_live_query_closes_its_last_windows_through_crashes_and_not_while_the_
     lines = list(lake.commit_log(table).by_stream())
     assert [line.batch for line in lines] == list(range(len(lines)))[::-1]
     assert sum(line.arrived for line in lines) == 4
+    found = check(lake.settings, lake.catalog, table)
+    assert found and not any(each.missing or each.doubled for each in found), found
     certificate = reconciliation.reconcile(lake, lake.catalog.table("by_ten_seconds"))
     assert (certificate.verdict, certificate.rows_recomputed) == ("EQUAL", 4)
     # what was noted is a fact of the table's own log: the commit log can be made again from it
