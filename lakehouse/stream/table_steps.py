@@ -12,7 +12,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.declare.columns import ORIGIN
+from lakehouse.ranges import EPOCH, text
 from lakehouse.storage import checkpoints, delta_log
+from lakehouse.storage.commit_log import frontier
 from lakehouse.stream import news, positions
 from lakehouse.stream.advance import IDLE, LOOK, Source, Stepped, Take
 from lakehouse.stream.micro_batch import StreamRun
@@ -22,6 +24,7 @@ from lakehouse.transform import plan
 _log = logging.getLogger(__name__)
 
 _PATIENCE = 10.0  # seconds that input waits at most for more, before a step that has nothing to write notes how far it is
+_FAR = timedelta(minutes=10)  # of event time, between inputs
 _OUTSTANDING = 1_000  # files that wait are counted up to so many
 
 Positions = Mapping[str, Position]  # by input
@@ -198,7 +201,22 @@ class TableSteps(Stepped[Pieces]):
         if announced == self._looked[0] and now < self._looked[1] + _PATIENCE:
             return False
         self._looked = announced, now
+        self.trouble = self._held_back()
         return self._quiet_due(self._offset(self._at))
+
+    def _held_back(self) -> str:
+        """Which input the table waits for, if another is far ahead of it: else nobody would know why it stands."""
+        settings, catalog = self.run.lake.settings, self.run.lake.catalog
+        ahead = {name: frontier(settings, catalog.table(name)) or EPOCH for name in self._awaited}
+        last = min(ahead, key=lambda name: ahead[name])
+        furthest = max(ahead.values())
+        if furthest - ahead[last] < _FAR:
+            return ""
+        reached = text(ahead[last]) if ahead[last] > EPOCH else "nothing, for no row has come"
+        return (
+            f"table={self.name}, input={last}: it is complete up to {reached}, another up to {text(furthest)}, and the table "
+            "goes as far as all of its inputs; send to it, or give a topic that may be silent a quiet_timeout"
+        )
 
     def _worth(self, pieces: Pieces, waited: float) -> bool:
         """Whether a step would write something, or there is enough to be read, or it has waited long."""

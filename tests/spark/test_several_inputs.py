@@ -25,10 +25,11 @@ from lakehouse.declare.table import (
 from lakehouse.errors import DeclarationError, JobError
 from lakehouse.ranges import Range
 from lakehouse.reconcile import coverage, reconciliation
-from lakehouse.stream import handover
+from lakehouse.stream import handover, queries
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
 from lakehouse.transform import plan
 from lakehouse.transform.versions import as_of_join
+from support.sensors_job import awaited
 
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -364,3 +365,20 @@ def test_what_is_done_to_tables_of_several_inputs_is_planned_followed_and_kept(s
     goes_on(8400, "in_windows", "both", "near", "in_sql")
     for name in ("in_windows", "both", "near", "in_sql"):
         assert_stream_equals_batch(stage, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_an_input_that_holds_the_others_back_is_named(stage):
+    stage.feed("ads", [shown(1)])
+    stage.advance("ads", shown(3600))
+    query = queries.start(stage.lake, stage.lake.catalog.table("in_windows"))
+    try:
+        awaited(lambda: query.trouble, "nobody said what it waits for")
+        assert "table=in_windows, input=sales: it is complete up to nothing" in query.trouble
+        stage.feed("sales", [sold(2)])
+        stage.advance("sales", sold(3600))
+        awaited(lambda: not query.trouble and query.recentProgress, "it still waits")
+    finally:
+        query.stop()
+    assert stage.frontier("in_windows") == after(3580)

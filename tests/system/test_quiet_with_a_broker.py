@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -23,6 +23,7 @@ from lakehouse.stream.topic_check import check
 from lakehouse.testing import COMMIT_POINTS, Aborted
 from support import quiet
 from support.quiet import at
+from support.sensors_job import awaited
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +47,6 @@ def send(lake: Lake, *rows: dict) -> None:
     for number, row in enumerate(rows):
         producer.produce("clicks", json.dumps(row), b"key", partition=number % 2)
     assert producer.flush(30) == 0
-
-
-def until(true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 90
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
 
 
 def frontier_of(lake: Lake, name: str) -> datetime:
@@ -83,7 +77,7 @@ def test_a_live_query_closes_its_last_windows_through_crashes_and_not_while_the_
 
         before = frontier_of(lake, "clicks")
         query = queries.start(lake, table, reached=crash)
-        until(lambda query=query: not query.isActive, f"no step of silence came to {point}")
+        awaited(lambda query=query: not query.isActive, f"no step of silence came to {point}")
         assert Aborted.__name__ in str(query.exception())
         pending = checkpoints.standing(lake.settings, table).pending
         assert bool(pending) == (point in ("rows", "quarantine"))
@@ -92,14 +86,14 @@ def test_a_live_query_closes_its_last_windows_through_crashes_and_not_while_the_
     assert crashed == list(COMMIT_POINTS)
     query = queries.start(lake, table)
     try:
-        until(lambda: written(lake, "by_ten_seconds") == 4, "the last windows did not close")
+        awaited(lambda: written(lake, "by_ten_seconds") == 4, "the last windows did not close")
         kafka_broker.stop(lake.settings)
-        until(lambda: bool(query.trouble), "the query did not notice that its broker was away")
+        awaited(lambda: bool(query.trouble), "the query did not notice that its broker was away")
         stood = frontier_of(lake, "clicks")
         time.sleep(5)
         assert frontier_of(lake, "clicks") == stood, "nobody can say that the topic is quiet"
         kafka_broker.start(lake.settings, jars.resolve(lake.settings.jars))
-        until(lambda: frontier_of(lake, "clicks") > stood, "event time did not go on again")
+        awaited(lambda: frontier_of(lake, "clicks") > stood, "event time did not go on again")
     finally:
         query.stop()
         counted.stop()
