@@ -169,6 +169,22 @@ def keyed_tables(clicks: DataFrame) -> DataFrame:
     )
 
 
+@table(layer="gold", keeps="latest", keys=["user"])
+def unbounded_joins(row_table: DataFrame, keyed_tables: DataFrame) -> DataFrame:
+    """Rows joined with a table that changes; distinct values, and a filter behind them."""
+    joined = row_table.drop("_arrival").join(keyed_tables, "user").where("value >= latest")
+    counted = joined.groupBy("user", "clicks").agg(F.count_distinct("value").alias("values"))
+    return counted.where("values > 1")
+
+
+@table(layer="gold", keeps="latest", keys=["values"])
+def keyed_of_keyed(unbounded_joins: DataFrame) -> DataFrame:
+    """Users move from one row to another."""
+    return unbounded_joins.groupBy("values").agg(
+        F.sum("clicks").alias("clicks"), F.max("user").alias("last")
+    )
+
+
 @table(layer="silver", keeps="versions", keys=["user"])
 def versioned_tables(clicks: DataFrame) -> DataFrame:
     return clicks.where("value <= 30").select("user", "value", "at", "_arrival")

@@ -71,6 +71,13 @@ class Catalog:
         inputs = [self.tables[name] for name in table.inputs if name in self.tables]
         return [t for t in inputs if self.kind(t) in ("ingest", "row", "window")]
 
+    def followed_inputs(self, table: Table) -> list[Table]:
+        """The input tables whose commits its stream follows: those with event time, and of a keyed table those with keys, too."""
+        if table.keeps != "latest":
+            return self.timed_inputs(table)
+        inputs = [self.tables[name] for name in table.inputs if name in self.tables]
+        return [t for t in inputs if self.kind(t) != "reference"]
+
     def driving(self, table: Table) -> Table:
         """The driving input of a table that has one: of any but ingest and reference tables."""
         found = self.driving_input(table)
@@ -120,15 +127,16 @@ class Catalog:
 
     def at_head(self, table: Table) -> bool:
         """Whether its streaming query follows what comes from outside its pipeline: a topic, or another pipeline's table."""
-        timed = self.timed_inputs(table)
-        return not timed or any(each.pipeline != table.pipeline for each in timed)
+        followed = self.followed_inputs(table)
+        return not followed or any(each.pipeline != table.pipeline for each in followed)
 
     def pinned_inputs(self, table: Table) -> list[Table]:
-        """The inputs without event time: each pinned to a version that the commit records."""
+        """The inputs that its stream does not follow: each pinned to a version that the commit records."""
+        kinds = ("reference",) if table.keeps == "latest" else ("reference", "keyed")
         return [
             t
             for t in (self.tables.get(name) for name in table.inputs)
-            if t and self.kind(t) in ("reference", "keyed")
+            if t and self.kind(t) in kinds
         ]
 
     def versioned_inputs(self, table: Table) -> list[Table]:
@@ -140,18 +148,18 @@ class Catalog:
         ]
 
     def ingest_tables_of(self, table: Table) -> list[Table]:
-        """The ingest tables that a table is computed from, through its inputs with event time.
+        """The ingest tables that a table is computed from, through the inputs that streams follow.
 
         Itself, if it is one. None for a reference table.
         """
         if self.topics_of(table):
             return [table]
-        found = (each for t in self.timed_inputs(table) for each in self.ingest_tables_of(t))
+        found = (each for t in self.followed_inputs(table) for each in self.ingest_tables_of(t))
         return list({each.name: each for each in found}.values())
 
     @property
     def keyed(self) -> list[Table]:
-        """The keyed and versioned tables: of the whole ingest table, without ranges."""
+        """The keyed and versioned tables: computed from all that their inputs have, without ranges."""
         return [t for t in self if t.keeps]
 
     def event_time(self, table: Table) -> str:

@@ -196,7 +196,7 @@ def _check_no_order(catalog: "Catalog", table: Table, driving: Sequence[str], wh
                 f"{where}, {name}={value}, inputs={list(driving)}: it is decided by the order in which rows arrived, and rows of "
                 "several inputs or results of windows have none; declare it on a table of one input before them"
             )
-    if len(driving) > 1 and (table.early_results or table.as_of):
+    if len(driving) > 1 and (table.early_results or table.as_of) and not table.keeps:
         what = (
             f"early_results={table.early_results}" if table.early_results else "a versioned table"
         )
@@ -234,7 +234,14 @@ def _check_keyed(catalog: "Catalog", table: Table, driving: Sequence[str]) -> No
         raise DeclarationError(
             f"{where}: such a table needs a key; name the columns that identify a row: keys=[...]"
         )
-    if len(driving) != 1 or catalog.kind(catalog.tables[driving[0]]) != "ingest":
+    if table.keeps == "latest" and not catalog.followed_inputs(table):
+        raise DeclarationError(
+            f"{where}, inputs={table.inputs}: it is kept up to date from tables that streams fill, and these are none; leave "
+            "keeps= and keys= out, and it is a reference table"
+        )
+    if table.keeps == "versions" and (
+        len(driving) != 1 or catalog.kind(catalog.tables[driving[0]]) != "ingest"
+    ):
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: it is computed from every row of one ingest table, late ones too; read that, and "
             "leave out in the function what does not count"
@@ -252,6 +259,8 @@ def _check_keyed(catalog: "Catalog", table: Table, driving: Sequence[str]) -> No
 
 
 def _check_as_of(catalog: "Catalog", table: Table, where: str) -> None:
+    if table.keeps == "latest":
+        return  # which follows its versions
     if catalog.kind(table) != "row" or table.context or table.deduplicate:
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: a versioned table is read row by row, as of each row's event time; do that in a "

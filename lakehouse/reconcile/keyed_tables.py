@@ -27,12 +27,11 @@ def reconciled(lake: Lake, table: Table, span: Range | None, started: float) -> 
         raise RangeError(
             f"table={table.name}: nothing is computed before the stream's first commit; start its job"
         )
-    ingest = lake.catalog.driving(table)
-    read = last.version_read(ingest.name)
+    followed = lake.catalog.followed_inputs(table)
+    read = {each.name: last.version_read(each.name) for each in followed}
     lake.check_whole(table, last.version)
-    rows = lake.read(ingest, read)
     actual = lake.read(table, last.version)
-    expected = keyed.recomputed(lake, table, rows, dict(last.inputs["references"]))
+    expected = keyed.recomputed(lake, table, read, dict(last.inputs["references"]))
     ours, theirs = digest(actual), digest(expected)
     first = compute.first(lake, table) or last.frontier
     found = Certificate(
@@ -49,7 +48,7 @@ def reconciled(lake: Lake, table: Table, span: Range | None, started: float) -> 
         version=last.version,
         code_version=table.code_version,
         at=datetime.now(UTC),
-        inputs={"tables": {ingest.name: read}, "references": last.inputs["references"]},
+        inputs={"tables": read, "references": last.inputs["references"]},
         seconds=time.monotonic() - started,
     )
     if ours == theirs:

@@ -93,7 +93,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
         "kind": catalog.kind(table),
         "topics": ", ".join(sorted(source.topic for source in topics.values())),
         **{f"schema of {source.topic}": _schema(source) for source in topics.values()},
-        "input": ", ".join(each.name for each in catalog.timed_inputs(table)),
+        "input": ", ".join(each.name for each in catalog.followed_inputs(table)),
         "versioned tables": ", ".join(sorted(t.name for t in catalog.versioned_inputs(table))),
         "reads": ", ".join(sorted(t.name for t in catalog.pinned_inputs(table))),
         "event time": catalog.event_time(table),

@@ -182,6 +182,11 @@ def app(table: Table, generation: int) -> str:
     return f"{table.name}:stream:{generation}"
 
 
+def is_of_stream(table: Table, metadata: str) -> bool:
+    """Whether a commit with that metadata is one of the table's stream, of whatever generation."""
+    return f'"{table.name}:stream:' in metadata
+
+
 def generation(settings: Settings, table: Table) -> int:
     """The newest generation that anything but transactions knows; 1 before the first."""
     begun, line = beginning(settings, table), next(CommitLog(settings, table).by_stream(), None)

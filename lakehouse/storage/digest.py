@@ -93,15 +93,20 @@ def digests_by(*sets: tuple[DataFrame, Column]) -> list[dict]:
     return found
 
 
-def _hashed(rows: DataFrame, group: Column) -> DataFrame:
-    """A row for each value of `group` (`_group`): the count, and the sums of hashes."""
+def row_hashes(rows: DataFrame) -> list[Column]:
+    """Two 64-bit hashes of each row, the same for equal rows; technical columns are left out."""
     leaves = [
         leaf
         for name in reconciled_columns(rows)
         for leaf in _leaves(F.col(name), rows.schema[name].dataType)
     ]
     values, flags = zip(*leaves, strict=True)
-    hashes = [F.xxhash64(F.lit(salt), *values, *_bits(flags)) for salt in _SALTS]
+    return [F.xxhash64(F.lit(salt), *values, *_bits(flags)) for salt in _SALTS]
+
+
+def _hashed(rows: DataFrame, group: Column) -> DataFrame:
+    """A row for each value of `group` (`_group`): the count, and the sums of hashes."""
+    hashes = row_hashes(rows)
     # the two halves are summed apart: a sum of 64-bit values would overflow, one of decimals would
     # be slow
     halves = [

@@ -168,9 +168,10 @@ class Index:
         return _read(self.state.path, named, known)
 
 
-def read(path: Path) -> Index:
-    """The index of the table as it is now."""
-    index = Index(log_state.newest(path))
+def read(path: Path, version: int | None = None, known: Index | None = None) -> Index:
+    """The index of the table as it is now, or was at a version. Files of a `known` one are not read again."""
+    state = log_state.newest(path) if version is None else log_state.at(path, version)
+    index = Index(state, dict(known.files) if known else {})
     index.files = {name: index._file(named) for name, named in index.state.files.items()}
     return index
 

@@ -60,6 +60,16 @@ def newest(path: Path) -> LogState:
     return state
 
 
+def at(path: Path, version: int) -> LogState:
+    """The log up to a version. Raises CommitError if it does not have that any more."""
+    state = _read(path, version)
+    if state.version != version:
+        raise CommitError(
+            f"table={path.name}, version={version}: its log does not have this version any more"
+        )
+    return state
+
+
 def rows(path: Path) -> int:
     """How many rows the table has, without those that are dead."""
     return sum(_living(file) for file in newest(path).files.values())

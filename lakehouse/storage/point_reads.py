@@ -4,6 +4,7 @@ The log says which files there are; their footers say which row group may hold t
 read. Footers are kept: a data file never changes.
 """
 
+import json
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -18,9 +19,10 @@ from lakehouse.storage import deletion_vectors, log_state
 from lakehouse.storage.delta_log import open_table
 from lakehouse.storage.log_state import LogState
 from lakehouse.storage.row_keys import KEY, of_text
+from lakehouse.storage.table_creation import FOUND_BY
 
 _FILES = 512  # whose footers are kept
-_known: dict[Path, tuple[LogState, dict[str, str]]] = {}
+_known: dict[Path, tuple[LogState, dict[str, str], list[str]]] = {}
 
 
 def get(path: Path, columns: Sequence[str], *values: str | None) -> list[dict[str, object]]:
@@ -31,29 +33,29 @@ def get(path: Path, columns: Sequence[str], *values: str | None) -> list[dict[st
     Raises RangeError for a table that is not keyed, for another number of values, or a value that
     its column cannot have.
     """
-    state, types = _state(path)
+    state, types, by = _state(path)
     if KEY not in types or not columns:
         raise RangeError(
             f"table={path.name}: it has no key, by which a row would be found; only keeps='latest' and keeps='versions' have "
             "one; use `lakehouse query`"
         )
-    key = of_text(path.name, {name: types[name] for name in columns}, values)
+    key = of_text(path.name, {name: types[name] for name in by or columns}, values)
     return [row for named in state.files.values() for row in _rows(path, named, key)]
 
 
-def _state(path: Path) -> tuple[LogState, dict[str, str]]:
-    """The log up to now, and the types of the columns."""
+def _state(path: Path) -> tuple[LogState, dict[str, str], list[str]]:
+    """The log up to now, the types of the columns, and those by which rows are found."""
     if path in _known and _known[path][0].stamp:
-        before, types = _known[path]
+        before, types, by = _known[path]
         state, _ = log_state.renewed(before)
     else:
-        state = log_state.newest(path)
+        state, table = log_state.newest(path), open_table(path)
         types = {
-            field.name: getattr(field.type, "type", "struct")
-            for field in open_table(path).schema().fields
+            field.name: getattr(field.type, "type", "struct") for field in table.schema().fields
         }
-    _known[path] = state, types
-    return state, types
+        by = json.loads(table.metadata().configuration.get(FOUND_BY) or "[]")
+    _known[path] = state, types, by
+    return state, types, by
 
 
 def _rows(path: Path, named: dict, key: bytes) -> list[dict[str, object]]:

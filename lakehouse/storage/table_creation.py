@@ -1,5 +1,7 @@
 """Delta tables are made, with the properties that they need here: without a JVM."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark.sql.types import StructField, StructType
@@ -8,6 +10,7 @@ from lakehouse.declare.columns import PARTITION
 from lakehouse.storage import delta_log
 from lakehouse.storage.row_keys import KEY
 
+FOUND_BY = "lakehouse.keys"  # the property that names, as JSON, the columns whose `_key` a row has
 CHECKPOINTS = 50  # commits from one of Delta's checkpoints to the next
 PLAIN = {
     "delta.enableDeletionVectors": "false",  # pyarrow, by which side tables are read, refuses them
@@ -24,6 +27,11 @@ PASSING = PLAIN | {
     "delta.logRetentionDuration": "interval 1 hour",
     "delta.deletedFileRetentionDuration": "interval 1 day",
 }
+
+
+def found_by(keys: Sequence[str]) -> dict[str, str]:
+    """The properties of a table whose rows are found by these columns."""
+    return KEYED | {FOUND_BY: json.dumps(list(keys))}
 
 
 def create(
@@ -46,13 +54,14 @@ def create(
         configuration=properties
         | ({"delta.dataSkippingStatsColumns": searched} if searched else {}),
         partition_by=[PARTITION] if partitioned else None,
+        raise_if_key_not_exists=False,  # a property of our own is none that delta-rs knows
     )
 
 
-def prepare_keyed(path: Path) -> None:
-    """Lets a keyed table of an earlier version have what `keyed_files` writes.
+def prepare_keyed(path: Path, keys: Sequence[str]) -> None:
+    """Notes by which columns rows of a keyed table are found, and lets one of an earlier version have what `keyed_files` writes.
 
-    Its next step writes it whole.
+    The next step of such a one writes it whole.
     """
     from deltalake import TableFeatures
     from deltalake.schema import Field, PrimitiveType
@@ -65,3 +74,5 @@ def prepare_keyed(path: Path) -> None:
             TableFeatures.DeletionVectors, allow_protocol_versions_increase=True
         )
         table.alter.set_table_properties({"delta.enableDeletionVectors": "true"})
+    if table.metadata().configuration.get(FOUND_BY) != found_by(keys)[FOUND_BY]:
+        table.alter.set_table_properties({FOUND_BY: found_by(keys)[FOUND_BY]}, False)

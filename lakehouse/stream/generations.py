@@ -5,7 +5,7 @@ What the next generation begins with, by kind of table:
 
     stepped          the position of the last commit that the table holds (`stream.strategy`); it has no checkpoint
     window (state)   its state built again: the input from the first version on that holds a row of a window still open
-    keyed, versions  all of its ingest table, as after `lakehouse backfill`
+    keyed, versions  all that its inputs have, as after `lakehouse backfill`
 """
 
 import logging
@@ -115,7 +115,7 @@ def _beginning_gone(lake: Lake, table: Table) -> str:
 def _behind(table: Table, standing: Standing) -> str:
     last = standing.last
     if table.keeps:
-        return "nothing, with all of its ingest table"
+        return "nothing, with all that its inputs have"
     return (
         f"micro-batch {last.batch} of generation {last.generation}"
         if last
@@ -192,7 +192,7 @@ def _input_fault(lake: Lake, table: Table, last: Written | Commit) -> str:
 
     Else empty.
     """
-    faults = (_fault_of(lake, table, each, last) for each in lake.catalog.timed_inputs(table))
+    faults = (_fault_of(lake, table, each, last) for each in lake.catalog.followed_inputs(table))
     return next(filter(None, faults), "")
 
 

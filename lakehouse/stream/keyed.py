@@ -7,7 +7,7 @@ computed from the versions that the touched keys have, and the new changes.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ _AT_ONCE = 10  # times `step_rows`, in rows to write; of 200,000 the job holds s
 
 def state(run: StreamRun) -> tuple[DataFrame, Batches]:
     """A query whose micro-batches hold the rows of the keys that they touched, as they are now."""
-    rows = run.plan.kept(run.stream(), run.references(), f"late_filter_{run.table.name}")
+    stream = {run.plan.driving: run.stream()}
+    rows = run.plan.kept(stream, run.references(), f"late_filter_{run.table.name}")
 
     def batches(batch: DataFrame, batch_id: int) -> None:
         inputs = _inputs(run, run.log(batch_id))
@@ -44,7 +45,7 @@ def state(run: StreamRun) -> tuple[DataFrame, Batches]:
             def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
                 few = (
                     in_memory(keyed(batch, run.table.keys))
-                    if batch_id and _is_short(run, path, written)
+                    if batch_id and is_short(run, path, written)
                     else None
                 )
                 if few is not None:
@@ -54,7 +55,7 @@ def state(run: StreamRun) -> tuple[DataFrame, Batches]:
                     if batch_id
                     else None
                 )
-                return _swap(
+                return swap(
                     run,
                     batch if others is None else others.unionByName(batch),
                     written,
@@ -65,7 +66,11 @@ def state(run: StreamRun) -> tuple[DataFrame, Batches]:
                 )
 
             run.keep(
-                write, batch_id, inputs=inputs, written=written, **_reached(run, batch_id, seen)
+                write if written or not batch_id else None,
+                batch_id,
+                inputs=inputs,
+                written=written,
+                **_reached(run, batch_id, seen),
             )
         finally:
             batch.unpersist()
@@ -82,15 +87,15 @@ def version_steps(run: StreamRun) -> tuple[Take, Due, Due]:
         return bool(complete and before and before.frontier and complete > before.frontier)
 
     def step(rows: Mapping[str, DataFrame], batch_id: int, log: BatchLog) -> None:
-        batch, inputs = rows[run.plan.driving], _inputs(run, log)
+        inputs = _inputs(run, log)
         if log.quiet is not None:
             before = run.commit_log.before(run.generation, batch_id)
             ahead = run.complete(log.inputs)
             run.skip(batch_id, before, inputs=inputs, watermark=ahead, frontier=ahead)
             return
         late_filter = Observation()
-        new = run.plan.kept(batch, references, late_filter)
-        short = batch_id and _is_short(run, run.lake.path(run.table), log.rows)
+        new = run.plan.kept(rows, references, late_filter)
+        short = batch_id and is_short(run, run.lake.path(run.table), log.rows)
         few = in_memory(keyed(new, run.table.keys)) if short else None
         held = new.persist() if few is None else None
         try:
@@ -109,14 +114,15 @@ def version_steps(run: StreamRun) -> tuple[Take, Due, Due]:
                     if batch_id
                     else versions.versions(changes, keys)
                 )
-                return _swap(run, whole, written, path, app, batch_id, metadata)
+                return swap(run, whole, written, path, app, batch_id, metadata)
 
-            seen = run.plan.late_filter_counts(late_filter, batch)
+            seen = run.plan.late_filter_counts(late_filter, rows[run.plan.driving])
             reached = _reached(run, batch_id, seen)
             # what comes later is valid from later on
             complete = run.complete(log.inputs) or reached["frontier"]
             reached["frontier"] = max(reached["frontier"], complete)
-            run.keep(write, batch_id, inputs=inputs, written=written, **reached)
+            writes = write if written or not batch_id else None
+            run.keep(writes, batch_id, inputs=inputs, written=written, **reached)
         finally:
             if held is not None:
                 held.unpersist()
@@ -124,13 +130,14 @@ def version_steps(run: StreamRun) -> tuple[Take, Due, Due]:
     return step, lambda offset: True, quiet_due
 
 
-def _is_short(run: StreamRun, path: Path, rows: int | None) -> bool:
+def few_at_once(run: StreamRun) -> int:
+    """How many rows the job itself writes at most."""
+    return _AT_ONCE * run.lake.settings.step_rows
+
+
+def is_short(run: StreamRun, path: Path, rows: int | None) -> bool:
     """Whether so many rows are written by the job itself, into a table of which every row has its key."""
-    return (
-        rows is not None
-        and rows <= _AT_ONCE * run.lake.settings.step_rows
-        and keyed_files.can_upsert(path)
-    )
+    return rows is not None and rows <= few_at_once(run) and keyed_files.can_upsert(path)
 
 
 def _versions(run: StreamRun, path: Path, changes: pa.Table) -> DataFrame:
@@ -147,7 +154,7 @@ def _versions(run: StreamRun, path: Path, changes: pa.Table) -> DataFrame:
     )
 
 
-def _swap(
+def swap(
     run: StreamRun,
     rows: DataFrame,
     brought: int,
@@ -155,18 +162,30 @@ def _swap(
     app: str,
     batch_id: int,
     metadata: Mapping,
+    keys: Sequence[str] = (),
 ) -> int:
-    """Has Spark write the whole table."""
+    """Has Spark write the whole table, its rows found by these columns (default: its keys)."""
     known = log_state.rows(path) if batch_id else 0
     files = max(1, math.ceil((known + brought) / keyed_files.LARGE))
-    rows = keyed(rows, run.table.keys).select(*plan.stored_schema(run.lake, run.table).names)
+    rows = keyed(rows, keys or run.table.keys)
+    rows = rows.select(*plan.stored_schema(run.lake, run.table).names)
     return delta_writer.swap(rows, path, app, batch_id, metadata, files)
 
 
-def recomputed(lake: Lake, table: Table, rows: DataFrame, references: dict[str, int]) -> DataFrame:
-    """What a keyed or versioned table is by its whole ingest table, at these versions of its references."""
+def recomputed(
+    lake: Lake, table: Table, inputs: Mapping[str, int], references: dict[str, int]
+) -> DataFrame:
+    """What a keyed or versioned table is by all rows of its inputs, at these versions of them and of its references."""
+    rows = {name: whole(lake, lake.catalog.table(name), at) for name, at in inputs.items()}
     kept = plan.plan_of(lake, table, judged=False).kept(rows, lake.references(references))
     return versions.versions(kept, table.keys) if table.keeps == "versions" else kept
+
+
+def whole(lake: Lake, table: Table, version: int) -> DataFrame:
+    """All rows of an input at a version; none if nothing of it was read yet."""
+    if version < 0:
+        return lake.spark.createDataFrame([], plan.stored_schema(lake, table))
+    return lake.references({table.name: version})[table.name]
 
 
 def _there(run: StreamRun) -> DataFrame:

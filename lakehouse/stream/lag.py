@@ -20,7 +20,8 @@ def lag(settings: Settings, catalog: Catalog, now: datetime) -> timedelta:
     """
     pipelines = (t for t in catalog if settings.freshness_of(t.pipeline) == CONTINUOUS)
     return max(
-        (_lag(settings, t, catalog.timed_inputs(t), now) for t in pipelines), default=timedelta(0)
+        (_lag(settings, t, catalog.followed_inputs(t), now) for t in pipelines),
+        default=timedelta(0),
     )
 
 

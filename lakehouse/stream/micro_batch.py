@@ -113,12 +113,12 @@ class StreamRun:
         return batch.observe(f"batch_{self.table.name}", F.count(F.lit(1)).alias("rows")).persist()
 
     def complete(self, offsets: Mapping[str, Any]) -> datetime | None:
-        """How far all inputs with event time are complete by the commits before their offsets, that are read whole.
+        """How far all inputs that are followed are complete by the commits before their offsets, that are read whole.
 
         None if that is not known of one. A micro-batch further than by the watermark of its rows, which
         was in force when they arrived.
         """
-        found = [self._complete(name, offsets[name]) for name in self.plan.timed]
+        found = [self._complete(name, offsets[name]) for name in self.plan.followed]
         known = [each for each in found if each is not None]
         return min(known) if len(known) == len(found) else None
 
@@ -266,25 +266,29 @@ class StreamRun:
         self._add_line(batch, version, **known)
 
     def keep(
-        self, write: Callable[[Path, str, Mapping[str, Any]], int], batch: int, **known: Any
+        self,
+        write: Callable[[Path, str, Mapping[str, Any]], int] | None,
+        batch: int,
+        **known: Any,
     ) -> None:
         """What a batch changes of a keyed or versioned table, then the commit log's line.
 
         `written`: how many rows it brings.
 
         `write` is given the table's path, who writes, and what is to be noted, and returns the
-        version.
+        version; None if there is nothing to write.
         """
         started = time.monotonic()
         app, path = self.app(batch), self.lake.path(self.table)
-        metadata = {"code_version": self.table.code_version, "inputs": known["inputs"]}
+        metadata = {name: known[name] for name in ("inputs", "written")}
+        metadata["code_version"] = self.table.code_version
         self.reached("begin")
-        if batch <= self.committed and known["written"]:
-            version = delta_writer.version_of(path, app, batch)
-        elif batch > self.committed and (known["written"] or batch == 0):
-            version = write(path, app, metadata)
-        else:
+        if write is None:
             version = delta_writer.version(path)
+        elif batch <= self.committed:
+            version = delta_writer.version_of(path, app, batch)
+        else:
+            version = write(path, app, metadata)
         self.reached("rows")
         self.reached("quarantine")
         self._add_line(batch, version, seconds=time.monotonic() - started, **known)

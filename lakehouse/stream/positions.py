@@ -91,6 +91,24 @@ def following(path: Path, position: Position, files: int, until: int | None = No
     return _piece(taken, Position(version))
 
 
+def changed(path: Path, position: Position, until: int | None = None) -> Piece:
+    """What came or went behind the position: the files that any commit added or removed, in whole commits.
+
+    `rows` are those that were added. Raises CommitError if the log was cut behind the position.
+    """
+    files: list[Path] = []
+    rows, version = 0, position.version
+    while (until is None or version <= until) and (
+        moved := delta_log.moved(path, version)
+    ) is not None:
+        files += [delta_log.data_file(path, file) for _, file in moved]
+        rows += sum(_rows(file) for kind, file in moved if kind == "add")
+        version += 1
+    if version == position.version:
+        _check_kept(path, version)
+    return Piece(tuple(files), rows, Position(version))
+
+
 def between(path: Path, start: Position, end: Position) -> Piece:
     """What lies between two positions: what a step that was cut off had read."""
     last = end.version if end.index >= 0 else end.version - 1
@@ -216,8 +234,12 @@ def _added(path: Path, version: int) -> list[_Added] | None:
     return [
         _Added(
             delta_log.data_file(path, file),
-            json.loads(file.get("stats") or "{}").get("numRecords", 0),
+            _rows(file),
             Position(version + 1) if index == last else Position(version, index),
         )
         for index, (_, file) in enumerate(moved)
     ]
+
+
+def _rows(file: Mapping) -> int:
+    return json.loads(file.get("stats") or "{}").get("numRecords", 0)

@@ -27,11 +27,11 @@ from lakehouse.storage.checkpoints import began
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.lake import Lake
-from lakehouse.stream import generations, handover, ingest, keyed
+from lakehouse.stream import generations, groups, handover, ingest, keyed
 from lakehouse.stream.advance import Stepped, Take
 from lakehouse.stream.micro_batch import BatchLog, StreamRun, stream_run
 from lakehouse.stream.strategy import strategy
-from lakehouse.stream.table_steps import Due, TableSteps
+from lakehouse.stream.table_steps import ChangeSteps, Due, TableSteps
 from lakehouse.transform import creation, lateness, observing
 from lakehouse.transform.plan import Plan
 
@@ -84,6 +84,8 @@ def start(
         "close": _closing,
         "versions": keyed.version_steps,
     }
+    if filled_by == "groups":
+        return ChangeSteps(run, *groups.group_steps(run), **how).start()
     if filled_by in steps:
         return TableSteps(run, *steps[filled_by](run), **how).start()
     kinds = {"window": _window, "keyed": keyed.state}

@@ -4,7 +4,8 @@
     append    steps of our own: the function over the rows that came
     close     steps of our own: the batch function over each range as it closes (`closes_ranges`)
     versions  steps of our own: the versions of the keys that changed
-    state     a query of Spark's, which keeps the state: long windows, sessions, the latest row of each key
+    groups    steps of our own: the rows of a keyed table that belong to what changed in its inputs
+    state     a query of Spark's, which keeps the state: long windows, sessions, one aggregate of an ingest table by its keys
 
 What is stepped keeps its position in its own commits; only Spark's queries have a checkpoint beside
 the table.
@@ -14,10 +15,10 @@ from typing import Literal
 
 from lakehouse.declare.table import Table
 from lakehouse.storage.lake import Lake
-from lakehouse.transform import determinism, plan
+from lakehouse.transform import keeping, plan, shapes
 from lakehouse.transform.plan import Plan
 
-Strategy = Literal["ingest", "append", "close", "versions", "state"]
+Strategy = Literal["ingest", "append", "close", "versions", "groups", "state"]
 
 
 def strategy(lake: Lake, table: Table) -> Strategy:
@@ -28,7 +29,7 @@ def strategy(lake: Lake, table: Table) -> Strategy:
     if kind == "versioned":
         return "versions"
     if kind == "keyed":
-        return "state"
+        return "state" if keeping.is_one_aggregate(lake, table) else "groups"
     if closes_ranges(lake, plan.plan_of(lake, table, judged=False)):
         return "close"
     return "append" if kind == "row" else "state"
@@ -58,6 +59,6 @@ def in_batch_only(lake: Lake, step: Plan) -> bool:
     if window.kind == "count":
         return True
     rows = plan.on_no_rows(lake, step)
-    return determinism.needs_whole_windows(rows) or (
-        window.kind == "session" and determinism.groups_by_window_alone(rows)
+    return shapes.needs_whole_windows(rows) or (
+        window.kind == "session" and shapes.groups_by_window_alone(rows)
     )

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -17,6 +18,7 @@ from lakehouse.storage import checkpoints, delta_log
 from lakehouse.storage.commit_log import frontier
 from lakehouse.stream import news, positions
 from lakehouse.stream.advance import IDLE, LOOK, Source, Stepped, Take
+from lakehouse.stream.consistent import Cuts
 from lakehouse.stream.micro_batch import StreamRun
 from lakehouse.stream.positions import Piece, Position
 from lakehouse.transform import plan
@@ -25,6 +27,7 @@ _log = logging.getLogger(__name__)
 
 _PATIENCE = 10.0  # seconds that input waits at most for more, before a step that has nothing to write notes how far it is
 _FAR = timedelta(minutes=10)  # of event time, between inputs
+_NOTHING = Piece((), 0, Position(0))  # of an input that has no version yet to be read
 _OUTSTANDING = 1_000  # files that wait are counted up to so many
 
 Positions = Mapping[str, Position]  # by input
@@ -77,7 +80,7 @@ class TableSteps(Stepped[Pieces]):
         self._due, self._quiet_due = due, quiet_due
         self._looked = (-1, float("-inf"))  # for that: how many commits were announced, and when
         catalog = run.lake.catalog
-        self._paths = {name: run.lake.path(catalog.table(name)) for name in run.plan.timed}
+        self._paths = {name: run.lake.path(catalog.table(name)) for name in run.plan.followed}
         # a versioned table is read as it is, once it is far enough
         self._awaited = [*self._paths, *(t.name for t in catalog.versioned_inputs(run.table))]
         self._watched: dict[str, positions.Input] = {}  # once the thread runs
@@ -135,17 +138,20 @@ class TableSteps(Stepped[Pieces]):
     def _first(self) -> tuple[Positions, int]:
         """The position of a table without any batch, and the number of its next one.
 
-        A versioned table's first reads all there is.
+        The first of one that is kept up to date reads all there is.
         """
         if not self.run.table.keeps:
             return self._begins(), 0
-        [(name, path)] = self._paths.items()
-        piece = positions.whole(path, delta_log.latest(path))
-        while not piece.files and self._until is None and not self._stopping.wait(LOOK):
-            piece = positions.whole(path, delta_log.latest(path))
-        if piece.files:
-            self._step(Pieces({name: piece}), 0)
-        return {name: piece.end}, int(bool(piece.files))
+        pieces = self._all_there_is()
+        while not pieces.files and self._until is None and not self._stopping.wait(LOOK):
+            pieces = self._all_there_is()
+        if pieces.files:
+            self._step(pieces, 0)
+        return pieces.end, int(bool(pieces.files))
+
+    def _all_there_is(self) -> Pieces:
+        paths = self._paths.items()
+        return Pieces({n: positions.whole(path, delta_log.latest(path)) for n, path in paths})
 
     def _following(self) -> Pieces:
         """What comes next of each input."""
@@ -231,7 +237,7 @@ class TableSteps(Stepped[Pieces]):
     def _offset(self, position: Positions) -> dict[str, Any]:
         return {name: at.offset(self._watched[name].identity) for name, at in position.items()}
 
-    def _rows(self, piece: Pieces) -> Mapping[str, DataFrame]:
+    def _rows(self, piece: Pieces) -> Mapping[str, Any]:
         return {name: self._rows_of(name, each) for name, each in piece.of.items()}
 
     def _rows_of(self, name: str, piece: Piece) -> DataFrame:
@@ -260,3 +266,58 @@ class TableSteps(Stepped[Pieces]):
         outstanding = len(positions.following(self._paths[name], at, _OUTSTANDING).files)
         offset = at.offset(self._watched[name].identity)
         return Source(json.dumps(offset), metrics={"numFilesOutstanding": str(outstanding)})
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What came and went of an input in a step: the versions before and behind it, and the files of the commits between."""
+
+    since: int | None  # None: the step reads the input whole
+    until: int
+    files: tuple[Path, ...]
+
+
+class ChangeSteps(TableSteps):
+    """Fills a table from all that changes in its inputs, also where rows are replaced.
+
+    Inputs that are computed from one ingest table are read at versions that have read the same of it.
+    """
+
+    def __init__(self, run: StreamRun, take: Take, *due: Due, **how: Any) -> None:
+        super().__init__(run, take, *due, **how)
+        self._cuts = Cuts.of(run.lake, run.table)
+
+    def _all_there_is(self) -> Pieces:
+        ends = self._ends(dict.fromkeys(self._paths, -1))
+        return Pieces(
+            {
+                name: positions.whole(path, ends[name]) if ends[name] >= 0 else _NOTHING
+                for name, path in self._paths.items()
+            }
+        )
+
+    def _following(self) -> Pieces:
+        ends = self._ends({name: at.version - 1 for name, at in self._at.items()})
+        return Pieces(
+            {
+                name: positions.changed(path, self._at[name], ends[name])
+                for name, path in self._paths.items()
+            }
+        )
+
+    def _ends(self, since: Mapping[str, int]) -> Mapping[str, int]:
+        """The versions up to which the inputs are read now, so that they fit each other."""
+        most = self._until or self._versions()
+        return self._cuts.newest(since, {name: max(most[name], since[name]) for name in most})
+
+    def _once_more(self, before: Positions | None, at: Positions) -> Pieces:
+        # what is in the table already is not computed again
+        return Pieces({name: Piece((), 0, position) for name, position in at.items()})
+
+    def _rows(self, piece: Pieces) -> Mapping[str, Moved]:
+        return {
+            name: Moved(
+                self._at[name].version - 1 if self._at else None, each.end.version - 1, each.files
+            )
+            for name, each in piece.of.items()
+        }

@@ -8,6 +8,10 @@ expectation_stub  the expectations that are installed, written down for `declare
 judged_rows       good rows, and those of the quarantine
 observing         what is counted while Spark computes
 determinism       what two runs of a function may differ by
+shapes            what kind of operators a function is made of
+groups            by which columns rows of a result belong to rows of its inputs
+keeping           how a keyed table is kept up to date
+plan_tree         Spark's plan of a function, node by node
 returned          what a function returned, held against its kind of table
 validation        all of that on no rows, before anything is made
 creation          a table made as its plan needs it

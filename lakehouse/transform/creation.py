@@ -10,7 +10,7 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.storage import delta_log, table_creation
 from lakehouse.storage.lake import Lake
-from lakehouse.transform import plan
+from lakehouse.transform import keeping, plan
 
 _log = logging.getLogger(__name__)
 
@@ -27,15 +27,13 @@ def create(lake: Lake, table: Table) -> None:
     partitioned = lake.catalog.has_quarantine(table)
     if partitioned:
         _say_if_gone(lake, table)
+    keys = keeping.key_columns(lake, table)
+    properties = table_creation.found_by(keys) if table.keeps else table_creation.PLAIN
     table_creation.create(
-        lake.path(table),
-        declared,
-        partitioned,
-        _searched(lake, table),
-        table_creation.KEYED if table.keeps else table_creation.PLAIN,
+        lake.path(table), declared, partitioned, _searched(lake, table), properties
     )
     if table.keeps:
-        table_creation.prepare_keyed(lake.path(table))
+        table_creation.prepare_keyed(lake.path(table), keys)
     if partitioned:
         columns = cast(StructType, StructType.fromDDL(QUARANTINE))
         table_creation.create(lake.path(table, "quarantine"), columns, True, "reason")

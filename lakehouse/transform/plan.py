@@ -60,11 +60,12 @@ class Plan:
     topics: Mapping[str, KafkaSource]  # of an ingest table: its inputs
     rules: Sequence[RowRule]
     timed: Mapping[str, str] = field(default_factory=dict)  # inputs with event time -> its column
+    followed: Sequence[str] = ()  # the inputs whose commits the stream follows
     # those of them whose rows are the results of windows
     of_windows: Set[str] = frozenset()
     _made: dict[str, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
 
-    def _once(self, name: str, make: Callable[[], T]) -> T:
+    def once(self, name: str, make: Callable[[], T]) -> T:
         """What is the same in each step, made at the first: for a short one, calls of Spark cost more than its rows."""
         if name not in self._made:
             self._made[name] = make()
@@ -85,7 +86,7 @@ class Plan:
             {name: decode.decoded(records[name], source) for name, source in self.topics.items()},
             {RECORD},
         )
-        judged, kept = self._once(f"record {timed}", lambda: self._judging(rows.columns, timed))
+        judged, kept = self.once(f"record {timed}", lambda: self._judging(rows.columns, timed))
         return rows.select(*judged).select(*kept)
 
     def _judging(
@@ -127,7 +128,7 @@ class Plan:
         """
         moment = F.lit(ranges.EPOCH) if self.by_ingestion else F.col(self.event_time)
         good = F.when(F.col(REASON).isNull(), moment)
-        return self._once(
+        return self.once(
             f"maxima {sorted(partitions)}",
             lambda: [
                 F.max(F.when(self._of_partition(*where), good)).alias(key)
@@ -180,7 +181,7 @@ class Plan:
 
         def accepted(name: str, rows: DataFrame) -> DataFrame:
             seen = self.as_input(rows, name)
-            self._once(f"input {name}", lambda: returned.check_input(self.table, name, seen))
+            self.once(f"input {name}", lambda: returned.check_input(self.table, name, seen))
             flagged = self._flagged(rows, name)
             if observed is not None and name == self.driving:
                 flagged = flagged.observe(observed, *lateness.counts(self.table, self.event_time))
@@ -211,7 +212,7 @@ class Plan:
         inputs = {self.driving: taken} | {name: _plain(each) for name, each in references.items()}
         inputs |= {name: accepted(name, each) for name, each in (beside or {}).items()}
         rows = self._called(inputs, {ARRIVAL} if self.kind == "row" else set())
-        return rows.withColumns(self._once(f"derived {origin}", lambda: self._judged(origin)))
+        return rows.withColumns(self.once(f"derived {origin}", lambda: self._judged(origin)))
 
     def _judged(self, origin: Origin) -> dict[str, Column]:
         moment = lateness.instant_of(self.table.window, self.event_time)
@@ -223,20 +224,23 @@ class Plan:
 
     def kept(
         self,
-        rows: DataFrame,
+        rows: Mapping[str, DataFrame],
         references: Mapping[str, DataFrame],
         observed: Observation | str | None = None,
     ) -> DataFrame:
-        """Rows of the ingest table through the function: the latest row of each key, or the versions of it.
+        """Rows of the inputs that are followed through the function: a row for each key, or the versions of it.
 
-        No row is left out: late ones count, too. What breaks an expectation is not quarantined, for
-        a state without one of its keys would be wrong: the check on the table reports it.
+        Late ones count, too. What breaks an expectation is not quarantined, for a table without one
+        of its keys would be wrong: the check reports it. `observed` is of the driving input.
         """
-        flagged = self._flagged(rows)
-        if observed is not None:
-            flagged = flagged.observe(observed, *lateness.counts(self.table, self.event_time))
-        inputs = {self.driving: lateness.accepted(flagged, late_too=True)}
-        inputs |= {name: _plain(each) for name, each in references.items()}
+        inputs = {
+            n: _plain(each) for n, each in {**rows, **references}.items() if n not in self.timed
+        }
+        for name, each in ((name, rows[name]) for name in self.timed):
+            flagged = self._flagged(each, name)
+            if observed is not None and name == self.driving:
+                flagged = flagged.observe(observed, *lateness.counts(self.table, self.event_time))
+            inputs[name] = lateness.accepted(flagged, late_too=True)
         if self.kind == "keyed":
             return self._called(inputs, set())
         return versions.changes(self._called(inputs, {ARRIVAL}), self.event_time)
@@ -286,7 +290,7 @@ class Plan:
     def _called(self, inputs: Mapping[str, DataFrame], kept: set[str]) -> DataFrame:
         """What the function makes of its inputs, checked at the first call: it is pure, and its inputs keep their columns."""
         rows = self.table(**inputs)
-        self._once(
+        self.once(
             "called",
             lambda: returned.check(self.table, self.kind, rows, inputs, kept, self.event_time),
         )
@@ -304,11 +308,9 @@ def as_read(table: Table, rows: DataFrame) -> DataFrame:
 
 
 def plan_of(lake: Lake, table: Table, *, judged: bool = True) -> Plan:
-    """The plan of a table.
+    """The plan of a table, made once for each of a catalog.
 
     `judged=False` leaves the expectations out, where only the columns are asked for.
-
-    Made once for each table of a catalog.
     """
     known = lake.catalog.plans if lake.catalog.tables.get(table.name) is table else {}
     if (table.name, judged) not in known:
@@ -336,17 +338,15 @@ def _planned(lake: Lake, table: Table, rules: Sequence[RowRule]) -> Plan:
         rules,
         {t.name: catalog.time_column(t) for t in timed[1:]}
         | ({timed[0].name: moment} if timed else {}),
+        [t.name for t in catalog.followed_inputs(table)],
         {t.name for t in timed if t.window},
     )
 
 
 def stored_schema(lake: Lake, table: Table) -> StructType:
-    """The columns of the table on disk.
+    """The columns of the table on disk, found once for each of a catalog: it takes half a second.
 
     Raises DeclarationError if its function does not keep what it must.
-
-    Found once for each table of a catalog: it takes half a second, and all that reads the table
-    asks for it.
     """
     known = lake.catalog.schemas if lake.catalog.tables.get(table.name) is table else {}
     if table.name not in known:
@@ -364,32 +364,32 @@ def check(lake: Lake, table: Table) -> None:
 
 
 def on_no_rows(lake: Lake, step: Plan) -> DataFrame:
-    """What the function of a table with a driving input makes of empty inputs."""
-    inputs = {name: _empty(lake, name) for name in step.table.inputs}
+    """What the function of a table that follows others makes of empty inputs."""
+    inputs = {name: no_rows(lake, name) for name in step.table.inputs}
     timed = {name: lateness.accepted(step._flagged(inputs[name], name)) for name in step.timed}
-    rows = timed[step.driving]
-    if step.kind == "window" and WINDOW not in rows.columns:  # of a count window: assigned later
+    # of a count window they are assigned later
+    if step.kind == "window" and WINDOW not in timed[step.driving].columns:
         none = F.lit(None).cast("struct<start:timestamp,end:timestamp>")
-        timed[step.driving] = rows.withColumn(WINDOW, none)
+        timed[step.driving] = timed[step.driving].withColumn(WINDOW, none)
     return step.table(**{name: _plain(each) for name, each in inputs.items()} | timed)
 
 
 def _columns(lake: Lake, plan: Plan) -> StructType:
-    empty = {name: _empty(lake, name) for name in plan.table.inputs}
+    empty = {name: no_rows(lake, name) for name in plan.table.inputs}
     if plan.kind == "ingest":
         return good(plan.arrived(plan.ingest(empty), ranges.EPOCH, ranges.EPOCH)).schema
     if plan.kind == "reference":
         return good(plan.reference(empty)).schema
-    rows = empty.pop(plan.driving)
     if plan.table.keeps:
-        kept = plan.kept(rows, empty)
+        kept = plan.kept({name: empty.pop(name) for name in plan.followed}, empty)
         rows = versions.versions(kept, plan.table.keys) if plan.kind == "versioned" else kept
         return row_keys.keyed(rows, plan.table.keys).schema
+    rows = empty.pop(plan.driving)
     beside = {name: empty.pop(name) for name in plan.timed if name != plan.driving}
     return good(plan.derived(rows, empty, "stream", "schema", beside=beside)).schema
 
 
-def _empty(lake: Lake, name: str) -> DataFrame:
+def no_rows(lake: Lake, name: str) -> DataFrame:
     source = lake.catalog.sources.get(name)
     if isinstance(source, KafkaSource):
         return lake.spark.createDataFrame([], decode.KAFKA_SCHEMA)

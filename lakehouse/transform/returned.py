@@ -8,7 +8,7 @@ from lakehouse.declare.catalog import Kind
 from lakehouse.declare.columns import ARRIVAL, INGESTION, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
-from lakehouse.transform import determinism, versions
+from lakehouse.transform import determinism, shapes, versions
 
 
 def check_input(table: Table, name: str, rows: DataFrame) -> None:
@@ -64,7 +64,7 @@ def check(
 
 
 def _lost(kind: Kind, rows: DataFrame, lost: set[str]) -> str:
-    if determinism.groups(rows):
+    if shapes.groups(rows):
         return (
             f", operators=Aggregate: a {kind} table has a row for each row that it reads; for one of several rows "
             "declare a window and group by it, or keeps='latest' and keys=[...]; what is grouped by _arrival is of one row"
@@ -77,7 +77,7 @@ def _lost(kind: Kind, rows: DataFrame, lost: set[str]) -> str:
 
 def _of_single_rows(table: Table, kind: Kind) -> str:
     by = (*([WINDOW] if kind == "window" else []), *table.keys)
-    remedy = "or rank within the window and drop it" if kind == "window" else "once"
+    remedy = f"or rank the rows of each {kind.replace('keyed', 'key')} and drop it"
     return (
         f": {ARRIVAL} belongs to a single row, and a {kind} table has a row for each {', '.join(by)}; write groupBy(...) by "
         f"these and agg(...), {remedy} (the latest row of a group is max_by(..., event time))"

@@ -190,15 +190,6 @@ def test_a_frame_that_counts_rows_is_refused_in_an_interval(spark, tmp_path, mea
     declared(spark, tmp_path, made, context=around(before="10 seconds"), deterministic=False)
 
 
-def itself(clicks):
-    others = clicks.select(F.col("ad_id").alias("other"), F.col("price").alias("other_price"))
-    return (
-        clicks.join(others, F.expr("other = ad_id"))
-        .groupBy("ad_id")
-        .agg(F.sum("other_price").alias("paid"))
-    )
-
-
 def ranked(clicks):
     return clicks.withColumn("rank", F.row_number().over(by_ad())).where("rank = 1")
 
@@ -214,11 +205,6 @@ def chosen(clicks):
 @pytest.mark.parametrize(
     "function, given, told",
     [
-        (
-            itself,
-            {"keeps": "latest", "keys": ["ad_id"]},
-            "operators=Aggregate, Join: a keyed table is one aggregation of the",
-        ),
         (
             ranked,
             {"keeps": "latest", "keys": ["ad_id"]},
@@ -242,7 +228,6 @@ def chosen(clicks):
         (chosen, {}, "a row-preserving table keeps _arrival, .* or add the column to select"),
     ],
     ids=[
-        "a join in a state",
         "a rank in a state",
         "a rank in a window",
         "groups of rows",

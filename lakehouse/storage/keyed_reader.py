@@ -1,0 +1,58 @@
+"""A keyed table as another table reads it, version by version: the rows of some keys, and the rows that came and went.
+
+Both are at a version that the reader chose, however far the table is by then. The index of that
+version is kept (`key_index`), so that only what changed is read.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from lakehouse.storage import key_index
+from lakehouse.storage.key_index import File, Index, keys_of
+
+
+class KeyedReader:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._index: Index | None = None
+
+    def move(self, version: int) -> None:
+        """Goes to that version. Raises CommitError if the log does not have it any more."""
+        if self._index is None or self._index.state.version != version:
+            self._index = key_index.read(self.path, version, self._index)
+
+    def changed(self, version: int) -> pa.Table:
+        """Goes on to a later version, and returns the rows that went and those that came on the way, in no order.
+
+        Rows that were only moved to another file may be among them.
+        """
+        assert self._index is not None, "it has been moved to the version before"
+        before = self._index.files
+        self.move(version)
+        parts = [
+            part
+            for name in before.keys() | self._index.files.keys()
+            for part in _differing(before.get(name), self._index.files.get(name))
+        ]
+        return pa.concat_tables(parts, promote_options="permissive") if parts else pa.table({})
+
+    def rows_of(self, keys: pa.ChunkedArray) -> pa.Table | None:
+        """The rows of these keys; None if there are none."""
+        assert self._index is not None, "it has been moved to a version"
+        found = self._index.found(keys_of(keys)).items()
+        rows = [self._index.files[name].rows(places) for name, places in found]
+        return pa.concat_tables(rows, promote_options="permissive") if rows else None
+
+
+def _differing(before: File | None, now: File | None) -> Iterator[pa.Table]:
+    """The rows of a file that are living before or now, and not both."""
+    nothing = np.empty(0, np.intp)
+    if before and now:
+        died = before.dead ^ now.dead
+        if died:
+            yield now.rows(np.fromiter(died, np.int64))
+    elif (only := before or now) is not None:
+        yield only.live(nothing)

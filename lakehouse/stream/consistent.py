@@ -1,0 +1,114 @@
+"""A consistent cut of several inputs: versions that have read the same of each ingest table that more than one is computed from.
+
+A table that joins the debits and the credits of one ingest table would else see a transfer on one
+side and not yet on the other. A version of an input has read what its commit log says, and what the
+inputs that it read had read.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from lakehouse.declare.table import Table
+from lakehouse.storage import checkpoints, delta_log
+from lakehouse.storage.commits import Commit
+from lakehouse.storage.lake import Lake
+
+Read = Mapping[str, int]  # ingest table -> the version up to which it is read
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Which versions of a table's inputs may be read together."""
+
+    lake: Lake
+    inputs: Sequence[Table]
+    shared: Mapping[
+        str, frozenset[str]
+    ]  # input -> the ingest tables that others are computed from, too
+
+    @classmethod
+    def of(cls, lake: Lake, table: Table) -> "Cuts":
+        inputs = lake.catalog.followed_inputs(table)
+        of = {t.name: {i.name for i in lake.catalog.ingest_tables_of(t)} for t in inputs}
+        shared = {
+            name: frozenset(i for i in own if any(i in of[other] for other in of if other != name))
+            for name, own in of.items()
+        }
+        return cls(lake, inputs, shared)
+
+    def newest(self, least: Mapping[str, int], most: Mapping[str, int]) -> dict[str, int]:
+        """The newest versions up to `most` that are consistent.
+
+        At worst those of `least`, which are: -1 for an input of which nothing is read.
+        """
+        waiting = {
+            t.name: least[t.name] if self.shared[t.name] else most[t.name] for t in self.inputs
+        }
+        cuts = {
+            t.name: self._cuts(t, least[t.name], most[t.name])
+            for t in self.inputs
+            if self.shared[t.name]
+        }
+        at = {name: next(found, None) for name, found in cuts.items()}
+        while True:
+            known = [each for each in at.values() if each is not None]
+            if len(known) < len(at):
+                return waiting
+            behind: dict[str, int] = {}
+            for _, read in known:
+                for ingest, version in read.items():
+                    behind[ingest] = min(version, behind.get(ingest, version))
+            ahead = [
+                name
+                for name, each in at.items()
+                if each and any(version > behind[ingest] for ingest, version in each[1].items())
+            ]
+            if not ahead:
+                return waiting | {name: each[0] for name, each in at.items() if each}
+            for name in ahead:
+                at[name] = next(cuts[name], None)
+
+    def _cuts(self, table: Table, least: int, most: int) -> Iterator[tuple[int, Read]]:
+        """The versions of an input, newest first, each with what it has read of the ingest tables that are shared."""
+        shared = self.shared[table.name]
+        if self.lake.catalog.topics_of(table):
+            yield from ((version, {table.name: version}) for version in range(most, least - 1, -1))
+            return
+        version, later = most, None
+        for line in self.lake.commit_log(table).by_stream():
+            if line.version > most:
+                continue
+            if later is None:
+                version = self._last_of(table, line.version, most)
+            elif line.version < later:
+                version = later - 1  # others have committed since: a batch run, maintenance
+            if version < least:
+                return
+            read, later = self._read(table, line), line.version
+            yield version, {name: read[name] for name in shared}
+        if least < 0:
+            yield -1, dict.fromkeys(shared, -1)
+
+    def _last_of(self, table: Table, version: int, most: int) -> int:
+        """The last version before the stream's next commit, whose line in the commit log is yet to come."""
+        path = self.lake.path(table)
+        while version < most:
+            noted = (delta_log.commit_info(path, version + 1) or {}).get("userMetadata") or ""
+            if checkpoints.is_of_stream(table, noted):
+                break
+            version += 1
+        return version
+
+    def _read(self, table: Table, line: Commit) -> Read:
+        found: dict[str, int] = {}
+        for each in self.lake.catalog.followed_inputs(table):
+            version = line.version_read(each.name)
+            read: Read = {each.name: version}
+            if not self.lake.catalog.topics_of(each):
+                lines = self.lake.commit_log(each).by_stream()
+                before = next((one for one in lines if one.version <= version), None)
+                nothing = {i.name: -1 for i in self.lake.catalog.ingest_tables_of(each)}
+                read = self._read(each, before) if before else nothing
+            for name, at in read.items():
+                found[name] = min(at, found.get(name, at))
+        return found

@@ -1,0 +1,262 @@
+"""By which columns rows of a function's result belong together with rows of its inputs, found in its plan.
+
+A column of the result is such a one if each of its rows is made of rows alone that have the same
+value in a column of theirs: what it was grouped, joined, ranked and united by. So when rows of the
+inputs change, the rows of the result that have these values are computed again, and no others.
+
+From the leaves upwards each column is known by the columns of the inputs that it is equal to, one
+of each use of an input (`_Origins`). An operator that is not known here leaves none.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from lakehouse.transform.plan_tree import analyzed, expressions_of, seq
+
+INPUT = "lakehouse.input"
+"""The key of a column's metadata that names the input it comes from: rows of inputs are marked by it (`uses`)."""
+
+_PASSING = {
+    "CollectMetrics",
+    "Distinct",
+    "EventTimeWatermark",
+    "Generate",
+    "RepartitionByExpression",
+    "Repartition",
+    "ResolvedHint",
+    "Sort",
+    "Subquery",
+    "SubqueryAlias",
+    "UnresolvedHint",
+    "View",
+}
+_SUBQUERIES = {"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery", "DynamicPruningSubquery"}
+_Origins = dict[int, str]  # use of an input, by number -> its column
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """The columns of a result by which its rows belong to rows of its inputs, and of each use of an input the same columns there.
+
+    Empty columns if there are none: any row of an input may then change any row of the result.
+    """
+
+    columns: tuple[str, ...]
+    of: Mapping[str, Sequence[tuple[str, ...]]]  # input -> a tuple for each use of it
+
+
+@dataclass
+class _Node:
+    """What is known of an operator's rows."""
+
+    columns: list[tuple[int, _Origins]]  # each column's id, and what it is equal to
+    uses: dict[int, str] = field(default_factory=dict)  # number -> input
+    pairs: dict[frozenset[int], _Origins] = field(
+        default_factory=dict
+    )  # what `coalesce` of two columns is equal to
+
+    def origins(self, column: int) -> _Origins:
+        return next((found for each, found in self.columns if each == column), {})
+
+
+def uses(rows: DataFrame, keys: Sequence[str]) -> Uses:
+    """The `Uses` of a function's result over marked inputs, of the `keys` alone if these will do."""
+    found, names = _Walk().node(analyzed(rows)), rows.columns
+    shared = {
+        name: origins
+        for name, (_, origins) in zip(names, found.columns, strict=True)
+        if found.uses and origins.keys() == found.uses.keys()
+    }
+    chosen = tuple(key for key in keys if key in shared) or tuple(shared)
+    if not chosen:
+        return Uses((), {})
+    of: dict[str, list[tuple[str, ...]]] = {}
+    for number, name in found.uses.items():
+        columns = tuple(shared[each][number] for each in chosen)
+        if columns not in of.setdefault(name, []):
+            of[name].append(columns)
+    return Uses(chosen, of)
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self._numbers = count()
+        self._named: dict[int, Any] = {}  # common table expressions
+
+    def node(self, plan) -> _Node:
+        kind = plan.nodeName()
+        if _holds_subquery(plan):
+            return _unknown(plan, [self.node(child) for child in seq(plan.children())], hidden=True)
+        if kind == "WithCTE":
+            self._named |= {each.id(): each.child() for each in seq(plan.cteDefs())}
+            return self.node(plan.plan())
+        if kind == "CTERelationRef":
+            return self._again(plan)
+        below = [self.node(child) for child in seq(plan.children())]
+        if not below:
+            return self._leaf(plan)
+        own = getattr(self, f"_{kind.lower()}", None)
+        if own is not None:
+            return own(plan, *below)
+        if kind in _PASSING:
+            return _Node(
+                [(each, below[0].origins(each)) for each in _ids(plan)],
+                below[0].uses,
+                below[0].pairs,
+            )
+        return _unknown(plan, below)
+
+    def _leaf(self, plan) -> _Node:
+        output = seq(plan.output())
+        named = [a.metadata().getString(INPUT) for a in output if a.metadata().contains(INPUT)]
+        if not named:
+            return _Node([(a.exprId().id(), {}) for a in output])
+        number = next(self._numbers)
+        return _Node([(a.exprId().id(), {number: a.name()}) for a in output], {number: named[0]})
+
+    def _again(self, plan) -> _Node:
+        """A use of a common table expression: its columns by their places."""
+        below = self.node(self._named[plan.cteId()])
+        pairs = zip(_ids(plan), below.columns, strict=True)
+        return _Node([(each, origins) for each, (_, origins) in pairs], below.uses)
+
+    def _project(self, plan, below: _Node) -> _Node:
+        found = [(e.exprId().id(), _of(e, below)) for e in seq(plan.projectList())]
+        return _Node(found, below.uses, below.pairs)
+
+    def _filter(self, plan, below: _Node) -> _Node:
+        """Joins in SQL may be written as a list of tables, and a filter."""
+        found = dict(below.columns)
+        for one, other in _equal(plan.condition()):
+            found[one] = found[other] = found.get(one, {}) | found.get(other, {})
+        return _Node(list(found.items()), below.uses, below.pairs)
+
+    def _aggregate(self, plan, below: _Node) -> _Node:
+        grouped = {
+            e.exprId().id()
+            for e in seq(plan.groupingExpressions())
+            if _kind(e) == "AttributeReference"
+        }
+        found = []
+        for each in seq(plan.aggregateExpressions()):
+            inner = _unaliased(each)
+            kept = _kind(inner) == "AttributeReference" and inner.exprId().id() in grouped
+            found.append((each.exprId().id(), below.origins(inner.exprId().id()) if kept else {}))
+        return _Node(found, below.uses)
+
+    def _window(self, plan, below: _Node) -> _Node:
+        by = [
+            below.origins(e.exprId().id())
+            for e in seq(plan.partitionSpec())
+            if _kind(e) == "AttributeReference"
+        ]
+        return _Node(
+            [
+                (each, origins if (origins := below.origins(each)) in by else {})
+                for each in _ids(plan)
+            ],
+            below.uses,
+            below.pairs,
+        )
+
+    def _deduplicate(self, plan, below: _Node) -> _Node:
+        keys = {a.exprId().id() for a in seq(plan.keys())}
+        return _Node(
+            [(each, below.origins(each) if each in keys else {}) for each in _ids(plan)], below.uses
+        )
+
+    def _union(self, plan, *below: _Node) -> _Node:
+        uses = {number: name for each in below for number, name in each.uses.items()}
+        found = []
+        for place, column in enumerate(_ids(plan)):
+            parts = [each.columns[place][1] for each in below]
+            found.append((column, {n: name for part in parts for n, name in part.items()}))
+        return _Node(found, uses)
+
+    def _join(self, plan, left: _Node, right: _Node) -> _Node:
+        how, uses = plan.joinType().sql(), left.uses | right.uses
+        equal = list(_equalities(plan, left, right))
+        both: dict[int, _Origins] = {}
+        for one, other in equal:
+            together = left.origins(one) | right.origins(other)
+            both[one] = both.get(one, {}) | together
+            both[other] = both.get(other, {}) | together
+        from_left = how in ("INNER", "CROSS", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI")
+        from_right = how in ("INNER", "CROSS", "RIGHT OUTER")
+        sides = {each for each, _ in left.columns} if from_left else set()
+        sides |= {each for each, _ in right.columns} if from_right else set()
+        known = dict([*left.columns, *right.columns])
+        found = [
+            (each, both.get(each, known.get(each, {})) if each in sides else {})
+            for each in _ids(plan)
+        ]
+        pairs = left.pairs | right.pairs if how in ("INNER", "CROSS") else {}
+        if how == "FULL OUTER":
+            pairs = {frozenset(pair): both[pair[0]] | both[pair[1]] for pair in equal}
+        return _Node(found, uses, pairs)
+
+
+def _unknown(plan, below: Sequence[_Node], *, hidden: bool = False) -> _Node:
+    """An operator of which nothing is known.
+
+    `hidden`: it may read inputs that are not seen here.
+    """
+    uses = {number: name for each in below for number, name in each.uses.items()}
+    return _Node([(each, {}) for each in _ids(plan)], uses | ({-1: ""} if hidden else {}))
+
+
+def _equalities(plan, left: _Node, right: _Node) -> Iterator[tuple[int, int]]:
+    """The pairs of columns, one of each side, that a join holds equal."""
+    mine, theirs = ({each for each, _ in side.columns} for side in (left, right))
+    for one, other in _equal(plan.condition().get()) if plan.condition().isDefined() else ():
+        if one in mine and other in theirs:
+            yield one, other
+        elif other in mine and one in theirs:
+            yield other, one
+
+
+def _equal(condition) -> Iterator[tuple[int, int]]:
+    """The pairs of columns that are equal wherever the condition is true."""
+    todo = [condition]
+    while todo:
+        each = todo.pop()
+        parts = seq(each.children())
+        if _kind(each) == "And":
+            todo += parts
+        elif _kind(each) in ("EqualTo", "EqualNullSafe") and all(
+            _kind(part) == "AttributeReference" for part in parts
+        ):
+            one, other = (part.exprId().id() for part in parts)
+            yield one, other
+
+
+def _of(expression, below: _Node) -> _Origins:
+    """What an expression is equal to: a column, or the first of two columns that is not null."""
+    inner = _unaliased(expression)
+    if _kind(inner) == "AttributeReference":
+        return below.origins(inner.exprId().id())
+    if _kind(inner) == "Coalesce":
+        parts = seq(inner.children())
+        if all(_kind(part) == "AttributeReference" for part in parts):
+            return below.pairs.get(frozenset(part.exprId().id() for part in parts), {})
+    return {}
+
+
+def _unaliased(expression):
+    return expression.child() if _kind(expression) == "Alias" else expression
+
+
+def _holds_subquery(plan) -> bool:
+    return any(kind in _SUBQUERIES for _, kind, _ in expressions_of(plan))
+
+
+def _kind(expression) -> str:
+    return expression.getClass().getSimpleName()
+
+
+def _ids(plan) -> list[int]:
+    return [a.exprId().id() for a in seq(plan.output())]

@@ -1,0 +1,44 @@
+"""How a keyed table is kept up to date: by an aggregate whose state Spark keeps, or by what belongs to what changed."""
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructField, StructType
+
+from lakehouse.declare.table import Table
+from lakehouse.storage.lake import Lake
+from lakehouse.transform import groups, plan, shapes
+from lakehouse.transform.plan import Plan
+
+
+def group_uses(lake: Lake, step: Plan) -> groups.Uses:
+    """By which columns rows of a keyed table belong to rows of its inputs."""
+
+    def find() -> groups.Uses:
+        marked = {name: _marked(plan.no_rows(lake, name), name) for name in step.followed}
+        others = {n: plan.no_rows(lake, n) for n in step.table.inputs if n not in marked}
+        return groups.uses(step.kept(marked, others), step.table.keys)
+
+    return step.once("groups", find)
+
+
+def is_one_aggregate(lake: Lake, table: Table) -> bool:
+    """Whether Spark can keep the state of a keyed table: one aggregate of all rows of one ingest table."""
+    followed = lake.catalog.followed_inputs(table)
+    if [lake.catalog.kind(each) for each in followed] != ["ingest"]:
+        return False
+    step = plan.plan_of(lake, table, judged=False)
+    return step.once("one", lambda: shapes.is_one_aggregation(plan.on_no_rows(lake, step)))
+
+
+def key_columns(lake: Lake, table: Table) -> Sequence[str]:
+    """The columns by which rows of a keyed or versioned table are found: its keys, or those of a whole group."""
+    if table.keeps != "latest" or is_one_aggregate(lake, table):
+        return table.keys
+    return group_uses(lake, plan.plan_of(lake, table, judged=False)).columns or table.keys
+
+
+def _marked(rows: DataFrame, name: str) -> DataFrame:
+    """No rows of an input, whose columns say which input they are of."""
+    columns = [StructField(f.name, f.dataType, True, {groups.INPUT: name}) for f in rows.schema]
+    return rows.sparkSession.createDataFrame([], StructType(columns))

@@ -1,0 +1,43 @@
+"""Spark's plan of a function's result, node by node and expression by expression: what is asked of it without running it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+
+def analyzed(rows: DataFrame) -> Any:
+    """The plan of `rows` before it is optimised."""
+    return rows._jdf.queryExecution().analyzed()
+
+
+def nodes(plan) -> Iterator[Any]:
+    todo = [plan]
+    while todo:
+        node = todo.pop()
+        yield node
+        todo += seq(node.children())
+
+
+def expressions_of(node) -> Iterator[tuple[Any, str, frozenset[str]]]:
+    return within(*seq(node.expressions()))
+
+
+def within(*expressions) -> Iterator[tuple[Any, str, frozenset[str]]]:
+    """The expressions, and those that they are made of."""
+    todo: list[tuple[Any, frozenset[str]]] = [(each, frozenset()) for each in expressions]
+    while todo:
+        expression, around = todo.pop()
+        kind = expression.getClass().getSimpleName()
+        # each question to the JVM takes its time, and these are most
+        if kind in (
+            "AttributeReference",
+            "Literal",
+        ):
+            continue
+        yield expression, kind, around
+        todo += [(child, around | {kind}) for child in seq(expression.children())]
+
+
+def seq(values) -> list:
+    return [values.apply(i) for i in range(values.size())]

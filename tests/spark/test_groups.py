@@ -1,0 +1,235 @@
+"""Keyed tables of joins, ranks, filters and of other keyed tables: at each version what their function makes of their inputs."""
+
+from collections import Counter
+from itertools import count
+from random import Random
+from types import ModuleType
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import functions as F
+
+from lakehouse.declare.table import table, tumbling
+from lakehouse.errors import JobError
+from lakehouse.storage import point_reads
+from lakehouse.storage.digest import digests_by
+from lakehouse.stream import groups, keyed
+from lakehouse.stream.advance import StepFailed
+from lakehouse.stream.strategy import strategy
+from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
+from lakehouse.transform import keeping, plan
+from support import auctions
+from support.auctions import KEPT, auction, bid, person
+
+
+@pytest.fixture
+def stage(spark, tmp_path) -> Stage:
+    return Stage(spark, tmp_path, auctions)
+
+
+def equal_at_every_version(stage: Stage, name: str) -> int:
+    """Asserts that each version of the table is what its function makes of the versions that it read; how many there were."""
+    lake, seen = stage.lake, 0
+    kept = lake.catalog.table(name)
+    for line in lake.commit_log(kept).by_stream():
+        read = {t.name: line.version_read(t.name) for t in lake.catalog.followed_inputs(kept)}
+        expected = keyed.recomputed(lake, kept, read, dict(line.inputs["references"]))
+        ours, theirs = digests_by((lake.read(kept, line.version), F.lit(1)), (expected, F.lit(1)))
+        assert ours == theirs, (name, line)
+        seen += 1
+    return seen
+
+
+def values(stage: Stage, name: str, *columns: str) -> set[tuple]:
+    return {tuple(row) for row in stage.rows(name).select(*columns).collect()}
+
+
+def test_by_which_columns_rows_belong_together_is_found_in_the_plan(stage):
+    lake = stage.lake
+    found = {
+        name: keeping.group_uses(lake, plan.plan_of(lake, lake.catalog.table(name), judged=False))
+        for name in KEPT
+        if strategy(lake, lake.catalog.table(name)) == "groups"
+    }
+    assert found.keys() == set(KEPT) - {"residents", "bid_counts"}
+    assert (found["offers"].columns, found["offers"].of) == (
+        ("seller",),
+        {"auctions": [("seller",)], "residents": [("id",)]},
+    )
+    assert (found["winning_bids"].columns, found["winning_bids"].of) == (
+        ("auction",),
+        {"auctions": [("id",)], "bids": [("auction",)]},
+    )
+    assert found["average_prices"].of == {"winning_bids": [("category",)]}
+    assert found["popular"].of == {"bids": [("auction",)]}
+    assert found["last_bids"].of == {"bids": [("bidder",)]}
+    assert (found["balances"].columns, found["balances"].of) == (
+        ("id",),
+        {"bids": [("bidder",), ("auction",)]},
+    )
+    assert not found["most_bids"].columns and not found["total"].columns
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(600)
+def test_what_changes_is_computed_again_and_nothing_else(stage):
+    stage.feed("people", [person(1, "OR"), person(2, "CA"), person(3, "ID")])
+    stage.feed("auctions", [auction(10, 1, 7), auction(11, 2, 7), auction(12, 3, 8)])
+    stage.feed("bids", [bid(10, 5, 100, 1), bid(10, 6, 200, 2), bid(11, 5, 50, 3)])
+    stage.run(*KEPT)
+    assert values(stage, "offers", "auction", "name") == {(10, "person 1"), (12, "person 3")}
+    assert values(stage, "winning_bids", "auction", "price") == {(10, 200), (11, 50)}
+    assert values(stage, "average_prices", "category", "average", "auctions") == {(7, 125, 2)}
+    assert values(stage, "popular", "auction", "bidders") == {(11, 1)}
+    assert values(stage, "most_bids", "auction", "bids") == {(10, 2), (11, 1)}
+    assert values(stage, "total", "total", "people") == {(0, 4)}
+    stage.feed("bids", [bid(12, 6, 70, 4), bid(10, 7, 150, 5), bid(12, 8, 60, 200)])
+    stage.feed("auctions", [auction(13, 3, 8, 6)])
+    stage.run(*KEPT)
+    assert values(stage, "offers", "auction", "name") == {
+        (10, "person 1"),
+        (12, "person 3"),
+        (13, "person 3"),
+    }
+    assert values(stage, "winning_bids", "auction", "price") == {(10, 200), (11, 50), (12, 70)}
+    assert values(stage, "average_prices", "category", "average", "auctions") == {
+        (7, 125, 2),
+        (8, 70, 1),
+    }
+    assert values(stage, "popular", "auction", "bidders") == {(10, 3), (11, 1)}, "12 left again"
+    assert values(stage, "last_bids", "bidder", "place", "auction") == {
+        (5, 1, 11),
+        (5, 2, 10),
+        (6, 1, 12),
+        (6, 2, 10),
+        (7, 1, 10),
+        (8, 1, 12),
+    }
+    for name in KEPT:
+        assert_stream_equals_batch(stage, name)
+    last = next(stage.lake.commit_log(stage.lake.catalog.table("offers")).by_stream())
+    assert (last.arrived, last.written) == (1, 2), "one auction came; its seller has two"
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(900)
+def test_whatever_happens_each_version_is_what_the_function_makes_of_its_inputs(stage, monkeypatch):
+    """Rows in any order and crashes; some steps touch too much, and some are written by Spark."""
+    monkeypatch.setattr(groups, "_MANY", 4)
+    monkeypatch.setattr(groups, "_COMPARED", 6)
+    random, seen, new = Random(26), Counter[str](), count(1)
+    most, whole = [], keyed.swap
+    monkeypatch.setattr(groups, "few_at_once", lambda run: 8)
+    monkeypatch.setattr(groups, "is_short", lambda run, path, rows: rows <= 8)
+    monkeypatch.setattr(groups, "swap", lambda *given: most.append(1) or whole(*given))
+    names = [name for name in KEPT if name not in ("bid_counts", "residents")]
+    for _ in range(8):
+        for _ in range(random.randint(1, 3)):
+            at = random.uniform(0, 300)
+            what = random.choice(("person", "auction", "bids", "bids"))
+            seen[what] += 1
+            if what == "person":
+                stage.feed(
+                    "people", [person(random.randint(1, 4), random.choice(("OR", "CA")), at)]
+                )
+            elif what == "auction":
+                row = auction(next(new), random.randint(1, 4), random.randint(1, 3), at)
+                stage.feed("auctions", [row])
+            else:
+                rows = [
+                    bid(random.randint(1, 9), random.randint(1, 6), random.randint(1, 50), at + n)
+                    for n in range(random.randint(1, 6))
+                ]
+                stage.feed("bids", rows)
+        stage.run("bid_counts", "residents")
+        chosen = random.sample(names, 5)
+        point = random.choice((*COMMIT_POINTS, None))
+        seen[f"crash at {point}"] += point is not None
+        stage.run(*(name for name in names if name in chosen), abort_at=point)
+    stage.run(*KEPT)
+    steps = {name: equal_at_every_version(stage, name) for name in names}
+    assert min(steps.values()) > 1 and most, (steps, most)
+    assert all(seen[f"crash at {point}"] for point in COMMIT_POINTS), seen
+    assert values(stage, "total", "total") == {(0,)}
+
+
+@pytest.mark.parallel
+def test_rows_of_an_input_that_are_replaced_or_taken_away_are_followed(spark, tmp_path):
+    module = ModuleType("replaced")
+    module.bid_topic, module.bids = auctions.bid_topic, auctions.bids
+
+    def minutes(bids):
+        return bids.groupBy("window", "auction").agg(F.sum("price").alias("price"))
+
+    def highest(minutes):
+        return minutes.groupBy("auction").agg(F.max("price").alias("price"))
+
+    minutes.__module__ = highest.__module__ = "replaced"
+    module.minutes = table(
+        layer="gold", window=tumbling("1 minute"), keys=["auction"], late="update"
+    )(minutes)
+    module.highest = table(layer="gold", keeps="latest", keys=["auction"])(highest)
+    stage = Stage(spark, tmp_path, module)
+    stage.feed("bids", [bid(1, 5, 10, 1), bid(2, 5, 20, 2)])
+    stage.advance("bids", bid(3, 5, 1, 4000))
+    stage.run("minutes", "highest")
+    assert values(stage, "highest", "auction", "price") == {(1, 10), (2, 20)}
+    stage.feed("bids", [bid(1, 6, 7, 30)])
+    stage.run("minutes", "highest")
+    stage.update("minutes")
+    stage.run("highest")
+    assert values(stage, "highest", "auction", "price") == {(1, 17), (2, 20)}
+    DeltaTable(str(stage.lake.path(stage.lake.catalog.table("minutes")))).delete("auction = 2")
+    stage.run("highest")
+    assert values(stage, "highest", "auction", "price") == {(1, 17)}
+    equal_at_every_version(stage, "highest")
+    path = stage.lake.path(stage.lake.catalog.table("highest"))
+    assert [row["price"] for row in point_reads.get(path, ["auction"], "1")] == [17]
+    assert stage.frontier("highest") == stage.frontier("minutes")
+
+
+@pytest.mark.parallel
+@pytest.mark.timeout(600)
+def test_tables_of_one_ingest_table_are_joined_at_versions_that_have_read_the_same(stage):
+    """The sum is zero at every version, however far each of the two tables is."""
+    chain = ("net", "net_total")
+    stage.feed("bids", [bid(1, 2, 10, 1), bid(2, 3, 5, 2)])
+    stage.run("debits", *chain)
+    assert stage.frontier("net") is None, "of the credits there is nothing yet"
+    stage.run("credits", *chain)
+    assert values(stage, "net", "account", "net") == {(1, 10), (2, -5), (3, -5)}
+    stage.feed("bids", [bid(3, 1, 7, 3)])
+    stage.run("credits", *chain)
+    assert values(stage, "net", "account", "net") == {(1, 10), (2, -5), (3, -5)}
+    stage.feed("bids", [bid(4, 1, 1, 4)])
+    stage.run("debits", *chain)
+    assert values(stage, "net", "account", "net") == {(1, 10), (2, -5), (3, -5)}
+    DeltaTable(str(stage.lake.path(stage.lake.catalog.table("credits")))).optimize.compact()
+    stage.run("credits", *chain)
+    assert values(stage, "net", "account", "net") == {(1, 2), (2, -5), (3, 2), (4, 1)}
+    lake = stage.lake
+    for name in chain:
+        assert equal_at_every_version(stage, name) == 2
+    for line in lake.commit_log(lake.catalog.table("net_total")).by_stream():
+        assert lake.read(lake.catalog.table("net_total"), line.version).head().total == 0
+
+
+@pytest.mark.parallel
+def test_two_rows_of_one_key_are_refused_with_the_key(spark, tmp_path):
+    module = ModuleType("twice")
+    module.bid_topic, module.bids = auctions.bid_topic, auctions.bids
+
+    def twice(bids):
+        return bids.select("auction", "price").distinct()
+
+    twice.__module__ = "twice"
+    module.twice = table(layer="gold", keeps="latest", keys=["auction"])(twice)
+    stage = Stage(spark, tmp_path, module)
+    stage.feed("bids", [bid(1, 5, 10, 1), bid(2, 5, 10, 1), bid(2, 5, 20, 2)])
+    with pytest.raises(
+        StepFailed, match="table=twice, auction=2: its function returned 2 rows"
+    ) as failed:
+        stage.run("twice")
+    assert isinstance(failed.value.__cause__, JobError)

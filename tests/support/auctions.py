@@ -1,0 +1,172 @@
+"""An auction house: tables without windows that are kept up to date, over joins, ranks, and tables that are kept up to date."""
+
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from lakehouse.declare.table import kafka, sql_table, table
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+person_topic = kafka(
+    "people", schema="id BIGINT NOT NULL, name STRING, state STRING, at TIMESTAMP NOT NULL"
+)
+auction_topic = kafka(
+    "auctions",
+    schema="id BIGINT NOT NULL, seller BIGINT NOT NULL, category BIGINT, expires TIMESTAMP NOT NULL, at TIMESTAMP NOT NULL",
+)
+bid_topic = kafka(
+    "bids", schema="auction BIGINT NOT NULL, bidder BIGINT NOT NULL, price BIGINT NOT NULL, at TIMESTAMP NOT NULL"
+)  # fmt: skip
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def people(person_topic: DataFrame) -> DataFrame:
+    return person_topic
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def auctions(auction_topic: DataFrame) -> DataFrame:
+    return auction_topic
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def bids(bid_topic: DataFrame) -> DataFrame:
+    return bid_topic
+
+
+@table(layer="silver", keeps="latest", keys=["id"])
+def residents(people: DataFrame) -> DataFrame:
+    """People as they were seen last."""
+    last = F.max_by(F.struct("name", "state"), F.struct("at", "state"))
+    return people.groupBy("id").agg(last.alias("last")).select("id", "last.*")
+
+
+@table(layer="gold", keeps="latest", keys=["auction"])
+def offers(auctions: DataFrame, residents: DataFrame) -> DataFrame:
+    """Who sells what in some states: a join without a bound in time, by a column that is not the key."""
+    sellers = residents.where("state IN ('OR', 'ID')").withColumnRenamed("id", "seller")
+    return auctions.select(F.col("id").alias("auction"), "seller", "category").join(
+        sellers, "seller"
+    )
+
+
+@table(layer="gold", keeps="latest", keys=["auction"])
+def winning_bids(auctions: DataFrame, bids: DataFrame) -> DataFrame:
+    """The highest bid of each auction in its time; the first of equal ones."""
+    best = Window.partitionBy("auction").orderBy(F.desc("price"), "at", "bidder")
+    sold = auctions.select(
+        F.col("id").alias("auction"), "category", "seller", "expires", F.col("at").alias("begins")
+    )
+    within = sold.join(bids.drop("_arrival"), "auction").where("at BETWEEN begins AND expires")
+    return within.withColumn("place", F.row_number().over(best)).where("place = 1").drop("place")
+
+
+@table(layer="gold", keeps="latest", keys=["category"])
+def average_prices(winning_bids: DataFrame) -> DataFrame:
+    """An average of maxima: a keyed table of a keyed table."""
+    return winning_bids.groupBy("category").agg(
+        F.avg(F.col("price").cast("decimal(18,0)")).alias("average"), F.count("*").alias("auctions")
+    )
+
+
+@table(layer="gold", keeps="latest", keys=["auction"])
+def bid_counts(bids: DataFrame) -> DataFrame:
+    """One aggregate, whose state Spark keeps."""
+    return bids.groupBy("auction").agg(F.count("*").alias("bids"))
+
+
+@table(layer="gold", keeps="latest", keys=["auction"])
+def popular(bids: DataFrame) -> DataFrame:
+    """Distinct values, and a filter behind the aggregate."""
+    counted = bids.groupBy("auction").agg(F.count_distinct("bidder").alias("bidders"))
+    return counted.where("bidders % 2 = 1")
+
+
+@table(layer="gold", keeps="latest", keys=["auction"])
+def most_bids(bid_counts: DataFrame) -> DataFrame:
+    """The three of all: computed whole at each step."""
+    return bid_counts.orderBy(F.desc("bids"), "auction").limit(3)
+
+
+last_bids = sql_table(
+    "last_bids",
+    "WITH ranked AS (SELECT auction, bidder, price, at, row_number() OVER (PARTITION BY bidder ORDER BY at DESC, price DESC, "
+    "auction) AS place FROM {bids}) SELECT bidder, place, auction, price FROM ranked WHERE place <= 2",
+    layer="gold",
+    keeps="latest",
+    keys=["bidder", "place"],
+)
+balances = sql_table(
+    "balances",
+    "SELECT coalesce(paid.id, received.id) AS id, coalesce(received.sum, 0) - coalesce(paid.sum, 0) AS balance FROM "
+    "(SELECT bidder AS id, sum(price) AS sum FROM {bids} GROUP BY bidder) AS paid FULL OUTER JOIN "
+    "(SELECT auction AS id, sum(price) AS sum FROM {bids} GROUP BY auction) AS received ON paid.id = received.id",
+    description="Each bid is a transfer from the bidder to who has the auction's number: the sum of all balances is zero.",
+    layer="gold",
+    keeps="latest",
+    keys=["id"],
+)
+total = sql_table(
+    "total",
+    "SELECT 1 AS one, sum(balance) AS total, count(*) AS people FROM {balances}",
+    layer="gold",
+    keeps="latest",
+    keys=["one"],
+)
+
+
+@table(layer="gold", keeps="latest", keys=["account"])
+def debits(bids: DataFrame) -> DataFrame:
+    return bids.groupBy(F.col("bidder").alias("account")).agg(F.sum("price").alias("paid"))
+
+
+@table(layer="gold", keeps="latest", keys=["account"])
+def credits(bids: DataFrame) -> DataFrame:
+    return bids.groupBy(F.col("auction").alias("account")).agg(F.sum("price").alias("received"))
+
+
+@table(layer="gold", keeps="latest", keys=["account"])
+def net(debits: DataFrame, credits: DataFrame) -> DataFrame:
+    """Two tables of one ingest table."""
+    amounts = (F.coalesce(name, F.lit(0)) for name in ("received", "paid"))
+    received, paid = amounts
+    return debits.join(credits, "account", "full").select("account", (received - paid).alias("net"))
+
+
+@table(layer="gold", keeps="latest", keys=["one"])
+def net_total(net: DataFrame) -> DataFrame:
+    return net.agg(F.sum("net").alias("total"), F.count("*").alias("accounts")).withColumn(
+        "one", F.lit(1)
+    )
+
+
+KEPT = [
+    "residents",
+    "offers",
+    "winning_bids",
+    "average_prices",
+    "bid_counts",
+    "popular",
+    "most_bids",
+    "last_bids",
+    "balances",
+    "total",
+]
+
+
+def at(seconds: float) -> str:
+    return (START + timedelta(seconds=seconds)).isoformat()
+
+
+def person(id: int, state: str, seconds: float = 0) -> dict:
+    return {"id": id, "name": f"person {id}", "state": state, "at": at(seconds)}
+
+
+def auction(id: int, seller: int, category: int, seconds: float = 0, lasts: float = 100) -> dict:
+    return {"id": id, "seller": seller, "category": category, "at": at(seconds), "expires": at(seconds + lasts)}  # fmt: skip
+
+
+def bid(auction: int, bidder: int, price: int, seconds: float) -> dict:
+    return {"auction": auction, "bidder": bidder, "price": price, "at": at(seconds)}
