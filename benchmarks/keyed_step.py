@@ -3,7 +3,8 @@
     python -m benchmarks.keyed_step --keys 1000000 --changed 1000
 
 First through the store alone: a table of so many rows, of which each step replaces some by chance. Then through the stream: a
-record that fills a table with `keeps="latest"` and one with `keeps="versions"`; first a commit of all keys, then of a few.
+record that fills a table with `keeps="latest"`, one with `keeps="versions"`, and one that joins the record with the first; first
+a commit of all keys, then of a few.
 """
 
 import argparse
@@ -110,7 +111,17 @@ def stream(lake: Lake, keys: int, changed: int, changed_versions: int, steps: in
         print(
             f"stream: {name}: first micro-batch, of {keys:,} rows: {time.monotonic() - began:.1f} s"
         )
-    for name, count in (("balances", changed), ("cities", changed_versions)):
+    began = time.monotonic()
+    joined = lake.catalog.table("moved_and_left")
+    queries.start(lake, joined, available_now=True).awaitTermination()
+    print(f"stream: moved_and_left: first micro-batch: {time.monotonic() - began:.1f} s")
+    for name, count in (
+        ("balances", changed),
+        ("cities", changed_versions),
+        ("moved_and_left", changed),
+    ):
+        if name == "moved_and_left":
+            started["balances"] = queries.start(lake, lake.catalog.table("balances"))
         started[name] = query = queries.start(lake, lake.catalog.table(name))
         path, seconds, spent, sizes = lake.path(lake.catalog.table(name)), [], [], []
         for _ in range(steps):
@@ -120,6 +131,8 @@ def stream(lake: Lake, keys: int, changed: int, changed_versions: int, steps: in
                 ).coalesce(1),
                 count,
             )
+            if name == "moved_and_left":  # which reads it
+                started["balances"].processAllAvailable()
             size, cpu = _bytes(path), _cpu(lake.spark)
             query.processAllAvailable()
             spent.append(_cpu(lake.spark) - cpu)
@@ -139,6 +152,7 @@ def stream(lake: Lake, keys: int, changed: int, changed_versions: int, steps: in
             flush=True,
         )
         query.stop()
+    started["balances"].stop()
 
 
 def _accounts(ids: DataFrame, at: datetime = START) -> DataFrame:

@@ -24,6 +24,13 @@ def balances(movements: DataFrame) -> DataFrame:
     )
 
 
+@table(layer="gold", keeps="latest", keys=["account"])
+def moved_and_left(movements: DataFrame, balances: DataFrame) -> DataFrame:
+    """The greatest movement of each account beside what it has: a join without a bound, of rows and of keys."""
+    greatest = movements.groupBy("account").agg(F.max("amount").alias("greatest"))
+    return greatest.join(balances, "account").where("greatest < balance OR movements = 1")
+
+
 @table(layer="silver", keeps="versions", keys=["account"])
 def cities(movements: DataFrame) -> DataFrame:
     """Where each account was."""

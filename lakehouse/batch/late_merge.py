@@ -254,12 +254,18 @@ def settled(
         return lambda rows: rows.where(F.col(PARTITION) < min(whole, default="~"))
     if table.by_neighbours:
         return lambda rows: rows.where(~F.col(PARTITION).isin(whole))
-    last = next(lake.commit_log(table).by_stream())
-    marks = (*(d.since for d in waiting), last.watermark)
-    since = min((mark for mark in marks if mark), default=None)
-    touched = missed(lake, table, span, since, compute.present(lake, table))
+    present, last = compute.present(lake, table), next(lake.commit_log(table).by_stream())
+    parts = []
+    if since := min((d.since for d in waiting if d.since), default=None):
+        # what was missed in other partitions then, a batch run has merged since
+        waits = F.col(PARTITION).isin([d.partition for d in waiting])
+        parts.append(missed(lake, table, span, since, present).where(waits))
+    if any(version > last.version_read(name) for name, version in present.items()):
+        parts.append(missed(lake, table, span, last.watermark, present))
+    if not parts:
+        return lambda rows: rows.where(~F.col(PARTITION).isin(whole))
     unit = plan.plan_of(lake, table, judged=False).unit
-    touched = F.broadcast(touched.select(unit).distinct())
+    touched = F.broadcast(reduce(DataFrame.unionByName, parts).select(unit).distinct())
     return lambda rows: rows.where(~F.col(PARTITION).isin(whole)).join(touched, unit, "left_anti")
 
 

@@ -25,3 +25,9 @@ def in_memory(rows: DataFrame) -> pa.Table | None:
 def in_spark(spark: SparkSession, rows: pa.Table) -> DataFrame:
     """The rows there, each column of the type that it came with: a timestamp without a zone would else be given one."""
     return spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
+
+
+def without_views(rows: pa.Table) -> pa.Table:
+    """The rows with texts and bytes as Spark has them: delta-rs writes files in another form, of which Arrow takes no rows."""
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    return rows.cast(pa.schema([f.with_type(plain.get(f.type, f.type)) for f in rows.schema]))

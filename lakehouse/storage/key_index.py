@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from lakehouse.storage import deletion_vectors, log_state
+from lakehouse.storage.arrow import without_views
 from lakehouse.storage.log_state import LogState
 from lakehouse.storage.row_keys import KEY
 
@@ -118,9 +119,8 @@ class File:
         living = np.ones(len(self.keys), bool)
         living[deletion_vectors.places(self.dead)] = False
         living[without] = False
-        return pq.read_table(self.path / unquote(self.name), partitioning=None).filter(
-            pa.array(living)
-        )
+        stored = pq.read_table(self.path / unquote(self.name), partitioning=None)
+        return without_views(stored).filter(pa.array(living))
 
     def rows(self, places: np.ndarray) -> pa.Table:
         """The rows at these places; only the row groups that have one are read."""
@@ -130,7 +130,7 @@ class File:
         sizes = np.diff(self.groups)[wanted]
         begins = np.cumsum(sizes) - sizes
         inside = places - self.groups[of] + begins[np.searchsorted(wanted, of)]
-        return file.read_row_groups(wanted.tolist()).take(pa.array(inside))
+        return without_views(file.read_row_groups(wanted.tolist())).take(pa.array(inside))
 
 
 @dataclass

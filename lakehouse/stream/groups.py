@@ -21,12 +21,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
+from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError, JobError
-from lakehouse.storage import delta_writer, keyed_files, log_state, row_keys
+from lakehouse.storage import delta_log, delta_writer, keyed_files, log_state, row_index, row_keys
 from lakehouse.storage.arrow import in_memory, in_spark
 from lakehouse.storage.digest import row_hashes
 from lakehouse.storage.keyed_reader import KeyedReader
+from lakehouse.storage.row_index import RowIndex
 from lakehouse.storage.row_keys import KEY, keyed
 from lakehouse.stream.advance import Take
 from lakehouse.stream.keyed import few_at_once, is_short, swap, whole
@@ -83,6 +86,7 @@ class _Groups:
         self.tables = {name: lake.catalog.table(name) for name in run.plan.followed}
         kept = {name: table for name, table in self.tables.items() if table.keeps}
         self.readers = {name: KeyedReader(lake.path(table)) for name, table in kept.items()}
+        self.indices: dict[str, RowIndex] = {}
         self.found_by = {name: keeping.key_columns(lake, table) for name, table in kept.items()}
 
     @contextmanager
@@ -151,13 +155,15 @@ class _Groups:
     def _computed(self, moved: Mapping[str, Moved], touched: pa.Table | None) -> DataFrame:
         """What the function makes of the inputs at their versions: of the groups that were touched, or all."""
         few = None if touched is None else in_spark(self.run.lake.spark, touched)
-        inputs = {name: self._input(name, each.until, few) for name, each in moved.items()}
+        inputs = {name: self._input(name, each.until, touched, few) for name, each in moved.items()}
         rows = self.run.plan.kept(inputs, self.references)
         return rows if few is None else _of_groups(rows, few, [self.uses.columns])
 
-    def _input(self, name: str, version: int, few: DataFrame | None) -> DataFrame:
+    def _input(
+        self, name: str, version: int, touched: pa.Table | None, few: DataFrame | None
+    ) -> DataFrame:
         lake, table = self.run.lake, self.tables[name]
-        if few is None:
+        if touched is None or few is None:
             return whole(lake, table, version)
         uses, reader = self.uses.of[name], self.readers.get(name)
         if reader is not None and len(uses) == 1 and set(uses[0]) == set(self.found_by[name]):
@@ -168,7 +174,25 @@ class _Groups:
             if found is None:
                 return lake.spark.createDataFrame([], schema)
             return in_spark(lake.spark, found.select(schema.names))
-        return _of_groups(whole(lake, table, version), few, uses, self.uses.columns)
+        found = self._found(name, version, touched) if reader is None else None
+        rows = whole(lake, table, version) if found is None else found
+        return _of_groups(rows, few, uses, self.uses.columns)
+
+    def _found(self, name: str, version: int, groups: pa.Table) -> DataFrame | None:
+        """The rows of an input without keys that may belong to the groups; None if they are to be looked for in all of it."""
+        lake, table, uses = self.run.lake, self.tables[name], self.uses.of[name]
+        if version < 0 or not row_index.can_index(groups.schema.types):
+            return None
+        index = self.indices.setdefault(name, RowIndex(uses))
+        path, most = lake.path(table), few_at_once(self.run)
+        files = [delta_log.data_file(path, file) for file in log_state.files_at(path, version)]
+        rows = index.rows_of(files, groups, most)
+        if rows is None:
+            return None
+        schema = StructType([f for f in plan.stored_schema(lake, table) if f.name != PARTITION])
+        if not rows.num_rows:
+            return lake.spark.createDataFrame([], schema)
+        return lake.spark.createDataFrame(rows.select(schema.names), schema)
 
     def _writing(
         self, rows: DataFrame, touched: pa.Table | None, batch_id: int
@@ -183,7 +207,9 @@ class _Groups:
         known = log_state.rows(path) if batch_id else 0
         few = in_memory(rows) if batch_id and is_short(self.run, path, count) else None
         if few is not None and (keys is not None or known <= few_at_once(self.run)):
-            there = keyed_files.rows_of(path, keys) if keys is not None else _all(lake.read(table))
+            there = (
+                keyed_files.rows_of(path, keys) if keys is not None else in_memory(lake.read(table))
+            )
             different = _different(few, there)
             if not len(different):
                 return 0, None
@@ -251,10 +277,6 @@ def _of_groups(
         for use in uses
     ]
     return rows.join(F.broadcast(groups), reduce(or_, same), "left_semi")
-
-
-def _all(rows: DataFrame) -> pa.Table | None:
-    return in_memory(rows)
 
 
 def _different(new: pa.Table, there: pa.Table | None) -> pa.Array:

@@ -26,6 +26,7 @@ from lakehouse.transform import plan
 _log = logging.getLogger(__name__)
 
 _PATIENCE = 10.0  # seconds that input waits at most for more, before a step that has nothing to write notes how far it is
+_MEETING = 30.0  # seconds for which inputs have no versions that fit each other, until that is said
 _FAR = timedelta(minutes=10)  # of event time, between inputs
 _NOTHING = Piece((), 0, Position(0))  # of an input that has no version yet to be read
 _OUTSTANDING = 1_000  # files that wait are counted up to so many
@@ -286,6 +287,7 @@ class ChangeSteps(TableSteps):
     def __init__(self, run: StreamRun, take: Take, *due: Due, **how: Any) -> None:
         super().__init__(run, take, *due, **how)
         self._cuts = Cuts.of(run.lake, run.table)
+        self._met = time.monotonic()  # when the inputs had versions that fit each other
 
     def _all_there_is(self) -> Pieces:
         ends = self._ends(dict.fromkeys(self._paths, -1))
@@ -308,7 +310,23 @@ class ChangeSteps(TableSteps):
     def _ends(self, since: Mapping[str, int]) -> Mapping[str, int]:
         """The versions up to which the inputs are read now, so that they fit each other."""
         most = self._until or self._versions()
-        return self._cuts.newest(since, {name: max(most[name], since[name]) for name in most})
+        most = {name: max(most[name], since[name]) for name in most}
+        ends = self._cuts.newest(since, most)
+        now = time.monotonic()
+        self._met = now if ends != since or most == since else self._met
+        return ends
+
+    def _held_back(self) -> str:
+        """As for other tables; or that the inputs do not meet, because each goes on by steps of its own."""
+        waited = round(time.monotonic() - self._met)
+        if waited < _MEETING:
+            return super()._held_back()
+        shared = sorted({name for each in self._cuts.shared.values() for name in each})
+        return (
+            f"table={self.name}, inputs={', '.join(self._paths)}: for {waited} s no versions of them have read the same of "
+            f"{', '.join(shared)}, and it reads none that have not; they meet when their streams have caught up; give the "
+            "pipeline more cores, or a slower pace (fresh_within)"
+        )
 
     def _once_more(self, before: Positions | None, at: Positions) -> Pieces:
         # what is in the table already is not computed again

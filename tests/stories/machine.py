@@ -89,6 +89,17 @@ EXAMPLES = (
         Step("stream_runs", {"files": 3, "abort": None}),
         Step("somebody_deletes", {"name": "slid"}),
     ),
+    # found by seed 684148: late rows that wait in one partition were taken for the reason why another, into which they had been
+    # merged, differed
+    (
+        Step("time_passes", {"minutes": 90}),
+        Step("comes_late", {"minutes": [90, 30], "abort": None}),
+        Step("stream_runs", {"files": 3, "abort": None}),
+        Step("time_passes", {"minutes": 60}),
+        Step("stream_runs", {"files": 3, "abort": None}),
+        Step("is_backfilled", {"name": "sums", "place": 0, "killed": False}),
+        Step("somebody_plants", {"name": "sums"}),
+    ),
 )
 """Runs that once failed."""
 

@@ -42,6 +42,7 @@ SOURCES = {
     ACCOUNTS: "account_topic",
     TRANSACTIONS: "transaction_topic",
 }
+BALANCES = ("account_debits", "account_credits", "account_balances", "bank_balance")
 DERIVED = (
     "transfers",
     "enriched_transfers",
@@ -112,13 +113,14 @@ def test_the_bank_is_what_an_oracle_says_and_sums_to_zero(stage_of):
         feed(stage, some)
         stage.run(
             "account_totals",
+            *BALANCES,
             "customer_history",
             "account_history",
             "transfers",
             "enriched_transfers",
         )
     closed = close(stage)
-    stage.run("account_totals", "customer_history", "account_history", *DERIVED)
+    stage.run("account_totals", *BALANCES, "customer_history", "account_history", *DERIVED)
     paid = [json.loads(r.value) for r in given if r.topic == TRANSACTIONS]
 
     totals = {
@@ -131,6 +133,8 @@ def test_the_bank_is_what_an_oracle_says_and_sums_to_zero(stage_of):
     versions = [c.version for c in stage.lake.commit_log(table).by_stream() if c.written]
     sums = [stage.lake.read(table, version).agg(F.sum("balance")).head()[0] for version in versions]
     assert sums == [0] * len(versions) and len(versions) >= 3
+    balances = {(r.account_id, r.balance) for r in stage.rows("account_balances").collect()}
+    assert balances == {(r.account_id, r.balance) for r in stage.rows("account_totals").collect()}
 
     of = {topic: [r for r in given if r.topic == topic] for topic in (ACCOUNTS, CUSTOMERS)}
     enriched = stage.rows("enriched_transfers").where("from_account != 'x'").collect()
@@ -147,7 +151,7 @@ def test_the_bank_is_what_an_oracle_says_and_sums_to_zero(stage_of):
     assert told == expected_features(paid + closed)
     large = stage.rows("small_then_large").where("from_account != 'x'").collect()
     assert {r.transaction_id for r in large} == expected_large(paid)
-    for name in ("account_totals", "customer_history", "account_history", *DERIVED):
+    for name in ("account_totals", *BALANCES, "customer_history", "account_history", *DERIVED):
         if stage.rows(name).count():
             assert_stream_equals_batch(stage, name)
 
@@ -224,8 +228,10 @@ def test_killed_again_and_again_the_sum_is_zero_at_every_version_for_a_reader_be
     transfers = sum(record.topic == TRANSACTIONS for record in given)
     table = catalog.load(settings).table("account_totals")
     totals, done = table_path(settings, table), Event()
-    with ThreadPoolExecutor(1) as beside:
-        reading = beside.submit(read_again_and_again, totals, done)
+    joined = table_path(settings, catalog.load(settings).table("account_balances"))
+    whole = table_path(settings, catalog.load(settings).table("bank_balance"))
+    with ThreadPoolExecutor(2) as beside:
+        reading = [beside.submit(read_again_and_again, each, done) for each in (totals, joined)]
         try:
             for _ in range(3):
                 before, job = version(totals), supervisor.start(settings, "bank", wait=120)
@@ -240,12 +246,22 @@ def test_killed_again_and_again_the_sum_is_zero_at_every_version_for_a_reader_be
                 "all of them in the totals",
                 seconds=300,
             )
+            awaited(
+                lambda: sorted(column(joined, "balance")) == sorted(column(totals, "balance")),
+                "all of them in the balances",
+                seconds=120,
+            )
+            accounts = len(column(totals, "balance"))
+            awaited(lambda: column(whole, "accounts") == [accounts], "all of them in the sum")
         finally:
             done.set()
     supervisor.stop(settings, "bank")
-    seen = reading.result()
+    seen, beside_them = (each.result() for each in reading)
     assert len(seen) >= 5 and set(seen.values()) == {0}, seen
-    assert {sum(column(totals, "balance", each)) for each in range(1, version(totals) + 1)} == {0}
+    # its inputs meet now and then while they catch up
+    assert len(beside_them) >= 2 and set(beside_them.values()) == {0}, beside_them
+    for path in (totals, joined, whole):
+        assert {sum(column(path, "balance", n)) for n in range(1, version(path) + 1)} == {0}, path
 
     lake = Lake(spark, settings, catalog.load(settings))
     there = {
@@ -257,7 +273,8 @@ def test_killed_again_and_again_the_sum_is_zero_at_every_version_for_a_reader_be
     assert (
         lake.read(lake.catalog.table("bank_events")).where("kind = 'transfer'").count() == transfers
     )
-    assert reconciliation.reconcile(lake, table).verdict == "EQUAL"
+    for name in ("account_totals", *BALANCES):
+        assert reconciliation.reconcile(lake, lake.catalog.table(name)).verdict == "EQUAL", name
 
 
 def read_again_and_again(totals: Path, done: Event) -> dict[int, Decimal]:

@@ -121,6 +121,49 @@ def account_totals(bank_events: DataFrame) -> DataFrame:
     )
 
 
+@table(layer="silver", keeps="latest", keys=["account_id"], owner=_OWNER)
+def account_debits(bank_events: DataFrame) -> DataFrame:
+    """What each account paid."""
+    return (
+        bank_events.where("kind = 'transfer'")
+        .groupBy(F.col("from_account").alias("account_id"))
+        .agg(F.sum("amount").alias("debits"))
+    )
+
+
+@table(layer="silver", keeps="latest", keys=["account_id"], owner=_OWNER)
+def account_credits(bank_events: DataFrame) -> DataFrame:
+    """What each account was paid."""
+    return (
+        bank_events.where("kind = 'transfer'")
+        .groupBy(F.col("to_account").alias("account_id"))
+        .agg(F.sum("amount").alias("credits"))
+    )
+
+
+@table(layer="gold", keeps="latest", keys=["account_id"], owner=_OWNER)
+def account_balances(account_debits: DataFrame, account_credits: DataFrame) -> DataFrame:
+    """The balance of each account, from two tables that are joined at versions which know of the same transfers."""
+    both = account_debits.join(account_credits, "account_id", "full")
+    received, paid = (
+        F.coalesce(name, F.lit(0).cast("decimal(28,2)")) for name in ("credits", "debits")
+    )
+    return both.select("account_id", (received - paid).alias("balance"))
+
+
+@table(
+    layer="gold",
+    keeps="latest",
+    keys=["bank"],
+    owner=_OWNER,
+    expectations=[expect.column_values_to_be_between("balance", min_value=0, max_value=0)],
+)
+def bank_balance(account_balances: DataFrame) -> DataFrame:
+    """The sum of all balances, which is zero at each version, and how many accounts there are."""
+    total = account_balances.agg(F.sum("balance").alias("balance"), F.count("*").alias("accounts"))
+    return total.withColumn("bank", F.lit("all"))
+
+
 @table(
     layer="gold",
     window=tumbling("1 day"),

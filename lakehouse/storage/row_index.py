@@ -1,0 +1,114 @@
+"""Where the rows with some values are in a table without keys: of each data file a hash of these columns for each row, in order.
+
+It is in memory, 16 bytes a row for each set of columns, and made as files are first asked for. A hash says where to look;
+whoever asks holds what is found against the values.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakehouse.storage.arrow import without_views
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+_NULL = np.uint64(0xD1B54A32D192ED03)
+
+
+def can_index(types: Iterable[pa.DataType]) -> bool:
+    """Whether values of these types have a hash of their own: a float may be no number, and a struct is several values."""
+    return not any(pa.types.is_floating(each) or pa.types.is_nested(each) for each in types)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """The hashes of a file's rows in order, and the place of each."""
+
+    hashes: np.ndarray
+    places: np.ndarray
+
+    def find(self, wanted: np.ndarray) -> np.ndarray:
+        """The places of the rows that have one of the `wanted` hashes."""
+        first = np.searchsorted(self.hashes, wanted, "left")
+        last = np.searchsorted(self.hashes, wanted, "right")
+        found = [self.places[a:b] for a, b in zip(first, last, strict=True) if b > a]
+        return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+class RowIndex:
+    """The rows of a table by the values of some columns, or of any of several sets of columns (`uses`)."""
+
+    def __init__(self, uses: Sequence[Sequence[str]]) -> None:
+        self.uses = [list(columns) for columns in uses]
+        self._files: dict[Path, list[_File]] = {}
+
+    def rows_of(self, files: Sequence[Path], wanted: pa.Table, most: int) -> pa.Table | None:
+        """The rows of these files that may have the values of a row of `wanted`, whose columns are those of each use.
+
+        None if they are more than `most`. Files that are not named are forgotten.
+        """
+        hashes = np.unique(_hashes(wanted))
+        self._files = {file: self._known(file, wanted.schema) for file in files}
+        found = {}
+        for file, known in self._files.items():
+            places = np.unique(np.concatenate([each.find(hashes) for each in known]))
+            if len(places):
+                found[file] = places
+        if sum(map(len, found.values())) > most:
+            return None
+        rows = [_taken(file, places) for file, places in found.items()]
+        return pa.concat_tables(rows, promote_options="permissive") if rows else pa.table({})
+
+    def _known(self, file: Path, schema: pa.Schema) -> list[_File]:
+        if (known := self._files.get(file)) is not None:
+            return known
+        stored = pq.ParquetFile(file).read(columns=list({c for use in self.uses for c in use}))
+        found = []
+        for use in self.uses:
+            hashes = _hashes(stored.select(use).rename_columns(schema.names).cast(schema))
+            order = np.argsort(hashes, kind="stable")
+            found.append(_File(hashes[order], order))
+        return found
+
+
+def _taken(file: Path, places: np.ndarray) -> pa.Table:
+    """The rows at these places; only the row groups that have one are read."""
+    stored = pq.ParquetFile(file)
+    sizes = np.array(
+        [stored.metadata.row_group(n).num_rows for n in range(stored.metadata.num_row_groups)]
+    )
+    begins = np.cumsum(sizes) - sizes
+    of = np.searchsorted(begins, places, "right") - 1
+    wanted = np.unique(of)
+    before = np.zeros(len(sizes), np.int64)
+    before[wanted] = np.cumsum(sizes[wanted]) - sizes[wanted]
+    rows = without_views(stored.read_row_groups(wanted.tolist()))
+    return rows.take(pa.array(places - begins[of] + before[of]))
+
+
+def _hashes(rows: pa.Table) -> np.ndarray:
+    found = np.zeros(rows.num_rows, np.uint64)
+    with np.errstate(over="ignore"):
+        for column in rows.columns:
+            found = (found ^ (found >> np.uint64(31))) * _MIX + _of_values(column)
+    return found
+
+
+def _of_values(column: pa.ChunkedArray) -> np.ndarray:
+    """A hash of each value: the same in this process for the same value."""
+    if pa.types.is_temporal(column.type):
+        column = column.cast(pa.int64() if column.type.bit_width == 64 else pa.int32())
+    if pa.types.is_integer(column.type):
+        numbers = pc.fill_null(column.cast(pa.int64()), 0).to_numpy().astype(np.uint64) * _MIX
+        return np.where(column.is_null().to_numpy(), _NULL, numbers)
+    parts = [np.empty(0, np.uint64)]
+    for chunk in column.dictionary_encode().chunks:
+        values = chunk.dictionary.to_pylist()
+        known = np.array([hash(value) & 0xFFFFFFFFFFFFFFFF for value in values], np.uint64)
+        places = pc.fill_null(chunk.indices, len(values)).to_numpy(zero_copy_only=False)
+        parts.append(np.append(known * _MIX, _NULL)[places])
+    return np.concatenate(parts)
