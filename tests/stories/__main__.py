@@ -25,7 +25,7 @@ from stories.work import STEPS, Piece, end_with, told
 
 _SHARES = {"sensors": 2, "ads": 2, "windows": 2, "operators": 4}  # of ten stories
 _AT_ONCE = 5  # stories of one piece of work: so many at most are told again after an interruption
-# pieces of a worker, which then makes way for a new one: Spark keeps some of each query that it has run, and after an hour
+# pieces of a worker, after which all make way for new ones: Spark keeps some of each query that it has run, and after an hour
 # of thousands of them a JVM does little but collect garbage
 _LASTS = 12
 _WIDTH = 127  # of a line of the page
@@ -53,22 +53,26 @@ def commit() -> str:
 
 def tell_all(todo: list[Piece], file: Path, workers: int) -> None:
     """Tells what is not in the file yet, a line each as it ends."""
-    at, begun = commit(), time.monotonic()
-    pool = ProcessPoolExecutor(
-        workers, get_context("spawn"), end_with, (os.getpid(),), max_tasks_per_child=_LASTS
-    )
-    with pool, file.open("a") as lines:
-        done = as_completed([pool.submit(told, piece) for piece in todo])
-        for number, future in enumerate(done, 1):
-            line = future.result() | {"commit": at, "date": datetime.now(UTC).date().isoformat()}
-            lines.write(json.dumps(line) + "\n")
-            lines.flush()
-            state = "FAILED" if line["failure"] else "agrees"
-            minutes = (time.monotonic() - begun) / 60
-            print(
-                f"{number} of {len(todo)}: {line['piece']} {state}, {line['seconds']} s; {minutes:.0f} min",
-                flush=True,
-            )
+    at, begun, number = commit(), time.monotonic(), 0
+    with file.open("a") as lines:
+        # not by the pool's own max_tasks_per_child: with it, Python 3.11 waits for ever for the next worker (gh-115634)
+        for first in range(0, len(todo), _LASTS * workers):
+            some = todo[first : first + _LASTS * workers]
+            with ProcessPoolExecutor(
+                workers, get_context("spawn"), end_with, (os.getpid(),)
+            ) as pool:
+                for future in as_completed([pool.submit(told, piece) for piece in some]):
+                    today = datetime.now(UTC).date().isoformat()
+                    line = future.result() | {"commit": at, "date": today}
+                    lines.write(json.dumps(line) + "\n")
+                    lines.flush()
+                    number += 1
+                    state = "FAILED" if line["failure"] else "agrees"
+                    minutes = (time.monotonic() - begun) / 60
+                    print(
+                        f"{number} of {len(todo)}: {line['piece']} {state}, {line['seconds']} s; {minutes:.0f} min",
+                        flush=True,
+                    )
 
 
 def report(lines: list[dict], seed: int) -> tuple[str, str]:
