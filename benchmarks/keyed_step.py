@@ -226,7 +226,7 @@ def main() -> None:
                 spark,
                 root / "lakehouse",
                 keyed_step_tables,
-                fresh_within="0 seconds",
+                fresh_within="10 milliseconds",
                 max_files_per_trigger=1_000,
             ).lake,
             given.keys,

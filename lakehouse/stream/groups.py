@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, MapType, StructType
 
 from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError, JobError
@@ -87,7 +87,20 @@ class _Groups:
         kept = {name: table for name, table in self.tables.items() if table.keeps}
         self.readers = {name: KeyedReader(lake.path(table)) for name, table in kept.items()}
         self.indices: dict[str, RowIndex] = {}
-        self.found_by = {name: keeping.key_columns(lake, table) for name, table in kept.items()}
+        found = {name: self._by_key(name, keeping.key_columns(lake, kept[name])) for name in kept}
+        self.by_key = {name: columns for name, columns in found.items() if columns}
+
+    def _by_key(self, name: str, keys: Sequence[str]) -> list[str]:
+        """The columns of the groups that are the whole key of a keyed input, in its order; none if they are not."""
+        uses, schema = (
+            self.uses.of.get(name, []),
+            plan.stored_schema(self.run.lake, self.tables[name]),
+        )
+        if len(uses) != 1 or set(uses[0]) != set(keys):
+            return []
+        if any(isinstance(schema[key].dataType, StructType | ArrayType | MapType) for key in keys):
+            return []  # whose `_key` has the names, too
+        return [self.uses.columns[uses[0].index(key)] for key in keys]
 
     @contextmanager
     def change(
@@ -99,21 +112,27 @@ class _Groups:
             noted = delta_writer.noted(run.lake.path(run.table), run.app(batch_id), batch_id)
             yield (noted or {}).get("written", 0), _written_before
             return
-        touched = self._touched(moved) if batch_id else None
-        if touched is not None and not touched.num_rows:
+        groups = self._touched(moved) if batch_id else None
+        if groups is not None and not groups.num_rows:
             yield 0, None
             return
-        rows = keyed(self._computed(moved, touched), self.keys)
+        rows = keyed(self._computed(moved, groups), self.keys)
         if set(self.keys) != set(run.table.keys):
             rows = rows.withColumn(_ROW, row_keys.column(rows.schema, run.table.keys))
+        if batch_id and (few := self._few(rows, groups)) is not None:
+            yield self._upserting(few, groups, batch_id)
+            return
         rows = rows.persist()
         try:
-            yield self._writing(rows, touched, batch_id)
+            yield self._replacing(rows, groups, batch_id)
         finally:
             rows.unpersist()
 
     def _touched(self, moved: Mapping[str, Moved]) -> pa.Table | None:
-        """The groups that have a row that came or went, each once; None if they are too many, or not known."""
+        """The groups that have a row that came or went, each once; None if they are too many, or not known.
+
+        With the `_key` of each, and the key of each in those inputs where it is found by that.
+        """
         columns, of = self.uses.columns, self.uses.of
         if not columns or any(each.since is None or each.since < 0 for each in moved.values()):
             return None
@@ -126,7 +145,9 @@ class _Groups:
             if not found:
                 return pa.table({name: [] for name in columns})
             several = reduce(DataFrame.union, found).distinct().limit(_MANY + 1)
-            groups = in_memory(several)
+            by = {KEY: columns} | {_key_in(name): by for name, by in self.by_key.items()}
+            keys = {name: row_keys.column(several.schema, by) for name, by in by.items()}
+            groups = in_memory(several.withColumns(keys))
         except (CommitError, FileNotFoundError) as err:
             _log.warning(
                 f"table={self.run.table.name}: what it read last is not there any more ({err}), so it is computed whole"
@@ -152,35 +173,34 @@ class _Groups:
         )
         return once.where("_times = 1")
 
-    def _computed(self, moved: Mapping[str, Moved], touched: pa.Table | None) -> DataFrame:
-        """What the function makes of the inputs at their versions: of the groups that were touched, or all."""
-        few = None if touched is None else in_spark(self.run.lake.spark, touched)
-        inputs = {name: self._input(name, each.until, touched, few) for name, each in moved.items()}
-        rows = self.run.plan.kept(inputs, self.references)
-        return rows if few is None else _of_groups(rows, few, [self.uses.columns])
+    def _computed(self, moved: Mapping[str, Moved], groups: pa.Table | None) -> DataFrame:
+        """What the function makes of the inputs at their versions: of the groups, or all."""
+        lake, columns = self.run.lake, list(self.uses.columns)
+        if groups is None:
+            inputs = {n: whole(lake, self.tables[n], each.until) for n, each in moved.items()}
+            return self.run.plan.kept(inputs, self.references)
+        few = in_spark(lake.spark, groups.select(columns))
+        inputs = {name: self._input(name, each.until, groups, few) for name, each in moved.items()}
+        return _of_groups(self.run.plan.kept(inputs, self.references), few, [columns])
 
-    def _input(
-        self, name: str, version: int, touched: pa.Table | None, few: DataFrame | None
-    ) -> DataFrame:
+    def _input(self, name: str, version: int, groups: pa.Table, few: DataFrame) -> DataFrame:
+        """The rows of an input that belong to the groups."""
         lake, table = self.run.lake, self.tables[name]
-        if touched is None or few is None:
-            return whole(lake, table, version)
         uses, reader = self.uses.of[name], self.readers.get(name)
-        if reader is not None and len(uses) == 1 and set(uses[0]) == set(self.found_by[name]):
+        if reader is not None and name in self.by_key:
             reader.move(version)
-            named = few.select(*_named(self.uses.columns, uses[0]))
-            keys = keyed(named, self.found_by[name]).select(KEY).toArrow()[KEY]
-            found, schema = reader.rows_of(keys), plan.stored_schema(lake, table)
+            found, schema = reader.rows_of(groups[_key_in(name)]), plan.stored_schema(lake, table)
             if found is None:
                 return lake.spark.createDataFrame([], schema)
             return in_spark(lake.spark, found.select(schema.names))
-        found = self._found(name, version, touched) if reader is None else None
+        found = self._found(name, version, groups) if reader is None else None
         rows = whole(lake, table, version) if found is None else found
         return _of_groups(rows, few, uses, self.uses.columns)
 
     def _found(self, name: str, version: int, groups: pa.Table) -> DataFrame | None:
         """The rows of an input without keys that may belong to the groups; None if they are to be looked for in all of it."""
         lake, table, uses = self.run.lake, self.tables[name], self.uses.of[name]
+        groups = groups.select(list(self.uses.columns))
         if version < 0 or not row_index.can_index(groups.schema.types):
             return None
         index = self.indices.setdefault(name, RowIndex(uses))
@@ -194,59 +214,76 @@ class _Groups:
             return lake.spark.createDataFrame([], schema)
         return lake.spark.createDataFrame(rows.select(schema.names), schema)
 
-    def _writing(
-        self, rows: DataFrame, touched: pa.Table | None, batch_id: int
+    def _few(self, rows: DataFrame, groups: pa.Table | None) -> pa.Table | None:
+        """The rows here, if the job itself can write them; else None."""
+        path, most = self.run.lake.path(self.run.table), few_at_once(self.run)
+        if (groups is None and log_state.rows(path) > most) or not is_short(self.run, path, 0):
+            return None
+        few = in_memory(rows.limit(most + 1))
+        return few if few is not None and few.num_rows <= most else None
+
+    def _upserting(
+        self, few: pa.Table, groups: pa.Table | None, batch_id: int
     ) -> tuple[int, Write | None]:
         lake, table = self.run.lake, self.run.table
-        count, path = rows.count(), lake.path(table)
-        self._check_keys(rows, count)
-        rows = rows.drop(_ROW).select(*plan.stored_schema(lake, table).names)
-        keys = (
-            touched and keyed(in_spark(lake.spark, touched), self.keys).select(KEY).toArrow()[KEY]
+        self._check_keys(few)
+        few = few.select(plan.stored_schema(lake, table).names)
+        if groups is None:
+            there = in_memory(lake.read(table))
+        else:
+            there = keyed_files.rows_of(lake.path(table), groups[KEY])
+        different = _different(few, there)
+        if not len(different):
+            return 0, None
+        new, keys = (
+            few.filter(pc.is_in(few[KEY], value_set=different)),
+            pa.chunked_array([different]),
         )
-        known = log_state.rows(path) if batch_id else 0
-        few = in_memory(rows) if batch_id and is_short(self.run, path, count) else None
-        if few is not None and (keys is not None or known <= few_at_once(self.run)):
-            there = (
-                keyed_files.rows_of(path, keys) if keys is not None else in_memory(lake.read(table))
-            )
-            different = _different(few, there)
-            if not len(different):
-                return 0, None
-            new = few.filter(pc.is_in(few[KEY], value_set=different))
 
-            def upsert(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
-                return delta_writer.upsert(
-                    new, path, app, batch_id, metadata, pa.chunked_array([different])
-                )
+        def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
+            return delta_writer.upsert(new, path, app, batch_id, metadata, keys)
 
-            return new.num_rows, upsert
+        return new.num_rows, write
 
-        def replace(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
+    def _replacing(
+        self, rows: DataFrame, groups: pa.Table | None, batch_id: int
+    ) -> tuple[int, Write | None]:
+        lake, table, count = self.run.lake, self.run.table, rows.count()
+        row = self._row_column(rows.columns)
+        if rows.select(row).distinct().count() < count:
+            twice = rows.groupBy(row).count().where("count > 1").limit(1).drop("count")
+            self._check_keys(rows.join(F.broadcast(twice), row, "left_semi").toArrow())
+        rows = rows.select(*plan.stored_schema(lake, table).names)
+
+        def write(path: Path, app: str, metadata: Mapping[str, Any]) -> int:
             others = rows
-            if keys is not None:
-                gone = in_spark(lake.spark, pa.table({KEY: keys}))
-                others = (
-                    lake.read(table).join(F.broadcast(gone), KEY, "left_anti").unionByName(rows)
-                )
+            if groups is not None:
+                gone = in_spark(lake.spark, groups.select([KEY]))
+                others = lake.read(table).join(F.broadcast(gone), KEY, "left_anti")
+                others = others.unionByName(rows)
             return swap(self.run, others, count, path, app, batch_id, metadata, self.keys)
 
-        return count, replace
+        return count, write
 
-    def _check_keys(self, rows: DataFrame, count: int) -> None:
+    def _check_keys(self, rows: pa.Table) -> None:
         """Raises JobError for two rows of one key."""
-        row = _ROW if _ROW in rows.columns else KEY
-        names = self.run.table.keys
-        if rows.select(row).distinct().count() == count:
+        names, row = self.run.table.keys, self._row_column(rows.column_names)
+        if pc.count_distinct(rows[row]).as_py() == rows.num_rows:
             return
-        twice = rows.groupBy(row).agg(F.count(F.lit(1)).alias("_n"), *map(F.first, names))
-        example = twice.where("_n > 1").drop(row).head()
-        assert example is not None
-        shown = ", ".join(f"{name}={value}" for name, value in zip(names, example[1:], strict=True))
+        several = max(rows[row].value_counts().to_pylist(), key=lambda each: each["counts"])
+        example = rows.filter(pc.equal(rows[row], several["values"])).slice(0, 1).to_pylist()[0]
+        shown = ", ".join(f"{name}={example[name]}" for name in names)
         raise JobError(
-            f"table={self.run.table.name}, {shown}: its function returned {example['_n']} rows of this key, and keeps='latest' "
-            "keeps one; group by the keys, or name in keys= all columns by which its rows differ"
+            f"table={self.run.table.name}, {shown}: its function returned {several['counts']} rows of this key, and "
+            "keeps='latest' keeps one; group by the keys, or name in keys= all columns by which its rows differ"
         )
+
+    def _row_column(self, columns: Sequence[str]) -> str:
+        return _ROW if _ROW in columns else KEY
+
+
+def _key_in(name: str) -> str:
+    return f"{KEY}_{name}"
 
 
 def _written_before(path: Path, app: str, metadata: Mapping[str, Any]) -> int:

@@ -106,7 +106,7 @@ def test_what_changes_is_computed_again_and_nothing_else(stage):
         (7, 1, 10),
         (8, 1, 12),
     }
-    for name in KEPT:
+    for name in ("residents", "offers", "average_prices", "most_bids", "balances"):
         assert_stream_equals_batch(stage, name)
     last = next(stage.lake.commit_log(stage.lake.catalog.table("offers")).by_stream())
     assert (last.arrived, last.written) == (1, 2), "one auction came; its seller has two"
@@ -125,7 +125,7 @@ def test_whatever_happens_each_version_is_what_the_function_makes_of_its_inputs(
     monkeypatch.setattr(groups, "is_short", lambda run, path, rows: rows <= 8)
     monkeypatch.setattr(groups, "swap", lambda *given: most.append(1) or whole(*given))
     names = [name for name in KEPT if name not in ("bid_counts", "residents")]
-    for turn in range(8):
+    for turn in range(5):
         for _ in range(random.randint(1, 3)):
             at = random.uniform(0, 300)
             what = random.choice(("person", "auction", "bids", "bids"))
@@ -145,7 +145,7 @@ def test_whatever_happens_each_version_is_what_the_function_makes_of_its_inputs(
                 stage.feed("bids", rows)
         stage.run("bid_counts", "residents")
         chosen = random.sample(names, 5)
-        point = (*COMMIT_POINTS, None)[turn % 5]
+        point = (*COMMIT_POINTS, None)[turn]
         seen[f"crash at {point}"] += point is not None
         stage.run(*(name for name in names if name in chosen), abort_at=point)
     stage.run(*KEPT)
