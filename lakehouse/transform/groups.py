@@ -66,11 +66,13 @@ class _Node:
 def uses(rows: DataFrame, keys: Sequence[str]) -> Uses:
     """The `Uses` of a function's result over marked inputs, of the `keys` alone if these will do."""
     found, names = _Walk().node(analyzed(rows)), rows.columns
-    shared = {
-        name: origins
-        for name, (_, origins) in zip(names, found.columns, strict=True)
-        if found.uses and origins.keys() == found.uses.keys()
-    }
+    shared: dict[str, _Origins] = {}
+    known = dict(zip(names, (origins for _, origins in found.columns), strict=True))
+    for name in sorted(known, key=lambda name: name not in keys):
+        of_all = found.uses and known[name].keys() == found.uses.keys()
+        # of columns that are always equal one does
+        if of_all and known[name] not in shared.values():
+            shared[name] = known[name]
     chosen = tuple(key for key in keys if key in shared) or tuple(shared)
     if not chosen:
         return Uses((), {})

@@ -46,10 +46,9 @@ def residents(people: DataFrame) -> DataFrame:
 @table(layer="gold", keeps="latest", keys=["auction"])
 def offers(auctions: DataFrame, residents: DataFrame) -> DataFrame:
     """Who sells what in some states: a join without a bound in time, by a column that is not the key."""
-    sellers = residents.where("state IN ('OR', 'ID')").withColumnRenamed("id", "seller")
-    return auctions.select(F.col("id").alias("auction"), "seller", "category").join(
-        sellers, "seller"
-    )
+    sellers = residents.where("state IN ('OR', 'ID')").withColumnRenamed("id", "resident")
+    offered = auctions.select(F.col("id").alias("auction"), "seller", "category")
+    return offered.join(sellers, F.col("seller") == F.col("resident"))
 
 
 @table(layer="gold", keeps="latest", keys=["auction"])
