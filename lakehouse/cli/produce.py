@@ -31,7 +31,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 def produce(
     pipeline: Annotated[
-        str | None, typer.Argument(help="sensors, ads, visits or bank; none with --topic")
+        str | None, typer.Argument(help="sensors, ads, visits, bank or nexmark; none with --topic")
     ] = None,
     history: Annotated[
         str | None, typer.Option(help="First send events of the past, at full speed: '2 hours'")
@@ -98,8 +98,8 @@ def produce(
         return _send_own(topic, file, key, as_json)
     if pipeline is None:
         raise SettingsError(
-            "pipeline=None: a shipped pipeline, or a topic of your own; name sensors, ads, visits or bank, or "
-            "give --topic and --file"
+            "pipeline=None: a shipped pipeline, or a topic of your own; name sensors, ads, visits, bank or "
+            "nexmark, or give --topic and --file"
         )
     chosen = producer(pipeline)
     workload = replace(chosen.workload, **given)

@@ -6,6 +6,7 @@ ads       the Yahoo Streaming Benchmark: ad events, and views per campaign
 clicks    click-through rates; its topic is that of `ads`
 visits    the access log of a web site: visitors, sessions, pages
 bank      transfers between accounts, and balances
+nexmark   an auction house, and the 24 queries of Nexmark
 """
 
 from importlib import import_module
@@ -13,14 +14,15 @@ from importlib import import_module
 from lakehouse.errors import SettingsError
 from lakehouse.producers.workload import Producer
 
-_WITH_PRODUCER = ("sensors", "ads", "visits", "bank")
+_WITH_PRODUCER = ("sensors", "ads", "visits", "bank", "nexmark")
 
 
 def producer(pipeline: str) -> Producer:
     """The producer of a shipped pipeline; raises SettingsError for any other name."""
     if pipeline not in _WITH_PRODUCER:
         raise SettingsError(
-            f"pipeline={pipeline!r}: there are producers for 'sensors', 'ads', 'visits' and 'bank'; name one of them"
+            f"pipeline={pipeline!r}: there are producers for 'sensors', 'ads', 'visits', 'bank' and "
+            "'nexmark'; name one of them"
         )
     # by name: a job that imports the tables of one example needs the producer of none
     return import_module(f"lakehouse.examples.{pipeline}.producer").PRODUCER

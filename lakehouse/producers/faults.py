@@ -1,7 +1,7 @@
 """Bad input, kind by kind, made from good records; and records sent twice."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import cycle
 from typing import NamedTuple
@@ -24,12 +24,16 @@ OVERSIZED = "oversized"  # good but for 5 MB of padding in a field nobody asked 
 
 
 class Form(NamedTuple):
-    """How values are written: their key field, their event times, and the value itself, JSON if nothing else is said."""
+    """How values are written: their key field, their event times, the value itself (JSON if nothing else is said).
+
+    `time` is the field of the event time.
+    """
 
     key: str
     stamp: Callable[[int], str]  # of ms
     read: Callable[[bytes], dict[str, object]] = json.loads
     write: Callable[[dict[str, object]], str] = partial(json.dumps, ensure_ascii=False)
+    time: str = "event_time"
 
 
 def spoiled(record: Record, kind: str, form: Form) -> Record:
@@ -42,18 +46,18 @@ def spoiled(record: Record, kind: str, form: Form) -> Record:
         case "tombstone":
             return _bad(record, None)
         case "wrong_type":
-            event["event_time"] = True
+            event[form.time] = True
         case "missing_field":
-            del event["event_time"]
+            del event[form.time]
         case "null_key":
             event[form.key] = None
             record = record._replace(key=None)
         case "year_9999":
-            event["event_time"] = form.stamp(253_402_300_799_999)
+            event[form.time] = form.stamp(253_402_300_799_999)
         case "hour_ahead":
-            event["event_time"] = form.stamp(record.time_ms + 3_600_000)
+            event[form.time] = form.stamp(record.time_ms + 3_600_000)
         case "year_1970":
-            event["event_time"] = form.stamp(0)
+            event[form.time] = form.stamp(0)
         case "invalid_utf8":
             event[form.key] = "\udcc3("  # the bytes c3 28: a character begun and not ended
         case "oversized":
@@ -65,12 +69,16 @@ def spoiled(record: Record, kind: str, form: Form) -> Record:
     return _bad(record, form.write(event).encode(errors="surrogateescape"))
 
 
-def with_faults(records: Iterator[Record], form: Form) -> Iterator[Record]:
-    """`records` with those marked MALFORMED spoiled, kind after kind, and those marked DUPLICATE sent twice."""
+def with_faults(records: Iterator[Record], form: Form | Mapping[str, Form]) -> Iterator[Record]:
+    """`records` with those marked MALFORMED spoiled, kind after kind, and those marked DUPLICATE sent twice.
+
+    Of a pipeline with several topics `form` has that of each.
+    """
     kinds = cycle(KINDS)
     for record in records:
         if record.kind == MALFORMED:
-            yield spoiled(record, next(kinds), form)
+            of_topic = form if isinstance(form, Form) else form[record.topic]
+            yield spoiled(record, next(kinds), of_topic)
             continue
         if record.kind == DUPLICATE:
             yield record._replace(kind=ORDINARY)

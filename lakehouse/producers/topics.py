@@ -17,4 +17,5 @@ def ensure_topics(settings: Settings, chosen: Producer, partitions: int) -> tupl
     compacted = kafka_broker.ensure_topics(
         settings, dict.fromkeys(chosen.compacted, 1), TOPIC | {"cleanup.policy": "compact"}
     )
-    return kafka_broker.ensure_topics(settings, {chosen.topic: partitions}, TOPIC) + compacted
+    ordinary = dict.fromkeys((chosen.topic, *chosen.beside), partitions)
+    return kafka_broker.ensure_topics(settings, ordinary, TOPIC) + compacted

@@ -79,6 +79,8 @@ class Producer:
     lines: Callable[[Iterable[bytes], int], Iterator[Record]] | None = None
     # topics of one partition beside it, of which Kafka keeps the last record of each key
     compacted: tuple[str, ...] = ()
+    # topics beside it that have as many partitions
+    beside: tuple[str, ...] = ()
 
 
 class Moment(NamedTuple):

@@ -11,7 +11,7 @@ ROUGH = Workload(
     malformed_share=0.05,
     partitions=3,
 )
-PIPELINES = ("sensors", "ads", "visits")
+PIPELINES = ("sensors", "ads", "visits", "nexmark")
 
 # a line of an access log, as the documentation of Apache has it
 LINE = b'192.0.2.1 - frank [10/Oct/2000:13:55:36 -0700] "GET /a.gif HTTP/1.0" 200 2326 "-" "Mozilla/4.08 [en] (\\"W\\")"'

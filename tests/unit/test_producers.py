@@ -406,7 +406,7 @@ def test_settings_that_cannot_be_kept_are_refused(changes: dict[str, float], mes
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
     with pytest.raises(
         SettingsError,
-        match="pipeline='shop': there are producers for 'sensors', 'ads', 'visits' and 'bank'",
+        match="pipeline='shop': there are producers for 'sensors', 'ads', 'visits', 'bank' and 'nexmark'",
     ):
         producer("shop")
     with pytest.raises(SettingsError, match="kind='odd': bad input comes as not_json, "):
