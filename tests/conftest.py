@@ -27,6 +27,7 @@ _LONG = (
     "windows",
     "visits",
     "backfill",
+    "nexmark",
 )
 
 

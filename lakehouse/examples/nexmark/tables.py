@@ -78,19 +78,19 @@ def side_input(side_input_file: DataFrame) -> DataFrame:
 @table(layer="silver", keeps="latest", keys=["id"], owner=_OWNER)
 def people(nexmark_people: DataFrame) -> DataFrame:
     """Each person once, however often that person was sent."""
-    person = F.struct("name", "email_address", "credit_card", "city", "state", "date_time", "extra")
-    last = F.max_by(person, F.col("date_time")).alias("last")
+    person = ("date_time", "name", "email_address", "credit_card", "city", "state", "extra")
+    last = F.max(F.struct(*person)).alias("last")
     return nexmark_people.groupBy("id").agg(last).select("id", "last.*")
 
 
 @table(layer="silver", keeps="latest", keys=["id"], owner=_OWNER)
 def auctions(nexmark_auctions: DataFrame) -> DataFrame:
     """Each auction once, however often it was sent."""
-    auction = F.struct(
-        *("item_name", "description", "initial_bid", "reserve", "date_time", "expires"),
+    auction = (
+        *("date_time", "item_name", "description", "initial_bid", "reserve", "expires"),
         *("seller", "category", "extra"),
     )
-    last = F.max_by(auction, F.col("date_time")).alias("last")
+    last = F.max(F.struct(*auction)).alias("last")
     return nexmark_auctions.groupBy("id").agg(last).select("id", "last.*")
 
 
