@@ -124,7 +124,7 @@ QUERIES = {
     "q23_bids_of_sellers": f"""
         SELECT "partition", "offset", bidder, price, channel, url, b.extra AS bid_extra, p.id AS person_id, name, email_address,
                credit_card, city, state, p.extra AS person_extra, a.id AS auction_id, {_AUCTION},
-               a.date_time AS auction_date_time, expires, category, a.extra AS auction_extra
+               a.date_time AS auction_date_time, expires, seller, category, a.extra AS auction_extra
         FROM bid b JOIN person p ON p.id = bidder JOIN auction a ON seller = bidder""",
 }  # fmt: skip
 

@@ -253,7 +253,7 @@ def q23_bids_of_sellers(
         {"id": "auction_id", "date_time": "auction_date_time", "extra": "auction_extra"}
     )
     of_people = bids.join(bidders, bids["bidder"] == bidders["person_id"])
-    return of_people.join(offers, of_people["bidder"] == offers["seller"]).drop("seller")
+    return of_people.join(offers, of_people["bidder"] == offers["seller"])
 
 
 # ---- aggregates without a window, and ranks
