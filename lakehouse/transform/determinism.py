@@ -51,8 +51,8 @@ def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
     if row_preserving and (found := sorted(_on_rows(plan, table))):
         raise DeclarationError(
             f"{where}, operators={', '.join(found)}: a row table is computed row by row, and a micro-batch does "
-            "not hold all rows; "
-            "declare a window, deduplicate=duplicates(...), or context=around(...); what is grouped by _arrival is of one row"
+            "not hold all rows; declare a window, keeps='latest', deduplicate=duplicates(...), or context=around(...); what is "
+            "grouped by _arrival is of one row"
         )
     if table.context and (within := _remembered(plan)) > table.context.before:
         raise DeclarationError(

@@ -190,6 +190,7 @@ def test_rows_of_an_input_that_are_replaced_or_taken_away_are_followed(spark, tm
     assert stage.frontier("highest") == stage.frontier("minutes")
 
 
+@pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
 def test_tables_of_one_ingest_table_are_joined_at_versions_that_have_read_the_same(stage):

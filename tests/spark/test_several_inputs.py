@@ -295,7 +295,7 @@ def declared(**arguments) -> None:
             {"window": tumbling("1 minute"), "early_results": "5 seconds"},
             "follows one input with event time",
         ),
-        ({"keeps": "latest", "keys": ["ad"]}, "every row of one ingest table"),
+        ({"keeps": "versions", "keys": ["ad"]}, "every row of one ingest table"),
     ],
 )
 def test_what_follows_one_input_is_refused_of_several(arguments, rule):
