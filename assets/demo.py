@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -24,6 +23,7 @@ from typing import Annotated, Any
 import typer
 
 from lakehouse.settings import Settings, to_environment
+from lakehouse.stopping import Stop
 from lakehouse.storage import layout
 
 app = typer.Typer()
@@ -53,7 +53,7 @@ def demo(
     from lakehouse.cli.console import out
     from lakehouse.settings import from_environment
 
-    console, stopping = out(), threading.Event()
+    console, stopping = out(), Stop()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
     settings = from_environment()
@@ -79,7 +79,7 @@ def demo(
 class _Demo:
     """The running parts, by the name under which they are ended."""
 
-    def __init__(self, settings: Settings, console, stopping: threading.Event) -> None:
+    def __init__(self, settings: Settings, console, stopping: Stop) -> None:
         self.settings, self.console, self.stopping = settings, console, stopping
         self.running: dict[str, list[Callable[[], object]]] = {}
 

@@ -165,12 +165,12 @@ def supervise(
 ) -> None:
     """Keep streaming jobs in their desired state until Ctrl-C, as Dagster's sensor does."""
     import signal
-    import threading
 
+    from lakehouse.stopping import Stop
     from streaming_jobs import control_loop, notices, notifications, progress
 
     console, settings, named = _chosen(pipelines)
-    stopping = threading.Event()
+    stopping = Stop()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
     troubles: dict[str, str] = {}

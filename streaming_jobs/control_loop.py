@@ -4,7 +4,6 @@ The same from a Dagster sensor and from `lakehouse stream supervise`. A look tak
 starts the process without waiting for it; whoever is at the job already goes first.
 """
 
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
+from lakehouse.stopping import Stop
 from lakehouse.storage import root
 from streaming_jobs import desired, healing, holders, progress, supervisor
 from streaming_jobs.desired import Event
@@ -22,9 +22,7 @@ _PULSE = 0.1  # seconds between two looks whether a process lives
 _ROOM = 32 << 20  # bytes; below that a process would end before it could say why
 
 
-def wait(
-    settings: Settings, pipelines: Sequence[str], stopping: threading.Event, every: float
-) -> bool:
+def wait(settings: Settings, pipelines: Sequence[str], stopping: Stop, every: float) -> bool:
     """Until the next look: `every` seconds, or when a process has ended that lives now.
 
     Whether to stop looking altogether.

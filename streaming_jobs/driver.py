@@ -32,6 +32,7 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, JobError, LakehouseError
 from lakehouse.runtime import session
 from lakehouse.settings import Settings, from_environment
+from lakehouse.stopping import Stop
 from lakehouse.storage import begun_with, commit_log_repair, log_tables
 from lakehouse.storage.lake import Lake
 from lakehouse.stream import early_results, queries
@@ -55,7 +56,7 @@ class Job:
 
     def __init__(self, settings: Settings, pipeline: str, turn: Lease | None = None) -> None:
         self.settings, self.pipeline, self.turn = settings, pipeline, turn
-        self.stopping = threading.Event()
+        self.stopping = Stop()
         me, now = psutil.Process(), progress.now()
         self.paused = _paused(settings, pipeline)
         self.status = JobStatus(

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import timedelta
-from threading import Event
 from typing import Annotated, Any
 
 import typer
@@ -24,6 +23,7 @@ from lakehouse.producers.topics import ensure_topics
 from lakehouse.producers.workload import Producer, Record, Workload
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
+from lakehouse.stopping import Stop
 from lakehouse.stream import offsets
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -192,9 +192,9 @@ def _end(now_ms: int, live: bool, seconds: float | None) -> int | None:
 
 
 @contextmanager
-def _stopped_by_signals() -> Iterator[Event]:
-    """An event that the first SIGINT or SIGTERM sets; a second one has its usual effect."""
-    stop = Event()
+def _stopped_by_signals() -> Iterator[Stop]:
+    """A wish that the first SIGINT or SIGTERM sets; a second one has its usual effect."""
+    stop = Stop()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def restore() -> None:

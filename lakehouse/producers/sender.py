@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from threading import Event
 
 import confluent_kafka as kafka
 
 from lakehouse.errors import BrokerError
 from lakehouse.producers.workload import DUPLICATE, LATE, MALFORMED, Record
+from lakehouse.stopping import Stop
 
 _BATCH = 1_000  # records between two looks at the clock, the failures and the wish to stop
 _NAP = 0.005  # seconds; the least wait, so that a fast stream goes out in bursts instead of waking for each record
@@ -38,7 +38,7 @@ def send(
     records: Iterable[Record],
     topic: str,
     client: Mapping[str, str | int | float | bool],
-    stop: Event | None = None,
+    stop: Stop | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Summary:
     """Send `records`, which are in the order of their instants, until they end or `stop` is set.
@@ -53,7 +53,7 @@ def send(
     producer = kafka.Producer(_options(client, lambda error, _: failures.update([str(error)])))
     tally = _Tally()
     began = time.monotonic()
-    for batch in _due(records, stop or Event()):
+    for batch in _due(records, stop or Stop()):
         _queue(producer, topic, batch)
         tally.add(batch)
         if progress is not None:
@@ -87,7 +87,7 @@ def _options(
     }
 
 
-def _due(records: Iterable[Record], stop: Event) -> Iterator[list[Record]]:
+def _due(records: Iterable[Record], stop: Stop) -> Iterator[list[Record]]:
     """`records` in batches, each as soon as all of it is due."""
     batch: list[Record] = []
     now = _wait(0, stop)
@@ -102,7 +102,7 @@ def _due(records: Iterable[Record], stop: Event) -> Iterator[list[Record]]:
     yield batch
 
 
-def _wait(until_ms: int, stop: Event) -> int:
+def _wait(until_ms: int, stop: Stop) -> int:
     """The present in ms, once `until_ms` has come or `stop` is set."""
     while (ahead := until_ms / 1000 - time.time()) > 0 and not stop.is_set():
         stop.wait(max(ahead, _NAP))

@@ -10,6 +10,7 @@ from rich.console import Console
 from assets.demo import _answers, _Demo
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
+from lakehouse.stopping import Stop
 
 SLOW = """
 import http.server, sys, time
@@ -22,9 +23,7 @@ http.server.test(http.server.SimpleHTTPRequestHandler, port=int(sys.argv[1]), bi
 def demo(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # what the process serves
     (tmp_path / "server_info").write_text("{}")
-    stage = _Demo(
-        Settings(root=tmp_path / "root"), Console(record=True, width=200), threading.Event()
-    )
+    stage = _Demo(Settings(root=tmp_path / "root"), Console(record=True, width=200), Stop())
     yield stage
     stage.end("ui")
 

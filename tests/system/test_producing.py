@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Event, Timer
+from threading import Timer
 
 import confluent_kafka as kafka
 import pytest
@@ -27,6 +27,7 @@ from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.jars import resolve
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
+from lakehouse.stopping import Stop
 from support import ROOT
 from support.workloads import LINE, PIPELINES, ROUGH, START
 
@@ -141,7 +142,7 @@ def test_a_stream_behind_the_clock_catches_up_and_then_keeps_to_it(lake: Setting
 
 def test_an_endless_stream_stops_when_asked_and_loses_nothing(lake: Settings) -> None:
     kafka_broker.ensure_topics(lake, {"endless": 1})
-    stop = Event()
+    stop = Stop()
     Timer(0.5, stop.set).start()
     summary = send(
         sensors.records(Workload(rate=1_000), int(time.time() * 1000)),

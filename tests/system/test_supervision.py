@@ -25,6 +25,7 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.stopping import Stop
 from lakehouse.storage import layout
 from lakehouse.storage.files import replace_file
 from lakehouse.storage.lake import Lake
@@ -127,7 +128,7 @@ def test_killed_stopped_and_overtaken_it_goes_on_and_every_row_is_there_once(set
 
 
 def test_whoever_supervises_looks_again_at_once_when_a_process_ends_or_he_is_to_end(settings):
-    stopping = threading.Event()
+    stopping = Stop()
     with subprocess.Popen(["sleep", "600"]) as process:
         born = supervisor.start_time(process.pid)
         desired.note(

@@ -34,6 +34,7 @@ ROOMS = (  # of `lakehouse`, each above what it imports
         "settings",
         "settings_values",
         "watermarks",
+        "stopping",
     },
     {"declare"},
     {"storage"},
