@@ -22,9 +22,8 @@ class Cuts:
 
     lake: Lake
     inputs: Sequence[Table]
-    shared: Mapping[
-        str, frozenset[str]
-    ]  # input -> the ingest tables that others are computed from, too
+    # input -> the ingest tables that others are computed from, too
+    shared: Mapping[str, frozenset[str]]
 
     @classmethod
     def of(cls, lake: Lake, table: Table) -> "Cuts":

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
-from operator import and_, or_
+from operator import and_
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from lakehouse.storage.keyed_reader import KeyedReader
 from lakehouse.storage.row_index import RowIndex
 from lakehouse.storage.row_keys import KEY, keyed
 from lakehouse.stream.advance import Take
-from lakehouse.stream.keyed import few_at_once, is_short, swap, whole
+from lakehouse.stream.keyed import few_at_once, is_short, quiet_due, swap, whole
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.table_steps import Due, Moved
 from lakehouse.transform import keeping, plan
@@ -56,10 +56,6 @@ def group_steps(run: StreamRun) -> tuple[Take, Due, Due]:
         )
         _log.warning(message)
 
-    def quiet_due(offset: Mapping[str, Any]) -> bool:
-        complete, before = run.complete(offset), next(run.commit_log.by_stream(), None)
-        return bool(complete and before and before.frontier and complete > before.frontier)
-
     def step(moved: Mapping[str, Moved], batch_id: int, log: BatchLog) -> None:
         before = run.commit_log.before(run.generation, batch_id)
         start = (before and before.frontier) or run.start
@@ -69,10 +65,12 @@ def group_steps(run: StreamRun) -> tuple[Take, Due, Due]:
         if log.quiet is not None:
             run.skip(batch_id, before, **known)
             return
-        with groups.change(moved, batch_id) as (written, write):
+        # rows that no input has touched since were computed with what was pinned then
+        renewed = before is not None and before.inputs["references"] != run.pinned
+        with groups.change(moved, batch_id, whole=renewed) as (written, write):
             run.keep(write, batch_id, arrived=log.rows or 0, written=written, **known)
 
-    return step, lambda offset: True, quiet_due
+    return step, lambda offset: True, quiet_due(run)
 
 
 class _Groups:
@@ -104,15 +102,18 @@ class _Groups:
 
     @contextmanager
     def change(
-        self, moved: Mapping[str, Moved], batch_id: int
+        self, moved: Mapping[str, Moved], batch_id: int, *, whole: bool
     ) -> Iterator[tuple[int, Write | None]]:
-        """How many rows a step brings, and what writes them; nothing does if it changes none."""
+        """How many rows a step brings, and what writes them; nothing does if it changes none.
+
+        `whole`: whatever was touched, all is computed.
+        """
         run = self.run
         if batch_id <= run.committed:  # it is in the table, and lacks its line in the commit log
             noted = delta_writer.noted(run.lake.path(run.table), run.app(batch_id), batch_id)
             yield (noted or {}).get("written", 0), _written_before
             return
-        groups = self._touched(moved) if batch_id else None
+        groups = self._touched(moved) if batch_id and not whole else None
         if groups is not None and not groups.num_rows:
             yield 0, None
             return
@@ -249,7 +250,7 @@ class _Groups:
         self, rows: DataFrame, groups: pa.Table | None, batch_id: int
     ) -> tuple[int, Write | None]:
         lake, table, count = self.run.lake, self.run.table, rows.count()
-        row = self._row_column(rows.columns)
+        row = _row_column(rows.columns)
         if rows.select(row).distinct().count() < count:
             twice = rows.groupBy(row).count().where("count > 1").limit(1).drop("count")
             self._check_keys(rows.join(F.broadcast(twice), row, "left_semi").toArrow())
@@ -267,7 +268,7 @@ class _Groups:
 
     def _check_keys(self, rows: pa.Table) -> None:
         """Raises JobError for two rows of one key."""
-        names, row = self.run.table.keys, self._row_column(rows.column_names)
+        names, row = self.run.table.keys, _row_column(rows.column_names)
         if pc.count_distinct(rows[row]).as_py() == rows.num_rows:
             return
         several = max(rows[row].value_counts().to_pylist(), key=lambda each: each["counts"])
@@ -278,8 +279,9 @@ class _Groups:
             "keeps='latest' keeps one; group by the keys, or name in keys= all columns by which its rows differ"
         )
 
-    def _row_column(self, columns: Sequence[str]) -> str:
-        return _ROW if _ROW in columns else KEY
+
+def _row_column(columns: Sequence[str]) -> str:
+    return _ROW if _ROW in columns else KEY
 
 
 def _key_in(name: str) -> str:
@@ -301,19 +303,15 @@ def _of_groups(
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
     """The rows that belong to one of the `few` groups, by any of the `uses` of their columns."""
-    groups = few.select(*(F.col(c).alias(f"_group_{n}") for n, c in enumerate(few.columns)))
-    places = {name: n for n, name in enumerate(few.columns)}
-    same = [
-        reduce(
-            and_,
-            (
-                F.col(column).eqNullSafe(F.col(f"_group_{places[group]}"))
-                for column, group in zip(use, columns or use, strict=True)
-            ),
-        )
-        for use in uses
-    ]
-    return rows.join(F.broadcast(groups), reduce(or_, same), "left_semi")
+    places = {name: f"_group_{n}" for n, name in enumerate(few.columns)}
+    groups, parts = F.broadcast(few.withColumnsRenamed(places)), []
+    # one after the other: a condition with OR would hold each row against each group
+    for use in uses:
+        pairs = zip(use, columns or use, strict=True)
+        same = reduce(and_, (F.col(c).eqNullSafe(F.col(places[group])) for c, group in pairs))
+        parts.append(rows.join(groups, same, "left_semi"))
+        rows = rows.join(groups, same, "left_anti")
+    return reduce(DataFrame.union, parts)
 
 
 def _different(new: pa.Table, there: pa.Table | None) -> pa.Array:

@@ -82,10 +82,6 @@ def version_steps(run: StreamRun) -> tuple[Take, Due, Due]:
     """Steps over the ingest table's rows, which add to the versions of the keys in them."""
     references = run.references()
 
-    def quiet_due(offset: Mapping[str, Any]) -> bool:
-        complete, before = run.complete(offset), next(run.commit_log.by_stream(), None)
-        return bool(complete and before and before.frontier and complete > before.frontier)
-
     def step(rows: Mapping[str, DataFrame], batch_id: int, log: BatchLog) -> None:
         inputs = _inputs(run, log)
         if log.quiet is not None:
@@ -127,7 +123,17 @@ def version_steps(run: StreamRun) -> tuple[Take, Due, Due]:
             if held is not None:
                 held.unpersist()
 
-    return step, lambda offset: True, quiet_due
+    return step, lambda offset: True, quiet_due(run)
+
+
+def quiet_due(run: StreamRun) -> Due:
+    """Whether the inputs have gone on in time beyond the table."""
+
+    def due(offset: Mapping[str, Any]) -> bool:
+        complete, before = run.complete(offset), next(run.commit_log.by_stream(), None)
+        return bool(complete and before and before.frontier and complete > before.frontier)
+
+    return due
 
 
 def few_at_once(run: StreamRun) -> int:

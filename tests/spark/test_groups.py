@@ -9,7 +9,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import table, tumbling
+from lakehouse.batch import reference_tables
+from lakehouse.declare.table import files, table, tumbling
 from lakehouse.errors import JobError
 from lakehouse.storage import point_reads
 from lakehouse.storage.digest import digests_by
@@ -215,6 +216,44 @@ def test_tables_of_one_ingest_table_are_joined_at_versions_that_have_read_the_sa
         assert equal_at_every_version(stage, name) == 2
     for line in lake.commit_log(lake.catalog.table("net_total")).by_stream():
         assert lake.read(lake.catalog.table("net_total"), line.version).head().total == 0
+
+
+@pytest.mark.parallel
+def test_a_reference_table_that_has_changed_is_in_all_rows_and_null_is_a_key(spark, tmp_path):
+    module = ModuleType("named")
+    module.__file__ = str(tmp_path / "named.py")
+    module.auction_topic, module.auctions = auctions.auction_topic, auctions.auctions
+    names = tmp_path / "names.csv"
+    names.write_text("category,name\n1,art\n")
+    module.name_file = files(str(names), schema="category BIGINT, name STRING")
+
+    def category_names(name_file):
+        return name_file
+
+    def sizes(auctions, category_names):
+        counted = auctions.groupBy("category").agg(F.count_distinct("seller").alias("sellers"))
+        return counted.join(F.broadcast(category_names), "category", "left")
+
+    category_names.__module__ = sizes.__module__ = "named"
+    module.category_names = table(layer="silver")(category_names)
+    module.sizes = table(layer="gold", keeps="latest", keys=["category"])(sizes)
+    stage = Stage(spark, tmp_path / "root", module)
+    reference_tables.rebuild(stage.lake, stage.lake.catalog.table("category_names"))
+    stage.feed("auctions", [auction(1, 1, 1), auction(2, 1, None), auction(3, 2, None)])
+    stage.run("sizes")
+    assert values(stage, "sizes", "category", "sellers", "name") == {(1, 1, "art"), (None, 2, None)}
+    stage.feed("auctions", [auction(4, 3, None)])
+    stage.run("sizes")
+    assert values(stage, "sizes", "category", "sellers", "name") == {(1, 1, "art"), (None, 3, None)}
+    names.write_text("category,name\n1,paintings\n")
+    reference_tables.rebuild(stage.lake, stage.lake.catalog.table("category_names"))
+    stage.feed("auctions", [auction(5, 4, None)])
+    stage.run("sizes")
+    assert values(stage, "sizes", "category", "sellers", "name") == {
+        (1, 1, "paintings"),
+        (None, 4, None),
+    }
+    assert_stream_equals_batch(stage, "sizes")
 
 
 @pytest.mark.parallel

@@ -55,7 +55,7 @@ def tell_all(todo: list[Piece], file: Path, workers: int) -> None:
     """Tells what is not in the file yet, a line each as it ends."""
     at, begun, number = commit(), time.monotonic(), 0
     with file.open("a") as lines:
-        # not by the pool's own max_tasks_per_child: with it, Python 3.11 waits for ever for the next worker (gh-115634)
+        # not by the pool's own max_tasks_per_child: with it, Python 3.11 may never get to the next worker (gh-115634)
         for first in range(0, len(todo), _LASTS * workers):
             some = todo[first : first + _LASTS * workers]
             with ProcessPoolExecutor(

@@ -163,7 +163,9 @@ def person(id: int, state: str, seconds: float = 0) -> dict:
     return {"id": id, "name": f"person {id}", "state": state, "at": at(seconds)}
 
 
-def auction(id: int, seller: int, category: int, seconds: float = 0, lasts: float = 100) -> dict:
+def auction(
+    id: int, seller: int, category: int | None, seconds: float = 0, lasts: float = 100
+) -> dict:
     return {"id": id, "seller": seller, "category": category, "at": at(seconds), "expires": at(seconds + lasts)}  # fmt: skip
 
 
