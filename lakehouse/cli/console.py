@@ -1,6 +1,9 @@
 """How the command line talks: errors as one line, tables people like to read, JSON where a script wants it."""
 
+import atexit
 import json
+import logging
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -85,11 +88,29 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None, name: str | No
     """Runs `app` as this process: what nobody foresaw is a traceback and exit code 2, for 1 is a verdict of some commands."""
     with suppress(LakehouseError):  # what is wrong with the settings, the command says
         logs.configure(from_environment())
+    exit_code = 2
+    # registered first, so it runs last
+    atexit.register(lambda: _leave(exit_code))
     try:
         app(args=arguments, prog_name=name)
+    except SystemExit as err:
+        exit_code = err.code if isinstance(err.code, int) else int(err.code is not None)
+        raise
     except Exception:
         traceback.print_exc()
         raise SystemExit(2) from None
+
+
+def _leave(exit_code: int) -> None:
+    """Ends the process without taking the interpreter down.
+
+    A thread of Arrow that lets go of a Python object meanwhile would abort the process, and its exit code would be lost.
+    """
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # a pipe that nobody reads any more, or a closed stream
+            stream.flush()
+    os._exit(exit_code)
 
 
 def out() -> Console:
