@@ -6,6 +6,9 @@ What the next generation begins with, by kind of table:
     stepped          the position of the last commit that the table holds (`stream.strategy`); it has no checkpoint
     window (state)   its state built again: the input from the first version on that holds a row of a window still open
     keyed, versions  all that its inputs have, as after `lakehouse backfill`
+
+A keyed or versioned table whose reference table has changed begins again as well: its rows are as of the reference tables of one
+moment. (A keyed table in steps of `stream.groups` goes on, with all rows computed in its next step.)
 """
 
 import logging
@@ -30,7 +33,7 @@ from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.lake import Lake
 from lakehouse.storage.layout import table_path
 from lakehouse.stream import handover, positions
-from lakehouse.stream.strategy import is_stepped
+from lakehouse.stream.strategy import is_stepped, strategy
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +64,7 @@ def fit(lake: Lake, table: Table) -> str:
     if standing.taken_back:  # with its checkpoint gone, too, nothing else says so
         wrong = wrong or f"the table was put back to version {standing.version}"
     if not wrong:
-        return ""
+        return _renewed(lake, table, standing)
     if standing.taken_back:
         _check_readers(lake, table, standing)
         _put_back_aside(lake, table, standing)
@@ -82,7 +85,7 @@ def _fit_stepped(lake: Lake, table: Table, standing: Standing) -> str:
         raise CommitError(f"table={table.name}, {fault}")
     unknown = _beginning_gone(lake, table)
     if not standing.taken_back and not fault and not unknown:
-        return ""
+        return _renewed(lake, table, standing)
     why = fault or unknown or f"it was put back to version {standing.version}"
     if standing.taken_back:
         _check_readers(lake, table, standing)
@@ -98,6 +101,30 @@ def _fit_stepped(lake: Lake, table: Table, standing: Standing) -> str:
     message = (
         f"table={table.name}, generation={begun.generation}: {why}, so a new generation goes on behind "
         f"{_behind(table, standing)}; no row is lost or doubled"
+    )
+    _log.warning(message)
+    return message
+
+
+def _renewed(lake: Lake, table: Table, standing: Standing) -> str:
+    """Begins a keyed or versioned table again of which a reference table has changed; what is said of it, empty if none has."""
+    last = standing.last
+    if not table.keeps or last is None or strategy(lake, table) == "groups":
+        return ""
+    if checkpoints.generation(lake.settings, table) > last.generation:
+        return ""  # it begins again as it is
+    changed = [
+        f"{name} was read at version {version} and is at {now}"
+        for name, version in last.inputs["references"].items()
+        if (now := delta_writer.version(lake.path(lake.catalog.table(name)))) != version
+    ]
+    if not changed:
+        return ""
+    why = "; ".join(changed)
+    begun = checkpoints.begin(lake.settings, table, standing.number, why)
+    message = (
+        f"table={table.name}, generation={begun.generation}: {why}; all rows are computed again from all that the inputs have, "
+        "because rows of one table are as of the same version"
     )
     _log.warning(message)
     return message

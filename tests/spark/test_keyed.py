@@ -9,15 +9,20 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from batch_jobs import backfill
+from lakehouse.batch import reference_tables
 from lakehouse.declare.catalog import catalog_of
-from lakehouse.declare.table import kafka, table, tumbling
+from lakehouse.declare.columns import ARRIVAL
+from lakehouse.declare.table import files, kafka, table, tumbling
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.reconcile import reconciliation
+from lakehouse.storage import checkpoints
 from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.state_reader import state
+from lakehouse.stream.strategy import strategy
 from lakehouse.testing import COMMIT_POINTS, Aborted, Stage, assert_stream_equals_batch
-from support import payments
+from support import auctions, payments
+from support.auctions import auction
 from support.payments import (
     advance,
     at,
@@ -241,3 +246,45 @@ def test_what_a_state_or_history_cannot_be_is_refused(spark, tmp_path):
 def test_the_key_of_a_compacted_topic_is_text():
     with pytest.raises(DeclarationError, match="the key is text; name a STRING column"):
         kafka("people", schema="person BIGINT", key="person")
+
+
+@pytest.mark.parallel
+@pytest.mark.parametrize("keeps", ["latest", "versions"])
+def test_rows_computed_with_what_a_reference_table_said_before_are_computed_again(
+    spark, tmp_path, keeps
+):
+    module = ModuleType("rated")
+    module.__file__ = str(tmp_path / "rated.py")
+    module.auction_topic, module.auctions = auctions.auction_topic, auctions.auctions
+    file = tmp_path / "names.csv"
+    file.write_text("category,name\n1,art\n2,coins\n")
+    module.name_file = files(str(file), schema="category BIGINT, name STRING")
+
+    def names(name_file):
+        return name_file
+
+    def kept(auctions, names):
+        named = auctions.join(F.broadcast(names), "category")
+        if keeps == "versions":
+            return named.select("category", "id", "name", "at", ARRIVAL)
+        return named.groupBy("category").agg(F.max("name").alias("name"), F.count("id").alias("id"))
+
+    names.__module__ = kept.__module__ = "rated"
+    module.names = table(layer="silver")(names)
+    module.kept = table(layer="gold", keeps=keeps, keys=["category"])(kept)
+    stage = Stage(spark, tmp_path / "root", module)
+    lake = stage.lake
+    assert strategy(lake, lake.catalog.table("kept")) == {"latest": "state"}.get(keeps, keeps)
+    reference_tables.rebuild(lake, lake.catalog.table("names"))
+    stage.feed("auctions", [auction(1, 1, 1), auction(2, 1, 2)])
+    stage.run("kept")
+    stage.run("kept")  # nothing has changed: it goes on as it is
+    assert checkpoints.generation(lake.settings, lake.catalog.table("kept")) == 1
+    file.write_text("category,name\n1,paintings\n2,coins\n")
+    reference_tables.rebuild(lake, lake.catalog.table("names"))
+    stage.feed("auctions", [auction(3, 1, 2, seconds=1)])
+    stage.run("kept")
+    assert {
+        name for (name,) in stage.rows("kept").where("category = 1").select("name").collect()
+    } == {"paintings"}
+    assert_stream_equals_batch(stage, "kept")
