@@ -119,7 +119,7 @@ class Stage:
         arrow = pa.Table.from_pylist(
             [dict(zip(columns.names, row, strict=True)) for row in rows], columns
         )
-        records = self.lake.spark.createDataFrame(arrow).repartition(2)
+        records = self.lake.spark.createDataFrame(arrow)
         self._now += timedelta(seconds=1)
         log = BatchLog(
             EPOCH,
@@ -127,8 +127,10 @@ class Stage:
             {t: {str(p): n for p, n in ends.items()} for t, ends in progress.items()},
         )
         batch_id = self._batches.get(ingest_table, 0)
-        # by Spark in more than one file, and without it in one
-        log = replace(log, rows=len(rows) if batch_id % 2 else None)
+        if batch_id % 2:  # one file, written without Spark
+            log = replace(log, rows=len(rows))
+        else:  # two files, written by Spark
+            records = records.repartition(2)
         self._batches[ingest_table] = batch_id + 1
         run = stream_run(self.lake, table)
         judged = run.plan.ingest(

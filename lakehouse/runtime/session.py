@@ -43,6 +43,13 @@ def create(settings: Settings, name: str, *, ui: bool = False) -> SparkSession:
     # Hadoop's checksums on local disks: a second file for each, a process for its permissions, and
     # twice as many to list. (Delta's commits go another way: `fs.AbstractFileSystem.file.impl`.)
     jvm: Any = spark._jvm
+    # PySpark asks the JVM for these classes and their methods at each column and list it makes, and
+    # the JVM looks for a class under each of its imports
+    for name in ("functions", "PythonUtils", "PythonSQLUtils"):
+        setattr(jvm, name, getattr(jvm, name))
+    setattr(jvm, "org.apache.spark.sql.functions", jvm.functions)
+    for of, method in ((jvm.functions, "col"), (jvm.functions, "lit"), (jvm.PythonUtils, "toSeq")):
+        setattr(of, method, getattr(of, method))
     local = jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark._jsc.hadoopConfiguration())
     local.setWriteChecksum(False)
     return spark

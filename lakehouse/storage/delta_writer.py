@@ -95,19 +95,14 @@ def overwrite(rows: DataFrame, path: Path, metadata: Mapping[str, object]) -> in
 
 def _overwrite(rows: DataFrame, path: Path, partitions: Sequence[str] | None, text: str) -> int:
     spark = rows.sparkSession
-    jvm: Any = spark._jvm
-    transaction = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
-        spark._jsparkSession, str(path)
-    ).startTransaction()
+    transaction = _delta_log(spark, path).startTransaction()
     actions = _in_place(rows, transaction, path, partitions)
     if partitions and not actions.size():
         return transaction.snapshot().version()
-    some, none = jvm.scala.Some, jvm.scala.Option.empty()
+    some, none = _jvm(spark, "scala.Some"), _none(spark)
     predicate = some(_within(partitions)) if partitions else none
-    mode, write = (
-        jvm.org.apache.spark.sql.SaveMode.Overwrite,
-        getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Write"),
-    )
+    mode = _jvm(spark, "org.apache.spark.sql.SaveMode").Overwrite
+    write = _jvm(spark, "org.apache.spark.sql.delta.DeltaOperations$Write")
     return _commit(
         path,
         transaction,
@@ -138,15 +133,25 @@ def _writer(spark: SparkSession, path: Path):
     It asks Delta's snapshot for columns and properties alone, so any will do: for the present one
     Delta lists the log, and asks for the state of each file in it, each time.
     """
-    jvm: Any = spark._jvm
-    identity = small_commits.identity(path)
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path))
+    identity, none = small_commits.identity(path), _none(spark)
+    log = _delta_log(spark, path)
     if _bases.get(path, ("", None))[0] != identity:
-        _bases[path] = (
-            identity,
-            log.update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty()),
-        )
-    return log.startTransaction(jvm.scala.Option.empty(), jvm.scala.Some(_bases[path][1]))
+        _bases[path] = (identity, log.update(False, none, none))
+    return log.startTransaction(none, _jvm(spark, "scala.Some")(_bases[path][1]))
+
+
+def _delta_log(spark: SparkSession, path: Path):
+    log = _jvm(spark, "org.apache.spark.sql.delta.DeltaLog")
+    return log.forTable(spark._jsparkSession, str(path))
+
+
+def _none(spark: SparkSession):
+    return _jvm(spark, "scala.Option").empty()
+
+
+def _jvm(spark: SparkSession, name: str) -> Any:
+    """A class of the JVM by its full name: written with dots, the JVM looks for a class at each of them."""
+    return getattr(spark._jvm, name)
 
 
 def _commit(path: Path, transaction, actions, operation) -> int:
@@ -169,21 +174,18 @@ def _in_place(rows: DataFrame, transaction, path: Path, partitions: Sequence[str
     of the table, as its own overwrite does, in a second and more.
     """
     spark = rows.sparkSession
-    jvm: Any = spark._jvm
     parser = spark._jsparkSession.sessionState().sqlParser()
     if partitions is None:
         transaction.readWholeTable()
     else:
-        read = jvm.org.apache.spark.api.python.PythonUtils.toSeq(
-            [parser.parseExpression(_within(partitions))]
-        )
+        to_seq = _jvm(spark, "org.apache.spark.api.python.PythonUtils").toSeq
+        read = to_seq([parser.parseExpression(_within(partitions))])
         transaction.trackReadPredicates(read, True, True)
     actions = transaction.writeFiles(rows._jdf)
     for file in delta_log.files(path, transaction.snapshot().version()):
         if partitions is None or file[f"partition.{PARTITION}"] in partitions:
-            actions = actions.appended(
-                jvm.org.apache.spark.sql.delta.actions.Action.fromJson(_removal(file))
-            )
+            action = _jvm(spark, "org.apache.spark.sql.delta.actions.Action")
+            actions = actions.appended(action.fromJson(_removal(file)))
     return actions
 
 

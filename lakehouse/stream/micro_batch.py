@@ -255,8 +255,11 @@ class StreamRun:
         if isinstance(judged, DataFrame):
             delta_writer.append(judged_rows.bad(judged), aside, app, batch, metadata)
             return
-        bad = in_spark(self.lake.spark, judged.filter(pc.field(REASON).is_valid()))
-        delta_writer.append_few(judged_rows.bad(bad).toArrow(), aside, app, batch, metadata)
+        bad = judged_rows.bad_messages(judged)
+        if bad is None:
+            rows = in_spark(self.lake.spark, judged.filter(pc.field(REASON).is_valid()))
+            bad = judged_rows.bad(rows).toArrow()
+        delta_writer.append_few(bad, aside, app, batch, metadata)
 
     def skip(self, batch: int, before: Commit | None, **known: Any) -> None:
         """The commit log's line of a micro-batch that has nothing for the table: no commit, most of the time of a short one."""

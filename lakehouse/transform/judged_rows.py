@@ -1,9 +1,14 @@
 """Judged rows, parted: those that are good, and those of the quarantine."""
 
+from typing import TYPE_CHECKING
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.declare.columns import ARRIVAL, ARRIVAL_TYPE, ORIGIN, PARTITION, REASON, RECORD
+
+if TYPE_CHECKING:
+    import pyarrow
 
 
 def good(judged: DataFrame) -> DataFrame:
@@ -24,3 +29,13 @@ def bad(judged: DataFrame) -> DataFrame:
     arrival = F.col(ARRIVAL) if ARRIVAL in judged.columns else F.lit(None).cast(ARRIVAL_TYPE)
     columns = {"reason": F.col(REASON), "value": value, "key": key, ARRIVAL: arrival}
     return rows.select(*(c.alias(n) for n, c in columns.items()), ORIGIN, PARTITION)
+
+
+def bad_messages(judged: "pyarrow.Table") -> "pyarrow.Table | None":
+    """As `bad`, of messages that are in memory: their raw value is a column already. None for rows of another kind."""
+    if f"{RECORD}_value" not in judged.column_names:
+        return None
+    named = {"reason": REASON, "value": f"{RECORD}_value", "key": f"{RECORD}_key"}
+    named |= {name: name for name in (ARRIVAL, ORIGIN, PARTITION)}
+    rows = judged.filter(judged[REASON].is_valid())
+    return rows.select([*named.values()]).rename_columns([*named])
