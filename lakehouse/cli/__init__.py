@@ -3,6 +3,7 @@
 main              the root command; what other packages bring
 commands          the commands that read a lakehouse
 console           tables, errors, JSON
+serve             `lakehouse serve`: rows by key over HTTP
 query             SQL without a JVM
 table_status      what is known about the tables
 lateness_report   what another delay would have cost

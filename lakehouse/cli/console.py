@@ -43,6 +43,8 @@ _STYLES = {
 EXTRAS = {  # top-level module -> the extra that installs it
     "dagster": "dagster",
     "prometheus_client": "metrics",
+    "starlette": "serve",
+    "uvicorn": "serve",
     "openlineage": "lineage",
     "apprise": "notify",
     "geoip2fast": "examples",
@@ -137,7 +139,7 @@ def print_json(values: Iterable[object]) -> None:
         typer.echo(
             json.dumps(
                 asdict(value) if is_dataclass(value) and not isinstance(value, type) else value,
-                default=_plain,
+                default=plain,
                 ensure_ascii=False,
             )
         )
@@ -186,13 +188,13 @@ def shown(value: object) -> str:
     if value is None:
         return "–"
     if isinstance(value, datetime):
-        return _plain(value)
+        return plain(value)
     if isinstance(value, Mapping):
         if set(value) == {"start", "end"}:
             return f"[{shown(value['start'])}, {shown(value['end'])})"
-        return json.dumps(value, default=_plain, ensure_ascii=False)
+        return json.dumps(value, default=plain, ensure_ascii=False)
     if isinstance(value, bytes):
-        value = _plain(value)
+        value = plain(value)
     return "".join(c if c.isprintable() or c == "\n" else "�" for c in str(value))
 
 
@@ -250,7 +252,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _plain(value: object) -> str:
+def plain(value: object) -> str:
+    """A value that JSON does not have: an instant in ISO 8601, bytes as UTF-8, anything else as Python shows it."""
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

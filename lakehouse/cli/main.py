@@ -31,7 +31,7 @@ def app() -> typer.Typer:
         help="Declare tables once, fill them by streams and batch runs, and reconcile the two.",
     )
     root.callback()(_options)
-    for command in (project.init, commands.validate, doctor.doctor, commands.query):
+    for command in (project.init, commands.validate, doctor.doctor, commands.query, serve):
         root.command()(command)
     _join("produce", lambda: root.command()(_produce()))
     groups = {
@@ -96,6 +96,20 @@ def _produce() -> Callable:
     from lakehouse.cli.produce import produce
 
     return produce
+
+
+def serve(
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; there is no authentication")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, help="The port; 0 takes one that is free")] = 8181,
+) -> None:
+    """Serve the rows of keyed and versioned tables by key over HTTP, until it is interrupted. Needs no JVM."""
+    from lakehouse.cli import serve as server
+    from lakehouse.declare import catalog
+
+    settings = from_environment()
+    server.run(settings, catalog.load(settings), host, port)
 
 
 def start_broker() -> None:

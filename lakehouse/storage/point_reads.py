@@ -6,8 +6,10 @@ read. Footers are kept: a data file never changes.
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from urllib.parse import unquote
 
 import numpy as np
@@ -23,24 +25,38 @@ from lakehouse.storage.table_creation import FOUND_BY
 
 _FILES = 512  # whose footers are kept
 _known: dict[Path, tuple[LogState, dict[str, str], list[str]]] = {}
+_reading = Lock()  # of a log: threads that read rows share what is known of it
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The rows that a key has at a version of its table; none if there is no such key."""
+
+    version: int
+    rows: list[dict[str, object]]
 
 
 def get(path: Path, columns: Sequence[str], *values: str | None) -> list[dict[str, object]]:
-    """The rows of the key whose columns have these `values`, as text, None for null.
+    """The rows of `find`."""
+    return find(path, columns, *values).rows
 
-    None if there is no such key.
+
+def find(path: Path, columns: Sequence[str], *values: str | None) -> Found:
+    """The rows of the key whose columns have these `values`, as text, None for null. Threads may call it.
 
     Raises RangeError for a table that is not keyed, for another number of values, or a value that
     its column cannot have.
     """
-    state, types, by = _state(path)
+    with _reading:
+        state, types, by = _state(path)
+        version, files = state.version, list(state.files.values())
     if KEY not in types or not columns:
         raise RangeError(
             f"table={path.name}: it has no key, by which a row would be found; only keeps='latest' and keeps='versions' have "
             "one; use `lakehouse query`"
         )
     key = of_text(path.name, {name: types[name] for name in by or columns}, values)
-    return [row for named in state.files.values() for row in _rows(path, named, key)]
+    return Found(version, [row for named in files for row in _rows(path, named, key)])
 
 
 def _state(path: Path) -> tuple[LogState, dict[str, str], list[str]]:

@@ -1,0 +1,121 @@
+"""`lakehouse serve`: the rows of a key over HTTP, from the newest version of its table, without a JVM."""
+
+import ipaddress
+import json
+import logging
+import socket
+from operator import itemgetter
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from lakehouse.cli import console
+from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.table import Table
+from lakehouse.errors import LakehouseError, RangeError, UnknownTable
+from lakehouse.settings import Settings
+from lakehouse.storage import delta_log, point_reads
+from lakehouse.storage.commit_log import frontier
+from lakehouse.storage.layout import table_path
+
+_log = logging.getLogger(__name__)
+
+
+def run(settings: Settings, catalog: Catalog, host: str, port: int) -> None:
+    """Serves until a signal ends it; says where, once it listens."""
+    try:
+        listening = socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
+    except OSError as err:
+        raise LakehouseError(
+            f"host={host}, port={port}: cannot be listened on ({err}); choose others by --host and --port"
+        ) from err
+    if not _is_loopback(host):
+        console.print_note(
+            f"host={host}: whoever reaches this address reads the tables; put a proxy with authentication in front"
+        )
+    shown = f"[{host}]" if ":" in host else host
+    console.print_text(f"http://{shown}:{listening.getsockname()[1]}/tables")
+    config = uvicorn.Config(
+        application(settings, catalog), log_config=None, log_level="warning", access_log=False
+    )
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def application(settings: Settings, catalog: Catalog) -> Starlette:
+    """The server of a catalogue's keyed and versioned tables:
+
+    GET /tables                              these tables, and the columns of their keys
+    GET /tables/TABLE?COLUMN=VALUE&...       the rows of a key, their version, and the frontier behind which they are complete
+
+    An error is `{"error": ...}`: 400 for a key that the table cannot have, 404 for a table or a key that is not there, 503 for a
+    table that cannot be read.
+    """
+    by_key = {table.name: table for table in catalog if table.keeps}
+
+    def tables(request: Request) -> Response:
+        return _json([_described(table) for table in by_key.values()])
+
+    def rows(request: Request) -> Response:
+        table = catalog.table(request.path_params["table"])
+        asked = list(request.query_params.multi_items())
+        if table.keeps and sorted(name for name, _ in asked) != sorted(table.keys):
+            raise RangeError(
+                f"table={table.name}, columns={', '.join(name for name, _ in asked) or 'none'}: a key has one value of each of "
+                f"{', '.join(table.keys)}; ask for /tables/{table.name}?{'&'.join(f'{name}=…' for name in table.keys)}"
+            )
+        path = table_path(settings, table)
+        if not delta_log.exists(path):
+            raise LakehouseError(
+                f"table={table.name}: it is not made yet; start its job by `lakehouse stream start`"
+            )
+        values = (request.query_params[name] for name in table.keys)
+        complete = frontier(settings, table)  # before the rows, which may be of a later version
+        found = point_reads.find(path, table.keys if table.keeps else (), *values)
+        shown = [
+            {name: v for name, v in row.items() if not name.startswith("_")} for row in found.rows
+        ]
+        if table.keeps == "versions":
+            shown.sort(key=itemgetter("valid_from"))
+        answer = {
+            "table": table.name,
+            "version": found.version,
+            "frontier": complete,
+            "rows": shown,
+        }
+        if not shown:
+            answer["error"] = f"table={table.name}: no row has this key at version {found.version}"
+        return _json(answer, 200 if shown else 404)
+
+    def refused(request: Request, err: Exception) -> Response:
+        status = (
+            404 if isinstance(err, UnknownTable) else 400 if isinstance(err, RangeError) else 503
+        )
+        if status == 503:
+            _log.warning(str(err))
+        return _json({"error": str(err)}, status)
+
+    return Starlette(
+        routes=[Route("/tables", tables), Route("/tables/{table}", rows)],
+        exception_handlers={LakehouseError: refused},
+    )
+
+
+def _described(table: Table) -> dict[str, object]:
+    return {"table": table.name, "keeps": table.keeps, "keys": list(table.keys)}
+
+
+def _json(value: object, status: int = 200) -> Response:
+    text = json.dumps(value, default=console.plain, ensure_ascii=False)
+    return Response(text, status, media_type="application/json")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
