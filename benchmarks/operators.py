@@ -110,6 +110,11 @@ def count_windows(clicks: DataFrame) -> DataFrame:
     return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
 
 
+@table(layer="gold", window=count(4, every=2), keys=["user"])
+def sliding_count_windows(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window", "user").agg(F.sum("value").alias("value"))
+
+
 @table(
     layer="gold", window=tumbling("1 day", zone="Europe/Berlin"), keys=["user"], partition_by="day"
 )

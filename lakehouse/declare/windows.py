@@ -19,7 +19,7 @@ class Window:
 
     A session instead lasts from a key's row until the key was silent for longer than `size`, its
     gap; the end is the last row's event time plus the gap. A count window holds `rows` rows of a
-    key, and has no size.
+    key, one ends `every` so many, and it has no size.
     """
 
     kind: Literal["tumbling", "sliding", "session", "count"]
@@ -28,6 +28,7 @@ class Window:
     offset: timedelta = timedelta(0)
     zone: str = "UTC"
     rows: int = 0
+    every: int = 0
 
     def __str__(self) -> str:
         shown = {
@@ -35,7 +36,8 @@ class Window:
             "sliding": f"{self.size} every {self.slide}",
             "session": f"gap {self.size}",
         }
-        shown["count"] = f"{self.rows} rows"
+        every = f" every {self.every}" if self.every < self.rows else ""
+        shown["count"] = f"{self.rows} rows{every}"
         offset = f", offset {self.offset}" if self.offset else ""
         return f"{self.kind}, {shown[self.kind]}{offset}{'' if self.zone == 'UTC' else f', {self.zone}'}"
 
@@ -129,19 +131,26 @@ def session(gap: str | timedelta) -> Window:
     return Window("session", span, span)
 
 
-def count(rows: int) -> Window:
+def count(rows: int, every: int | None = None) -> Window:
     """Windows of so many rows of a key, in the order of event time (then of arrival).
 
     They are counted again in each partition. The table's keys are columns of its input. A window starts
     with its first row and ends with its last; the last one of a partition may hold fewer and ends with
-    the partition.
+    the partition. Windows over rows of one instant would have the same bounds: each of them starts a
+    microsecond before the one before.
 
-    :param rows: of a window.
-    :raises DeclarationError: for fewer than one.
+    :param rows: of a window; the first windows of a partition hold fewer if they slide.
+    :param every: a window ends after so many rows of its key (default: `rows`: no two overlap).
+    :raises DeclarationError: for fewer than one, or for more from one end to the next than in a window.
     """
     if rows < 1:
         raise DeclarationError(f"count rows={rows}: at least 1; nothing would ever be counted")
-    return Window("count", timedelta(0), timedelta(0), rows=rows)
+    step = rows if every is None else every
+    if not 1 <= step <= rows:
+        raise DeclarationError(
+            f"count rows={rows}, every={every}: from 1 to {rows}; with more, some rows would be in no window"
+        )
+    return Window("count", timedelta(0), timedelta(0), rows=rows, every=step)
 
 
 def _positive(given: str | timedelta, field: str) -> timedelta:

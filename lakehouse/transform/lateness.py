@@ -279,27 +279,38 @@ def counted(
     length: PartitionBy,
     end: datetime,
 ) -> DataFrame:
-    """Accepted `rows`, whole partitions up to `end`, with the column `window` of a count window.
+    """Accepted `rows`, whole partitions up to `end`, with the column `window`: each row once for each count window it is in.
 
     Windows not full yet left out.
 
     Of a partition that has closed by `end` the last window is complete however few rows it holds.
     """
-    closes = _end_of(PARTITION_LENGTHS[length], event_time)
+    closes, every = _end_of(PARTITION_LENGTHS[length], event_time), window.every
     order = [F.col(event_time), *(F.col(f"{ARRIVAL}.{name}") for name in SOURCE_ORDER)]
     of_key = Sql.partitionBy(*keys, closes)
-    group = F.floor((F.row_number().over(of_key.orderBy(*order)) - 1) / window.rows)
-    of_group = Sql.partitionBy(*keys, closes, "_group")
-    full = F.count(F.lit(1)).over(of_group) == window.rows
-    last = F.max(event_time).over(of_group) + F.expr("interval 1 microsecond")
-    ends = F.struct(
-        F.min(event_time).over(of_group).alias("start"),
-        F.when(full, last).otherwise(closes).alias("end"),
+    numbered = rows.withColumn("_row", F.row_number().over(of_key.orderBy(*order)))
+    # window n, from 1 on, ends with row n * every
+    first = F.ceil(F.col("_row") / every)
+    last = F.floor((F.col("_row") + window.rows - 1) / every)
+    number = first if every == window.rows else F.explode(F.sequence(first, last))
+    of_window = Sql.partitionBy(*keys, closes, "_number")
+    newest = F.max("_row").over(of_window)
+    full = newest == F.col("_number") * every
+    # the first window that the end of the partition cuts short has rows that no full one has
+    cut = (newest > (F.col("_number") - 1) * every) & (closes <= F.lit(end))
+    reached = F.max(event_time).over(of_window) + F.expr("interval 1 microsecond")
+    bounds = {
+        "_start": F.min(event_time).over(of_window),
+        "_end": F.when(full, reached).otherwise(closes),
+    }
+    placed = numbered.withColumn("_number", number).withColumns(bounds | {"_complete": full | cut})
+    alike = Sql.partitionBy(*keys, closes, *bounds).orderBy("_number")
+    before = F.dense_rank().over(alike) - 1  # windows with the same bounds would be one
+    start = F.timestamp_micros(F.unix_micros("_start") - before)
+    found = placed.where("_complete").withColumn(
+        WINDOW, F.struct(start.alias("start"), F.col("_end").alias("end"))
     )
-    placed = rows.withColumn("_group", group).withColumns(
-        {WINDOW: ends, "_complete": full | (closes <= F.lit(end))}
-    )
-    return placed.where("_complete").drop("_group", "_complete")
+    return found.drop("_row", "_number", "_complete", *bounds)
 
 
 def firsts(

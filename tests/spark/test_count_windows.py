@@ -39,6 +39,13 @@ def updated_threes(clicks: DataFrame) -> DataFrame:
     )
 
 
+@table(layer="gold", window=count(4, every=2), keys=["user"])
+def last_fours(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window", "user").agg(
+        F.sum("value").alias("value"), F.count("*").alias("clicks")
+    )
+
+
 def at(seconds: float, user: str, value: int = 0) -> dict:
     return {"user": user, "at": (START + timedelta(seconds=seconds)).isoformat(), "value": value}
 
@@ -89,6 +96,47 @@ def test_windows_fill_in_the_order_of_event_time_and_recreated_in_each_partition
     assert_stream_equals_batch(stage, "updated_threes")
 
 
-def test_what_cannot_be_counted_is_refused():
-    with pytest.raises(DeclarationError, match="count rows=0: at least 1"):
-        count(0)
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_windows_slide_over_rows_and_those_of_one_instant_stay_apart(spark, tmp_path):
+    stage, microsecond = Stage(spark, tmp_path, HERE), 0.000001
+    stage.feed("clicks", [at(n, "a", n) for n in (3, 1, 2, 5, 4)])
+    stage.feed("clicks", [at(10, "b", n) for n in range(1, 8)])
+    stage.run("threes", "last_fours", files_per_batch=1)
+    stage.feed("clicks", [at(9, "a", 9), at(8, "a", 8)])  # the watermark is 5
+    for seconds in (7_300, 14_600):
+        stage.advance("clicks", at(seconds, "last"))
+    stage.run("threes", "last_fours")
+    # a window each two rows, of the last four; the last one is cut short by the end of the partition
+    assert of(stage, "last_fours", "a") == [
+        (1, 2 + microsecond, 2, 3),
+        (1, 4 + microsecond, 4, 10),
+        (3, 8 + microsecond, 4, 20),
+        (5, 3_600, 3, 22),
+    ]
+    same = 10 + microsecond
+    threes = of(stage, "threes", "b")
+    assert [(clicks, value) for *_, clicks, value in threes] == [(3, 15), (3, 6), (1, 7)]
+    assert [(start, end) for start, end, *_ in threes] == [
+        (10 - microsecond, same),
+        (10, same),
+        (10, 3_600),
+    ]
+    assert sorted(r.value for r in stage.rows("last_fours").where("user = 'b'").collect()) == [
+        3, 10, 18, 18,
+    ]  # fmt: skip
+    for name in ("threes", "last_fours"):
+        assert_stream_equals_batch(stage, name)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ((0,), "count rows=0: at least 1"),
+        ((3, 0), "count rows=3, every=0: from 1 to 3"),
+        ((3, 4), "count rows=3, every=4: from 1 to 3"),
+    ],
+)
+def test_what_cannot_be_counted_is_refused(given, why):
+    with pytest.raises(DeclarationError, match=why):
+        count(*given)

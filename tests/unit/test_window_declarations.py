@@ -53,6 +53,7 @@ def test_the_declarations_of_the_docs_are_windows_and_its_code_declares_tables()
         "sliding",
         "session",
         "count",
+        "count",
     ]
     names |= {
         "__name__": "docs",
