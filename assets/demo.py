@@ -152,7 +152,7 @@ class _Demo:
         from lakehouse.errors import LakehouseError
         from lakehouse.reconcile import reconciliation
         from lakehouse.runtime import session
-        from lakehouse.storage.lake import Lake
+        from lakehouse.storage.lakehouse import Session
 
         loaded = catalog.load(self.settings)
         with self.console.status("reconciling: every range again, in batch"):
@@ -161,7 +161,7 @@ class _Demo:
                 for table in wanted:
                     try:
                         found.append(
-                            reconciliation.reconcile(Lake(spark, self.settings, loaded), table)
+                            reconciliation.reconcile(Session(self.settings, loaded, spark), table)
                         )
                     except LakehouseError as err:
                         self.console.print(f"[red]{err}[/red]")

@@ -15,7 +15,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, from_environment, overridden, values_of
 
 if TYPE_CHECKING:
-    from lakehouse.storage.lake import Lake
+    from lakehouse.storage.lakehouse import Session
 
 # pools: with a limit of one run each (dagster.yaml) a backfill holds up neither a reconciliation
 # nor the start of a stream
@@ -43,7 +43,7 @@ class Lakehouse(dg.ConfigurableResource):
         default={},
         description="settings by their names, in place of those of the environment",
     )
-    _lake: "Lake | None" = PrivateAttr(default=None)
+    _lake: "Session | None" = PrivateAttr(default=None)
     _catalog: "catalog.Catalog | None" = PrivateAttr(default=None)
     _at: str = PrivateAttr(default="")  # the master of the session that runs
     _held: ExitStack = PrivateAttr(default_factory=ExitStack)
@@ -80,11 +80,11 @@ class Lakehouse(dg.ConfigurableResource):
         return self.master or ("local[1]" if theirs.startswith("local") else theirs)
 
     @property
-    def lake(self) -> "Lake":
+    def lake(self) -> "Session":
         """The lakehouse with the Spark session that runs, or else with one that goes where `LAKEHOUSE_SPARK_MASTER` says."""
         return self._lake or self._opened(self.master_of(""))
 
-    def lake_of(self, table: Table) -> "Lake":
+    def lake_of(self, table: Table) -> "Session":
         """The lakehouse with a Spark session where the batch runs of that table go.
 
         One for all steps of a run, started when the first of them asks; another only where the next
@@ -93,15 +93,15 @@ class Lakehouse(dg.ConfigurableResource):
         master = self.master_of(table.pipeline)
         return self._lake if self._lake is not None and self._at == master else self._opened(master)
 
-    def _opened(self, master: str) -> "Lake":
+    def _opened(self, master: str) -> "Session":
         from lakehouse.runtime import session
-        from lakehouse.storage.lake import Lake
+        from lakehouse.storage.lakehouse import Session
 
         self._close()
         spark = self._held.enter_context(
             session.opened(replace(self.settings, spark_master=master), BATCH)
         )
-        self._lake, self._at = Lake(spark, self.settings, self.catalog), master
+        self._lake, self._at = Session(self.settings, self.catalog, spark), master
         return self._lake
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:

@@ -18,7 +18,7 @@ from lakehouse.durations import duration
 from lakehouse.ranges import EPOCH, Range, partition_range
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.storage.publish_lock import publishing
 from lakehouse.stream.lag import lag
 from lakehouse.transform import creation
@@ -27,7 +27,7 @@ _LOOK = 1.0  # seconds between two looks at how far the streams are
 
 
 def run(
-    lake: Lake,
+    lake: Session,
     table_name: str,
     start: datetime | None = None,
     end: datetime | None = None,
@@ -47,7 +47,14 @@ def run(
     return _rebuilt(lake, table) if planned is None else _run(lake, table, planned, cascade)
 
 
-def pending(lake: Lake, planned: Backfill) -> dict[str, list[str]]:
+def renew(lake: Lakehouse, table_name: str) -> None:
+    """Has the job of a keyed or versioned table compute it again when it is started the next time."""
+    table = lake.catalog.table(table_name)
+    with publishing(lake.settings, table):
+        reference_tables.renew(lake, table)
+
+
+def pending(lake: Lakehouse, planned: Backfill) -> dict[str, list[str]]:
     """Of the tables that read this one the partitions that wait for a batch run to show what was rewritten; from commit logs."""
     table, found = lake.catalog.table(planned.table), {}
     for other, span in reading(lake.catalog, table, planned.span):
@@ -56,7 +63,7 @@ def pending(lake: Lake, planned: Backfill) -> dict[str, list[str]]:
     return {name: partitions for name, partitions in found.items() if partitions}
 
 
-def _run(lake: Lake, table: Table, planned: Backfill, cascade: bool) -> Iterator[Commit]:
+def _run(lake: Session, table: Table, planned: Backfill, cascade: bool) -> Iterator[Commit]:
     with publishing(lake.settings, table):
         creation.create(lake, table)  # refuses other columns than those on disk
         if not planned.run:
@@ -72,7 +79,7 @@ def _run(lake: Lake, table: Table, planned: Backfill, cascade: bool) -> Iterator
         yield from _followed(lake, other, span, planned.at_once)
 
 
-def _followed(lake: Lake, table: Table, span: Range, at_once: int) -> Iterator[Commit]:
+def _followed(lake: Session, table: Table, span: Range, at_once: int) -> Iterator[Commit]:
     """Has what is closed of `span` show what was rewritten in the table's input.
 
     What is open waits until it closes.
@@ -98,7 +105,7 @@ def _followed(lake: Lake, table: Table, span: Range, at_once: int) -> Iterator[C
 
 
 def _published(
-    lake: Lake, table: Table, units: Sequence[Range], at_once: int, run: int = 0
+    lake: Session, table: Table, units: Sequence[Range], at_once: int, run: int = 0
 ) -> Iterator[Commit]:
     left = len(units)
     for chunk in _chunks(units, at_once):
@@ -121,7 +128,7 @@ def _chunks(units: Sequence[Range], most: int) -> Iterator[list[Range]]:
         yield chunk
 
 
-def _give_way(lake: Lake) -> None:
+def _give_way(lake: Lakehouse) -> None:
     """Waits while a streaming query is too far behind.
 
     The wait has a bound, because the query may be behind for another reason.
@@ -136,7 +143,7 @@ def _give_way(lake: Lake) -> None:
         time.sleep(_LOOK)
 
 
-def _rebuilt(lake: Lake, table: Table) -> Iterator[Commit]:
+def _rebuilt(lake: Session, table: Table) -> Iterator[Commit]:
     with publishing(lake.settings, table):
         if commit := reference_tables.rebuild(lake, table):
             yield commit

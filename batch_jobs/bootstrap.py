@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from batch_jobs import backfill
 from batch_jobs.planning import Backfill
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.stream import handover
 from lakehouse.transform import creation
 
 
-def plan(lake: Lake, table_name: str) -> Backfill | None:
+def plan(lake: Session, table_name: str) -> Backfill | None:
     """Sets the table's handover, if it has none, and says what `run` does.
 
     None if there is no history behind it.
@@ -25,7 +25,7 @@ def plan(lake: Lake, table_name: str) -> Backfill | None:
     return backfill.plan(lake, table_name, span.start, span.end) if span else None
 
 
-def run(lake: Lake, planned: Backfill) -> Iterator[Commit]:
+def run(lake: Session, planned: Backfill) -> Iterator[Commit]:
     """Computes the history of the table, partition by partition.
 
     One that was cut short goes on where it was.

@@ -44,15 +44,15 @@ def backfill(
     """
     from batch_jobs import backfill as job
     from lakehouse.runtime import session
-    from lakehouse.storage.lake import Lake
+    from lakehouse.storage.lakehouse import Lakehouse, Session
 
     settings, catalog, first, last = asked(start, end)
     # a range is refused before a JVM starts: planning reads logs only
-    offline = Lake.without_session(settings, catalog)
+    offline = Lakehouse(settings, catalog)
     planned = job.plan(offline, table, first, last, whole=all_or_nothing)
     if catalog.table(table).keeps:
         if not dry_run:
-            list(job.run(offline, table))
+            job.renew(offline, table)
         views.show_renewed(table, dry_run, as_json)
         return
     if dry_run:
@@ -67,7 +67,7 @@ def backfill(
             spark = opened.enter_context(session.opened(settings, f"backfill {table}"))
         with console.counting(f"backfill {table}", total) as done:
             for commit in job.run(
-                Lake(spark, settings, catalog),
+                Session(settings, catalog, spark),
                 table,
                 first,
                 last,
@@ -93,17 +93,17 @@ def bootstrap(table: Name, as_json: AsJson = False) -> None:
     from batch_jobs import bootstrap as job
     from lakehouse.runtime import session
     from lakehouse.storage.handovers import handover_of
-    from lakehouse.storage.lake import Lake
+    from lakehouse.storage.lakehouse import Session
 
     settings, catalog, _, _ = asked(None, None)
     catalog.check_derived(catalog.table(table))  # refused before a JVM starts
     commits = []
     with ExitStack() as opened:
         with console.working("starting Spark") as now:
-            lake = Lake(
-                opened.enter_context(session.opened(settings, f"handover {table}")),
+            lake = Session(
                 settings,
                 catalog,
+                opened.enter_context(session.opened(settings, f"handover {table}")),
             )
             now(f"looking where {table} is to begin")
             planned = job.plan(lake, table)
@@ -136,7 +136,7 @@ def update(
     """
     from batch_jobs import update as job
     from lakehouse.runtime import session
-    from lakehouse.storage.lake import Lake
+    from lakehouse.storage.lakehouse import Session
 
     settings, catalog, _, _ = asked(None, None)
     found = job.waiting(settings, catalog, table)
@@ -150,7 +150,7 @@ def update(
     if any(d.closed for dirt in found.values() for d in dirt):
         with console.working("starting Spark") as now, session.opened(settings, "update") as spark:
             now(f"computing what late rows missed in {', '.join(found)}")
-            for commit in job.run(Lake(spark, settings, catalog), table):
+            for commit in job.run(Session(settings, catalog, spark), table):
                 commits.append(commit)
                 now(f"rewrote {commit.table} {views.range_of(commit)}")
     views.show_updates(commits, as_json)
@@ -178,7 +178,7 @@ def erase(
     """
     from batch_jobs import erase as job
     from lakehouse.runtime import session
-    from lakehouse.storage.lake import Lake
+    from lakehouse.storage.lakehouse import Session
 
     settings, catalog, _, _ = asked(None, None)
     catalog.table(table)  # an unknown name is refused before a JVM starts
@@ -189,8 +189,8 @@ def erase(
         )
     with ExitStack() as opened:
         with console.working("starting Spark") as now:
-            lake = Lake(
-                opened.enter_context(session.opened(settings, f"erase {table}")), settings, catalog
+            lake = Session(
+                settings, catalog, opened.enter_context(session.opened(settings, f"erase {table}"))
             )
             now(f"looking for the rows in {table} and what was computed from them")
             found = (
@@ -226,7 +226,7 @@ def replay(
     """
     from batch_jobs import replay as job
     from lakehouse.runtime import session
-    from lakehouse.storage.lake import Lake
+    from lakehouse.storage.lakehouse import Session
 
     settings, catalog, _, _ = asked(None, None)
     catalog.table(table)  # an unknown name is refused before a JVM starts
@@ -234,7 +234,7 @@ def replay(
         console.working("starting Spark") as now,
         session.opened(settings, f"replay {table}") as spark,
     ):
-        lake = Lake(spark, settings, catalog)
+        lake = Session(settings, catalog, spark)
         now(f"judging again what {table} has quarantined")
         found = job.planned(lake, table) if dry_run else job.run(lake, table)
     views.show_replay(found, as_json)

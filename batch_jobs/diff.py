@@ -19,7 +19,7 @@ from lakehouse.ranges import Range
 from lakehouse.runtime import session
 from lakehouse.settings import Settings
 from lakehouse.storage.digest import EMPTY, NONE, Difference, Digest, differences, digests_by
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Lakehouse, Session
 
 _EXAMPLES = 20
 
@@ -69,14 +69,14 @@ def run(settings: Settings, catalog: Catalog, table_name: str, span: Range, code
     Nothing in the lake is written. Raises UnknownTable, RangeError, DeclarationError, JobError.
     """
     table = catalog.table(table_name)
-    lake = Lake.without_session(settings, catalog)
+    lake = Lakehouse(settings, catalog)
     compute.check_range(lake, table, span, whole_partitions=False)
     with tempfile.TemporaryDirectory(prefix="lakehouse-diff-") as folder:
         place = Path(folder)
         # before this process has a JVM as well
         after = other_code.compute(settings, table, span, code, place)
         with session.opened(settings, f"diff {table.name}") as spark:
-            here = Lake(spark, settings, catalog)
+            here = Session(settings, catalog, spark)
             before = side.write(
                 here, table.name, span, table.partition_by, place / "before", after.inputs
             )

@@ -4,16 +4,16 @@ from contextlib import ExitStack
 
 from lakehouse.maintenance import erasure, propagate
 from lakehouse.maintenance.erasure import Erasure
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.publish_lock import publishing
 
 
-def planned(lake: Lake, name: str, where: str) -> Erasure:
+def planned(lake: Session, name: str, where: str) -> Erasure:
     """What `run` would do, refusing what it would refuse; changes nothing."""
     return erasure.planned(lake, lake.catalog.table(name), where)
 
 
-def run(lake: Lake, name: str, where: str) -> Erasure:
+def run(lake: Session, name: str, where: str) -> Erasure:
     """Erases the rows of that ingest table which meet the condition.
 
     Raises UnknownTable, RangeError, JobError.

@@ -13,7 +13,7 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.ranges import PARTITION_LENGTHS, Range, partition_range
 from lakehouse.storage import delta_log
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.publish_lock import holder
 from lakehouse.transform import lateness
 
@@ -63,7 +63,7 @@ class Backfill:
 
 
 def plan(
-    lake: Lake,
+    lake: Lakehouse,
     table_name: str,
     start: datetime | None = None,
     end: datetime | None = None,
@@ -134,7 +134,7 @@ def reading(catalog: Catalog, table: Table, span: Range) -> list[tuple[Table, Ra
     return list(found.values())[1:]
 
 
-def _begun(lake: Lake, table: Table, span: Range) -> tuple[int, set[str]]:
+def _begun(lake: Lakehouse, table: Table, span: Range) -> tuple[int, set[str]]:
     """The number of the run over `span` that was cut short, and what it has done.
 
     Else the next number, and nothing.
@@ -201,7 +201,7 @@ def _placed_by(catalog: Catalog, table: Table) -> tuple[str, timedelta]:
     return f"min.{catalog.time_statistic(table)}", before
 
 
-def _conflicts(lake: Lake, table: Table, partitions: set[str], context: Range) -> list[str]:
+def _conflicts(lake: Lakehouse, table: Table, partitions: set[str], context: Range) -> list[str]:
     settings, catalog = lake.settings, lake.catalog
     found = []
     if pid := holder(settings, table):
@@ -233,7 +233,7 @@ def _brief(partitions: list[str]) -> str:
     )
 
 
-def _estimated(lake: Lake, table: Table, partitions: int) -> float | None:
+def _estimated(lake: Lakehouse, table: Table, partitions: int) -> float | None:
     lines = list(
         islice(
             (c for c in lake.commit_log(table).rewriting() if c.role == "batch" and c.written),

@@ -5,11 +5,11 @@ from datetime import datetime
 from lakehouse.ranges import optional_range
 from lakehouse.reconcile import reconciliation
 from lakehouse.storage.certificates import Certificate
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 
 
 def run(
-    lake: Lake, table_name: str, start: datetime | None = None, end: datetime | None = None
+    lake: Session, table_name: str, start: datetime | None = None, end: datetime | None = None
 ) -> Certificate:
     """Compares `[start, end)`, by default all that is closed, with its batch run.
 

@@ -21,7 +21,7 @@ def reconcile(table: Name, start: Start = None, end: End = None, as_json: AsJson
     """
     from batch_jobs import reconcile as job
     from lakehouse.runtime import session
-    from lakehouse.storage.lake import Lake
+    from lakehouse.storage.lakehouse import Session
 
     settings, catalog, first, last = asked(start, end)
     catalog.table(table)  # an unknown name is refused before a JVM starts
@@ -30,7 +30,7 @@ def reconcile(table: Name, start: Start = None, end: End = None, as_json: AsJson
         session.opened(settings, f"reconcile {table}") as spark,
     ):
         now(f"computing and comparing {table}")
-        certificate = job.run(Lake(spark, settings, catalog), table, first, last)
+        certificate = job.run(Session(settings, catalog, spark), table, first, last)
     views.show_certificate(certificate, as_json)
     raise typer.Exit(job.exit_code(certificate))
 
@@ -77,7 +77,7 @@ def repair(
     from batch_jobs import repair as job
     from lakehouse.ranges import optional_range
     from lakehouse.runtime import session
-    from lakehouse.storage.lake import Lake
+    from lakehouse.storage.lakehouse import Session
 
     settings, catalog, first, last = asked(start, end)
     span = optional_range(first, last)
@@ -92,7 +92,7 @@ def repair(
         session.opened(settings, f"repair {table}") as spark,
     ):
         now(f"rewriting {len(planned)} partitions of {table}")
-        for each in job.run(Lake(spark, settings, catalog), table, span):
+        for each in job.run(Session(settings, catalog, spark), table, span):
             done.append(each)
             now(f"rewrote {each.partition}: {each.verdict}")
     views.show_repaired(done, as_json)

@@ -20,7 +20,7 @@ from lakehouse.settings import Repair, Settings
 from lakehouse.storage import attempts, layout
 from lakehouse.storage.certificates import Verdict
 from lakehouse.storage.files import append_line, values_backwards
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.publish_lock import publishing
 
 # what a batch run puts right without taking a decision: the input is as it was recorded, and so is
@@ -164,7 +164,7 @@ def _refused(planned: Planned, done: list[Repaired]) -> str:
 
 
 def run(
-    lake: Lake, name: str, span: Range | None = None, *, unasked: bool = False
+    lake: Session, name: str, span: Range | None = None, *, unasked: bool = False
 ) -> Iterator[Repaired]:
     """Rewrites one partition after the other by its batch run, reconciles it again, and yields the verdict.
 

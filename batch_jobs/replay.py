@@ -4,17 +4,17 @@ from contextlib import ExitStack
 
 from lakehouse.maintenance import propagate, replay_quarantine
 from lakehouse.maintenance.replay_quarantine import Replay
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.publish_lock import publishing
 from lakehouse.transform import creation
 
 
-def planned(lake: Lake, name: str) -> Replay:
+def planned(lake: Session, name: str) -> Replay:
     """What `run` would do; changes nothing. Raises UnknownTable, RangeError."""
     return replay_quarantine.planned(lake, lake.catalog.table(name))
 
 
-def run(lake: Lake, name: str) -> Replay:
+def run(lake: Session, name: str) -> Replay:
     """Writes the rows that are good now to the table, and has the tables that read it follow.
 
     Raises UnknownTable, RangeError, JobError, DeclarationError.

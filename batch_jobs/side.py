@@ -21,7 +21,7 @@ from lakehouse.ranges import PartitionBy, Range, parse_range
 from lakehouse.runtime import session
 from lakehouse.settings import from_environment
 from lakehouse.storage.digest import reconciled_columns
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.transform import judged_rows, lateness, plan
 
 # topic, partition and offset of a row, by which those of row tables are paired
@@ -40,7 +40,7 @@ class Side:
 
 
 def write(
-    lake: Lake,
+    lake: Session,
     name: str,
     span: Range,
     length: PartitionBy,
@@ -86,7 +86,7 @@ def _answered(asked: Mapping) -> Side:
     with session.opened(settings, f"diff {asked['table']}") as spark:
         span = parse_range(asked["start"], asked["end"])
         return write(
-            Lake(spark, settings, catalog),
+            Session(settings, catalog, spark),
             asked["table"],
             span,
             asked["partition_by"],

@@ -10,7 +10,7 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.settings import Settings
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.publish_lock import publishing
 
 
@@ -57,7 +57,7 @@ def withheld(settings: Settings, catalog: Catalog, name: str | None = None) -> l
     ]
 
 
-def run(lake: Lake, name: str | None = None) -> Iterator[Commit]:
+def run(lake: Session, name: str | None = None) -> Iterator[Commit]:
     """Rewrites the closed partitions that late rows made dirty, table after table, as it goes on.
 
     Also raises JobError.

@@ -20,11 +20,11 @@ from benchmarks.measure import BenchmarkError
 from lakehouse.declare import catalog
 from lakehouse.runtime import session
 from lakehouse.settings import from_environment
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.stream import queries
 
 
-def checked(lake: Lake, transfers: int) -> int:
+def checked(lake: Session, transfers: int) -> int:
     """How many versions the totals have, from the first transfers on. Raises BenchmarkError."""
     totals = lake.path(lake.catalog.table("account_totals"))
     versions = 0
@@ -71,7 +71,7 @@ def legs(made: DataFrame, account: str, sign: int) -> DataFrame:
 if __name__ == "__main__":
     transfers, result = int(sys.argv[1]), Path(sys.argv[2])
     settings = from_environment()
-    lake = Lake(session.create(settings, "bank"), settings, catalog.load(settings))
+    lake = Session(settings, catalog.load(settings), session.create(settings, "bank"))
     tables = [lake.catalog.table(name) for name in ("bank_events", "account_totals")]
     queries.prepare(lake, tables)
     totals, began = lake.path(tables[-1]), time.monotonic()

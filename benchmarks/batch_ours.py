@@ -10,11 +10,11 @@ from lakehouse.batch import compute
 from lakehouse.declare import catalog
 from lakehouse.runtime import session
 from lakehouse.settings import from_environment
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 
 if __name__ == "__main__":
     settings = from_environment()
-    lake = Lake(session.create(settings, "batch"), settings, catalog.load(settings))
+    lake = Session(settings, catalog.load(settings), session.create(settings, "batch"))
     table, span = lake.catalog.table("campaign_views"), repeated.hours(int(sys.argv[1]))
     hours = ", ".join(repr(p) for p in span.partitions(table.partition_by))
     # where the rows are the same nothing is written; the plain job, too, finds its partitions filled and replaces them

@@ -26,7 +26,7 @@ from benchmarks.state_run import START, records
 from lakehouse.ranges import EPOCH
 from lakehouse.runtime import session
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.stream import ingest
 from lakehouse.stream.micro_batch import BatchLog, StreamRun, stream_run
 from lakehouse.testing import Stage
@@ -83,14 +83,14 @@ def run(base: Settings, micro_batches: int, every: float) -> Aged:
     )
 
 
-def _commit(lake: Lake, query: StreamRun, n: int, step: timedelta) -> None:
+def _commit(lake: Session, query: StreamRun, n: int, step: timedelta) -> None:
     at = START + step * n
     log = BatchLog(EPOCH, at, {"keys": {"0": (n + 1) * ROWS}})
     batch = records(lake, range(n * ROWS, (n + 1) * ROWS), at, n * ROWS)
     ingest.ingest_batch(query, query.plan.ingest({"key_topic": batch}), n, log)
 
 
-def _read(lake: Lake, n: int, step: timedelta) -> None:
+def _read(lake: Session, n: int, step: timedelta) -> None:
     """Reads what the last hundred micro-batches wrote."""
     since = (START + step * (n - FEW)).isoformat()
     lake.read(lake.catalog.table("arrivals")).where(

@@ -35,7 +35,7 @@ from lakehouse.storage import (
     row_keys,
     table_creation,
 )
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.stream import ingest, queries
 from lakehouse.stream.micro_batch import BatchLog, stream_run
 from lakehouse.testing import Stage
@@ -80,7 +80,7 @@ def store(spark: SparkSession, root: Path, keys: int, changed: int, steps: int) 
     )
 
 
-def stream(lake: Lake, keys: int, changed: int, changed_versions: int, steps: int) -> None:
+def stream(lake: Session, keys: int, changed: int, changed_versions: int, steps: int) -> None:
     """Steps of the real streams, one commit of the record each."""
     run, offset, batch = stream_run(lake, lake.catalog.table("movements")), 0, 0
     chance = np.random.default_rng(2)

@@ -34,7 +34,7 @@ from lakehouse.declare.columns import WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.runtime import session
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.stream import queries
 from lakehouse.transform import lateness
 
@@ -70,7 +70,7 @@ def without_gate() -> Iterator[None]:
 
 def filled(spark: SparkSession, settings: Settings) -> tuple[Cost, Cost]:
     """What the record took, and what follows it: the windows and, where late rows are merged, the update."""
-    lake, tree = Lake(spark, settings, catalog.load(settings)), Tree(psutil.Process())
+    lake, tree = Session(settings, catalog.load(settings), spark), Tree(psutil.Process())
     references = [t for t in lake.catalog if lake.catalog.kind(t) == "reference"]
     for table in references:
         reference_tables.rebuild(lake, table)

@@ -22,13 +22,13 @@ from lakehouse.reconcile import coverage, reconciliation
 from lakehouse.runtime import session
 from lakehouse.settings import from_environment
 from lakehouse.storage.digest import digest
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.transform import judged_rows
 
 
 def main(hours: int, times: int, result: Path) -> None:
     settings = from_environment()
-    lake = Lake(session.create(settings, "reconcile"), settings, catalog.load(settings))
+    lake = Session(settings, catalog.load(settings), session.create(settings, "reconcile"))
     table, record = lake.catalog.table("campaign_views"), lake.catalog.table("ad_events")
     span = repeated.hours(hours)
     rows = lake.read(record).select(

@@ -21,7 +21,7 @@ from benchmarks import keyed
 from lakehouse.ranges import EPOCH
 from lakehouse.runtime import session
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.stream import ingest, queries
 from lakehouse.stream.micro_batch import BatchLog, stream_run
 from lakehouse.testing import Stage
@@ -29,7 +29,7 @@ from lakehouse.testing import Stage
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def fill(lake: Lake, commits: int, keys: int, step: timedelta) -> None:
+def fill(lake: Session, commits: int, keys: int, step: timedelta) -> None:
     """As many commits of as many keys; then two whose time closes every window."""
     run = stream_run(lake, lake.catalog.table("arrivals"))
     times = [START + step * n for n in range(commits)] + [START + timedelta(days=n) for n in (1, 2)]
@@ -41,7 +41,7 @@ def fill(lake: Lake, commits: int, keys: int, step: timedelta) -> None:
         ingest.ingest_batch(run, run.plan.ingest({"key_topic": batch}), n, log)
 
 
-def records(lake: Lake, ids: range, at: datetime, offset: int) -> DataFrame:
+def records(lake: Session, ids: range, at: datetime, offset: int) -> DataFrame:
     # numbers in order would be compressed to next to nothing
     key = F.sha2(F.col("id").cast("string"), 256).alias("id")
     value = F.to_json(F.struct(key, F.lit(at.isoformat()).alias("at"))).cast("binary")
@@ -54,7 +54,7 @@ def records(lake: Lake, ids: range, at: datetime, offset: int) -> DataFrame:
     )
 
 
-def measured(lake: Lake, name: str) -> dict[str, object]:
+def measured(lake: Session, name: str) -> dict[str, object]:
     """Runs the table's query over all of it, a file a micro-batch, and tells what its progress says."""
     table = lake.catalog.table(name)
     began, jvm = (

@@ -34,7 +34,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage.certificates import Certificate
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.lake import Lake, Side
+from lakehouse.storage.lakehouse import Session, Side
 from lakehouse.storage.root import copy_root
 from lakehouse.stream import ingest, queries
 from lakehouse.stream.advance import StepFailed
@@ -56,7 +56,9 @@ class Stage:
         self, spark: SparkSession, root: Path, *modules: ModuleType, **settings: Any
     ) -> None:
         names = tuple(m.__name__ for m in modules)
-        self.lake = Lake(spark, Settings(root=root, tables=names, **settings), catalog_of(modules))
+        self.lake = Session(
+            Settings(root=root, tables=names, **settings), catalog_of(modules), spark
+        )
         for table in self.lake.catalog:
             if self.lake.catalog.kind(table) == "reference":
                 reference_tables.rebuild(self.lake, table)

@@ -34,7 +34,7 @@ from lakehouse.runtime import session
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stopping import Stop
 from lakehouse.storage import begun_with, commit_log_repair, log_tables
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.stream import early_results, queries
 from lakehouse.transform import quality
 from streaming_jobs import desired, lease, origins, progress, supervisor
@@ -97,10 +97,10 @@ class Job:
         _check_topics(self.settings, loaded.topics(tables))
         if any(t.expectations for t in tables):  # an import of seconds, while the JVM starts
             threading.Thread(target=quality.preload, daemon=True).start()
-        lake = Lake(
-            session.create(self.settings, f"streaming job {self.pipeline}", ui=True),
+        lake = Session(
             self.settings,
             loaded,
+            session.create(self.settings, f"streaming job {self.pipeline}", ui=True),
         )
         gateway: Any = lake.spark._jvm
         jvm = psutil.Process(gateway.java.lang.ProcessHandle.current().pid())
@@ -133,7 +133,7 @@ class Job:
         log_tables.flush(self.settings, tables)
         lake.spark.stop()
 
-    def _to_the_present(self, lake: Lake, queries: list[SupervisedQuery]) -> None:
+    def _to_the_present(self, lake: Lakehouse, queries: list[SupervisedQuery]) -> None:
         """One query after the other: each finds its input complete and reads it in few, large micro-batches.
 
         The topics twice: a window closes by what is recorded after its last row, so that what came
@@ -150,7 +150,7 @@ class Job:
     def _is_through(self, query: SupervisedQuery) -> bool:
         return self.stopping.is_set() or not query.active
 
-    def _prepared(self, lake: Lake) -> list[Table]:
+    def _prepared(self, lake: Session) -> list[Table]:
         tables = lake.catalog.of_pipeline(self.pipeline)
         for table in tables:
             if lake.catalog.kind(table) == "reference":
@@ -236,7 +236,7 @@ class Job:
         _log.warning(message)
         self.say(error=message)
 
-    def _drain(self, lake: Lake, tables: list[Table], available_now: bool) -> None:
+    def _drain(self, lake: Session, tables: list[Table], available_now: bool) -> None:
         """Ends the queries in order: between two micro-batches.
 
         What another query of this job fed, when all is read.

@@ -17,7 +17,7 @@ from lakehouse.errors import CommitError, JobError, TopicError
 from lakehouse.ranges import text
 from lakehouse.storage import checkpoint_files, checkpoints
 from lakehouse.storage.commit_log import note_dropped
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.stream import queries
 from lakehouse.stream.advance import Stepped
 from streaming_jobs import healing, progress
@@ -41,7 +41,7 @@ class SupervisedQuery:
 
     def __init__(
         self,
-        lake: Lake,
+        lake: Session,
         table: Table,
         guard: Callable[[str], None] = lambda point: None,
         before: QueryStatus | None = None,
@@ -276,7 +276,7 @@ def _files(source) -> int:
     return int(float((source.metrics or {}).get("numFilesOutstanding", 0)))
 
 
-def _in_flight(lake: Lake, table: Table) -> tuple[int, str] | None:
+def _in_flight(lake: Session, table: Table) -> tuple[int, str] | None:
     """The micro-batch that has begun and is not committed, and its range of offsets.
 
     None if there is none.

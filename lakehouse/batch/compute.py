@@ -16,7 +16,7 @@ from lakehouse.ranges import PARTITION_LENGTHS, Range
 from lakehouse.storage import delta_log, delta_writer
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import NOTHING, Commit
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.transform import lateness, observing, plan
 from lakehouse.transform.plan import Origin, Plan
 
@@ -30,7 +30,7 @@ _ROWS, _PARTITIONS = (
 _LONG = timedelta(minutes=5)
 
 
-def closed_until(lake: Lake, table: Table) -> datetime:
+def closed_until(lake: Lakehouse, table: Table) -> datetime:
     """The frontier of a table that has ranges to compute.
 
     Raises RangeError for an ingest table, a reference table, or before any commit.
@@ -50,12 +50,14 @@ def closed_until(lake: Lake, table: Table) -> datetime:
     return ahead
 
 
-def first(lake: Lake, table: Table) -> datetime | None:
+def first(lake: Session, table: Table) -> datetime | None:
     """The first event time that the table's inputs have."""
     return _first(lake, table, lake.spanning)
 
 
-def _first(lake: Lake, table: Table, read: Callable[[Table, Range], DataFrame]) -> datetime | None:
+def _first(
+    lake: Lakehouse, table: Table, read: Callable[[Table, Range], DataFrame]
+) -> datetime | None:
     firsts = (
         observing.only(read(each, _EVER).agg(F.min(_moment(lake, each))))[0]
         for each in lake.catalog.timed_inputs(table)
@@ -63,12 +65,12 @@ def _first(lake: Lake, table: Table, read: Callable[[Table, Range], DataFrame]) 
     return min((found.astimezone(UTC) for found in firsts if found), default=None)
 
 
-def _moment(lake: Lake, driving: Table) -> Column:
+def _moment(lake: Lakehouse, driving: Table) -> Column:
     """The instant that places a stored row of an input in time."""
     return lateness.instant_of(driving.window, lake.catalog.event_time(driving))
 
 
-def behind(lake: Lake, table: Table, ahead: datetime) -> Range | None:
+def behind(lake: Session, table: Table, ahead: datetime) -> Range | None:
     """From the partition of the first row of the table's input up to an instant.
 
     None if that is no range.
@@ -78,7 +80,7 @@ def behind(lake: Lake, table: Table, ahead: datetime) -> Range | None:
     return Range(start, ahead) if start < ahead else None
 
 
-def check_range(lake: Lake, table: Table, span: Range, *, whole_partitions: bool) -> datetime:
+def check_range(lake: Lakehouse, table: Table, span: Range, *, whole_partitions: bool) -> datetime:
     """The frontier, if `span` may be computed.
 
     Raises RangeError as `closed_until`, and for a range that crosses it.
@@ -98,7 +100,7 @@ def check_range(lake: Lake, table: Table, span: Range, *, whole_partitions: bool
 
 
 def compute(
-    lake: Lake,
+    lake: Session,
     table: Table,
     span: Range,
     versions: Mapping[str, int] | None = None,
@@ -132,17 +134,21 @@ def compute(
     return Computed(judged, inputs | ({"versioned tables": kept} if kept else {}))
 
 
-def present(lake: Lake, table: Table) -> dict[str, int]:
+def present(lake: Lakehouse, table: Table) -> dict[str, int]:
     """The versions that the table's inputs with event time have now."""
     return {t.name: delta_writer.version(lake.path(t)) for t in lake.catalog.timed_inputs(table)}
 
 
-def preview(lake: Lake, step: Plan, span: Range, references: Mapping[str, DataFrame]) -> DataFrame:
+def preview(
+    lake: Session, step: Plan, span: Range, references: Mapping[str, DataFrame]
+) -> DataFrame:
     """The judged rows of `span`, open or not, as the stream would write them: late rows stay out, whatever the policy."""
     return _computed(lake, step, span, lake.spanning, references, "early")
 
 
-def closing(lake: Lake, step: Plan, span: Range, references: Mapping[str, DataFrame]) -> DataFrame:
+def closing(
+    lake: Session, step: Plan, span: Range, references: Mapping[str, DataFrame]
+) -> DataFrame:
     """The judged rows of a span that has just closed, for a stream that computes each range as it closes."""
 
     def read(of: Table, span: Range) -> DataFrame:
@@ -152,7 +158,7 @@ def closing(lake: Lake, step: Plan, span: Range, references: Mapping[str, DataFr
 
 
 def _computed(
-    lake: Lake,
+    lake: Lakehouse,
     step: Plan,
     span: Range,
     read: Callable[[Table, Range], DataFrame],
@@ -221,7 +227,7 @@ def _holding_whole_sessions(
     return context
 
 
-def pinned(lake: Lake, table: Table) -> dict[str, int]:
+def pinned(lake: Lakehouse, table: Table) -> dict[str, int]:
     """The versions of pinned inputs that the stream read; the present ones if it has not run."""
     last = next(lake.commit_log(table).by_stream(), None)
     known = dict(last.inputs["references"]) if last else {}
@@ -231,7 +237,7 @@ def pinned(lake: Lake, table: Table) -> dict[str, int]:
     }
 
 
-def backfill(lake: Lake, table: Table, span: Range) -> Commit:
+def backfill(lake: Session, table: Table, span: Range) -> Commit:
     """Makes `span` (whole partitions, behind the frontier) of `table` hold its batch run, in one Delta commit.
 
     Rows that are these already stay, and the commit has the version NOTHING. Raises RangeError
@@ -243,7 +249,7 @@ def backfill(lake: Lake, table: Table, span: Range) -> Commit:
     return commit
 
 
-def backfill_together(lake: Lake, table: Table, units: Sequence[Range]) -> list[Commit]:
+def backfill_together(lake: Session, table: Table, units: Sequence[Range]) -> list[Commit]:
     """As `backfill` of each of the units, which follow each other without a gap: computed at once, one Delta commit for all."""
     started, span = time.monotonic(), Range(units[0].start, units[-1].end)
     check_range(lake, table, span, whole_partitions=True)
@@ -251,7 +257,7 @@ def backfill_together(lake: Lake, table: Table, units: Sequence[Range]) -> list[
 
 
 def rewrite(
-    lake: Lake,
+    lake: Session,
     table: Table,
     units: Sequence[Range],
     touched: DataFrame,

@@ -24,7 +24,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage import delta_log
 from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.commits import NOTHING, Commit
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.transform import lateness, observing, plan
 from lakehouse.transform.plan import Plan
 
@@ -129,7 +129,7 @@ def _uncovered(
     )
 
 
-def update(lake: Lake, table: Table) -> list[Commit]:
+def update(lake: Session, table: Table) -> list[Commit]:
     """Rewrites the closed dirty partitions of `table`, many in one Delta commit, and returns a line for each rewritten.
 
     Run again, it finds nothing to do. What is dirty and open stays so until it closes.
@@ -155,7 +155,7 @@ def _whole(table: Table, dirt: list[Dirt]) -> list[Range]:
     return [partition_range(d.partition, table.partition_by) for d in dirt]
 
 
-def _entire(lake: Lake, table: Table, closed: list[Dirt]) -> set[str]:
+def _entire(lake: Lakehouse, table: Table, closed: list[Dirt]) -> set[str]:
     """The partitions to be rewritten whole: the window of a quarantined row, or the rows of a lost file, are not known."""
     keys = {d.partition for d in closed}
     aside = {
@@ -164,7 +164,7 @@ def _entire(lake: Lake, table: Table, closed: list[Dirt]) -> set[str]:
     return aside | lake.lost(table, keys).keys() | {d.partition for d in closed if d.since is None}
 
 
-def _lots(lake: Lake, table: Table, units: list[Range]) -> Iterator[list[Range]]:
+def _lots(lake: Lakehouse, table: Table, units: list[Range]) -> Iterator[list[Range]]:
     """Units that follow each other without a gap, at most so many as are computed at once."""
     inputs = lake.catalog.timed_inputs(table) if units else []
     files = [(each, file) for each in inputs for file in delta_log.files(lake.path(each))]
@@ -178,7 +178,7 @@ def _lots(lake: Lake, table: Table, units: list[Range]) -> Iterator[list[Range]]
         yield from (inside[first : first + most] for first in range(0, len(inside), most))
 
 
-def _updated(lake: Lake, table: Table, dirt: list[Dirt]) -> list[Commit]:
+def _updated(lake: Session, table: Table, dirt: list[Dirt]) -> list[Commit]:
     """Rewrites the windows (of a row table: the rows) that late rows missed in these partitions."""
     if not dirt:
         return []
@@ -200,7 +200,7 @@ def _updated(lake: Lake, table: Table, dirt: list[Dirt]) -> list[Commit]:
 
 
 def missed(
-    lake: Lake,
+    lake: Session,
     table: Table,
     span: Range,
     since: datetime | None,
@@ -221,7 +221,7 @@ def missed(
 
 
 def _missed(
-    lake: Lake, step: Plan, of: Table, span: Range, since: datetime | None, version: int
+    lake: Session, step: Plan, of: Table, span: Range, since: datetime | None, version: int
 ) -> DataFrame:
     """What rows of one input missed."""
     table, event_time = step.table, step.timed[of.name]
@@ -245,7 +245,7 @@ def _missed(
 
 
 def settled(
-    lake: Lake, table: Table, span: Range, waiting: list[Dirt]
+    lake: Session, table: Table, span: Range, waiting: list[Dirt]
 ) -> Callable[[DataFrame], DataFrame]:
     """Leaves out of the table's rows, computed or stored, what waits for an update, or for the stream to read it."""
     whole = [d.partition for d in waiting if d.since is None or table.by_neighbours]
@@ -269,7 +269,7 @@ def settled(
     return lambda rows: rows.where(~F.col(PARTITION).isin(whole)).join(touched, unit, "left_anti")
 
 
-def session_spans(lake: Lake, table: Table, closed: list[Dirt]) -> Iterator[Range]:
+def session_spans(lake: Session, table: Table, closed: list[Dirt]) -> Iterator[Range]:
     """The ranges to rewrite: a late row may join sessions, of which one ended partitions later.
 
     So all up to there, in one.

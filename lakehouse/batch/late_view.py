@@ -7,12 +7,12 @@ from pyspark.sql import DataFrame
 from lakehouse.declare.columns import ORIGIN
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.transform import lateness, plan
 from lakehouse.transform.plan import Plan
 
 
-def late_rows(lake: Lake, table: Table) -> DataFrame:
+def late_rows(lake: Session, table: Table) -> DataFrame:
     """The late view: rows of the inputs that came too late for this table, with the window they missed.
 
     Of several inputs each row has its own columns, and null in those of the others.
@@ -26,6 +26,6 @@ def late_rows(lake: Lake, table: Table) -> DataFrame:
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), found)
 
 
-def _late_rows(lake: Lake, step: Plan, of: Table) -> DataFrame:
+def _late_rows(lake: Session, step: Plan, of: Table) -> DataFrame:
     rows = step.as_input(lake.read(of).where(f"{ORIGIN} = 'stream'"), of.name)
     return lateness.late(lateness.flagged(rows, step.table, step.timed[of.name]))

@@ -23,7 +23,7 @@ from lakehouse.storage import delta_writer, layout
 from lakehouse.storage.commits import NOTHING, Commit, decoded, encoded
 from lakehouse.storage.digest import EMPTY, Digest, digests_by
 from lakehouse.storage.files import read_value, remove, replace_file
-from lakehouse.storage.lake import Lake, Side
+from lakehouse.storage.lakehouse import Lakehouse, Session, Side
 from lakehouse.transform import judged_rows
 
 
@@ -58,7 +58,7 @@ class _Line:
 
 
 def publish(
-    lake: Lake,
+    lake: Session,
     table: Table,
     computed: Computed,
     units: Sequence[Range],
@@ -108,7 +108,7 @@ def publish(
         judged.unpersist()
 
 
-def recover(lake: Lake, table: Table) -> None:
+def recover(lake: Lakehouse, table: Table) -> None:
     """Adds the lines that a crash kept from the commit log: of units whose Delta commit was made.
 
     Without them, what reads the table would never follow, because the next run finds the rows
@@ -132,7 +132,7 @@ def recover(lake: Lake, table: Table) -> None:
 
 
 def _committed(
-    lake: Lake, table: Table, found: _Found, lot: Sequence[_Line], started: float
+    lake: Lakehouse, table: Table, found: _Found, lot: Sequence[_Line], started: float
 ) -> Iterator[Commit]:
     """Replaces what differs of these units, in one Delta commit; then their lines."""
     path, commit_log = lake.path(table), lake.commit_log(table)
@@ -174,7 +174,11 @@ def _committed(
 
 
 def _found(
-    lake: Lake, table: Table, computed: Computed, partitions: list[str], untouched: DataFrame | None
+    lake: Session,
+    table: Table,
+    computed: Computed,
+    partitions: list[str],
+    untouched: DataFrame | None,
 ) -> _Found:
     judged = computed.judged
     rows, bad = judged_rows.good(judged), judged_rows.bad(judged)
@@ -206,7 +210,7 @@ def _found(
     return _Found(rows, bad, counts, differ, aside)
 
 
-def _stored(lake: Lake, table: Table, side: Side, partitions: list[str]) -> DataFrame:
+def _stored(lake: Session, table: Table, side: Side, partitions: list[str]) -> DataFrame:
     """What the table holds of them and can be read: a partition with a file that is lost is replaced whatever that is."""
     return lake.partitions(
         table,

@@ -19,11 +19,11 @@ from lakehouse.storage import begun_with, checkpoints, delta_writer, layout
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.digest import digest
 from lakehouse.storage.files import checksum, read_value, replace_file
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.transform import creation, decode, judged_rows, plan
 
 
-def refresh(lake: Lake, table: Table) -> Commit | None:
+def refresh(lake: Session, table: Table) -> Commit | None:
     """As `rebuild`.
 
     Computes nothing if the table, its declaration, its files and the versions of its inputs are as
@@ -40,7 +40,7 @@ def refresh(lake: Lake, table: Table) -> Commit | None:
     return rebuild(lake, table)
 
 
-def rebuild(lake: Lake, table: Table) -> Commit | None:
+def rebuild(lake: Session, table: Table) -> Commit | None:
     """Computes a reference table whole and replaces it; None if its rows are already these.
 
     Raises DeclarationError.
@@ -48,8 +48,7 @@ def rebuild(lake: Lake, table: Table) -> Commit | None:
     The job of a keyed or versioned table computes it again when it is started the next time.
     """
     if table.keeps:
-        checkpoints.renew(lake.settings, table)
-        begun_with.keep(lake.settings, lake.catalog, table)  # nothing will be left of what it was
+        renew(lake, table)
         return None
     if lake.catalog.kind(table) != "reference":
         raise RangeError(f"table={table.name}: it has event time; give a range (start and end)")
@@ -62,14 +61,20 @@ def rebuild(lake: Lake, table: Table) -> Commit | None:
     return commit
 
 
-def _make_inputs(lake: Lake, table: Table) -> None:
+def renew(lake: Lakehouse, table: Table) -> None:
+    """Has the job of a keyed or versioned table compute it again when it is started the next time."""
+    checkpoints.renew(lake.settings, table)
+    begun_with.keep(lake.settings, lake.catalog, table)  # nothing will be left of what it was
+
+
+def _make_inputs(lake: Session, table: Table) -> None:
     """A reference table is computed before any query runs: a state that it reads has no rows then, and was perhaps never made."""
     for name in table.inputs:
         if name in lake.catalog.tables and not lake.exists(lake.catalog.table(name)):
             creation.create(lake, lake.catalog.table(name))
 
 
-def _of(lake: Lake, table: Table, inputs: dict[str, object]) -> dict[str, object]:
+def _of(lake: Lakehouse, table: Table, inputs: dict[str, object]) -> dict[str, object]:
     return {
         "version": delta_writer.version(lake.path(table)),
         "code_version": table.code_version,
@@ -77,7 +82,7 @@ def _of(lake: Lake, table: Table, inputs: dict[str, object]) -> dict[str, object
     }
 
 
-def _inputs(lake: Lake, table: Table) -> dict[str, object]:
+def _inputs(lake: Lakehouse, table: Table) -> dict[str, object]:
     """By which one sees whether the inputs are the same: versions of tables, digests of local files.
 
     Of others never.
@@ -94,7 +99,7 @@ def _inputs(lake: Lake, table: Table) -> dict[str, object]:
     return found
 
 
-def _rebuilt(lake: Lake, table: Table) -> Commit | None:
+def _rebuilt(lake: Session, table: Table) -> Commit | None:
     started = time.monotonic()
     inputs: dict[str, DataFrame] = {}
     for name in table.inputs:

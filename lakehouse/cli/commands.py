@@ -171,11 +171,11 @@ def validate(
 
 def _refused_by_spark(settings: Settings, catalog: "Catalog", tables: "list[Table]") -> list[str]:
     from lakehouse.runtime import session
-    from lakehouse.storage.lake import Lake
+    from lakehouse.storage.lakehouse import Session
     from lakehouse.transform.validation import refusal
 
     with console.working("starting Spark") as now, session.opened(settings, "validate") as spark:
-        lake = Lake(spark, settings, catalog)
+        lake = Session(settings, catalog, spark)
         refused: list[str] = []
         for table in tables:
             now(f"looking at {table.name}")
@@ -342,7 +342,7 @@ def state(
     """
     from lakehouse.cli import query as engine
     from lakehouse.runtime import session
-    from lakehouse.storage.lake import Lake
+    from lakehouse.storage.lakehouse import Session
     from lakehouse.stream.state_reader import state as kept
 
     settings, catalog = _lakehouse()
@@ -355,7 +355,7 @@ def state(
         session.opened(settings, f"state {table}") as spark,
     ):
         now(f"reading the state of {table}")
-        lake = Lake(spark, settings, catalog)
+        lake = Session(settings, catalog, spark)
         answer = engine.answer(
             kept(lake, catalog.table(table), {name: value for name, _, value in pairs}),
             limit or None,
@@ -375,11 +375,11 @@ def _in_spark(
 ) -> "Answer":
     from lakehouse.cli import query as engine
     from lakehouse.runtime import session
-    from lakehouse.storage.lake import Lake
+    from lakehouse.storage.lakehouse import Session
 
     with console.working("starting Spark") as now, session.opened(settings, "query") as spark:
         now("running the query")
-        return engine.run_in_spark(Lake(spark, settings, catalog), sql, limit or None, as_of)
+        return engine.run_in_spark(Session(settings, catalog, spark), sql, limit or None, as_of)
 
 
 def _print(answer: "Answer", as_json: bool) -> None:

@@ -20,7 +20,7 @@ from lakehouse.storage.layout import table_path
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from lakehouse.storage.lake import Lake
+    from lakehouse.storage.lakehouse import Session
 
 _COMMITS = "_commits"
 _COMMENTS = re.compile(r"\s*(--[^\n]*\n|/\*.*?\*/)", re.DOTALL)
@@ -89,7 +89,7 @@ def run(
         raise QueryError(f"sql={sql!r}: {_first(err)}") from err
 
 
-def run_in_spark(lake: "Lake", sql: str, limit: int | None = None, as_of: str = "") -> Answer:
+def run_in_spark(lake: "Session", sql: str, limit: int | None = None, as_of: str = "") -> Answer:
     """The same in Spark, where the late views can be named too, as they are now."""
     from pyspark.errors import AnalysisException, PySparkException
     from pyspark.logger import PySparkLogger

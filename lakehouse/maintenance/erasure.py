@@ -24,7 +24,7 @@ from lakehouse.maintenance.quarantine import of_other_topics, quarantined_rows
 from lakehouse.maintenance.retention import Place
 from lakehouse.ranges import Range, partition_range, text
 from lakehouse.storage import delta_log, delta_writer
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.stream import early_results
 
 # a topic that was made again has its offsets again
@@ -53,7 +53,7 @@ class Erasure:
         return sum(self.hours.values())
 
 
-def planned(lake: Lake, ingest: Table, where: str) -> Erasure:
+def planned(lake: Session, ingest: Table, where: str) -> Erasure:
     """What `erase` would do, refusing what it would refuse; changes nothing.
 
     Raises RangeError, JobError.
@@ -99,7 +99,7 @@ def planned(lake: Lake, ingest: Table, where: str) -> Erasure:
     return erasure
 
 
-def erase(lake: Lake, ingest: Table, where: str) -> Erasure:
+def erase(lake: Session, ingest: Table, where: str) -> Erasure:
     """Erases the rows of the ingest table that meet the condition.
 
     Run again, it does what is left, after a crash say.
@@ -115,7 +115,7 @@ def erase(lake: Lake, ingest: Table, where: str) -> Erasure:
     return erasure
 
 
-def _quarantine_rows(lake: Lake, ingest: Table, where: str) -> tuple[DataFrame, int]:
+def _quarantine_rows(lake: Session, ingest: Table, where: str) -> tuple[DataFrame, int]:
     """The rows quarantined that meet the condition as far as their value can be decoded: partition and position of each."""
     rows = quarantined_rows(lake, ingest, judged=False)
     known = [
@@ -138,7 +138,7 @@ def _check_over(ingest: Table, erasure: Erasure) -> None:
         )
 
 
-def _check_read(lake: Lake, ingest: Table, erasure: Erasure) -> None:
+def _check_read(lake: Lakehouse, ingest: Table, erasure: Erasure) -> None:
     """Raises JobError if a stream may still read files that will be gone."""
     touched = {ingest.name: set(erasure.arrivals)}
     for name, spans in erasure.follow.items():
@@ -159,7 +159,7 @@ def _check_read(lake: Lake, ingest: Table, erasure: Erasure) -> None:
             )
 
 
-def _rewrite(lake: Lake, ingest: Table, where: str, erasure: Erasure) -> None:
+def _rewrite(lake: Session, ingest: Table, where: str, erasure: Erasure) -> None:
     """The ingest table and its quarantine without the rows.
 
     Neither commit nor commit log names the condition, which may name a person.
@@ -195,7 +195,7 @@ def _rewrite(lake: Lake, ingest: Table, where: str, erasure: Erasure) -> None:
     delta_writer.replace(kept, lake.path(ingest), arrivals, metadata)
 
 
-def _forget(lake: Lake, table: Table, partitions: list[str]) -> None:
+def _forget(lake: Session, table: Table, partitions: list[str]) -> None:
     """Removes what only older versions had of closed partitions, and those versions as far as nobody needs them."""
     if not partitions:
         return
@@ -206,7 +206,7 @@ def _forget(lake: Lake, table: Table, partitions: list[str]) -> None:
         _forget_early(lake, table, partitions)
 
 
-def _forget_early(lake: Lake, table: Table, partitions: list[str]) -> None:
+def _forget_early(lake: Session, table: Table, partitions: list[str]) -> None:
     """Early results are of what is open and show nothing of it, but those that a killed job left, and older versions."""
     if not lake.read(table, side="early").where(F.col(PARTITION).isin(partitions)).isEmpty():
         early_results.settle(lake, table)

@@ -13,14 +13,14 @@ from lakehouse.ranges import EPOCH, Range, joined, partition_range, text
 from lakehouse.storage import delta_log
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.transform import lateness, observing
 
 _HOUR = timedelta(hours=1)
 _EVER = datetime(9999, 1, 1, tzinfo=UTC)
 
 
-def derived(lake: Lake, ingest: Table) -> list[Table]:
+def derived(lake: Lakehouse, ingest: Table) -> list[Table]:
     """The tables that hold something computed from the ingest table, inputs first."""
     tables = (lake.catalog.table(name) for name in lake.catalog.downstream(ingest))
     # by its rows as well: a batch run up to a handover may have written them, or the commit log may
@@ -33,7 +33,7 @@ def derived(lake: Lake, ingest: Table) -> list[Table]:
     ]
 
 
-def spans(lake: Lake, ingest: Table, hours: Iterable[datetime]) -> dict[str, tuple[Range, ...]]:
+def spans(lake: Session, ingest: Table, hours: Iterable[datetime]) -> dict[str, tuple[Range, ...]]:
     """The ranges to compute again of each table, and what it has not followed of earlier rewrites and has closed since.
 
     Raises RangeError if a stream still writes there, or if it is not known where the rows are.
@@ -70,7 +70,7 @@ def spans(lake: Lake, ingest: Table, hours: Iterable[datetime]) -> dict[str, tup
 
 
 def note(
-    lake: Lake, ingest: Table, version: int, hours: Mapping[datetime, int], *, written: bool
+    lake: Lakehouse, ingest: Table, version: int, hours: Mapping[datetime, int], *, written: bool
 ) -> None:
     """Commit logs that rows of these hours of event time came or went.
 
@@ -94,14 +94,14 @@ def note(
         lake.commit_log(ingest).append(commit)
 
 
-def follow(lake: Lake, spans: Mapping[str, Iterable[Range]]) -> None:
+def follow(lake: Session, spans: Mapping[str, Iterable[Range]]) -> None:
     """Computes the ranges of each table again."""
     for name, each in spans.items():
         for span in each:
             compute.backfill(lake, lake.catalog.table(name), span)
 
 
-def _check_event_time(lake: Lake, driving: Table, table: Table) -> None:
+def _check_event_time(lake: Lakehouse, driving: Table, table: Table) -> None:
     own, moment = lake.catalog.event_time(table), lake.catalog.time_column(driving)
     if own != moment:
         raise RangeError(
@@ -110,7 +110,7 @@ def _check_event_time(lake: Lake, driving: Table, table: Table) -> None:
         )
 
 
-def _extended(lake: Lake, table: Table, span: Range) -> Range:
+def _extended(lake: Session, table: Table, span: Range) -> Range:
     """The span up to the ends of the sessions that it reaches into."""
     if table.window is None or table.window.kind != "session":
         return span

@@ -7,11 +7,11 @@ from lakehouse.declare.columns import ARRIVAL, INGESTION, PARTITION, RECORD
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.storage import delta_log
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.transform import plan
 
 
-def quarantined_rows(lake: Lake, ingest: Table, *, judged: bool = True) -> DataFrame:
+def quarantined_rows(lake: Session, ingest: Table, *, judged: bool = True) -> DataFrame:
     """The rows of the quarantine by the present declaration: the ingest table's columns, the reason, `_arrival`, `_partition`.
 
     The time of arrival takes the place of a record's own timestamp, by which event times too far
@@ -39,7 +39,7 @@ def quarantined_rows(lake: Lake, ingest: Table, *, judged: bool = True) -> DataF
     return found.withColumn(INGESTION, F.col(f"{ARRIVAL}.time")) if step.by_ingestion else found
 
 
-def of_other_topics(lake: Lake, ingest: Table) -> dict[str, int]:
+def of_other_topics(lake: Session, ingest: Table) -> dict[str, int]:
     """Topic -> rows in the quarantine, of topics that the ingest table does not read any more: nothing says how to parse them."""
     read = [source.topic for source in lake.catalog.topics_of(ingest).values()]
     topic = F.col(f"{ARRIVAL}.topic")
@@ -53,7 +53,7 @@ def of_other_topics(lake: Lake, ingest: Table) -> dict[str, int]:
     return {row["topic"]: row["count"] for row in found}
 
 
-def _quarantine(lake: Lake, ingest: Table) -> DataFrame:
+def _quarantine(lake: Session, ingest: Table) -> DataFrame:
     if not delta_log.exists(lake.path(ingest, "quarantine")):
         raise RangeError(
             f"table={ingest.name}, quarantine={lake.path(ingest, 'quarantine')}: the folder is gone, and the quarantined rows "

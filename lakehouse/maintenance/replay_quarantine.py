@@ -25,7 +25,7 @@ from lakehouse.maintenance.quarantine import of_other_topics, quarantined_rows
 from lakehouse.ranges import EPOCH, Range
 from lakehouse.storage import delta_writer
 from lakehouse.storage.commit_log import frontier
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.transform import judged_rows, lateness
 
 _HOUR = timedelta(hours=1)
@@ -56,12 +56,12 @@ class Replay:
         return sum(self.hours.values())
 
 
-def planned(lake: Lake, ingest: Table) -> Replay:
+def planned(lake: Session, ingest: Table) -> Replay:
     """What `replay` would do; changes nothing. Raises RangeError."""
     return _planned(lake, ingest, _judged(lake, ingest), _taken(lake, ingest))
 
 
-def replay(lake: Lake, ingest: Table) -> Replay:
+def replay(lake: Session, ingest: Table) -> Replay:
     """Writes the rows that are good now to the table.
 
     Run again, it does what is left, after a crash for example: no row is written twice.
@@ -77,7 +77,7 @@ def replay(lake: Lake, ingest: Table) -> Replay:
     return found
 
 
-def _judged(lake: Lake, ingest: Table) -> DataFrame:
+def _judged(lake: Session, ingest: Table) -> DataFrame:
     if (kind := lake.catalog.kind(ingest)) != "ingest":
         raise RangeError(
             f"table={ingest.name}: a backfill judges the quarantined rows of a {kind} table again; run `lakehouse backfill`"
@@ -85,7 +85,7 @@ def _judged(lake: Lake, ingest: Table) -> DataFrame:
     return quarantined_rows(lake, ingest).withColumn(ORIGIN, F.lit("batch"))
 
 
-def _taken(lake: Lake, ingest: Table) -> Column:
+def _taken(lake: Lakehouse, ingest: Table) -> Column:
     """Whether a row is good, and all that is computed from its hour has closed.
 
     Of what still arrives nothing is taken.
@@ -110,7 +110,7 @@ def _taken(lake: Lake, ingest: Table) -> Column:
     )
 
 
-def _planned(lake: Lake, ingest: Table, judged: DataFrame, taken: Column) -> Replay:
+def _planned(lake: Session, ingest: Table, judged: DataFrame, taken: Column) -> Replay:
     hour = F.date_trunc("hour", lake.catalog.event_time(ingest))
     found = (
         judged.groupBy(
@@ -142,7 +142,7 @@ def _planned(lake: Lake, ingest: Table, judged: DataFrame, taken: Column) -> Rep
     )
 
 
-def _put_in(lake: Lake, ingest: Table, rows: DataFrame, found: Replay) -> None:
+def _put_in(lake: Session, ingest: Table, rows: DataFrame, found: Replay) -> None:
     """Rows, then the commit log's lines, then they are no longer quarantined: what a crash leaves
     undone is done by the next run."""
     arrivals, run = list(found.arrivals), uuid.uuid4().hex

@@ -11,7 +11,7 @@ from lakehouse.storage.certificates import Certificate
 from lakehouse.storage.commit_log import dropped_by_spark
 from lakehouse.storage.delta_log import Change
 from lakehouse.storage.digest import EMPTY, Digest
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Lakehouse
 
 LOST = "a data file is missing"
 BY_HAND = "rows changed by hand"
@@ -25,7 +25,7 @@ UNKNOWN = "not known"
 
 
 def causes(
-    lake: Lake,
+    lake: Lakehouse,
     table: Table,
     partitions: Sequence[str],
     computed: Mapping[str, Digest],
@@ -102,7 +102,7 @@ def lost(file: str) -> str:
 
 
 def _input_changes(
-    lake: Lake, of: Table, reconciled: Mapping[str, Certificate], partitions: Sequence[str]
+    lake: Lakehouse, of: Table, reconciled: Mapping[str, Certificate], partitions: Sequence[str]
 ) -> Iterator[tuple[Change, Mapping[str, int]]]:
     """The changes of an input, each with the version of it that is reconciled, by partition."""
     read = {
@@ -112,7 +112,7 @@ def _input_changes(
     return ((change, read) for change in _changes(lake, of, min(read.values()), column))
 
 
-def _changes(lake: Lake, table: Table, after: int, column: str = "") -> list[Change]:
+def _changes(lake: Lakehouse, table: Table, after: int, column: str = "") -> list[Change]:
     """Those later than `after`, as far back as the log goes."""
     path = lake.path(table)
     return delta_log.changes(path, max(after, delta_log.oldest(path) - 1), column) or []

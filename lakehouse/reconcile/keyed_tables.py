@@ -13,12 +13,12 @@ from lakehouse.errors import RangeError
 from lakehouse.ranges import Range
 from lakehouse.storage.certificates import Certificate
 from lakehouse.storage.digest import Difference, differences, digest
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.stream import keyed
 from lakehouse.transform.versions import VALID
 
 
-def reconciled(lake: Lake, table: Table, span: Range | None, started: float) -> Certificate:
+def reconciled(lake: Session, table: Table, span: Range | None, started: float) -> Certificate:
     """The certificate, not recorded yet. Raises RangeError for a `span`, and before the first commit."""
     if span is not None:
         lake.catalog.check_derived(table)  # raises

@@ -23,7 +23,7 @@ from lakehouse.storage import delta_log, delta_writer
 from lakehouse.storage.attempts import noting_failure
 from lakehouse.storage.certificates import COUNTS, Certificate, certify
 from lakehouse.storage.digest import EMPTY, Difference, Digest, differences, digests_by
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.transform import judged_rows, lateness
 
 
@@ -56,7 +56,7 @@ class _Sides:
         ]
 
 
-def reconcile(lake: Lake, table: Table, span: Range | None = None) -> Certificate:
+def reconcile(lake: Session, table: Table, span: Range | None = None) -> Certificate:
     """`reconcile`, in sum: one certificate over the whole range, with the gravest of the verdicts.
 
     Only its parts are recorded.
@@ -64,7 +64,7 @@ def reconcile(lake: Lake, table: Table, span: Range | None = None) -> Certificat
     return summed(reconcile_parts(lake, table, span))
 
 
-def reconcile_parts(lake: Lake, table: Table, span: Range | None = None) -> list[Certificate]:
+def reconcile_parts(lake: Session, table: Table, span: Range | None = None) -> list[Certificate]:
     """Recomputes `span` (default: from the first row up to the frontier) and compares it with the table.
 
     A certificate for each partition, in order; neighbours without a row on either side share one.
@@ -80,7 +80,7 @@ def reconcile_parts(lake: Lake, table: Table, span: Range | None = None) -> list
     return found
 
 
-def _reconciled(lake: Lake, table: Table, span: Range | None) -> list[Certificate]:
+def _reconciled(lake: Session, table: Table, span: Range | None) -> list[Certificate]:
     """The certificates of `reconcile`, not recorded yet."""
     started = time.monotonic()
     if table.keeps:
@@ -140,7 +140,7 @@ def summed(found: Sequence[Certificate]) -> Certificate:
     )
 
 
-def _behind(lake: Lake, table: Table, span: Range, blank: Certificate) -> Iterator[Certificate]:
+def _behind(lake: Session, table: Table, span: Range, blank: Certificate) -> Iterator[Certificate]:
     """The certificates of a range behind the frontier, in order."""
     if not table.deterministic:
         detail = "declared with deterministic=False: its runs may differ, so a difference would say nothing"
@@ -184,7 +184,7 @@ def _behind(lake: Lake, table: Table, span: Range, blank: Certificate) -> Iterat
 
 
 def _computed(
-    lake: Lake, table: Table, span: Range, references: Mapping[str, int], blank: Certificate
+    lake: Session, table: Table, span: Range, references: Mapping[str, int], blank: Certificate
 ) -> _Sides:
     computed = compute.compute(lake, table, span, references=references)
     instant = lateness.instant_of(table.window, lake.catalog.event_time(table))
@@ -214,7 +214,7 @@ def _computed(
     return _Sides(span, actual, expected, computed.inputs, ours, theirs, by_batch, lost)
 
 
-def _check_reachable(lake: Lake, table: Table, version: int) -> None:
+def _check_reachable(lake: Lakehouse, table: Table, version: int) -> None:
     """Raises CommitError if none of the table's files is there: that is an outage, and no verdict."""
     path = lake.path(table)
     files = delta_log.files(path, version)
@@ -248,7 +248,7 @@ def _certificate(
 
 
 def _compared(
-    lake: Lake,
+    lake: Session,
     table: Table,
     sides: _Sides,
     keys: list[str],
@@ -280,14 +280,14 @@ def _compared(
 
 
 def _differences(
-    lake: Lake, table: Table, expected: DataFrame, actual: DataFrame
+    lake: Lakehouse, table: Table, expected: DataFrame, actual: DataFrame
 ) -> dict[str, Difference]:
     keys = (WINDOW, *table.keys) if table.window else table.keys
     return differences(expected, actual, keys, PARTITION, table.tolerance)
 
 
 def _pending(
-    lake: Lake, table: Table, sides: _Sides, found: dict[str, Difference]
+    lake: Session, table: Table, sides: _Sides, found: dict[str, Difference]
 ) -> tuple[dict[str, tuple[Difference, str]], dict[str, Difference]]:
     """What of the differences waits for a batch run, and for which; and what does not."""
     if not found:
@@ -313,7 +313,7 @@ def _pending(
 
 
 def _by_references(
-    lake: Lake, table: Table, span: Range
+    lake: Lakehouse, table: Table, span: Range
 ) -> Iterator[tuple[Range, Mapping[str, int]]]:
     """The range in parts, each with the versions of reference tables that the writers of its rows read last."""
     start, versions = span.start, None
@@ -357,7 +357,7 @@ def _gone(
     return _certificate(sides, span, key, blank, verdict="UNVERIFIABLE", detail=detail)
 
 
-def _whole(lake: Lake, table: Table, ahead: datetime) -> Range:
+def _whole(lake: Session, table: Table, ahead: datetime) -> Range:
     if (span := compute.behind(lake, table, ahead)) is None:
         raise RangeError(
             f"table={table.name}: its frontier {ranges.text(ahead)} is not past its first row yet; nothing to compare"

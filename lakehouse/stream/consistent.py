@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from lakehouse.declare.table import Table
 from lakehouse.storage import checkpoints, delta_log
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 
 Read = Mapping[str, int]  # ingest table -> the version up to which it is read
 
@@ -20,13 +20,13 @@ Read = Mapping[str, int]  # ingest table -> the version up to which it is read
 class Cuts:
     """Which versions of a table's inputs may be read together."""
 
-    lake: Lake
+    lake: Session
     inputs: Sequence[Table]
     # input -> the ingest tables that others are computed from, too
     shared: Mapping[str, frozenset[str]]
 
     @classmethod
-    def of(cls, lake: Lake, table: Table) -> "Cuts":
+    def of(cls, lake: Session, table: Table) -> "Cuts":
         inputs = lake.catalog.followed_inputs(table)
         of = {t.name: {i.name for i in lake.catalog.ingest_tables_of(t)} for t in inputs}
         shared = {

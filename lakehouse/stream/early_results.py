@@ -16,7 +16,7 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, Range, text
 from lakehouse.storage import checkpoint_files, delta_writer, layout, streams
 from lakehouse.storage.commit_log import frontier
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.stream.micro_batch import stream_run
 from lakehouse.transform import judged_rows
 from lakehouse.transform.plan import Plan
@@ -26,7 +26,7 @@ _BEHIND = timedelta(minutes=2)
 _TIDY = 500  # refreshes between two removals of what earlier ones left
 
 
-def refresh(lake: Lake, step: Plan, references: Mapping[str, DataFrame], number: int = 0) -> int:
+def refresh(lake: Session, step: Plan, references: Mapping[str, DataFrame], number: int = 0) -> int:
     """Replaces the early rows of a window table by what its input holds now.
 
     Returns the Delta version.
@@ -47,13 +47,13 @@ def refresh(lake: Lake, step: Plan, references: Mapping[str, DataFrame], number:
     return version
 
 
-def settle(lake: Lake, table: Table) -> None:
+def settle(lake: Session, table: Table) -> None:
     """Refreshes once, after the stream has ended: else windows that it has finished since would still be shown as open."""
     run = stream_run(lake, table)
     refresh(lake, run.plan, run.references())
 
 
-def start(lake: Lake, table: Table) -> StreamingQuery:
+def start(lake: Session, table: Table) -> StreamingQuery:
     """Starts the query that refreshes whenever the input has grown, at most every `table.early_results`.
 
     It keeps nothing: a new process begins with the input as it is.

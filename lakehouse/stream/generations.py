@@ -30,7 +30,7 @@ from lakehouse.storage import (
 )
 from lakehouse.storage.checkpoints import Standing, Written
 from lakehouse.storage.commits import NOTHING, Commit
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.storage.layout import table_path
 from lakehouse.stream import handover, positions
 from lakehouse.stream.strategy import is_stepped, strategy
@@ -38,7 +38,7 @@ from lakehouse.stream.strategy import is_stepped, strategy
 _log = logging.getLogger(__name__)
 
 
-def fit(lake: Lake, table: Table) -> str:
+def fit(lake: Session, table: Table) -> str:
     """Makes sure that the newest checkpoint of the table's query fits the table.
 
     What was done for it, empty if nothing.
@@ -74,7 +74,7 @@ def fit(lake: Lake, table: Table) -> str:
     return message
 
 
-def _fit_stepped(lake: Lake, table: Table, standing: Standing) -> str:
+def _fit_stepped(lake: Session, table: Table, standing: Standing) -> str:
     """Of a table that keeps its position itself only what was taken back is amiss: it goes on from what it holds."""
     if checkpoints.forget(lake.settings, table):
         _log.warning(
@@ -106,7 +106,7 @@ def _fit_stepped(lake: Lake, table: Table, standing: Standing) -> str:
     return message
 
 
-def _renewed(lake: Lake, table: Table, standing: Standing) -> str:
+def _renewed(lake: Session, table: Table, standing: Standing) -> str:
     """Begins a keyed or versioned table again of which a reference table has changed; what is said of it, empty if none has."""
     last = standing.last
     if not table.keeps or last is None or strategy(lake, table) == "groups":
@@ -130,7 +130,7 @@ def _renewed(lake: Lake, table: Table, standing: Standing) -> str:
     return message
 
 
-def _beginning_gone(lake: Lake, table: Table) -> str:
+def _beginning_gone(lake: Lakehouse, table: Table) -> str:
     """That it is not known how the generation began, without which a micro-batch that is run again could be written twice."""
     own = checkpoints.generation(lake.settings, table)
     if own == 1 or checkpoints.beginning(lake.settings, table, own):
@@ -150,12 +150,12 @@ def _behind(table: Table, standing: Standing) -> str:
     )
 
 
-def _position(lake: Lake, table: Table, last: Written | Commit) -> Mapping:
+def _position(lake: Lakehouse, table: Table, last: Written | Commit) -> Mapping:
     """What a micro-batch had read of the input that its query follows."""
     return last.inputs["tables"][lake.catalog.driving(table).name]
 
 
-def _begin(lake: Lake, table: Table, standing: Standing, why: str) -> str:
+def _begin(lake: Session, table: Table, standing: Standing, why: str) -> str:
     kind, last = lake.catalog.kind(table), standing.last
     if (
         last is None
@@ -178,7 +178,7 @@ def _begin(lake: Lake, table: Table, standing: Standing, why: str) -> str:
     )
 
 
-def _state_from(lake: Lake, table: Table, standing: Standing) -> dict[str, Any]:
+def _state_from(lake: Session, table: Table, standing: Standing) -> dict[str, Any]:
     """Up to where windows are in the table, and the version of the input with the first row of one that is not."""
 
     def reached(of: Written | Commit | None) -> datetime:
@@ -205,7 +205,7 @@ def _state_from(lake: Lake, table: Table, standing: Standing) -> dict[str, Any]:
     return {"frontier": ahead.isoformat(), "aside": aside.isoformat(), "version": version}
 
 
-def _void(lake: Lake, table: Table, standing: Standing, generation: int) -> None:
+def _void(lake: Lakehouse, table: Table, standing: Standing, generation: int) -> None:
     """Notes that the lines of the commit log above what the table holds are of rows that it does not hold any more."""
     held = standing.written.version if standing.written and not table.keeps else standing.version
     if not standing.last:
@@ -214,7 +214,7 @@ def _void(lake: Lake, table: Table, standing: Standing, generation: int) -> None
     lake.commit_log(table).append(void)
 
 
-def _input_fault(lake: Lake, table: Table, last: Written | Commit) -> str:
+def _input_fault(lake: Lakehouse, table: Table, last: Written | Commit) -> str:
     """What is wrong if an input is not what was read of it any more, or lacks what comes next.
 
     Else empty.
@@ -223,7 +223,7 @@ def _input_fault(lake: Lake, table: Table, last: Written | Commit) -> str:
     return next(filter(None, faults), "")
 
 
-def _fault_of(lake: Lake, table: Table, of: Table, last: Written | Commit) -> str:
+def _fault_of(lake: Lakehouse, table: Table, of: Table, last: Written | Commit) -> str:
     offset = last.inputs["tables"][of.name]
     path, read = lake.path(of), offset["reservoirVersion"] - (offset["index"] < 0)
     if another := positions.another(path, offset["reservoirId"]):
@@ -247,7 +247,7 @@ def _fault_of(lake: Lake, table: Table, of: Table, last: Written | Commit) -> st
     return ""
 
 
-def _put_back_since(lake: Lake, table: Table, moment: datetime) -> bool:
+def _put_back_since(lake: Lakehouse, table: Table, moment: datetime) -> bool:
     """Whether rows of the table were taken back later than that, by the commit log as it is: `CommitLog` hides such lines."""
     lines = takewhile(
         lambda line: line.at > moment, commit_log_repair.readable(lake.commit_log(table).path)
@@ -255,7 +255,7 @@ def _put_back_since(lake: Lake, table: Table, moment: datetime) -> bool:
     return any(line.role == "void" for line in lines)
 
 
-def _check_readers(lake: Lake, table: Table, standing: Standing) -> None:
+def _check_readers(lake: Lakehouse, table: Table, standing: Standing) -> None:
     """Raises CommitError if rows that are written again would enter a table that a stream fills from this one twice."""
     begun = ", ".join(_begun_behind(lake, table))
     if not begun:
@@ -276,7 +276,7 @@ def _check_readers(lake: Lake, table: Table, standing: Standing) -> None:
     )
 
 
-def _begun_behind(lake: Lake, table: Table) -> list[str]:
+def _begun_behind(lake: Lakehouse, table: Table) -> list[str]:
     """The tables that a stream has begun to fill from this one, and from these, each after its input."""
     found: list[str] = []
     for reader in lake.catalog:  # inputs come first
@@ -287,7 +287,7 @@ def _begun_behind(lake: Lake, table: Table) -> list[str]:
     return found
 
 
-def _put_back_aside(lake: Lake, table: Table, standing: Standing) -> None:
+def _put_back_aside(lake: Lakehouse, table: Table, standing: Standing) -> None:
     """The quarantine as it was at the table's last commit: what was quarantined later is judged again."""
     path = table_path(lake.settings, table, "quarantine")
     if not lake.catalog.has_quarantine(table) or not delta_log.exists(path):

@@ -23,7 +23,7 @@ from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import NOTHING
 from lakehouse.storage.files import exists, read_json, replace_file
 from lakehouse.storage.handovers import Handover, handover_of
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.storage.locks import alone
 from lakehouse.transform import lateness, observing, plan
 
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 _END = datetime(9999, 1, 1, tzinfo=UTC)
 
 
-def begin(lake: Lake, table: Table) -> Handover:
+def begin(lake: Session, table: Table) -> Handover:
     """Sets the table's handover at the last full partition behind its input's frontier.
 
     The one that is set, if it is of use.
@@ -54,7 +54,7 @@ def begin(lake: Lake, table: Table) -> Handover:
         return _begin(lake, table)
 
 
-def _begin(lake: Lake, table: Table) -> Handover:
+def _begin(lake: Session, table: Table) -> Handover:
     started, known = began(lake.settings, table), handover_of(lake.settings, table)
     if known and (
         started or delta_log.oldest(lake.path(lake.catalog.driving(table))) <= known.version
@@ -103,7 +103,7 @@ def _begin(lake: Lake, table: Table) -> Handover:
     return handover
 
 
-def check(lake: Lake, table: Table) -> None:
+def check(lake: Lakehouse, table: Table) -> None:
     """Puts the file of the handover back if it is gone and the stream has begun there: it would write what lies before it.
 
     Raises JobError if it has not begun, and batch runs have filled the table up to a handover of
@@ -125,7 +125,7 @@ def check(lake: Lake, table: Table) -> None:
         )
 
 
-def _put_back(lake: Lake, table: Table) -> None:
+def _put_back(lake: Lakehouse, table: Table) -> None:
     path = layout.note(lake.settings, table, "handover.json")
     noted = begun_with.noted_handover(lake.settings, table)
     if exists(path):
@@ -137,7 +137,7 @@ def _put_back(lake: Lake, table: Table) -> None:
         _log.warning(f"{message}; it is put back from what was noted with the declaration")
 
 
-def history(lake: Lake, table: Table) -> Range | None:
+def history(lake: Session, table: Table) -> Range | None:
     """The whole partitions from the input's first row up to the handover.
 
     None if there is no row behind it.
@@ -147,7 +147,7 @@ def history(lake: Lake, table: Table) -> Range | None:
     return compute.behind(lake, table, set_at.frontier)
 
 
-def reads_from(lake: Lake, table: Table, ahead: datetime) -> datetime:
+def reads_from(lake: Session, table: Table, ahead: datetime) -> datetime:
     """The first event time of the input that what lies after `ahead` is computed from."""
     if table.window is None or table.window.kind != "session":
         return lateness.context(Range(ahead, _END), table).start
@@ -158,7 +158,7 @@ def reads_from(lake: Lake, table: Table, ahead: datetime) -> datetime:
     return min(ahead, first.astimezone(UTC)) if first else ahead
 
 
-def first_version(lake: Lake, driving: Table, reads: datetime) -> int:
+def first_version(lake: Lakehouse, driving: Table, reads: datetime) -> int:
     """The first version of the input that may hold a row from the instant `reads` on, by the statistics of its files."""
     path, column = lake.path(driving), lake.catalog.time_statistic(driving)
     oldest = delta_log.oldest(path)

@@ -19,7 +19,7 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import utc
 from lakehouse.storage import delta_writer, keyed_files, log_state
 from lakehouse.storage.arrow import in_memory, in_spark
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.row_keys import KEY, keyed
 from lakehouse.stream.advance import Take
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
@@ -179,7 +179,7 @@ def swap(
 
 
 def recomputed(
-    lake: Lake, table: Table, inputs: Mapping[str, int], references: dict[str, int]
+    lake: Session, table: Table, inputs: Mapping[str, int], references: dict[str, int]
 ) -> DataFrame:
     """What a keyed or versioned table is by all rows of its inputs, at these versions of them and of its references."""
     rows = {name: whole(lake, lake.catalog.table(name), at) for name, at in inputs.items()}
@@ -187,7 +187,7 @@ def recomputed(
     return versions.versions(kept, table.keys) if table.keeps == "versions" else kept
 
 
-def whole(lake: Lake, table: Table, version: int) -> DataFrame:
+def whole(lake: Session, table: Table, version: int) -> DataFrame:
     """All rows of an input at a version; none if nothing of it was read yet."""
     if version < 0:
         return lake.spark.createDataFrame([], plan.stored_schema(lake, table))

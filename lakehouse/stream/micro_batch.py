@@ -28,7 +28,7 @@ from lakehouse.storage.checkpoints import Beginning
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.handovers import Handover, handover_of
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.stream import news
 from lakehouse.transform import judged_rows, observing, plan
 from lakehouse.transform.plan import Plan
@@ -50,7 +50,7 @@ class BatchLog:
 class StreamRun:
     """One life of a table's streaming query."""
 
-    lake: Lake
+    lake: Session
     table: Table
     plan: Plan
     generation: int
@@ -313,7 +313,7 @@ class StreamRun:
 
 
 def stream_run(
-    lake: Lake, table: Table, reached: Callable[[str], None] = lambda point: None
+    lake: Session, table: Table, reached: Callable[[str], None] = lambda point: None
 ) -> StreamRun:
     """The next run of a table's streaming query: its last generation, the reference tables pinned to their present versions."""
     generation = checkpoints.generation(lake.settings, table)

@@ -26,7 +26,7 @@ from lakehouse.storage import begun_with, delta_log, delta_writer
 from lakehouse.storage.checkpoints import began
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.stream import generations, groups, handover, ingest, keyed
 from lakehouse.stream.advance import Stepped, Take
 from lakehouse.stream.micro_batch import BatchLog, StreamRun, stream_run
@@ -43,7 +43,7 @@ _PRUNING = "org.apache.spark.sql.catalyst.optimizer.PruneFilters"
 
 
 def start(
-    lake: Lake,
+    lake: Session,
     table: Table,
     *,
     available_now: bool = False,
@@ -105,7 +105,7 @@ def start(
 
 
 @contextmanager
-def _late_filter_kept(lake: Lake) -> Iterator[None]:
+def _late_filter_kept(lake: Session) -> Iterator[None]:
     """The late filter of a query that starts now stays in its plan.
 
     Behind a filter that is never true Spark else removes it.
@@ -121,7 +121,7 @@ def _late_filter_kept(lake: Lake) -> Iterator[None]:
         lake.spark.conf.set(_EXCLUDED, excluded)
 
 
-def pinned_states(lake: Lake, table: Table, versions: Mapping[str, int]) -> dict[str, str]:
+def pinned_states(lake: Lakehouse, table: Table, versions: Mapping[str, int]) -> dict[str, str]:
     """The keyed tables among the pinned inputs, and the reference tables that are made of one, and what the table sees of them.
 
     A state changes with each micro-batch; what is pinned does not.
@@ -136,17 +136,17 @@ def pinned_states(lake: Lake, table: Table, versions: Mapping[str, int]) -> dict
     }
 
 
-def _follows(lake: Lake, table: Table) -> bool:
+def _follows(lake: Lakehouse, table: Table) -> bool:
     """Whether the table changes with the stream: a state, or a reference table of one."""
     return bool(table.keeps) or any(_follows(lake, t) for t in lake.catalog.pinned_inputs(table))
 
 
-def _cut(lake: Lake, table: Table) -> bool:
+def _cut(lake: Lakehouse, table: Table) -> bool:
     """Whether a stream cannot read its inputs from the beginning any more."""
     return any(delta_log.oldest(lake.path(each)) > 0 for each in lake.catalog.timed_inputs(table))
 
 
-def prepare(lake: Lake, tables: list[Table]) -> None:
+def prepare(lake: Session, tables: list[Table]) -> None:
     """Makes the tables that are not there yet, in order."""
     for table in tables:
         creation.create(lake, table)
@@ -198,7 +198,7 @@ def _row(run: StreamRun) -> tuple[Take, Due, Due]:
     return step, lambda offset: True, quiet_due
 
 
-def _near(lake: Lake, run: StreamRun, batch: DataFrame, duplicates: Duplicates) -> DataFrame:
+def _near(lake: Session, run: StreamRun, batch: DataFrame, duplicates: Duplicates) -> DataFrame:
     """The input's rows among which duplicates of the batch's rows may be.
 
     What arrived after the batch does not count.

@@ -13,11 +13,11 @@ from pyspark.sql.types import StructField, StructType
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.storage import checkpoint_files
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.stream.micro_batch import stream_run
 
 
-def state(lake: Lake, table: Table, key: Mapping[str, str] | None = None) -> DataFrame:
+def state(lake: Session, table: Table, key: Mapping[str, str] | None = None) -> DataFrame:
     """The state after the last micro-batch that was committed: the columns of the key, then what Spark keeps for it.
 
     Of a window of text, say, its partial aggregates, by their names in Spark. `key`: values of

@@ -14,14 +14,14 @@ the table.
 from typing import Literal
 
 from lakehouse.declare.table import Table
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.transform import keeping, plan, shapes
 from lakehouse.transform.plan import Plan
 
 Strategy = Literal["ingest", "append", "close", "versions", "groups", "state"]
 
 
-def strategy(lake: Lake, table: Table) -> Strategy:
+def strategy(lake: Session, table: Table) -> Strategy:
     """How a table that is not a reference table is filled."""
     kind = lake.catalog.kind(table)
     if kind == "ingest":
@@ -35,12 +35,12 @@ def strategy(lake: Lake, table: Table) -> Strategy:
     return "append" if kind == "row" else "state"
 
 
-def is_stepped(lake: Lake, table: Table) -> bool:
+def is_stepped(lake: Session, table: Table) -> bool:
     """Whether the table is filled by steps of our own, without a checkpoint of Spark's."""
     return strategy(lake, table) != "state"
 
 
-def closes_ranges(lake: Lake, step: Plan) -> bool:
+def closes_ranges(lake: Session, step: Plan) -> bool:
     """Whether the stream computes each range as it closes, without Spark's operators and their state.
 
     Spark closes windows by the watermarks that rows carry, where these say how far the input is.
@@ -51,7 +51,7 @@ def closes_ranges(lake: Lake, step: Plan) -> bool:
     return in_batch_only(lake, step)
 
 
-def in_batch_only(lake: Lake, step: Plan) -> bool:
+def in_batch_only(lake: Session, step: Plan) -> bool:
     """Whether Spark has what the table does in batch only, or not exactly."""
     table, window = step.table, step.table.window
     if window is None:

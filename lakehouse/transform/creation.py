@@ -9,13 +9,13 @@ from lakehouse.declare.columns import ORIGIN, QUARANTINE, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.storage import delta_log, table_creation
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.transform import keeping, plan
 
 _log = logging.getLogger(__name__)
 
 
-def create(lake: Lake, table: Table) -> None:
+def create(lake: Session, table: Table) -> None:
     """Makes the table and its quarantine if they are not there.
 
     Raises DeclarationError if the columns are others.
@@ -50,7 +50,7 @@ def create(lake: Lake, table: Table) -> None:
         )
 
 
-def _say_if_gone(lake: Lake, table: Table) -> None:
+def _say_if_gone(lake: Lakehouse, table: Table) -> None:
     """Reports on standard error that a table has lost its quarantine, which is made again, empty."""
     path = lake.path(table, "quarantine")
     if delta_log.latest(lake.path(table)) > 0 and delta_log.latest(path) < 0:
@@ -65,7 +65,7 @@ def _say_if_gone(lake: Lake, table: Table) -> None:
         )
 
 
-def _searched(lake: Lake, table: Table) -> str:
+def _searched(lake: Lakehouse, table: Table) -> str:
     """The columns whose least and greatest value each file records.
 
     Each costs CPU for every row.

@@ -6,12 +6,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
 from lakehouse.declare.table import Table
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.transform import groups, plan, shapes
 from lakehouse.transform.plan import Plan
 
 
-def group_uses(lake: Lake, step: Plan) -> groups.Uses:
+def group_uses(lake: Session, step: Plan) -> groups.Uses:
     """By which columns rows of a keyed table belong to rows of its inputs."""
 
     def find() -> groups.Uses:
@@ -22,7 +22,7 @@ def group_uses(lake: Lake, step: Plan) -> groups.Uses:
     return step.once("groups", find)
 
 
-def is_one_aggregate(lake: Lake, table: Table) -> bool:
+def is_one_aggregate(lake: Session, table: Table) -> bool:
     """Whether Spark can keep the state of a keyed table: one aggregate of all rows of one ingest table."""
     followed = lake.catalog.followed_inputs(table)
     if [lake.catalog.kind(each) for each in followed] != ["ingest"]:
@@ -31,7 +31,7 @@ def is_one_aggregate(lake: Lake, table: Table) -> bool:
     return step.once("one", lambda: shapes.is_one_aggregation(plan.on_no_rows(lake, step)))
 
 
-def key_columns(lake: Lake, table: Table) -> Sequence[str]:
+def key_columns(lake: Session, table: Table) -> Sequence[str]:
     """The columns by which rows of a keyed or versioned table are found: its keys, or those of a whole group."""
     if table.keeps != "latest" or is_one_aggregate(lake, table):
         return table.keys

@@ -32,7 +32,7 @@ from lakehouse.declare.sources import FileSource, KafkaSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.storage import row_keys
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.transform import (
     decode,
     determinism,
@@ -307,7 +307,7 @@ def as_read(table: Table, rows: DataFrame) -> DataFrame:
     return rows.drop(row_keys.KEY) if table.keeps else rows
 
 
-def plan_of(lake: Lake, table: Table, *, judged: bool = True) -> Plan:
+def plan_of(lake: Session, table: Table, *, judged: bool = True) -> Plan:
     """The plan of a table, made once for each of a catalog.
 
     `judged=False` leaves the expectations out, where only the columns are asked for.
@@ -323,7 +323,7 @@ def plan_of(lake: Lake, table: Table, *, judged: bool = True) -> Plan:
     return known[table.name, judged]
 
 
-def _planned(lake: Lake, table: Table, rules: Sequence[RowRule]) -> Plan:
+def _planned(lake: Lakehouse, table: Table, rules: Sequence[RowRule]) -> Plan:
     catalog = lake.catalog
     kind, driving = catalog.kind(table), catalog.driving_input(table)
     moment, timed = catalog.event_time(table), catalog.timed_inputs(table)
@@ -343,7 +343,7 @@ def _planned(lake: Lake, table: Table, rules: Sequence[RowRule]) -> Plan:
     )
 
 
-def stored_schema(lake: Lake, table: Table) -> StructType:
+def stored_schema(lake: Session, table: Table) -> StructType:
     """The columns of the table on disk, found once for each of a catalog: it takes half a second.
 
     Raises DeclarationError if its function does not keep what it must.
@@ -354,7 +354,7 @@ def stored_schema(lake: Lake, table: Table) -> StructType:
     return known[table.name]
 
 
-def check(lake: Lake, table: Table) -> None:
+def check(lake: Session, table: Table) -> None:
     """Raises DeclarationError if the function holds that by which stream and batch may differ (`determinism`)."""
     step = plan_of(lake, table, judged=False)
     if step.kind in ("row", "window"):
@@ -363,7 +363,7 @@ def check(lake: Lake, table: Table) -> None:
         determinism.check_keyed(table, on_no_rows(lake, step))
 
 
-def on_no_rows(lake: Lake, step: Plan) -> DataFrame:
+def on_no_rows(lake: Session, step: Plan) -> DataFrame:
     """What the function of a table that follows others makes of empty inputs."""
     inputs = {name: no_rows(lake, name) for name in step.table.inputs}
     timed = {name: lateness.accepted(step._flagged(inputs[name], name)) for name in step.timed}
@@ -374,7 +374,7 @@ def on_no_rows(lake: Lake, step: Plan) -> DataFrame:
     return step.table(**{name: _plain(each) for name, each in inputs.items()} | timed)
 
 
-def _columns(lake: Lake, plan: Plan) -> StructType:
+def _columns(lake: Session, plan: Plan) -> StructType:
     empty = {name: no_rows(lake, name) for name in plan.table.inputs}
     if plan.kind == "ingest":
         return good(plan.arrived(plan.ingest(empty), ranges.EPOCH, ranges.EPOCH)).schema
@@ -389,7 +389,7 @@ def _columns(lake: Lake, plan: Plan) -> StructType:
     return good(plan.derived(rows, empty, "stream", "schema", beside=beside)).schema
 
 
-def no_rows(lake: Lake, name: str) -> DataFrame:
+def no_rows(lake: Session, name: str) -> DataFrame:
     source = lake.catalog.sources.get(name)
     if isinstance(source, KafkaSource):
         return lake.spark.createDataFrame([], decode.KAFKA_SCHEMA)

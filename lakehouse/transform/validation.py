@@ -4,11 +4,11 @@ from pyspark.errors import PySparkException
 
 from lakehouse.declare.table import Table
 from lakehouse.errors import LakehouseError
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.transform import plan
 
 
-def refusal(lake: Lake, table: Table) -> str:
+def refusal(lake: Session, table: Table) -> str:
     """Why a start would refuse the table's function or expectations; empty if it would not."""
     try:
         plan.stored_schema(lake, table)

@@ -23,7 +23,7 @@ from lakehouse.reconcile.reconciliation import reconcile
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage import read_holds
 from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.layout import table_path
 from streaming_jobs import desired, progress
 from streaming_jobs.desired import Event
@@ -83,7 +83,7 @@ def damaged(settings: Settings, *hours: str) -> None:
 
 
 def test_a_range_of_partitions_is_one_batch_run(own, spark, instance):
-    before = Lake(spark, own, catalog.load(own)).read(table_of(own, "sensor_averages")).count()
+    before = Session(own, catalog.load(own), spark).read(table_of(own, "sensor_averages")).count()
     damaged(own, HOURS[1])
     result = materialize(own, "sensor_averages", HOURS[0], HOURS[1], instance=instance)
     assert result.success
@@ -110,7 +110,7 @@ def test_a_range_of_partitions_is_one_batch_run(own, spark, instance):
         and shown["plan"]["input_rows"] > 0
     )
     assert {"rows_quarantined", "seconds", "frontier"} <= shown.keys()
-    table = Lake(spark, own, catalog.load(own)).read(table_of(own, "sensor_averages"))
+    table = Session(own, catalog.load(own), spark).read(table_of(own, "sensor_averages"))
     assert table.count() == before
     origins = {
         (r["_partition"], r["_origin"])
@@ -260,7 +260,7 @@ def test_records_tell_what_came_in(settings, instance):
 
 def test_a_batch_run_from_the_command_line_is_told(own, spark, instance):
     cursor = writings(own, instance).cursor
-    lake = Lake(spark, own, catalog.load(own))
+    lake = Session(own, catalog.load(own), spark)
     damaged(own, *HOURS)
     backfill(
         lake,
@@ -298,7 +298,7 @@ def test_the_schedule_asks_for_what_is_not_certified(own, spark):
 
     whole = ("2026-01-01T00:00:00Z", "2026-01-01T03:00:00Z")
     assert asked() == [("valid_readings", *whole), ("sensor_averages", *whole)]
-    lake = Lake(spark, own, catalog.load(own))
+    lake = Session(own, catalog.load(own), spark)
     for table, end in (("valid_readings", "03:00"), ("sensor_averages", "01:30")):
         reconcile(
             lake, lake.catalog.table(table), parse_range("2026-01-01T00:00", f"2026-01-01T{end}")

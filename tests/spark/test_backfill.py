@@ -28,7 +28,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage import delta_writer
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.digest import digest
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.stream import queries
 from lakehouse.stream.lag import lag
 from lakehouse.testing import Stage, assert_stream_equals_batch
@@ -68,26 +68,26 @@ def rewritten(commits: list[Commit]) -> list[tuple[str, str]]:
     return [(c.table, f"{c.start:%H}") for c in commits if c.version != NOTHING]
 
 
-def rows_of(lake: Lake, name: str):
+def rows_of(lake: Session, name: str):
     return lake.read(lake.catalog.table(name))
 
 
-def remove(lake: Lake, name: str, predicate: str | None = None) -> None:
+def remove(lake: Session, name: str, predicate: str | None = None) -> None:
     """By another hand: the table has fewer rows than it is to have."""
     DeltaTable(str(lake.path(lake.catalog.table(name)))).delete(predicate)
 
 
-def outdated(lake: Lake, name: str) -> list[str]:
+def outdated(lake: Session, name: str) -> list[str]:
     return [
         p[-2:] for p in late_merge.outdated(lake.settings, lake.catalog, lake.catalog.table(name))
     ]
 
 
 @pytest.fixture
-def lake(spark, filled, tmp_path) -> Lake:
+def lake(spark, filled, tmp_path) -> Session:
     """A copy of the filled lakehouse, to be changed."""
     settings = Settings(root=shutil.copytree(filled, tmp_path / "lake"), tables=SENSORS)
-    return Lake(spark, settings, load(settings))
+    return Session(settings, load(settings), spark)
 
 
 @pytest.mark.slow
@@ -303,14 +303,14 @@ def test_a_thousand_partitions_are_planned_within_seconds(lake, tmp_path):
 
 
 @pytest.fixture
-def told(tmp_path) -> Callable[..., Lake]:
+def told(tmp_path) -> Callable[..., Session]:
     """Tells that the record or its reader wrote a version so many seconds ago, in commit logs alone."""
     settings = Settings(root=tmp_path, tables=SENSORS)
-    lake = Lake(None, settings, load(settings))
+    lake = Lakehouse(settings, load(settings))
 
     def wrote(
         name: str = "", version: int = 0, ago: float = 0, written: int = 1, read: int = 0
-    ) -> Lake:
+    ) -> Session:
         if name:
             inputs = (
                 {"tables": {"sensor_readings": {"reservoirVersion": read + 1, "index": -1}}}

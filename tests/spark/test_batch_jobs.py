@@ -22,7 +22,7 @@ from lakehouse.storage import delta_writer
 from lakehouse.storage.certificates import certificates
 from lakehouse.storage.commits import NOTHING
 from lakehouse.storage.digest import digest
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.publish_lock import publishing
 
 TABLES = ("lakehouse.examples.sensors.tables",)
@@ -34,31 +34,31 @@ def at(hour: int, minute: int = 0) -> datetime:
 
 
 @pytest.fixture
-def lake(spark, filled, tmp_path) -> Lake:
+def lake(spark, filled, tmp_path) -> Session:
     """A copy of the filled lakehouse, to be changed."""
     settings = Settings(root=shutil.copytree(filled, tmp_path / "lake"), tables=TABLES)
-    return Lake(spark, settings, load(settings))
+    return Session(settings, load(settings), spark)
 
 
-def command(lake: Lake, *arguments: str):
+def command(lake: Session, *arguments: str):
     environment = {"LAKEHOUSE_ROOT": str(lake.settings.root), "LAKEHOUSE_TABLES": TABLES[0]}
     return CliRunner().invoke(commands.app, list(arguments), env=environment)
 
 
-def stored(lake: Lake):
+def stored(lake: Session):
     return lake.read(lake.catalog.table(AVERAGES))
 
 
-def versions(lake: Lake) -> list[int]:
+def versions(lake: Session) -> list[int]:
     return [delta_writer.version(lake.path(table)) for table in lake.catalog]
 
 
-def remove(lake: Lake, name: str, predicate: str | None = None) -> None:
+def remove(lake: Session, name: str, predicate: str | None = None) -> None:
     """By another hand: the table has fewer rows than it is to have."""
     DeltaTable(str(lake.path(lake.catalog.table(name)))).delete(predicate)
 
 
-def origins(lake: Lake) -> set[tuple[str, str]]:
+def origins(lake: Session) -> set[tuple[str, str]]:
     rows = stored(lake).select("_origin", "_partition").distinct().collect()
     return {(r["_origin"], r["_partition"][-2:]) for r in rows}
 
@@ -240,7 +240,7 @@ def test_a_reference_table_is_computed_again_when_something_changed_and_only_the
     file.write_text("item,price\na,1\n")
     monkeypatch.syspath_prepend(tmp_path)
     settings = Settings(root=tmp_path / "root", tables=("price_tables",))
-    lake = Lake(spark, settings, load(settings))
+    lake = Session(settings, load(settings), spark)
     table = lake.catalog.table("prices")
     assert reference_tables.refresh(lake, table).written == 1
     assert reference_tables.refresh(replace(lake, spark=None), table) is None, "nothing is computed"

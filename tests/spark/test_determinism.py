@@ -13,7 +13,7 @@ from lakehouse.declare.table import around, kafka, table, tumbling
 from lakehouse.errors import DeclarationError
 from lakehouse.reconcile import reconciliation
 from lakehouse.settings import Settings
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.testing import Stage
 from lakehouse.transform import plan
 from lakehouse.transform.process import KeyedProcess, process
@@ -46,7 +46,7 @@ def checked(spark, tmp_path, function, **declared) -> None:
         click_topic=click_topic, clicks=clicks, made=table(layer="gold", **declared)(made)
     )
     catalog = catalog_of([module])
-    plan.check(Lake(spark, Settings(root=tmp_path), catalog), catalog.table("made"))
+    plan.check(Session(Settings(root=tmp_path), catalog, spark), catalog.table("made"))
 
 
 def per_minute(*aggregates):

@@ -14,7 +14,7 @@ from lakehouse.declare.table import around, files, kafka, session, sql_table, ta
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import plan
@@ -159,7 +159,7 @@ def declared(spark, tmp_path, function, **given) -> None:
     )
     function.__module__ = module.__name__
     setattr(module, function.__name__, table(layer="silver", **given)(function))
-    lake = Lake(spark, Settings(root=tmp_path), catalog_of([module]))
+    lake = Session(Settings(root=tmp_path), catalog_of([module]), spark)
     made = lake.catalog.table(function.__name__)
     plan.stored_schema(lake, made)
     plan.check(lake, made)

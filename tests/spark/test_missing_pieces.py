@@ -24,7 +24,7 @@ from lakehouse.reconcile import coverage, reconciliation
 from lakehouse.settings import Settings
 from lakehouse.storage import handovers, layout
 from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.stream import queries as stream_run
 from lakehouse.transform import creation
 
@@ -39,13 +39,13 @@ RECORD, VALID, AVERAGES, TRENDS = (
 
 
 @pytest.fixture
-def lake(spark, filled, tmp_path) -> Lake:
+def lake(spark, filled, tmp_path) -> Session:
     """The filled lakehouse, to be damaged."""
     settings = Settings(root=shutil.copytree(filled, tmp_path / "root"), tables=SENSORS)
-    return Lake(spark, settings, load(settings))
+    return Session(settings, load(settings), spark)
 
 
-def make_again(lake: Lake, name: str) -> None:
+def make_again(lake: Session, name: str) -> None:
     """Removes a table, and makes it again with the rows of its first hour."""
     table = lake.catalog.table(name)
     path = lake.path(table)
@@ -55,7 +55,7 @@ def make_again(lake: Lake, name: str) -> None:
     write_deltalake(str(path), rows, mode="append")
 
 
-def due(lake: Lake) -> dict[str, str]:
+def due(lake: Session) -> dict[str, str]:
     return {
         each.partition: each.why
         for each in coverage.due(lake.settings, lake.catalog, lake.catalog.table(AVERAGES))

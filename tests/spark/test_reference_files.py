@@ -10,7 +10,7 @@ from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.table import files, table
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.transform.decode import file_rows
 
 SCHEMA = "ad_id STRING, campaign_id INT"
@@ -82,12 +82,12 @@ def test_a_table_of_such_files_keeps_its_rows_until_they_are_declared_as_they_ar
         files(str(file), schema=SCHEMA),
         table(layer="bronze", keys=["ad_id"])(campaigns),
     )
-    lake = Lake(spark, Settings(root=tmp_path / "root", tables=("made",)), catalog_of([made]))
+    lake = Session(Settings(root=tmp_path / "root", tables=("made",)), catalog_of([made]), spark)
     reference_tables.refresh(lake, lake.catalog.table("campaigns"))
     file.write_text("a,1\nb,2\n")
     with pytest.raises(DeclarationError, match="first line='a,1'"):
         reference_tables.refresh(lake, lake.catalog.table("campaigns"))
     assert lake.read(lake.catalog.table("campaigns")).count() == 1
     made.ad_campaigns = files(str(file), schema=SCHEMA, header=False)
-    lake = Lake(spark, lake.settings, catalog_of([made]))
+    lake = Session(lake.settings, catalog_of([made]), spark)
     assert reference_tables.refresh(lake, lake.catalog.table("campaigns")).written == 2

@@ -13,7 +13,7 @@ from lakehouse.errors import CommitError
 from lakehouse.ranges import Range
 from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, delta_writer, recent, small_commits, table_creation
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.locks import alone
 from support.wide_rows import AT, WIDE, values
 
@@ -55,8 +55,8 @@ def test_spark_and_deltalake_read_the_same_rows(spark, tables):
 def test_rows_in_memory_are_those_of_their_files(spark, tables, tmp_path, monkeypatch):
     path, schema = tables[1], delta_log.schema(tables[1])
     files = [path / unquote(file["path"]) for file in delta_log.files(path)]
-    lake = Lake(spark, Settings(root=tmp_path), catalog_of([]))
-    monkeypatch.setattr(Lake, "path", lambda lake, table: path)
+    lake = Session(Settings(root=tmp_path), catalog_of([]), spark)
+    monkeypatch.setattr(Session, "path", lambda lake, table: path)
     from_memory = lake.rows_of(None, files, schema)
     from_files = spark.read.schema(schema).option("basePath", str(path)).parquet(*map(str, files))
     assert from_memory.schema == from_files.schema

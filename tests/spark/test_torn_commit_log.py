@@ -20,7 +20,7 @@ from lakehouse.storage import (
     log_tables,
 )
 from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.layout import table_path
 from lakehouse.stream import queries
 from lakehouse.testing import Stage
@@ -205,7 +205,7 @@ def test_the_first_line_of_a_trimmed_commit_log_may_be_torn_too(settings):
 def test_what_is_known_of_a_table_that_was_removed_is_not_put_into_the_one_made_recreated(
     settings, spark
 ):
-    lake = Lake(spark, settings, catalog.load(settings))
+    lake = Session(settings, catalog.load(settings), spark)
     log_tables.flush(settings, lake.catalog)
     table = lake.catalog.table("valid_readings")
     before = lines_of(settings, table.name)

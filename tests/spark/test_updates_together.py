@@ -149,7 +149,7 @@ def test_a_late_row_that_is_put_aside_has_its_whole_hour_computed(stage):
 @pytest.mark.parametrize("told", [0, 5], ids=["no line", "some lines"])
 def test_a_crash_between_the_commit_and_its_lines_loses_none_of_them(stage, monkeypatch, told):
     table = stage.lake.catalog.table("sums")
-    append, left = publish.Lake.commit_log, [told]
+    append, left = publish.Session.commit_log, [told]
 
     class Crash(Exception):
         pass
@@ -168,7 +168,7 @@ def test_a_crash_between_the_commit_and_its_lines_loses_none_of_them(stage, monk
             return getattr(self.commit_log, name)
 
     with monkeypatch.context() as dying:
-        dying.setattr(publish.Lake, "commit_log", lambda lake, of: Dying(append(lake, of)))
+        dying.setattr(publish.Session, "commit_log", lambda lake, of: Dying(append(lake, of)))
         with pytest.raises(Crash):
             stage.update("sums")
     stage.feed("clicks", [at(5)])

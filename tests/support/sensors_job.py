@@ -22,7 +22,7 @@ from lakehouse.runtime import kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, to_environment
 from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 
 BEGIN = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 MINUTE = 60_000
@@ -63,7 +63,7 @@ def arrived(settings: Settings, table: str) -> int:
     )
 
 
-def every_offset_once(lake: Lake, sent: int) -> None:
+def every_offset_once(lake: Session, sent: int) -> None:
     record = lake.catalog.table("sensor_readings")
     rows = (
         lake.read(record)
@@ -76,7 +76,7 @@ def every_offset_once(lake: Lake, sent: int) -> None:
     assert (found.n, found.distinct) == (sent, sent)
 
 
-def the_oracle_agrees(lake: Lake, lot: int = 10) -> None:
+def the_oracle_agrees(lake: Session, lot: int = 10) -> None:
     """Each window behind the frontier holds what was sent, in three lots of so many minutes."""
     averages = lake.catalog.table("sensor_averages")
     frontier = next(CommitLog(lake.settings, averages).by_stream()).frontier

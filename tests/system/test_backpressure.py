@@ -13,7 +13,7 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from streaming_jobs import metrics, supervisor
 from support import ROOT
 from support.sensors_job import BEGIN, MINUTE, WORKLOAD, arrived, awaited, every_offset_once
@@ -58,7 +58,7 @@ def test_a_producer_ten_times_as_fast_as_the_job_is_caught_up_with(settings, spa
     awaited(caught_up, "caught up", 400)
     after = supervisor.stop(settings, "sensors")
     assert after.pid == before.pid and not any(q.restarts for q in after.queries), "by itself"
-    lake = Lake(spark, settings, catalog.load(settings))
+    lake = Session(settings, catalog.load(settings), spark)
     rows = [c.arrived for c in lake.commit_log(lake.catalog.table("sensor_readings")).by_stream()]
     # what is allowed is shared out to partitions, and rounded
     full = [n for n in rows if n > STEP - WORKLOAD.partitions]

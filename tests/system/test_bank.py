@@ -28,7 +28,7 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.layout import table_path
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from streaming_jobs import supervisor
@@ -263,7 +263,7 @@ def test_killed_again_and_again_the_sum_is_zero_at_every_version_for_a_reader_be
     for path in (totals, joined, whole):
         assert {sum(column(path, "balance", n)) for n in range(1, version(path) + 1)} == {0}, path
 
-    lake = Lake(spark, settings, catalog.load(settings))
+    lake = Session(settings, catalog.load(settings), spark)
     there = {
         row.account_id: (row.debits, row.credits, row.balance) for row in lake.read(table).collect()
     }

@@ -13,7 +13,7 @@ import pytest
 from lakehouse.declare import catalog
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from streaming_jobs import supervisor
 from support import ROOT
 from support.cluster import LIMIT, Cluster
@@ -65,7 +65,7 @@ def test_an_executor_is_killed_every_row_is_there_once_and_the_reconcile_runs_th
     assert [p.pid for p in executors(cluster)] != [executor.pid]
     stopped = supervisor.stop(settings, "sensors")
     assert stopped.pid == first.pid and {q.dropped_by_spark for q in stopped.queries} == {0}
-    lake = Lake(spark, settings, catalog.load(settings))
+    lake = Session(settings, catalog.load(settings), spark)
     every_offset_once(lake, sent)
     the_oracle_agrees(lake)
     certificate = subprocess.run(

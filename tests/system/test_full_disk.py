@@ -13,7 +13,7 @@ from lakehouse.declare import catalog
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from support import TESTS
 from support.sensors_job import every_offset_once, the_oracle_agrees
 
@@ -48,7 +48,7 @@ def test_a_full_disk_is_waited_for_and_every_row_is_there_once(settings, tmp_pat
     sent = json.loads(ended.stdout.splitlines()[-1])["sent"]
 
     kept = replace(settings, root=tmp_path / "kept")
-    lake = Lake(spark, kept, catalog.load(kept))
+    lake = Session(kept, catalog.load(kept), spark)
     every_offset_once(lake, sent)
     the_oracle_agrees(lake)
     certificate = reconciliation.reconcile(lake, lake.catalog.table("sensor_averages"))

@@ -18,7 +18,7 @@ from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.commit_log import CommitLog, frontier
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from streaming_jobs import supervisor
 from support import TESTS
 from support.sensors_job import arrived, awaited
@@ -93,7 +93,7 @@ def test_a_killed_job_joins_two_topics_to_the_last_window(settings, spark):
     stopped = supervisor.stop(settings, pipeline)
     assert stopped.state == "stopped" and {q.dropped_by_spark for q in stopped.queries} == {0}
 
-    lake = Lake(spark, settings, catalog)
+    lake = Session(settings, catalog, spark)
     shown, turnover = Counter(), Counter()
     for lot in LOTS:
         of = rows(lot)

@@ -42,7 +42,7 @@ from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage import layout
 from lakehouse.storage.certificates import Certificate, certificates, certify
 from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.testing import Stage
 from streaming_jobs import desired, metrics, progress, supervisor
 from streaming_jobs.metric_families import DECLARED
@@ -104,7 +104,7 @@ def running(spark, tmp_path_factory, quick_jvm) -> Iterator[Running]:
             job = beside.submit(supervisor.start, settings, "sensors", wait=180)
             views_and_visits(Stage(spark, root, ads, visits))
             job.result()
-        lake = Lake(spark, settings, catalog.load(settings))
+        lake = Session(settings, catalog.load(settings), spark)
         derived = [
             lake.catalog.table(n) for n in ("valid_readings", "sensor_averages", "sensor_trends")
         ]
@@ -262,7 +262,7 @@ def test_the_frontier_and_the_verdict_are_those_of_commit_log_and_log_table(runn
 
 @beside_a_job
 def test_results_are_the_rows_of_the_window_that_closed_last(spark, running, exposed):
-    lake = Lake(spark, running.settings, catalog.load(running.settings))
+    lake = Session(running.settings, catalog.load(running.settings), spark)
     for name, key, column in (
         ("campaign_views", "campaign_id", "views"),
         ("visitors_by_country", "country", "visitors"),

@@ -12,7 +12,7 @@ from lakehouse.declare import catalog
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from streaming_jobs import desired, supervisor
 from support.dagster_dev import DOCS, UI, dagster_dev, ended, until
 from support.sensors_job import (
@@ -99,7 +99,7 @@ def test_the_stream_goes_on_without_dagster_and_its_broker_and_dagster_catches_u
         {0},
     ), "one writer each"
 
-    lake = Lake(spark, settings, catalog.load(settings))
+    lake = Session(settings, catalog.load(settings), spark)
     every_offset_once(lake, sent)
     the_oracle_agrees(lake, LOT)
     assert reconciliation.reconcile(lake, lake.catalog.table("sensor_averages")).verdict == "EQUAL"

@@ -17,7 +17,7 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Resources, Settings, from_environment
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from streaming_jobs import control_loop, desired, progress, supervisor
 from support import ROOT, TESTS
 from support.sensors_job import (
@@ -95,7 +95,7 @@ def test_pipelines_are_put_into_one_process_and_apart_again_on_the_same_checkpoi
     stopped = supervisor.stop(settings, "sensors")
     assert {q.dropped_by_spark for q in stopped.queries} == {0}
 
-    lake = Lake(spark, settings, catalog.load(settings))
+    lake = Session(settings, catalog.load(settings), spark)
     every_offset_once(lake, sent)
     the_oracle_agrees(lake)
     for name in ("sensor_averages", "campaign_views"):

@@ -17,7 +17,7 @@ from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage import checkpoints, commit_log_repair
 from lakehouse.storage.commit_log import frontier
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.stream import queries
 from lakehouse.stream.topic_check import check
 from lakehouse.testing import COMMIT_POINTS, Aborted
@@ -35,25 +35,25 @@ def served(tmp_path_factory) -> Iterator[Settings]:
 
 
 @pytest.fixture
-def lake(served, spark) -> Lake:
-    lake = Lake(spark, replace(served, tables=(quiet.__name__,)), catalog_of([quiet]))
+def lake(served, spark) -> Session:
+    lake = Session(replace(served, tables=(quiet.__name__,)), catalog_of([quiet]), spark)
     kafka_broker.ensure_topics(lake.settings, {"clicks": 2, "still": 1})
     queries.prepare(lake, list(lake.catalog))
     return lake
 
 
-def send(lake: Lake, *rows: dict) -> None:
+def send(lake: Session, *rows: dict) -> None:
     producer = Producer(client_config(lake.settings) | {"acks": "all", "log_level": "0"})
     for number, row in enumerate(rows):
         producer.produce("clicks", json.dumps(row), b"key", partition=number % 2)
     assert producer.flush(30) == 0
 
 
-def frontier_of(lake: Lake, name: str) -> datetime:
+def frontier_of(lake: Session, name: str) -> datetime:
     return frontier(lake.settings, lake.catalog.table(name)) or EPOCH
 
 
-def written(lake: Lake, name: str) -> int:
+def written(lake: Session, name: str) -> int:
     return sum(line.written for line in lake.commit_log(lake.catalog.table(name)).by_stream())
 
 

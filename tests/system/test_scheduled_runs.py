@@ -21,7 +21,7 @@ from lakehouse.storage import layout
 from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.digest import digest
 from lakehouse.storage.files import replace_file
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from streaming_jobs import control_loop, desired, progress, scheduled, supervisor
 from streaming_jobs.progress import JobStatus
 from support.sensors_job import arrived, awaited, produce
@@ -137,7 +137,7 @@ def test_the_tables_are_the_same_whatever_the_knob_says(tmp_path, spark, quick_j
             "the time of what came last had not come"
         )
         the_same_tables(
-            Lake(spark, plain, catalog.load(plain)), Lake(spark, every, catalog.load(every))
+            Session(plain, catalog.load(plain), spark), Session(every, catalog.load(every), spark)
         )
     finally:
         for each in (plain, turned):
@@ -191,7 +191,7 @@ def caught_up(settings: Settings, sent: int) -> bool:
     )
 
 
-def the_same_tables(one: Lake, other: Lake) -> None:
+def the_same_tables(one: Session, other: Session) -> None:
     for name in ("sensor_readings", "valid_readings", "sensor_averages", "sensor_trends"):
         table = one.catalog.table(name)
         rows = [lake.read(table) for lake in (one, other)]

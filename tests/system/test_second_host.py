@@ -17,7 +17,7 @@ from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage import layout
 from lakehouse.storage.files import replace_file
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from streaming_jobs import (
     control_loop,
     desired,
@@ -275,6 +275,6 @@ def test_a_job_whose_host_is_gone_goes_on_here_and_one_elsewhere_drains_when_it_
         assert (stopped.state, stopped.place.host) == ("stopped", "second")
         assert host.wait() == 0
 
-    lake = Lake(spark, settings, catalog.load(settings))
+    lake = Session(settings, catalog.load(settings), spark)
     every_offset_once(lake, sent)
     the_oracle_agrees(lake)

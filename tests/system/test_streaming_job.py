@@ -16,7 +16,7 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from streaming_jobs import progress, supervisor
 from support.sensors_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
 
@@ -69,7 +69,7 @@ def test_a_job_killed_mid_stream_loses_and_doubles_nothing(settings, spark):
     assert not progress.is_alive(stopped.jvm, stopped.jvm_started)
     assert {q.dropped_by_spark for q in stopped.queries} == {0}
 
-    lake = Lake(spark, settings, catalog.load(settings))
+    lake = Session(settings, catalog.load(settings), spark)
     every_offset_once(lake, sent)
     no_more_files_than_rows_are_worth(lake)
     the_oracle_agrees(lake)
@@ -107,7 +107,7 @@ def refused_second_process(settings: Settings, winner: int) -> None:
     )
 
 
-def no_more_files_than_rows_are_worth(lake: Lake) -> None:
+def no_more_files_than_rows_are_worth(lake: Session) -> None:
     record = lake.catalog.table("sensor_readings")
     for commit in lake.commit_log(record).by_stream():
         log = lake.path(record) / "_delta_log" / f"{commit.version:020}.json"

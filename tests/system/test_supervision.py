@@ -28,7 +28,7 @@ from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.stopping import Stop
 from lakehouse.storage import layout
 from lakehouse.storage.files import replace_file
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.stream import ingest
 from lakehouse.stream.micro_batch import BatchLog, stream_run
 from lakehouse.testing import COMMIT_POINTS, Stage
@@ -120,7 +120,7 @@ def test_killed_stopped_and_overtaken_it_goes_on_and_every_row_is_there_once(set
         assert {q.dropped_by_spark for q in stopped.queries} == {0}
     assert not supervisor.status(settings, "sensors").alive, "it stays stopped"
 
-    lake = Lake(spark, settings, catalog.load(settings))
+    lake = Session(settings, catalog.load(settings), spark)
     every_offset_once(lake, sent)
     the_oracle_agrees(lake)
     certificate = reconciliation.reconcile(lake, lake.catalog.table("sensor_averages"))
@@ -174,7 +174,7 @@ def test_killed_at_each_commit_point_every_row_is_there_once(settings, spark):
     supervisor.start(settings, "sensors", wait=120)
     awaited(lambda: arrived(settings, "sensor_readings") >= sent, "all recorded")
     supervisor.stop(settings, "sensors")
-    lake = Lake(spark, settings, catalog.load(settings))
+    lake = Session(settings, catalog.load(settings), spark)
     every_offset_once(lake, sent)
     the_oracle_agrees(lake)
 

@@ -23,7 +23,7 @@ from lakehouse.runtime.kafka_address import bootstrap_servers
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.commit_log import CommitLog
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.stream import offsets, queries, topic_reader, topic_steps
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.topic_check import check
@@ -75,7 +75,7 @@ def served(tmp_path_factory) -> Iterator[Settings]:
 
 
 @pytest.fixture
-def lake(served, tmp_path, spark) -> Iterator[Lake]:
+def lake(served, tmp_path, spark) -> Iterator[Session]:
     settings = replace(
         served,
         root=tmp_path,
@@ -83,7 +83,7 @@ def lake(served, tmp_path, spark) -> Iterator[Lake]:
         step_rows=100,
         bootstrap_servers=bootstrap_servers(served),
     )
-    lake = Lake(spark, settings, catalog_of([HERE]))
+    lake = Session(settings, catalog_of([HERE]), spark)
     queries.prepare(lake, list(lake.catalog))
     yield lake
     client = offsets.admin(settings)
@@ -97,7 +97,7 @@ def lake(served, tmp_path, spark) -> Iterator[Lake]:
     )
 
 
-def send(lake: Lake, topic: str, numbers, partitions: int = 2, **config) -> None:
+def send(lake: Session, topic: str, numbers, partitions: int = 2, **config) -> None:
     """Message n to partition n modulo their number, n seconds of event time."""
     producer = Producer(client_config(lake.settings) | {"acks": "all", "log_level": "0"} | config)
     transactional = "transactional.id" in config
@@ -113,19 +113,19 @@ def send(lake: Lake, topic: str, numbers, partitions: int = 2, **config) -> None
         producer.commit_transaction(30)
 
 
-def query(lake: Lake, name: str, **how):
+def query(lake: Session, name: str, **how):
     return queries.start(lake, lake.catalog.table(name), **how)
 
 
-def numbers(lake: Lake, name: str) -> list[int]:
+def numbers(lake: Session, name: str) -> list[int]:
     return sorted(r.n for r in lake.read(lake.catalog.table(name)).select("n").collect())
 
 
-def commits(lake: Lake, name: str) -> list:
+def commits(lake: Session, name: str) -> list:
     return list(CommitLog(lake.settings, lake.catalog.table(name)).by_stream())[::-1]
 
 
-def all_once(lake: Lake, name: str) -> None:
+def all_once(lake: Session, name: str) -> None:
     found = check(lake.settings, lake.catalog, lake.catalog.table(name))
     assert found and not any(each.missing or each.doubled for each in found), found
 

@@ -25,7 +25,7 @@ from lakehouse.settings import Settings, from_environment
 from lakehouse.storage import checkpoints
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from lakehouse.stream import offsets, queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import COMMIT_POINTS, Aborted
@@ -64,17 +64,17 @@ def taken_kept(kept_topic: DataFrame) -> DataFrame:
 
 
 @pytest.fixture(scope="module")
-def lake(tmp_path_factory, spark) -> Iterator[Lake]:
+def lake(tmp_path_factory, spark) -> Iterator[Session]:
     root = tmp_path_factory.mktemp("topics")
     settings = Settings(root=root, jars=from_environment().jars, tables=(__name__,))
     kafka_broker.start(settings, jars.resolve(settings.jars))
-    lake = Lake(spark, settings, catalog_of([HERE]))
+    lake = Session(settings, catalog_of([HERE]), spark)
     queries.prepare(lake, list(lake.catalog))
     yield lake
     kafka_broker.stop(settings)
 
 
-def send(lake: Lake, topic: str, count: int) -> None:
+def send(lake: Session, topic: str, count: int) -> None:
     """To two partitions; every tenth message is no row."""
     producer = Producer(client_config(lake.settings) | {"acks": "all", "log_level": "0"})
     for n in range(count):
@@ -83,23 +83,23 @@ def send(lake: Lake, topic: str, count: int) -> None:
     assert producer.flush(30) == 0
 
 
-def run(lake: Lake, name: str) -> None:
+def run(lake: Session, name: str) -> None:
     queries.start(lake, lake.catalog.table(name), available_now=True).awaitTermination()
 
 
-def command(lake: Lake, *arguments: str):
+def command(lake: Session, *arguments: str):
     environment = {"LAKEHOUSE_ROOT": str(lake.settings.root), "LAKEHOUSE_TABLES": __name__}
     return CliRunner().invoke(main.app(), arguments, env=environment)
 
 
-def compared(lake: Lake, name: str) -> list[dict]:
+def compared(lake: Session, name: str) -> list[dict]:
     done = command(lake, "topic", "check", name, "--json")
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.exit_code == any(each["missing"] or each["doubled"] for each in found), done.output
     return found
 
 
-def all_once(lake: Lake, name: str, count: int) -> None:
+def all_once(lake: Session, name: str, count: int) -> None:
     found = compared(lake, name)
     assert [(each["missing"], each["doubled"]) for each in found] == [(0, 0)] * 2, found
     assert sum(each["rows"] for each in found) == count
@@ -155,14 +155,14 @@ def test_an_ingest_table_has_each_message_once_whatever_becomes_of_its_job(lake,
     assert found[1]["examples"].startswith("missing 3")
 
 
-def present(lake: Lake, topic: str) -> dict[str, str]:
+def present(lake: Session, topic: str) -> dict[str, str]:
     return {
         name: identity
         for name, (identity, _) in offsets.ids(offsets.admin(lake.settings), [topic]).items()
     }
 
 
-def created_again(lake: Lake, topic: str, count: int) -> None:
+def created_again(lake: Session, topic: str, count: int) -> None:
     client = offsets.admin(lake.settings)
     client.delete_topics([topic])[topic].result()
     awaited(lambda: topic not in client.list_topics(timeout=10).topics, "deleted")
@@ -234,7 +234,7 @@ def test_a_topic_created_again_is_named_and_read_from_its_beginning(lake):
         query.stop()
 
 
-def lose(lake: Lake, topic: str, until: int) -> None:
+def lose(lake: Session, topic: str, until: int) -> None:
     """Has the topic begin with that offset, as retention does."""
     client = offsets.admin(lake.settings)
     for future in client.delete_records(

@@ -8,7 +8,7 @@ from lakehouse.declare import catalog
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Session
 from streaming_jobs import supervisor
 from support.sensors_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
 from support.torn_logs import TABLES, cut, lines_of
@@ -48,7 +48,7 @@ def test_a_job_goes_on_over_commit_logs_that_were_cut_in_the_middle_of_a_line(jo
     awaited(lambda: arrived(job, "sensor_readings") >= sent, "the third lot")
     stopped = supervisor.stop(job, "sensors", by="a test")
     assert stopped.state == "stopped" and "put back from _commits" in stopped.error
-    lake = Lake(spark, job, catalog.load(job))
+    lake = Session(job, catalog.load(job), spark)
     every_offset_once(lake, sent)
     the_oracle_agrees(lake)
     certificate = reconciliation.reconcile(lake, lake.catalog.table("sensor_averages"))

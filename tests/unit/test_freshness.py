@@ -20,7 +20,7 @@ from lakehouse.freshness import freshness
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage import layout
 from lakehouse.storage.files import replace_file
-from lakehouse.storage.lake import Lake
+from lakehouse.storage.lakehouse import Lakehouse
 from streaming_jobs import desired, metrics, progress, scheduled
 from streaming_jobs.healing import WANTED, Observed, decide
 from streaming_jobs.progress import JobStatus
@@ -110,7 +110,7 @@ def test_the_longest_time_between_two_runs_is_known():
 
 def test_only_the_head_of_a_pipeline_waits_for_the_interval():
     settings = Settings(tables=SENSORS, freshness={"sensors": "every 10 minutes"})
-    lake = Lake(None, settings, catalog.load(settings))
+    lake = Lakehouse(settings, catalog.load(settings))
     paces = {table.name: lake.pace(table) for table in lake.catalog}
     assert paces.pop("sensor_readings") == timedelta(minutes=10)
     assert set(paces.values()) == {duration(settings.fresh_within) / 4}

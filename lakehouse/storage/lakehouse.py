@@ -1,10 +1,9 @@
-"""A session, the settings and the catalog: what every run needs, as one value."""
+"""A lakehouse, and a session on it: what every run needs, as one value."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
@@ -26,16 +25,11 @@ _LOOK = 0.25  # of the freshness: how often a query behind the head looks for ne
 
 
 @dataclass(frozen=True, slots=True)
-class Lake:
-    spark: SparkSession
+class Lakehouse:
+    """The settings and what is declared: enough for whatever reads logs, and no rows. It needs no JVM."""
+
     settings: Settings
     catalog: Catalog
-
-    @classmethod
-    def without_session(cls, settings: Settings, catalog: Catalog) -> "Lake":
-        """A lake of which logs are read, and no rows."""
-        none: Any = None
-        return cls(none, settings, catalog)
 
     def path(self, table: Table, side: Side = "") -> Path:
         return table_path(self.settings, table, side)
@@ -55,6 +49,41 @@ class Lake:
 
     def exists(self, table: Table) -> bool:
         return delta_log.exists(self.path(table))
+
+    def may_hold(self, table: Table, file: dict, span: Range) -> bool:
+        """Whether the statistics of a file of the table do not rule out that it has a row in the span of event time."""
+        # a window's result is placed by the last instant before the end that the statistics have
+        end = span.end + _INSTANT if table.window else span.end
+        column = self.catalog.time_statistic(table)
+        return delta_log.may_hold(file, column, Range(span.start, end))
+
+    def lost(
+        self, table: Table, keys: Collection[str], version: int | None = None, side: Side = ""
+    ) -> dict[str, list[dict]]:
+        """Of these partitions the files that the table's log names and that are not on disk, by partition."""
+        path = self.path(table, side)
+        found: dict[str, list[dict]] = {}
+        mine = (
+            file
+            for file in delta_log.files(path, version)
+            if file[f"partition.{PARTITION}"] in keys
+        )
+        for file in delta_log.lost(path, mine):
+            found.setdefault(file[f"partition.{PARTITION}"], []).append(file)
+        return found
+
+    def check_whole(self, table: Table, version: int | None = None) -> None:
+        """Raises CommitError if a file of the table, now or at a version, is not on disk."""
+        path = self.path(table)
+        if lost := delta_log.lost(path, delta_log.files(path, version)):
+            raise _gone(self.catalog, table, path, lost)
+
+
+@dataclass(frozen=True, slots=True)
+class Session(Lakehouse):
+    """A lakehouse and Spark: what reads and writes rows."""
+
+    spark: SparkSession
 
     def read(self, table: Table, version: int | None = None, side: Side = "") -> DataFrame:
         """The rows of a table, technical columns included, now or at a Delta version."""
@@ -83,13 +112,6 @@ class Lake:
 
         return self._of_files(table, needed, version)
 
-    def may_hold(self, table: Table, file: dict, span: Range) -> bool:
-        """Whether the statistics of a file of the table do not rule out that it has a row in the span of event time."""
-        # a window's result is placed by the last instant before the end that the statistics have
-        end = span.end + _INSTANT if table.window else span.end
-        column = self.catalog.time_statistic(table)
-        return delta_log.may_hold(file, column, Range(span.start, end))
-
     def partitions(
         self,
         table: Table,
@@ -106,21 +128,6 @@ class Lake:
         return self._of_files(
             table, lambda file: file[f"partition.{PARTITION}"] in keys, version, side, without_lost
         )
-
-    def lost(
-        self, table: Table, keys: Collection[str], version: int | None = None, side: Side = ""
-    ) -> dict[str, list[dict]]:
-        """Of these partitions the files that the table's log names and that are not on disk, by partition."""
-        path = self.path(table, side)
-        found: dict[str, list[dict]] = {}
-        mine = (
-            file
-            for file in delta_log.files(path, version)
-            if file[f"partition.{PARTITION}"] in keys
-        )
-        for file in delta_log.lost(path, mine):
-            found.setdefault(file[f"partition.{PARTITION}"], []).append(file)
-        return found
 
     def _of_files(
         self,
@@ -159,12 +166,6 @@ class Lake:
         if lost := [{"path": str(file.relative_to(path))} for file in delta_log.missing(files)]:
             raise _gone(self.catalog, table, path, lost)
         return self._read(path, files, schema)
-
-    def check_whole(self, table: Table, version: int | None = None) -> None:
-        """Raises CommitError if a file of the table, now or at a version, is not on disk."""
-        path = self.path(table)
-        if lost := delta_log.lost(path, delta_log.files(path, version)):
-            raise _gone(self.catalog, table, path, lost)
 
     def _read(self, path: Path, files: Sequence[Path], schema: StructType) -> DataFrame:
         if not files:
