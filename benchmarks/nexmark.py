@@ -1,0 +1,160 @@
+"""What each query of Nexmark costs: catching up with the topics, steps as events come, and the same function as plain Spark.
+
+    python -m benchmarks.nexmark [--events 100000] [--steps 10] [--step 1000] [--only q5_hot_items ...]
+
+The ingest tables are filled first. Then each query catches up with them, in a stream that ends at the present, and goes on with
+`steps` commits of `step` events each. "Plain Spark" is the function of the table over the same stored rows, written as Parquet;
+of a query that reads other queries, over these tables. A run is void if a table is not EQUAL to its batch run in the end.
+"""
+
+import argparse
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from statistics import median
+
+from rich import box
+from rich.table import Table as Shown
+
+from benchmarks.measure import BenchmarkError
+from lakehouse.cli.console import out
+from lakehouse.declare.table import Table
+from lakehouse.examples.nexmark import producer, tables
+from lakehouse.producers.workload import Record, Workload
+from lakehouse.reconcile import reconciliation
+from lakehouse.runtime import session
+from lakehouse.settings import from_environment
+from lakehouse.storage.lakehouse import Session
+from lakehouse.stream import queries
+from lakehouse.testing import Stage
+from lakehouse.transform import lateness
+
+START = int(datetime(2026, 1, 1, 10, tzinfo=UTC).timestamp() * 1000)
+TOPICS = {
+    producer.PEOPLE: ("nexmark_people",),
+    producer.AUCTIONS: ("nexmark_auctions",),
+    producer.BIDS: ("nexmark_bids", "nexmark_bids_by_arrival"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    query: str
+    catch_up: float  # seconds
+    plain: float
+    steps: Sequence[float]
+    rows: int
+
+
+def feed(stage: Stage, records: Sequence[Record]) -> None:
+    """One commit of each ingest table."""
+    sent = datetime.fromtimestamp(max(r.time_ms for r in records) / 1000, UTC)
+    for topic, names in TOPICS.items():
+        values = [(r.partition, r.value) for r in records if r.topic == topic]
+        for name in names:
+            stage.feed(name, values, sent=sent)
+
+
+def close(stage: Stage) -> None:
+    """Moves event time and the clock on, so that all windows close."""
+    stage.wait(timedelta(hours=2))
+    later = producer.records(Workload(rate=50), START + 2 * 3_600_000 + 86_400_000)
+    last = {each.topic: each for each in islice(later, 50)}.values()
+    for _ in range(2):  # the second carries the watermark that follows from the first
+        feed(stage, [each._replace(partition=p) for each in last for p in range(2)])
+
+
+def timed(run: Callable[[], object]) -> float:
+    began = time.monotonic()
+    run()
+    return time.monotonic() - began
+
+
+def as_plain_spark(lake: Session, table: Table, place: Path) -> float:
+    """Seconds of the table's function over the stored rows of its inputs, written as Parquet."""
+    inputs = {}
+    for name in table.inputs:
+        rows = lake.read(lake.catalog.table(name))
+        if name == lake.catalog.driving(table).name and table.window:
+            event_time = lake.catalog.event_time(table)
+            rows = lateness.accepted(lateness.flagged(rows, table, event_time), late_too=True)
+        inputs[name] = rows
+    return timed(lambda: table(**inputs).write.parquet(str(place)))
+
+
+def measured(stage: Stage, only: Sequence[str], steps: Iterator[Sequence[Record]]) -> list[Found]:
+    lake, ahead = stage.lake, list(steps)
+    chosen = [
+        t for t in lake.catalog if lake.catalog.is_derived(t) and (not only or t.name in only)
+    ]
+    catching = {
+        t.name: timed(lambda t=t: queries.start(lake, t, available_now=True).awaitTermination())
+        for t in chosen
+    }
+    plain = {t.name: as_plain_spark(lake, t, lake.settings.root / "plain" / t.name) for t in chosen}
+    took: dict[str, list[float]] = {t.name: [] for t in chosen}
+    running = {t.name: queries.start(lake, t) for t in chosen}
+    for records in ahead:
+        feed(stage, records)
+        for name, query in running.items():  # inputs first
+            took[name].append(timed(query.processAllAvailable))
+    for query in running.values():
+        query.stop()
+    close(stage)
+    stage.run(*(t.name for t in chosen))
+    for t in chosen:
+        certificate = reconciliation.reconcile(lake, t)
+        if certificate.verdict != "EQUAL":
+            raise BenchmarkError(f"table={t.name}: {certificate.verdict}: {certificate.detail}")
+    return [
+        Found(t.name, catching[t.name], plain[t.name], took[t.name], stage.rows(t.name).count())
+        for t in chosen
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--events", type=int, default=100_000)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--step", type=int, default=1_000, help="events of a step")
+    parser.add_argument("--only", nargs="*", default=[], help="these tables, inputs included")
+    given = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="nexmark"))
+    try:
+        with session.opened(from_environment(), "nexmark") as spark:
+            stage = Stage(spark, root, tables, fresh_within="10 milliseconds")
+            sent = producer.records(Workload(rate=1_000, partitions=2), START)
+            for _ in range(4):
+                feed(stage, list(islice(sent, given.events // 4)))
+            more = (list(islice(sent, given.step)) for _ in range(given.steps))
+            found = measured(stage, given.only, more)
+        shown = Shown(box=box.MARKDOWN)
+        for column in (
+            "table",
+            "events/s",
+            "plain Spark: seconds / ours",
+            "a step, seconds",
+            "rows",
+        ):
+            shown.add_column(column, justify="left" if column == "table" else "right")
+        for each in found:
+            step = f"{median(each.steps):.2f} ({max(each.steps):.2f})"
+            rate, ratio = (
+                f"{given.events / each.catch_up:,.0f}",
+                f"{each.plain / each.catch_up:.2f}",
+            )
+            shown.add_row(each.query, rate, ratio, step, f"{each.rows:,}")
+        out().print(shown)
+    finally:
+        shutil.rmtree(root)
+
+
+if __name__ == "__main__":
+    main()
