@@ -19,6 +19,7 @@ from stories.suites import Player
 from stories.work import LASTING_JVM, QUICK_JVM
 
 _LONG = (
+    "ui",
     "assets",
     "updates",
     "equivalence",
