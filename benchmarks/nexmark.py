@@ -87,22 +87,34 @@ def as_plain_spark(lake: Session, table: Table, place: Path) -> float:
     return timed(lambda: table(**inputs).write.parquet(str(place)))
 
 
+def _seconds(progress: Sequence) -> list[float]:
+    """Of each step with rows, from the look for news to the commit."""
+    spent = (
+        p.durationMs.get("triggerExecution") or p.durationMs.get("addBatch", 0)
+        for p in progress
+        if p.numInputRows
+    )
+    return [milliseconds / 1000 for milliseconds in spent]
+
+
 def measured(stage: Stage, only: Sequence[str], steps: Iterator[Sequence[Record]]) -> list[Found]:
     lake, ahead = stage.lake, list(steps)
     chosen = [
-        t for t in lake.catalog if lake.catalog.is_derived(t) and (not only or t.name in only)
+        t
+        for t in lake.catalog
+        if lake.catalog.kind(t) not in ("ingest", "reference") and (not only or t.name in only)
     ]
     catching = {
         t.name: timed(lambda t=t: queries.start(lake, t, available_now=True).awaitTermination())
         for t in chosen
     }
     plain = {t.name: as_plain_spark(lake, t, lake.settings.root / "plain" / t.name) for t in chosen}
-    took: dict[str, list[float]] = {t.name: [] for t in chosen}
     running = {t.name: queries.start(lake, t) for t in chosen}
     for records in ahead:
         feed(stage, records)
-        for name, query in running.items():  # inputs first
-            took[name].append(timed(query.processAllAvailable))
+        for query in running.values():  # inputs first
+            query.processAllAvailable()
+    took = {name: _seconds(query.recentProgress) for name, query in running.items()}
     for query in running.values():
         query.stop()
     close(stage)
@@ -145,7 +157,7 @@ def main() -> None:
         ):
             shown.add_column(column, justify="left" if column == "table" else "right")
         for each in found:
-            step = f"{median(each.steps):.2f} ({max(each.steps):.2f})"
+            step = f"{median(each.steps):.2f} ({max(each.steps):.2f})" if each.steps else "–"
             rate, ratio = (
                 f"{given.events / each.catch_up:,.0f}",
                 f"{each.plain / each.catch_up:.2f}",
