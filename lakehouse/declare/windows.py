@@ -136,8 +136,8 @@ def count(rows: int, every: int | None = None) -> Window:
 
     They are counted again in each partition. The table's keys are columns of its input. A window starts
     with its first row and ends with its last; the last one of a partition may hold fewer and ends with
-    the partition. Windows over rows of one instant would have the same bounds: each of them starts a
-    microsecond before the one before.
+    the partition. Of windows that end at one instant each starts a microsecond earlier for each one
+    behind it: those whose rows are all of that instant would else have the same bounds.
 
     :param rows: of a window; the first windows of a partition hold fewer if they slide.
     :param every: a window ends after so many rows of its key (default: `rows`: no two overlap).

@@ -304,9 +304,9 @@ def counted(
         "_end": F.when(full, reached).otherwise(closes),
     }
     placed = numbered.withColumn("_number", number).withColumns(bounds | {"_complete": full | cut})
-    alike = Sql.partitionBy(*keys, closes, *bounds).orderBy("_number")
-    before = F.dense_rank().over(alike) - 1  # windows with the same bounds would be one
-    start = F.timestamp_micros(F.unix_micros("_start") - before)
+    # windows with the same bounds would be one: of those with one end each starts before the next
+    of_end = Sql.partitionBy(*keys, closes, "_end").orderBy(F.desc("_number"))
+    start = F.timestamp_micros(F.unix_micros("_start") - F.dense_rank().over(of_end) + 1)
     found = placed.where("_complete").withColumn(
         WINDOW, F.struct(start.alias("start"), F.col("_end").alias("end"))
     )

@@ -103,6 +103,7 @@ def test_windows_slide_over_rows_and_those_of_one_instant_stay_apart(spark, tmp_
     stage.feed("clicks", [at(n, "a", n) for n in (3, 1, 2, 5, 4)])
     stage.feed("clicks", [at(10, "b", n) for n in range(1, 8)])
     stage.run("threes", "last_fours", files_per_batch=1)
+    stage.feed("clicks", [at(10 - microsecond, "c", 1), *(at(10, "c", n) for n in range(2, 10))])
     stage.feed("clicks", [at(9, "a", 9), at(8, "a", 8)])  # the watermark is 5
     for seconds in (7_300, 14_600):
         stage.advance("clicks", at(seconds, "last"))
@@ -116,11 +117,16 @@ def test_windows_slide_over_rows_and_those_of_one_instant_stay_apart(spark, tmp_
     ]
     same = 10 + microsecond
     threes = of(stage, "threes", "b")
-    assert [(clicks, value) for *_, clicks, value in threes] == [(3, 15), (3, 6), (1, 7)]
+    assert [(clicks, value) for *_, clicks, value in threes] == [(3, 6), (3, 15), (1, 7)]
     assert [(start, end) for start, end, *_ in threes] == [
         (10 - microsecond, same),
         (10, same),
         (10, 3_600),
+    ]
+    assert [(round(start, 6), value) for start, *_, value in of(stage, "threes", "c")] == [
+        (10 - 3 * microsecond, 6),
+        (10 - microsecond, 15),
+        (10, 24),
     ]
     assert sorted(r.value for r in stage.rows("last_fours").where("user = 'b'").collect()) == [
         3, 10, 18, 18,
