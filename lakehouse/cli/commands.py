@@ -234,12 +234,7 @@ def get(
         raise RangeError(
             f"table={table}, {shown}: no row has this key now; look for other keys with `lakehouse query`"
         )
-    names = [name for name in found[0] if not name.startswith("_")]
-    order = [name for name in ("valid_from",) if name in names]
-    rows = sorted(found, key=lambda row: [row[name] for name in order])
-    _print(
-        Answer(tuple(names), [tuple(row[name] for name in names) for row in rows], False), as_json
-    )
+    _print(Answer(tuple(found[0]), [tuple(row.values()) for row in found], False), as_json)
 
 
 def quarantine(

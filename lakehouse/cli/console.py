@@ -91,7 +91,7 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None, name: str | No
     with suppress(LakehouseError):  # what is wrong with the settings, the command says
         logs.configure(from_environment())
     exit_code = 2
-    # registered first, so it runs last
+    # registered before a command runs, so it runs after what the command registers
     atexit.register(lambda: _leave(exit_code))
     try:
         app(args=arguments, prog_name=name)

@@ -4,7 +4,6 @@ import ipaddress
 import json
 import logging
 import socket
-from operator import itemgetter
 
 import uvicorn
 from starlette.applications import Starlette
@@ -76,20 +75,17 @@ def application(settings: Settings, catalog: Catalog) -> Starlette:
         values = (request.query_params[name] for name in table.keys)
         complete = frontier(settings, table)  # before the rows, which may be of a later version
         found = point_reads.find(path, table.keys if table.keeps else (), *values)
-        shown = [
-            {name: v for name, v in row.items() if not name.startswith("_")} for row in found.rows
-        ]
-        if table.keeps == "versions":
-            shown.sort(key=itemgetter("valid_from"))
-        answer = {
+        answer: dict[str, object] = {
             "table": table.name,
             "version": found.version,
             "frontier": complete,
-            "rows": shown,
+            "rows": found.rows,
         }
-        if not shown:
-            answer["error"] = f"table={table.name}: no row has this key at version {found.version}"
-        return _json(answer, 200 if shown else 404)
+        if not found.rows:
+            answer["error"] = (
+                f"table={table.name}, version={found.version}: no row has this key; look for other keys with `lakehouse query`"
+            )
+        return _json(answer, 200 if found.rows else 404)
 
     def refused(request: Request, err: Exception) -> Response:
         status = (
@@ -97,11 +93,13 @@ def application(settings: Settings, catalog: Catalog) -> Starlette:
         )
         if status == 503:
             _log.warning(str(err))
-        return _json({"error": str(err)}, status)
+        known = isinstance(err, LakehouseError)
+        return _json({"error": str(err) if known else f"{type(err).__name__}: {err}"}, status)
 
     return Starlette(
         routes=[Route("/tables", tables), Route("/tables/{table}", rows)],
-        exception_handlers={LakehouseError: refused},
+        # of what nobody foresaw the log has the traceback
+        exception_handlers={LakehouseError: refused, Exception: refused},
     )
 
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from threading import Lock
 from urllib.parse import unquote
@@ -30,7 +31,7 @@ _reading = Lock()  # of a log: threads that read rows share what is known of it
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The rows that a key has at a version of its table; none if there is no such key."""
+    """The rows that a key has at a version of its table, versions in their order; none if there is no such key."""
 
     version: int
     rows: list[dict[str, object]]
@@ -56,16 +57,22 @@ def find(path: Path, columns: Sequence[str], *values: str | None) -> Found:
             "one; use `lakehouse query`"
         )
     key = of_text(path.name, {name: types[name] for name in by or columns}, values)
-    return Found(version, [row for named in files for row in _rows(path, named, key)])
+    rows = [
+        {name: value for name, value in row.items() if not name.startswith("_")}
+        for named in files
+        for row in _rows(path, named, key)
+    ]
+    if types.keys() >= {"valid_from", "valid_to"}:  # the versions of a key, the oldest first
+        rows.sort(key=itemgetter("valid_from"))
+    return Found(version, rows)
 
 
 def _state(path: Path) -> tuple[LogState, dict[str, str], list[str]]:
     """The log up to now, the types of the columns, and those by which rows are found."""
-    if path in _known and _known[path][0].stamp:
-        before, types, by = _known[path]
-        state, _ = log_state.renewed(before)
-    else:
-        state, table = log_state.newest(path), open_table(path)
+    before, types, by = _known.get(path, (LogState(path), {}, []))
+    state, _ = log_state.renewed(before)
+    if state is not before:  # new here, or made again, perhaps of other columns
+        table = open_table(path)
         types = {
             field.name: getattr(field.type, "type", "struct") for field in table.schema().fields
         }

@@ -49,7 +49,6 @@ from support.accounts import (
     TYPES,
     Key,
     by_deltalake,
-    key_of,
     keys,
     rows,
     table,
@@ -478,7 +477,6 @@ def test_a_point_read_says_what_it_cannot_find(tmp_path):
         "n": 1,
         "at": AT,
         "price": Decimal("1.00"),
-        KEY: key_of(("a", 1)),
     }
     with pytest.raises(
         RangeError, match="values=1: its key is account, region; give a value for each"

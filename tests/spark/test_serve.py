@@ -54,6 +54,9 @@ def answer(address: str) -> tuple[int, dict]:
 
 def test_rows_are_served_by_key_as_of_the_newest_version(stage_of):
     stage = stage_of(payments)
+    with served(stage.lake.settings.root) as tables:  # made, and without a row
+        status, found = answer(f"{tables}/balances?person=a")
+        assert (status, found["rows"], found["frontier"]) == (404, [], None)
     pay(stage, paid(0, "a", "b c&d", "2.50"))
     move(stage, moved(0, "a", "Oslo"), moved(20, "a", "Bergen"))
     stage.run("balances", "cities")
@@ -75,6 +78,7 @@ def test_rows_are_served_by_key_as_of_the_newest_version(stage_of):
         assert later["frontier"] >= found["frontier"]
         for asked, status, why in (
             ("balances?person=nobody", 404, "no row has this key"),
+            ("balances?person=", 404, "no row has this key"),
             ("balances", 400, "columns=none: a key has one value of each of person"),
             ("balances?name=a", 400, "ask for /tables/balances?person=…"),
             ("balances?person=a&person=b", 400, "columns=person, person"),

@@ -30,6 +30,6 @@ def test_a_command_ends_with_its_exit_code_while_threads_of_arrow_still_hold_pyt
         [sys.executable, "-c", LEAVES_ARROW_READING, str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=60,  # the interpreter, taken down as usual, waits for them for ever
+        timeout=60,  # the interpreter, taken down as usual, waits for them without end
     )
     assert (done.returncode, done.stdout) == (3, "100\n"), done.stderr
