@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from lakehouse.batch import reference_tables
-from lakehouse.declare.table import files, table, tumbling
+from lakehouse.declare.table import table, tumbling
 from lakehouse.errors import JobError
 from lakehouse.storage import point_reads
 from lakehouse.storage.digest import digests_by
@@ -220,22 +220,13 @@ def test_tables_of_one_ingest_table_are_joined_at_versions_that_have_read_the_sa
 
 @pytest.mark.parallel
 def test_a_reference_table_that_has_changed_is_in_all_rows_and_null_is_a_key(spark, tmp_path):
-    module = ModuleType("named")
-    module.__file__ = str(tmp_path / "named.py")
-    module.auction_topic, module.auctions = auctions.auction_topic, auctions.auctions
-    names = tmp_path / "names.csv"
-    names.write_text("category,name\n1,art\n")
-    module.name_file = files(str(names), schema="category BIGINT, name STRING")
-
-    def category_names(name_file):
-        return name_file
+    module, names = auctions.with_names(tmp_path, "category,name\n1,art\n")
 
     def sizes(auctions, category_names):
         counted = auctions.groupBy("category").agg(F.count_distinct("seller").alias("sellers"))
         return counted.join(F.broadcast(category_names), "category", "left")
 
-    category_names.__module__ = sizes.__module__ = "named"
-    module.category_names = table(layer="silver")(category_names)
+    sizes.__module__ = "named"
     module.sizes = table(layer="gold", keeps="latest", keys=["category"])(sizes)
     stage = Stage(spark, tmp_path / "root", module)
     reference_tables.rebuild(stage.lake, stage.lake.catalog.table("category_names"))

@@ -12,7 +12,7 @@ from batch_jobs import backfill
 from lakehouse.batch import reference_tables
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.columns import ARRIVAL
-from lakehouse.declare.table import files, kafka, table, tumbling
+from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.reconcile import reconciliation
 from lakehouse.storage import checkpoints
@@ -253,35 +253,26 @@ def test_the_key_of_a_compacted_topic_is_text():
 def test_rows_computed_with_what_a_reference_table_said_before_are_computed_again(
     spark, tmp_path, keeps
 ):
-    module = ModuleType("rated")
-    module.__file__ = str(tmp_path / "rated.py")
-    module.auction_topic, module.auctions = auctions.auction_topic, auctions.auctions
-    file = tmp_path / "names.csv"
-    file.write_text("category,name\n1,art\n2,coins\n")
-    module.name_file = files(str(file), schema="category BIGINT, name STRING")
+    module, file = auctions.with_names(tmp_path, "category,name\n1,art\n2,coins\n")
 
-    def names(name_file):
-        return name_file
-
-    def kept(auctions, names):
-        named = auctions.join(F.broadcast(names), "category")
+    def kept(auctions, category_names):
+        named = auctions.join(F.broadcast(category_names), "category")
         if keeps == "versions":
             return named.select("category", "id", "name", "at", ARRIVAL)
         return named.groupBy("category").agg(F.max("name").alias("name"), F.count("id").alias("id"))
 
-    names.__module__ = kept.__module__ = "rated"
-    module.names = table(layer="silver")(names)
+    kept.__module__ = "named"
     module.kept = table(layer="gold", keeps=keeps, keys=["category"])(kept)
     stage = Stage(spark, tmp_path / "root", module)
     lake = stage.lake
     assert strategy(lake, lake.catalog.table("kept")) == {"latest": "state"}.get(keeps, keeps)
-    reference_tables.rebuild(lake, lake.catalog.table("names"))
+    reference_tables.rebuild(lake, lake.catalog.table("category_names"))
     stage.feed("auctions", [auction(1, 1, 1), auction(2, 1, 2)])
     stage.run("kept")
     stage.run("kept")  # nothing has changed: it goes on as it is
     assert checkpoints.generation(lake.settings, lake.catalog.table("kept")) == 1
     file.write_text("category,name\n1,paintings\n2,coins\n")
-    reference_tables.rebuild(lake, lake.catalog.table("names"))
+    reference_tables.rebuild(lake, lake.catalog.table("category_names"))
     stage.feed("auctions", [auction(3, 1, 2, seconds=1)])
     stage.run("kept")
     assert {

@@ -1,11 +1,13 @@
 """An auction house: tables without windows that are kept up to date, over joins, ranks, and tables that are kept up to date."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse.declare.table import kafka, sql_table, table
+from lakehouse.declare.table import files, kafka, sql_table, table
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -171,3 +173,19 @@ def auction(
 
 def bid(auction: int, bidder: int, price: int, seconds: float) -> dict:
     return {"auction": auction, "bidder": bidder, "price": price, "at": at(seconds)}
+
+
+def with_names(folder: Path, names: str) -> tuple[ModuleType, Path]:
+    """A module of the auctions and a reference table `category_names`, and the file that it is made of."""
+    module, file = ModuleType("named"), folder / "names.csv"
+    module.__file__ = str(folder / "named.py")
+    module.auction_topic, module.auctions = auction_topic, auctions
+    file.write_text(names)
+    module.name_file = files(str(file), schema="category BIGINT, name STRING")
+
+    def category_names(name_file: DataFrame) -> DataFrame:
+        return name_file
+
+    category_names.__module__ = "named"
+    module.category_names = table(layer="silver")(category_names)
+    return module, file
