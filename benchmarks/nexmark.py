@@ -2,8 +2,8 @@
 
     python -m benchmarks.nexmark [--events 100000] [--steps 10] [--step 1000] [--only q5_hot_items ...]
 
-The ingest tables are filled first. Then each query catches up with them, in a stream that ends at the present, and goes on with
-`steps` commits of `step` events each. "Plain Spark" is the function of the table over the same stored rows, written as Parquet;
+The ingest tables are filled first. Then each query catches up with them, one after the other, in a stream that ends at the
+present. Then all go on at once with `steps` commits of `step` events each, and share the cores. Events are those of all topics. "Plain Spark" is the function of the table over the same stored rows, written as Parquet;
 of a query that reads other queries, over these tables. A run is void if a table is not EQUAL to its batch run in the end.
 """
 
@@ -23,6 +23,7 @@ from rich.table import Table as Shown
 
 from benchmarks.measure import BenchmarkError
 from lakehouse.cli.console import out
+from lakehouse.declare.columns import ORIGIN, PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.examples.nexmark import producer, tables
 from lakehouse.producers.workload import Record, Workload
@@ -30,6 +31,7 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import session
 from lakehouse.settings import from_environment
 from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.row_keys import KEY
 from lakehouse.stream import queries
 from lakehouse.testing import Stage
 from lakehouse.transform import lateness
@@ -79,9 +81,9 @@ def as_plain_spark(lake: Session, table: Table, place: Path) -> float:
     """Seconds of the table's function over the stored rows of its inputs, written as Parquet."""
     inputs = {}
     for name in table.inputs:
-        rows = lake.read(lake.catalog.table(name))
-        if name == lake.catalog.driving(table).name and table.window:
-            event_time = lake.catalog.event_time(table)
+        rows = lake.read(lake.catalog.table(name)).drop(KEY, PARTITION, ORIGIN)
+        if table.window and lake.catalog.table(name) in lake.catalog.timed_inputs(table):
+            event_time = lake.catalog.time_column(lake.catalog.table(name))
             rows = lateness.accepted(lateness.flagged(rows, table, event_time), late_too=True)
         inputs[name] = rows
     return timed(lambda: table(**inputs).write.parquet(str(place)))
@@ -136,7 +138,9 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=100_000)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--step", type=int, default=1_000, help="events of a step")
-    parser.add_argument("--only", nargs="*", default=[], help="these tables, inputs included")
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="these tables alone; name those that they read, too"
+    )
     given = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="nexmark"))
     try:
