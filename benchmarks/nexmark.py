@@ -3,8 +3,9 @@
     python -m benchmarks.nexmark [--events 100000] [--steps 10] [--step 1000] [--only q5_hot_items ...]
 
 The ingest tables are filled first. Then each query catches up with them, one after the other, in a stream that ends at the
-present. Then all go on at once with `steps` commits of `step` events each, and share the cores. Events are those of all topics. "Plain Spark" is the function of the table over the same stored rows, written as Parquet;
-of a query that reads other queries, over these tables. A run is void if a table is not EQUAL to its batch run in the end.
+present. Then all go on at once with `steps` commits of `step` events each, and share the cores. Events are those of all topics.
+"Plain Spark" is the function of the table over the same stored rows, written as Parquet; of a query that reads other queries,
+over these tables. A run is void if a table is not EQUAL to its batch run in the end.
 """
 
 import argparse

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -465,7 +466,7 @@ def test_a_key_is_the_same_computed_by_spark_and_from_text(spark):
             of_text("t", {"k": kind}, [value])
 
 
-def test_a_point_read_says_what_it_cannot_find(tmp_path):
+def test_a_point_read_says_what_it_cannot_find(spark, tmp_path):
     path = table(tmp_path / "accounts")
     assert point_reads.get(path, list(TYPES), "a", "1") == []
     upsert(path, 0, [(("a", 1), 1), ((None, 1), 2)])
@@ -486,6 +487,18 @@ def test_a_point_read_says_what_it_cannot_find(tmp_path):
     table_creation.create(other, StructType.fromDDL("a string"), False, "")
     with pytest.raises(RangeError, match="table=other: it has no key"):
         point_reads.get(other, ["a"], "x")
+
+
+def test_a_table_made_again_is_read_with_its_new_columns(spark, tmp_path):
+    path = table(tmp_path / "accounts")
+    upsert(path, 0, [(("a", 1), 1)])
+    assert [row["n"] for row in point_reads.get(path, list(TYPES), "a", "1")] == [1]
+    shutil.rmtree(path)
+    columns = StructType.fromDDL("city STRING, _key BINARY")
+    table_creation.create(path, columns, False, "", table_creation.KEYED)
+    assert point_reads.get(path, ["city"], "Oslo") == []
+    with pytest.raises(RangeError, match="its key is city"):
+        point_reads.get(path, ["city"], "a", "1")
 
 
 def test_point_reads_on_the_command_line(stage_of, monkeypatch):
