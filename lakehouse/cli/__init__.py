@@ -10,5 +10,5 @@ lateness_report   what another delay would have cost
 doctor            whether this machine has what a lakehouse needs
 produce           `lakehouse produce`: events for a topic
 project           `lakehouse init`: a project that runs
-record_classes    what the archive of Spark's classes is recorded from
+record_classes    what the archives of Spark's and Kafka's classes are recorded from
 """

@@ -1,4 +1,4 @@
-"""What the archive of Spark's classes is recorded from: a small run of everything (`lakehouse.runtime.cds_archive`)."""
+"""What the archives of Spark's and Kafka's classes (`runtime.cds_archive`) are recorded from: a small run of everything."""
 
 import sys
 import tempfile
@@ -23,13 +23,13 @@ from lakehouse.stream import early_results, queries
 from lakehouse.testing import Stage
 
 
-def _record(to: Path) -> None:
-    """Fills the tables of `sensors` by streams and a batch run, and those of `ads` from a topic, then ends the JVM.
+def _record(spark_to: Path, kafka_to: Path) -> None:
+    """Fills the tables of `sensors` by streams and a batch run, and those of `ads` from a topic, then ends the JVMs.
 
-    As it ends it writes the archive.
+    As they end they write their archives.
     """
     with tempfile.TemporaryDirectory() as folder:
-        recording = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={to}"}
+        recording = {"spark.driver.extraJavaOptions": cds_archive.recording(spark_to)}
         settings = Settings(root=Path(folder), jars=from_environment().jars, spark_conf=recording)
         spark = session.create(settings, "class data", ui=True)
         stage = Stage(spark, Path(folder), sensors)
@@ -44,7 +44,7 @@ def _record(to: Path) -> None:
         delta_log.open_table(stage.lake.path(stage.lake.catalog.table("valid_readings"))).delete()
         stage.backfill("valid_readings", parse_range("2026-01-01T00:00", "2026-01-01T01:00"))
         reconciliation.reconcile(stage.lake, stage.lake.catalog.table("valid_readings"))
-        _from_topic(spark, Path(folder, "topic"))
+        _from_topic(spark, Path(folder, "topic"), kafka_to)
         gateway: Any = SparkContext._gateway
         spark.stop()
         gateway.shutdown()
@@ -52,12 +52,12 @@ def _record(to: Path) -> None:
         gateway.proc.wait()
 
 
-def _from_topic(spark: SparkSession, root: Path) -> None:
+def _from_topic(spark: SparkSession, root: Path, kafka_to: Path) -> None:
     """Fills the tables of `ads` from a topic of a broker of its own, with early results: what only a job does."""
     settings, made = Settings(root=root), producer("ads")
     try:
         servers = kafka_broker.start(
-            settings, jars.resolve(from_environment().jars)
+            settings, jars.resolve(from_environment().jars), [cds_archive.recording(kafka_to)]
         ).bootstrap_servers
         stage = Stage(spark, root, ads, bootstrap_servers=servers)
         record, views = (stage.lake.catalog.table(name) for name in ("ad_events", "campaign_views"))
@@ -82,9 +82,9 @@ def _from_topic(spark: SparkSession, root: Path) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:]:
-        _record(Path(sys.argv[1]))
-    elif not cds_archive.options():
-        print("archiving Spark's classes, so that it starts faster (once)", flush=True)
+        _record(*map(Path, sys.argv[1:]))
+    elif not all(map(cds_archive.options, cds_archive.PROGRAMS)):
+        print("archiving Spark's and Kafka's classes, so that they start faster (once)", flush=True)
         if not cds_archive.make():
             print(
                 "that did not succeed; everything works, and starts some seconds later",

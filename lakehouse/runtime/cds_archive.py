@@ -1,9 +1,10 @@
-"""Class data sharing: the JVM maps Spark's classes from an archive instead of reading and checking thousands in their jars.
+"""Class data sharing: a JVM maps its classes from an archive instead of reading and checking thousands in their jars.
 
-It takes more than a quarter off the time in which a session starts and runs its first queries. The
-archive is made once by a small run of everything (`python -m lakehouse.cli.record_classes`, part of
-`make setup`), for this Python environment and this java. A JVM that it does not fit ignores it. It
-holds only what is on the class path: `session` puts Delta and Kafka's client there.
+It takes more than a quarter off the time in which a Spark session starts and runs its first
+queries, and half the work off the start of the embedded broker. There is an archive for each of the
+two. They are made once by a small run of everything (`python -m lakehouse.cli.record_classes`, part
+of `make setup`), for this Python environment and this java. A JVM that an archive does not fit
+ignores it. It holds only what is on the class path: `session` puts Delta and Kafka's client there.
 """
 
 import hashlib
@@ -22,22 +23,29 @@ _RECORDING = "lakehouse.cli.record_classes"
 _LIMIT = 600.0  # seconds; a machine with other work takes minutes
 
 
-def options() -> str:
-    """The options of our JVMs; empty if there is no archive."""
-    found = archive()
-    return (
-        f"-XX:SharedArchiveFile={found} -Xlog:cds=off -Xlog:cds+dynamic=off"
-        if found.exists()
-        else ""
-    )
+PROGRAMS = ("spark", "kafka")
+"""What has an archive: Spark's driver and the embedded broker."""
 
 
-def archive() -> Path:
-    """The archive for the java that Spark runs on, of our jars and of what is recorded now, whether it is there or not."""
+def options(of: str) -> tuple[str, ...]:
+    """The options of the JVM of `of`, one of PROGRAMS; none if there is no archive."""
+    found = archive(of)
+    if not found.exists():
+        return ()
+    return (f"-XX:SharedArchiveFile={found}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
+
+
+def recording(to: Path) -> str:
+    """The option of a JVM that writes an archive of its classes as it ends."""
+    return f"-XX:ArchiveClassesAtExit={to}"
+
+
+def archive(of: str) -> Path:
+    """The archive of `of` for this java, our jars and what is recorded now, whether it is there or not."""
     program = Path(java()).resolve()
     ours = hashlib.sha256(f"{program} {program.stat().st_mtime_ns}".encode()).hexdigest()[:12]
     made_of = hashlib.sha256(jars.SUMS.read_bytes() + _recording().read_bytes()).hexdigest()[:12]
-    return Path(sys.prefix) / f"spark-{ours}-{made_of}.jsa"
+    return Path(sys.prefix) / f"{of}-{ours}-{made_of}.jsa"
 
 
 def _recording() -> Path:
@@ -47,29 +55,32 @@ def _recording() -> Path:
 
 
 def make() -> bool:
-    """Makes the archive if it is not there.
+    """Makes the archives, unless all are there.
 
     False if that did not succeed, and everything is just slower.
     """
-    wanted = archive()
-    if wanted.exists():
+    wanted = [archive(of) for of in PROGRAMS]
+    if all(each.exists() for each in wanted):
         return True
-    beside = wanted.with_suffix(f".{os.getpid()}")
+    beside = [each.with_suffix(f".{os.getpid()}") for each in wanted]
     try:
         subprocess.run(
-            [sys.executable, "-m", _RECORDING, str(beside)],
+            [sys.executable, "-m", _RECORDING, *map(str, beside)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             timeout=_LIMIT,
             check=True,
         )
-        fits(beside)
-        # 200 MB each, and of use to nobody
-        for before in wanted.parent.glob(f"{wanted.stem.rpartition('-')[0]}*.jsa"):
-            before.unlink()
-        beside.rename(wanted)
+        for made in beside:
+            fits(made)
+        for made, to in zip(beside, wanted, strict=True):
+            # up to 200 MB each, and of use to nobody
+            for before in to.parent.glob(f"{to.stem.rpartition('-')[0]}*.jsa"):
+                before.unlink()
+            made.rename(to)
     except (subprocess.SubprocessError, OSError):
-        beside.unlink(missing_ok=True)
+        for made in beside:
+            made.unlink(missing_ok=True)
         return False
     return True
 

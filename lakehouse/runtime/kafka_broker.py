@@ -9,7 +9,7 @@ import os
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lakehouse.errors import BrokerError
-from lakehouse.runtime import kafka_address, kafka_properties
+from lakehouse.runtime import cds_archive, kafka_address, kafka_properties
 from lakehouse.runtime.jars import Jars
 from lakehouse.runtime.kafka_address import Broker, bootstrap_servers, running
 from lakehouse.runtime.kafka_options import client_config
@@ -32,6 +32,7 @@ STOP_LIMIT = 20.0  # seconds for a broker to end after SIGTERM, before SIGKILL
 _LOG = "broker.log"
 _JVM = (
     "-Xmx512m",
+    "-XX:+UseSerialGC",  # 512 MB are collected in milliseconds, without a thread for each core
     "-XX:+ExitOnOutOfMemoryError",  # a broker that cannot work should be seen to be gone
     "-Djava.awt.headless=true",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
@@ -40,8 +41,11 @@ _JVM = (
 )
 
 
-def start(settings: Settings, jars: Jars) -> Broker:
+def start(settings: Settings, jars: Jars, jvm: Sequence[str] | None = None) -> Broker:
     """The embedded broker of `settings.root`, started unless it runs, once it answers.
+
+    :param jvm: options of its JVM beside the usual ones. Default: those of the archive of its
+        classes.
 
     Raises BrokerError with the end of its log if it does not answer within READY_LIMIT seconds.
     """
@@ -52,7 +56,9 @@ def start(settings: Settings, jars: Jars) -> Broker:
         if broker is None or not _answers(broker):  # the second: it was about to end
             address = kafka_properties.write(home)
             _format(home, jars)
-            broker = _launch(home, jars, address)
+            broker = _launch(
+                home, jars, address, cds_archive.options("kafka") if jvm is None else jvm
+            )
             kafka_address.write(settings, broker)
             if not _answers(broker):
                 raise BrokerError(
@@ -128,8 +134,8 @@ def _lock(home: Path) -> Iterator[None]:
         yield
 
 
-def _command(jars: Jars, main: str, *arguments: str) -> list[str]:
-    return [java(), *_JVM, "-cp", ":".join(map(str, jars.kafka)), main, *arguments]
+def _command(jars: Jars, jvm: Sequence[str], main: str, *arguments: str) -> list[str]:
+    return [java(), *_JVM, *jvm, "-cp", ":".join(map(str, jars.kafka)), main, *arguments]
 
 
 def _format(home: Path, jars: Jars) -> None:
@@ -137,7 +143,9 @@ def _format(home: Path, jars: Jars) -> None:
         return
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     arguments = (f"--cluster-id={cluster}", "--config=server.properties", "--ignore-formatted")
-    command = _command(jars, "kafka.tools.StorageTool", "format", *arguments)
+    # over in a second: not worth compiling in full
+    jvm = (*cds_archive.options("kafka"), "-XX:TieredStopAtLevel=1")
+    command = _command(jars, jvm, "kafka.tools.StorageTool", "format", *arguments)
     run = subprocess.run(command, cwd=home, capture_output=True, text=True)
     if run.returncode != 0:
         raise BrokerError(
@@ -145,13 +153,13 @@ def _format(home: Path, jars: Jars) -> None:
         )
 
 
-def _launch(home: Path, jars: Jars, address: str) -> Broker:
+def _launch(home: Path, jars: Jars, address: str, jvm: Sequence[str]) -> Broker:
     if (home / _LOG).exists():
         os.replace(home / _LOG, home / f"{_LOG}.1")
     # By way of a shell that ends at once: in a session of its own no terminal reaches the broker,
     # and as nobody's child it leaves no zombie behind, whoever started it.
     detached = ["/bin/sh", "-c", f'"$@" </dev/null >{_LOG} 2>&1 & echo $!', "sh"]
-    command = detached + _command(jars, "kafka.Kafka", "server.properties")
+    command = detached + _command(jars, jvm, "kafka.Kafka", "server.properties")
     run = subprocess.run(
         command, cwd=home, stdout=subprocess.PIPE, check=True, start_new_session=True
     )

@@ -64,7 +64,9 @@ def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
         "spark.driver.extraClassPath": ":".join(found),
         "spark.jars": "" if _in_one_process(settings.spark_master) else ",".join(found),
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} {cds_archive.options()}".strip(),
+        "spark.driver.extraJavaOptions": " ".join(
+            (f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *cds_archive.options("spark"))
+        ),
         # a sixth less CPU than the JVM's own choice; pauses do not matter to micro-batches
         "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

@@ -222,7 +222,7 @@ def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
 def test_killed_again_and_again_the_sum_is_zero_at_every_version_for_a_reader_beside(
     settings, spark
 ):
-    given = sent(rate=40)
+    given = sent(rate=25)
     ensure_topics(settings, producer("bank"), 5)
     send(given, TRANSACTIONS, client_config(settings))
     transfers = sum(record.topic == TRANSACTIONS for record in given)

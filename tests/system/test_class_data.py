@@ -17,18 +17,19 @@ def started(options: str) -> subprocess.CompletedProcess:
 def test_a_java_that_the_archive_does_not_fit_goes_on_without_and_says_nothing(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(cds_archive, "archive", lambda: tmp_path / "spark.jsa")
-    assert cds_archive.options() == ""
+    monkeypatch.setattr(cds_archive, "archive", lambda of: tmp_path / f"{of}.jsa")
+    assert cds_archive.options("spark") == ()
     (tmp_path / "spark.jsa").write_text("made by another java")
-    began = started(cds_archive.options())
+    began = started(" ".join(cds_archive.options("spark")))
     assert began.returncode == 0 and "cds" not in began.stdout + began.stderr, began
 
 
 def test_an_archive_of_other_jars_is_not_taken_for_this_one(tmp_path, monkeypatch):
-    before = cds_archive.archive()
+    before = [cds_archive.archive(of) for of in cds_archive.PROGRAMS]
     monkeypatch.setattr(jars, "SUMS", tmp_path / "jars.sha256")
     jars.SUMS.write_text("of other jars")
-    assert cds_archive.archive() != before
+    after = [cds_archive.archive(of) for of in cds_archive.PROGRAMS]
+    assert not {*before} & {*after}
 
 
 def test_half_an_archive_is_refused_before_it_is_used(tmp_path):
