@@ -5,7 +5,17 @@ from collections.abc import Collection
 
 import dagster as dg
 
-from assets import checks, maintenance, reconciling, scheduled, schedules, sensors, streams, tables
+from assets import (
+    checks,
+    maintenance,
+    reconciling,
+    savepoints,
+    scheduled,
+    schedules,
+    sensors,
+    streams,
+    tables,
+)
 from assets.resources import Lakehouse
 from lakehouse import logs
 from lakehouse.declare import catalog
@@ -33,12 +43,15 @@ def build(settings: Settings, own: Collection[str] = ()) -> dg.Definitions:
             schedules.bootstrap,
             schedules.replay,
             maintenance.maintain,
+            savepoints.create_savepoint,
+            savepoints.restore_savepoint,
         ],
         schedules=[
             reconciling.reconcile_closed_partitions(settings, known),
             reconciling.repair_differences(settings, known),
             schedules.merge_late_rows(settings, known),
             maintenance.maintain_hourly,
+            savepoints.savepoint_daily,
             *scheduled.schedules(settings, known),
         ],
         sensors=sensors.sensors(settings, known),

@@ -178,6 +178,7 @@ def erase(
     """
     from batch_jobs import erase as job
     from lakehouse.runtime import session
+    from lakehouse.storage import savepoints
     from lakehouse.storage.lakehouse import Session
 
     settings, catalog, _, _ = asked(None, None)
@@ -199,6 +200,11 @@ def erase(
                 else job.planned(lake, table, where)
             )
         views.show_erasure(found, as_json)
+        if names := [each.name for each in savepoints.savepoints(settings)]:
+            console.print_note(
+                f"savepoints={', '.join(names)}: they hold the tables as they were, with these rows; "
+                "`lakehouse savepoint drop` removes one"
+            )
         if dry_run:
             console.print_note("nothing was changed")
         elif not yes and (found.arrivals or found.follow):

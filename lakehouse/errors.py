@@ -9,6 +9,7 @@ LakehouseError
 ├── BrokerError          the broker cannot be started or reached
 ├── JarsError            the jars cannot be resolved, or are not the ones checked in
 ├── TopicError           a topic is not the one that a table has read
+├── SavepointError       a savepoint is damaged, is not there, or cannot be restored as things are
 ├── JobError             a job cannot be started or stopped, or must wait for another
 └── CommitError          a table holds something else than the log tables, its input or its checkpoint say
 
@@ -49,6 +50,10 @@ class JarsError(LakehouseError):
 
 
 class TopicError(LakehouseError):
+    pass
+
+
+class SavepointError(LakehouseError):
     pass
 
 

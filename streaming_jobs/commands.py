@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakehouse.cli.console import group
-from streaming_jobs import topic_commands
+from streaming_jobs import savepoint_commands, topic_commands
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from streaming_jobs.progress import JobStatus
 
 stream = group("Streaming jobs: start, stop, watch and supervise them.")
-app = group(groups={"stream": stream, "topic": topic_commands.group})
+app = group(
+    groups={
+        "stream": stream,
+        "topic": topic_commands.group,
+        "savepoint": savepoint_commands.group,
+    }
+)
 
 _PIPELINES = Annotated[list[str] | None, typer.Argument(help="Pipelines; by default all")]
 _WAIT = Annotated[

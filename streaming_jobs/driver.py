@@ -33,7 +33,7 @@ from lakehouse.errors import BrokerError, JobError, LakehouseError
 from lakehouse.runtime import session
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stopping import Stop
-from lakehouse.storage import begun_with, commit_log_repair, log_tables
+from lakehouse.storage import begun_with, commit_log_repair, cut_off, log_tables
 from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.stream import early_results, queries
 from lakehouse.transform import quality
@@ -326,6 +326,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = from_environment()
         logs.configure(settings, timed=True)
+        cut_off.check(settings)
         known = catalog.load(settings)
         begun_with.check(settings, known, known.of_pipeline(given.pipeline))
         settings = settings.for_pipeline(given.pipeline)

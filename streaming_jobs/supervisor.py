@@ -11,7 +11,8 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 import psutil
 
@@ -19,7 +20,7 @@ from lakehouse.declare import catalog
 from lakehouse.durations import duration
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage import begun_with, layout
+from lakehouse.storage import begun_with, cut_off, layout
 from lakehouse.storage.files import file_system_now, modified
 from streaming_jobs import desired, holders, lease, progress
 from streaming_jobs.desired import Event
@@ -114,11 +115,26 @@ def restart(
     return await_running(settings, pipeline, pid, wait)
 
 
+@contextmanager
+def all_stopped(settings: Settings, pipelines: Iterable[str]) -> Iterator[None]:
+    """Until this ends none of the jobs runs, and none is started. Raises JobError for one that runs."""
+    with ExitStack() as held:
+        for pipeline in pipelines:
+            held.enter_context(desired.acting(settings, pipeline))
+            if lives(settings, pipeline) or lease.others(settings, pipeline):
+                raise JobError(
+                    f"pipeline={pipeline!r}: its job runs, and would write on into tables that are put back; stop it first "
+                    f"(`lakehouse stream stop`)"
+                )
+        yield
+
+
 def _check(settings: Settings, pipeline: str) -> None:
     """Refuses what a process would refuse, without one.
 
     A job that runs goes on as it was declared.
     """
+    cut_off.check(settings)
     known = catalog.load(settings)
     begun_with.check(settings, known, known.of_pipeline(pipeline))
 

@@ -15,6 +15,9 @@
 <root>/_notifications/sender            held while they are sent
 <root>/_locks/<table>.lock              held by the process that rewrites the table
 <root>/_locks/runs/                     a file for each run that reads what is on disk now
+<root>/_savepoints/<name>/              a savepoint (`SavepointFile`), and below `root` all that it holds, as it lies here
+<root>/_savepoints/restoring.json       which savepoint is being restored
+<root>/_savepoints/.lock                held while one is created, restored or removed
 <root>/_lineage.json                    up to where lineage was sent
 <root>/_broker/                         the embedded Kafka broker
 <root>/_warehouse/                      Spark's own catalog; nothing of ours is in it
@@ -41,6 +44,10 @@ Note = Literal[
     "reference.json",  # what a reference table was computed from
     "repairs.jsonl",  # what was repaired
     "topics.json",  # the ids of its topics
+]
+SavepointFile = Literal[
+    "savepoint.json",  # what it is of
+    "contents.jsonl",  # each file with its size and checksum
 ]
 JobFile = Literal[
     "desired.json",  # what is wanted of the job
@@ -118,6 +125,38 @@ def publish_lock(settings: Settings, table: Table) -> Path:
 
 def read_holds(settings: Settings) -> Path:
     return settings.root / "_locks" / "runs"
+
+
+def savepoints(settings: Settings) -> Path:
+    """The folder with a folder for each savepoint."""
+    return settings.root / "_savepoints"
+
+
+def savepoint(settings: Settings, name: str) -> Path:
+    return savepoints(settings) / name
+
+
+def savepoint_root(settings: Settings, name: str) -> Path:
+    """The root of a savepoint: tables, commit logs and checkpoints lie there as below any root."""
+    return savepoint(settings, name) / "root"
+
+
+def savepoint_file(settings: Settings, name: str, file: SavepointFile) -> Path:
+    return savepoint(settings, name) / file
+
+
+def restoring(settings: Settings) -> Path:
+    return savepoints(settings) / "restoring.json"
+
+
+def savepoints_lock(settings: Settings) -> Path:
+    return savepoints(settings) / ".lock"
+
+
+def notes_of(settings: Settings, name: str) -> list[Path]:
+    """The commit log of the table of that name, and the notes beside it, as far as they are there."""
+    found = commit_logs(settings).glob(f"{name}.*")
+    return sorted(path for path in found if not path.name.endswith("lock"))
 
 
 def lineage(settings: Settings) -> Path:

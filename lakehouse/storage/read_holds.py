@@ -12,13 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lakehouse.settings import Settings
-from lakehouse.storage import layout
+from lakehouse.storage import cut_off, layout
 from lakehouse.storage.locks import alone, holder
 
 
 @contextmanager
 def under_way(settings: Settings) -> Iterator[None]:
-    """What is on disk now can be read until this ends."""
+    """What is on disk now can be read until this ends. Raises SavepointError if a restore was cut off."""
+    cut_off.check(settings)
     # a reader without the right to write holds nothing; where nothing is yet nothing can go
     if not os.access(settings.root, os.W_OK):
         yield

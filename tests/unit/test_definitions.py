@@ -75,7 +75,8 @@ def test_jobs_and_checks(built):
         for does in ("start", "stop", "restart")
         for pipeline in ("sensors", "ads")
     }
-    assert jobs == streams | {"reconcile", "repair", "update", "bootstrap", "replay", "maintain"}
+    of_batch = {"reconcile", "repair", "update", "bootstrap", "replay", "maintain"}
+    assert jobs == streams | of_batch | {"create_savepoint", "restore_savepoint"}
     checks = {
         (k.asset_key.to_user_string(), k.name) for k in built.resolve_asset_graph().asset_check_keys
     }

@@ -1,0 +1,75 @@
+"""The jobs that create and restore savepoints; the first has a schedule."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from assets.resources import BATCH, Lakehouse, refusals
+
+SCHEDULED = "scheduled"
+
+
+class Created(dg.Config):
+    prefix: str = Field(
+        default=SCHEDULED, description="how its name begins; the time of its run follows"
+    )
+    keep: int = Field(default=7, ge=1, description="how many of these stay; older ones are removed")
+
+
+@dg.op
+def create(config: Created, lakehouse: Lakehouse) -> dg.Output[str]:
+    """Creates a savepoint of all tables beside the streams: `lakehouse savepoint create`."""
+    from lakehouse.storage import savepoints
+
+    name = f"{config.prefix}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+    with refusals():
+        made = savepoints.create(lakehouse.settings, lakehouse.catalog, name)
+        gone = savepoints.drop_all_but(lakehouse.settings, f"{config.prefix}-", config.keep)
+    metadata: dict[str, Any] = {
+        "savepoint": name,
+        "tables": len(made.tables),
+        "bytes": made.bytes,
+        "held": savepoints.held(lakehouse.settings, name),
+        "removed": gone,
+    }
+    return dg.Output(name, metadata=metadata)
+
+
+@dg.job(description="Creates a savepoint of all tables, at one consistent cut, while jobs go on.")
+def create_savepoint() -> None:
+    create()
+
+
+class Restored(dg.Config):
+    savepoint: str = Field(description="as `lakehouse savepoint list` shows it")
+    discard: bool = Field(default=False, description="make no savepoint of what is there now")
+
+
+@dg.op(pool=BATCH)
+def restore(config: Restored, lakehouse: Lakehouse) -> dg.Output[str]:
+    """Puts all tables back as they were. All streaming jobs must be stopped: `lakehouse savepoint restore`."""
+    from lakehouse.storage import restoring
+    from streaming_jobs import supervisor
+
+    settings, catalog = lakehouse.settings, lakehouse.catalog
+    with refusals(), supervisor.all_stopped(settings, catalog.pipelines()):
+        before = restoring.restore(settings, catalog, config.savepoint, keep=not config.discard)
+    return dg.Output(config.savepoint, metadata={"before": before})
+
+
+@dg.job(
+    description="Puts all tables back as they were at a savepoint. All streaming jobs must be stopped."
+)
+def restore_savepoint() -> None:
+    restore()
+
+
+savepoint_daily = dg.ScheduleDefinition(
+    name="savepoint_daily",
+    cron_schedule="20 2 * * *",
+    execution_timezone="UTC",
+    job=create_savepoint,
+    description="Creates a savepoint each night and keeps the last seven. Off until it is switched on.",
+)

@@ -1,0 +1,180 @@
+"""A savepoint put to use: restored in its place, forked into another root, or moved as one file.
+
+A restore puts the folder of each table, its commit log and its checkpoint back as they were, one
+after the other. Which one is being restored is noted before the first, so a restore that was cut
+off is seen, nothing starts, and the same command goes on with it.
+"""
+
+import shutil
+import tarfile
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import get_args
+
+from lakehouse.declare.catalog import Catalog
+from lakehouse.errors import SavepointError
+from lakehouse.settings import Settings
+from lakehouse.storage import checkpoints, cut_off, layout, read_holds, savepoints
+from lakehouse.storage.files import replace_file
+from lakehouse.storage.publish_lock import publishing
+from lakehouse.storage.savepoints import Savepoint, copy_into
+
+BEFORE = "before-"
+"""How the names of savepoints begin that a restore makes of what it replaces."""
+
+
+def restore(settings: Settings, catalog: Catalog, name: str, *, keep: bool = True) -> str:
+    """Puts all tables of the savepoint back as they were, while no job and no batch run is at work.
+
+    :param keep: makes a savepoint of what is there now first.
+    :returns: the name of that savepoint; empty without.
+    :raises SavepointError: if it is damaged, another restore was cut off, a run is under way, or a
+        table that it does not have has read from one that it has.
+    :raises JobError: if a process is rewriting a table.
+    """
+    begun = cut_off.begun(settings)
+    if begun and begun["savepoint"] != name:
+        raise SavepointError(f"savepoint={name}: {cut_off.said(begun['savepoint'])}")
+    found = savepoints.verify(settings, name)
+    before = begun["before"] if begun else ""
+    if not begun:
+        _check_readers(settings, catalog, found)
+        if keep:
+            now = datetime.now(UTC)
+            before = f"{BEFORE}{name}-{now:%Y%m%dT%H%M%S}"
+            savepoints.create(settings, catalog, before, f"before {name} was restored")
+    with ExitStack() as held:
+        held.enter_context(savepoints.alone(settings))
+        for table in catalog:
+            held.enter_context(publishing(settings, table))
+        if read_holds.began(settings):
+            raise SavepointError(
+                f"savepoint={name}: a batch run, a query or a reconciliation reads tables now, and would find others under its "
+                "hands; restore when it has ended"
+            )
+        replace_file(layout.restoring(settings), {"savepoint": name, "before": before})
+        _restore(settings, catalog, found)
+        layout.restoring(settings).unlink()
+    return before
+
+
+def fork(settings: Settings, name: str, root: Path) -> Settings:
+    """A second lakehouse with the same past, in another root; the settings that it has there.
+
+    Its streams go on from where those of the savepoint were, beside these.
+
+    :raises SavepointError: if the savepoint is damaged, or the root has anything in it.
+    """
+    savepoints.verify(settings, name)
+    if root.exists() and any(root.iterdir()):
+        raise SavepointError(
+            f"root={root}: a fork begins in a folder that is new or empty, and this one is not; name another"
+        )
+    beside = root.with_name(f".{root.name}.new")  # half of it is never taken for one
+    shutil.rmtree(beside, ignore_errors=True)
+    copy_into(layout.savepoint_root(settings, name), beside)
+    if root.exists():
+        root.rmdir()
+    root.parent.mkdir(parents=True, exist_ok=True)
+    beside.rename(root)
+    return replace(settings, root=root)
+
+
+def export(settings: Settings, name: str, file: Path) -> None:
+    """Writes the savepoint as one file, to be moved to another machine or disk.
+
+    :raises SavepointError: if it is damaged, or there is such a file.
+    """
+    savepoints.verify(settings, name)
+    if file.exists():
+        raise SavepointError(f"file={file}: it is there already; name another, or remove it")
+    beside = file.with_name(f".{file.name}.new")
+    with tarfile.open(beside, "w") as archive:
+        archive.add(layout.savepoint(settings, name), name)
+    beside.rename(file)
+
+
+def take_in(settings: Settings, file: Path) -> Savepoint:
+    """Makes the exported file a savepoint of this root.
+
+    :raises SavepointError: if it is not such a file, is damaged, or there is one of its name.
+    """
+    with savepoints.alone(settings):
+        beside = layout.savepoints(settings) / ".import.new"
+        shutil.rmtree(beside, ignore_errors=True)
+        try:
+            with tarfile.open(file) as archive:
+                archive.extractall(beside, filter="data")
+            (folder,) = beside.iterdir()
+        except (OSError, tarfile.TarError, ValueError) as err:
+            shutil.rmtree(beside, ignore_errors=True)
+            raise SavepointError(
+                f"file={file}: it must be what `lakehouse savepoint export` writes, and cannot be read ({err})"
+            ) from err
+        name = folder.name
+        if layout.savepoint(settings, name).exists():
+            shutil.rmtree(beside)
+            raise SavepointError(
+                f"savepoint={name}: there is one of that name; drop it first (`lakehouse savepoint drop {name}`)"
+            )
+        folder.rename(layout.savepoint(settings, name))
+        beside.rmdir()
+    try:
+        return savepoints.verify(settings, name)
+    except SavepointError:
+        savepoints.drop(settings, name)
+        raise
+
+
+def _restore(settings: Settings, catalog: Catalog, found: Savepoint) -> None:
+    source = replace(settings, root=layout.savepoint_root(settings, found.name))
+    layout.commit_logs(settings).mkdir(exist_ok=True)
+    for name in get_args(layout.LogTable):
+        _put(layout.log_table(source, name), layout.log_table(settings, name))
+    for name, saved in found.tables.items():
+        for side in get_args(layout.Side):
+            folder = f"{name}__{side}" if side else name
+            _put(*(layout.layer_path(each, saved.layer, folder) for each in (source, settings)))
+        _put(*(layout.query_checkpoints(each, name) for each in (source, settings)))
+        kept = {path.name: path for path in layout.notes_of(source, name)}
+        for path in layout.notes_of(settings, name):
+            if path.name not in kept:
+                path.unlink()
+        for path in kept.values():
+            beside = layout.commit_logs(settings) / f".{path.name}.new"
+            shutil.copyfile(path, beside)
+            beside.rename(layout.commit_logs(settings) / path.name)
+
+
+def _put(source: Path, to: Path) -> None:
+    """Puts a folder in the place of another; without the first, the other goes."""
+    beside, gone = to.with_name(f".{to.name}.new"), to.with_name(f".{to.name}.gone")
+    for left in (beside, gone):
+        shutil.rmtree(left, ignore_errors=True)
+    if source.is_dir():
+        copy_into(source, beside)
+    if to.is_dir():
+        to.rename(gone)
+    if beside.is_dir():
+        beside.rename(to)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _check_readers(settings: Settings, catalog: Catalog, found: Savepoint) -> None:
+    for table in catalog:
+        saved = found.tables.get(table.name)
+        if saved and saved.layer != table.layer:
+            raise SavepointError(
+                f"savepoint={found.name}, table={table.name}, layer={table.layer}: in the savepoint its layer is {saved.layer}; "
+                "declare it there again, or give what is declared now a new name"
+            )
+        if saved or not checkpoints.began(settings, table):
+            continue
+        read = [each.name for each in catalog.timed_inputs(table) if each.name in found.tables]
+        if read:
+            raise SavepointError(
+                f"savepoint={found.name}, table={table.name}: it is not in the savepoint and has read {', '.join(read)} beyond "
+                f"what that holds; remove its folder {layout.table_path(settings, table)}, and its stream fills it again"
+            )

@@ -1,0 +1,314 @@
+"""Savepoints: all declared tables at one consistent cut, from which a lakehouse is restored or forked.
+
+A savepoint is itself the root of a lakehouse, beside a list of its files with their checksums. Data
+files, which never change, are hard links to those of the tables: a savepoint copies none of them,
+and neither compaction nor the removal of a table takes one from it. Logs and notes are copies.
+
+Streams go on meanwhile. A table is taken after those that read it, and its commit log before its
+rows, so nothing in a savepoint refers to rows that are not in it. It is what a crash of all jobs
+could have left, and each of them goes on from there as after one.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, get_args
+
+from lakehouse import __version__
+from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.table import Table
+from lakehouse.errors import CommitError, SavepointError
+from lakehouse.settings import Settings
+from lakehouse.storage import checkpoints, delta_log, layout, locks, log_state, read_holds
+from lakehouse.storage.commit_log import CommitLog, frontier
+from lakehouse.storage.files import read_json, replace_file
+from lakehouse.storage.layout import table_path
+
+_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]*")
+_COMMIT = re.compile(r"(\d{20})\.")  # a commit of a Delta log, or a checkpoint of it
+_BUSY = 5.0  # seconds to wait for another command that creates or restores
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTable:
+    """One table in a savepoint."""
+
+    layer: str
+    version: int  # of Delta; -1: the table had no commit
+    rows: int
+    frontier: str  # ISO 8601; empty before the first
+    position: Mapping[str, Any]  # up to where its stream had read its inputs
+    code_version: str  # of its declaration
+    reads: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """What a savepoint is of."""
+
+    name: str
+    at: str  # ISO 8601 UTC: when it was begun
+    note: str
+    library: str  # the version of this library
+    tables: Mapping[str, SavedTable]
+    files: int
+    bytes: int
+    contents: str  # the checksum of the list of its files
+
+
+def create(settings: Settings, catalog: Catalog, name: str, note: str = "") -> Savepoint:
+    """Creates the savepoint, of all declared tables, while streams and batch runs go on.
+
+    :raises SavepointError: if the name is taken or unusable.
+    :raises CommitError: if a table lacks a data file that its log names.
+    """
+    if not _NAME.fullmatch(name):
+        raise SavepointError(
+            f"savepoint={name!r}: a name has letters, digits, '_', '-' and '.', a letter or digit first; choose another"
+        )
+    with alone(settings), read_holds.under_way(settings):
+        if layout.savepoint(settings, name).exists():
+            raise SavepointError(
+                f"savepoint={name}: there is one of that name; choose another, or drop it (`lakehouse savepoint drop {name}`)"
+            )
+        beside = f".{name}.new"
+        shutil.rmtree(layout.savepoint(settings, beside), ignore_errors=True)
+        to = replace(settings, root=layout.savepoint_root(settings, beside))
+        to.root.mkdir(parents=True)
+        at = datetime.now(UTC).isoformat()
+        # lines of commit logs move to the log tables meanwhile, and are to be in one of the two
+        with locks.alone(layout.flush_lock(settings)):
+            for log in get_args(layout.LogTable):
+                _take(layout.log_table(settings, log), layout.log_table(to, log))
+            for table in reversed(list(catalog)):  # inputs come first there
+                _take_table(settings, catalog, table, to)
+        size, files = _list(settings, beside)
+        tables = {table.name: _saved(to, catalog, table) for table in catalog}
+        listed = _checksum(layout.savepoint_file(settings, beside, "contents.jsonl"))
+        made = Savepoint(name, at, note, __version__, tables, files, size, listed)
+        replace_file(layout.savepoint_file(settings, beside, "savepoint.json"), asdict(made))
+        layout.savepoint(settings, beside).rename(layout.savepoint(settings, name))
+    return made
+
+
+def savepoints(settings: Settings) -> list[Savepoint]:
+    """All savepoints, oldest first. Raises SavepointError for one that cannot be read."""
+    folder = layout.savepoints(settings)
+    found = folder.iterdir() if folder.is_dir() else ()
+    names = [path.name for path in found if path.is_dir() and not path.name.startswith(".")]
+    return sorted((_read(settings, name) for name in names), key=lambda each: each.at)
+
+
+def savepoint(settings: Settings, name: str) -> Savepoint:
+    """The savepoint of that name. Raises SavepointError if there is none."""
+    if not _NAME.fullmatch(name) or not layout.savepoint(settings, name).is_dir():
+        known = ", ".join(each.name for each in savepoints(settings)) or "none"
+        raise SavepointError(f"savepoint={name}: there is none of that name; there are: {known}")
+    return _read(settings, name)
+
+
+def verify(settings: Settings, name: str) -> Savepoint:
+    """Reads each file of the savepoint, and compares it with its checksum.
+
+    :raises SavepointError: naming a file that is damaged, missing or not its own.
+    """
+    found = savepoint(settings, name)
+    root, listed = (
+        layout.savepoint_root(settings, name),
+        layout.savepoint_file(settings, name, "contents.jsonl"),
+    )
+    remedy = f"it cannot be used; drop it (`lakehouse savepoint drop {name}`), and use another"
+    if not listed.is_file() or _checksum(listed) != found.contents:
+        raise SavepointError(
+            f"savepoint={name}, file={listed}: the list of its files is not the one it was created with; {remedy}"
+        )
+    known = _contents(listed)
+    there = {str(path.relative_to(root)) for path in _files(root)}
+    if others := sorted(there ^ known.keys()):
+        what = "is missing" if others[0] in known else "is none of its files"
+        raise SavepointError(f"savepoint={name}, file={root / others[0]}: it {what}; {remedy}")
+    for path, checksum in known.items():
+        if _checksum(root / path) != checksum:
+            raise SavepointError(
+                f"savepoint={name}, file={root / path}: it is damaged, for its checksum is not the one it was created with; "
+                f"{remedy}"
+            )
+    return found
+
+
+def held(settings: Settings, name: str) -> int:
+    """How many bytes the savepoint alone keeps on the disk: files that no table has any more, and its copies of logs."""
+    found = (path.stat() for path in _files(layout.savepoint_root(settings, name)))
+    return sum(each.st_size for each in found if each.st_nlink == 1)
+
+
+def drop(settings: Settings, name: str) -> None:
+    """Removes a savepoint, also one that is damaged. Raises SavepointError if there is none."""
+    with alone(settings):
+        if not _NAME.fullmatch(name) or not layout.savepoint(settings, name).is_dir():
+            savepoint(settings, name)
+        gone = layout.savepoint(settings, f".{name}.gone")
+        layout.savepoint(settings, name).rename(gone)  # half of it is never taken for one
+        shutil.rmtree(gone)
+
+
+def drop_all_but(settings: Settings, prefix: str, newest: int) -> list[str]:
+    """Removes the savepoints whose names begin so, but for the `newest` ones; their names."""
+    found = [each.name for each in savepoints(settings) if each.name.startswith(prefix)]
+    gone = found[: len(found) - newest] if len(found) > newest else []
+    for name in gone:
+        drop(settings, name)
+    return gone
+
+
+def copy_into(source: Path, to: Path) -> None:
+    """A folder of a root again, somewhere else: data files as links, all that may be appended to as copies."""
+    for path in _files(source):
+        beside = to / path.relative_to(source)
+        beside.parent.mkdir(parents=True, exist_ok=True)
+        in_log = {"_delta_log", "_checkpoints"} & {*beside.parts}
+        if path.suffix in (".parquet", ".bin") and not in_log:
+            _link(path, beside)
+        else:
+            shutil.copyfile(path, beside)
+
+
+def alone(settings: Settings) -> AbstractContextManager[object]:
+    """One command at a time creates, restores or removes savepoints. Raises SavepointError."""
+    try:
+        return locks.alone(layout.savepoints_lock(settings), _BUSY, str(os.getpid()))
+    except locks.Locked as err:
+        raise SavepointError(
+            f"savepoints={layout.savepoints(settings)} (pid={err.holder}): that process creates, restores or drops one, and one "
+            "at a time may; run this again when it has ended"
+        ) from err
+
+
+def _take_table(settings: Settings, catalog: Catalog, table: Table, to: Settings) -> None:
+    checkpoint = layout.query_checkpoints(settings, table.name)
+    if checkpoint.is_dir():
+        # first: one that knows of a later micro-batch than the table would not fit it
+        copy_into(checkpoint, layout.query_checkpoints(to, table.name))
+    with CommitLog(settings, table).writing():
+        for path in layout.notes_of(settings, table.name):
+            beside = layout.commit_logs(to) / path.name
+            beside.parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, beside)
+    sides: tuple[layout.Side, ...] = ("quarantine",) if catalog.has_quarantine(table) else ()
+    sides += ("early",) if table.early_results else ()
+    for side in (*sides, ""):
+        _take(table_path(settings, table, side), table_path(to, table, side))
+
+
+def _take(path: Path, to: Path) -> None:
+    """A Delta table at its latest version."""
+    version = delta_log.latest(path)
+    if version < 0:
+        return
+    delta_log.folder(to).mkdir(parents=True)
+    for file in delta_log.folder(path).iterdir():
+        number = _COMMIT.match(file.name)
+        if number and int(number[1]) <= version:
+            shutil.copyfile(file, delta_log.folder(to) / file.name)
+    for file in _files(path):
+        if "_delta_log" not in file.relative_to(path).parts and not file.name.startswith("."):
+            beside = to / file.relative_to(path)
+            beside.parent.mkdir(parents=True, exist_ok=True)
+            _link(file, beside)
+    if lost := delta_log.lost(to, delta_log.files(to)):
+        raise CommitError(
+            f"table={path.name}, file={lost[0]['path']}: the table's log names it and it is not there, so a savepoint would lack "
+            f"its rows; `lakehouse reconcile repair {path.name}` computes them again where that is possible"
+        )
+
+
+def _link(path: Path, to: Path) -> None:
+    try:
+        os.link(path, to)
+    except OSError as err:
+        if isinstance(err, FileNotFoundError | FileExistsError):
+            raise
+        shutil.copyfile(path, to)  # another disk, or one without links
+
+
+def _saved(settings: Settings, catalog: Catalog, table: Table) -> SavedTable:
+    path, reached = table_path(settings, table), frontier(settings, table)
+    last = checkpoints.standing(settings, table).last
+    return SavedTable(
+        table.layer,
+        delta_log.latest(path),
+        log_state.rows(path) if delta_log.exists(path) else 0,
+        reached.isoformat() if reached else "",
+        dict(last.inputs) if last else {},
+        table.code_version,
+        tuple(each.name for each in catalog.timed_inputs(table)),
+    )
+
+
+def _list(settings: Settings, name: str) -> tuple[int, int]:
+    """Writes the list of a savepoint's files; their bytes, and how many they are."""
+    root, size, files = layout.savepoint_root(settings, name), 0, 0
+    before = _known_before(settings)
+    with layout.savepoint_file(settings, name, "contents.jsonl").open("w") as listed:
+        for path in _files(root):
+            stat, relative = path.stat(), str(path.relative_to(root))
+            checksum = before.get((stat.st_dev, stat.st_ino)) or _checksum(path)
+            listed.write(json.dumps([relative, checksum]) + "\n")
+            size, files = size + stat.st_size, files + 1
+        listed.flush()
+        os.fsync(listed.fileno())
+    return size, files
+
+
+def _known_before(settings: Settings) -> dict[tuple[int, int], str]:
+    """The checksums of files that the last savepoint holds as well: what has not changed is not read again."""
+    last = savepoints(settings)[-1:]
+    if not last:
+        return {}
+    root = layout.savepoint_root(settings, last[0].name)
+    known = _contents(layout.savepoint_file(settings, last[0].name, "contents.jsonl"))
+    found = {}
+    for path, checksum in known.items():
+        stat = (root / path).stat()
+        if stat.st_nlink > 1:
+            found[stat.st_dev, stat.st_ino] = checksum
+    return found
+
+
+def _contents(listed: Path) -> dict[str, str]:
+    with listed.open() as lines:
+        return dict(json.loads(line) for line in lines)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (Path(path, name) for name in sorted(names))
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def _read(settings: Settings, name: str) -> Savepoint:
+    path = layout.savepoint_file(settings, name, "savepoint.json")
+    try:
+        given = read_json(path)
+        tables = {
+            each: SavedTable(**saved | {"reads": tuple(saved["reads"])})
+            for each, saved in given["tables"].items()
+        }
+        return Savepoint(**given | {"tables": tables})
+    except (OSError, ValueError, TypeError, KeyError) as err:
+        raise SavepointError(
+            f"savepoint={name}, file={path}: it says what the savepoint is of, and cannot be read ({err!r}); drop it "
+            f"(`lakehouse savepoint drop {name}`)"
+        ) from err

@@ -1,0 +1,190 @@
+"""The commands of the `lakehouse` command line about savepoints. None of them needs a JVM."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakehouse.cli import console
+from lakehouse.cli.console import AsJson
+
+if TYPE_CHECKING:
+    from lakehouse.declare.catalog import Catalog
+    from lakehouse.settings import Settings
+
+group = console.group("Savepoints: all tables at one moment, to restore, fork or move.")
+
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="The savepoint's name")]
+_Yes = Annotated[bool, typer.Option("--yes", help="Do not ask")]
+
+
+@group.command()
+def create(
+    name: _Name,
+    note: Annotated[str, typer.Option(help="Why it was made, for whoever lists it")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Create a savepoint of all tables, at one consistent cut, while jobs go on.
+
+    Data files are linked, not copied. Exit code 0 when done, 2 when refused.
+    """
+    from lakehouse.storage import savepoints
+
+    settings, catalog = _lakehouse()
+    with console.working(f"creating the savepoint {name}"):
+        made = savepoints.create(settings, catalog, name, note)
+    if as_json:
+        console.print_json([asdict(made)])
+        return
+    console.print_text(
+        f"{name}: {len(made.tables)} tables, {made.files:,} files, {made.bytes:,} bytes"
+    )
+
+
+@group.command("list")
+def list_all(as_json: AsJson = False) -> None:
+    """List the savepoints, oldest first.
+
+    `held` are the bytes that only this savepoint keeps on the disk: dropping it frees them.
+    """
+    from lakehouse.storage import savepoints
+
+    settings, _ = _lakehouse()
+    columns = ("name", "at", "tables", "bytes", "held", "note")
+    rows = [
+        (e.name, e.at, len(e.tables), e.bytes, savepoints.held(settings, e.name), e.note)
+        for e in savepoints.savepoints(settings)
+    ]
+    if as_json:
+        console.print_json([dict(zip(columns, row, strict=True)) for row in rows])
+    else:
+        console.print_rows(columns, rows)
+
+
+@group.command()
+def show(name: _Name, as_json: AsJson = False) -> None:
+    """Show what a savepoint is of: each table with its version, rows, frontier and position."""
+    from lakehouse.storage import savepoints
+
+    settings, _ = _lakehouse()
+    found = savepoints.savepoint(settings, name)
+    if as_json:
+        console.print_json([asdict(found)])
+        return
+    console.print_facts({key: getattr(found, key) for key in ("name", "at", "note", "library")})
+    columns = ("table", "version", "rows", "frontier", "code version")
+    console.print_rows(
+        columns,
+        ((t, s.version, s.rows, s.frontier, s.code_version) for t, s in found.tables.items()),
+    )
+
+
+@group.command()
+def verify(name: _Name) -> None:
+    """Read each file of a savepoint and compare it with its checksum.
+
+    Exit code 0 if all are as they were, 2 if not.
+    """
+    from lakehouse.storage import savepoints
+
+    settings, _ = _lakehouse()
+    with console.working(f"reading the savepoint {name}"):
+        found = savepoints.verify(settings, name)
+    console.print_text(f"{name}: {found.files:,} files, each as it was")
+
+
+@group.command()
+def restore(
+    name: _Name,
+    discard: Annotated[
+        bool, typer.Option("--discard", help="Make no savepoint of what is there now")
+    ] = False,
+    yes: _Yes = False,
+) -> None:
+    """Put all tables back as they were at a savepoint. All jobs must be stopped.
+
+    What is there now becomes a savepoint first. A restore that was cut off goes on when the command
+    is run again; until then nothing starts. Exit code 0 when done, 2 when refused.
+    """
+    from lakehouse.storage import restoring, savepoints
+    from streaming_jobs import supervisor
+
+    settings, catalog = _lakehouse()
+    found = savepoints.savepoint(settings, name)
+    if not yes:
+        typer.confirm(f"Put {len(found.tables)} tables back as of {found.at}?", abort=True)
+    stopped = supervisor.all_stopped(settings, catalog.pipelines())
+    with stopped, console.working(f"restoring the savepoint {name}"):
+        before = restoring.restore(settings, catalog, name, keep=not discard)
+    console.print_text(f"{name}: {len(found.tables)} tables are as they were at {found.at}")
+    if before:
+        console.print_text(f"what was there is the savepoint {before}")
+
+
+@group.command()
+def fork(
+    name: _Name,
+    root: Annotated[Path, typer.Argument(metavar="DIR", help="The root of the second lakehouse")],
+) -> None:
+    """Begin a second lakehouse in another folder, with the tables of a savepoint.
+
+    Its jobs read the same topics from where those of the savepoint were, beside the jobs of this
+    one. Exit code 0 when done, 2 when refused.
+    """
+    from lakehouse.runtime.kafka_address import bootstrap_servers
+    from lakehouse.storage import restoring
+
+    settings, _ = _lakehouse()
+    with console.working(f"forking the savepoint {name}"):
+        restoring.fork(settings, name, root)
+    console.print_text(f"{name}: forked into {root}; for its commands and jobs set")
+    console.print_text(f"  LAKEHOUSE_ROOT={root.absolute()}")
+    if not settings.bootstrap_servers:  # the fork has no embedded broker of its own
+        console.print_text(f"  LAKEHOUSE_BOOTSTRAP_SERVERS={bootstrap_servers(settings)}")
+
+
+@group.command()
+def export(
+    name: _Name, file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write")]
+) -> None:
+    """Write a savepoint as one file (tar), for another machine. Exit code 0 when done, 2 when refused."""
+    from lakehouse.storage import restoring
+
+    settings, _ = _lakehouse()
+    with console.working(f"exporting the savepoint {name}"):
+        restoring.export(settings, name, file)
+    console.print_text(f"{name}: written to {file}")
+
+
+@group.command("import")
+def take_in(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `export` has written")],
+) -> None:
+    """Make an exported file a savepoint of this lakehouse. Exit code 0 when done, 2 when refused."""
+    from lakehouse.storage import restoring
+
+    settings, _ = _lakehouse()
+    with console.working(f"importing {file}"):
+        found = restoring.take_in(settings, file)
+    console.print_text(f"{found.name}: imported, {len(found.tables)} tables as of {found.at}")
+
+
+@group.command()
+def drop(name: _Name, yes: _Yes = False) -> None:
+    """Remove a savepoint. Exit code 0 when done, 2 when refused."""
+    from lakehouse.storage import savepoints
+
+    settings, _ = _lakehouse()
+    if not yes:
+        typer.confirm(f"Remove the savepoint {name}?", abort=True)
+    savepoints.drop(settings, name)
+    console.print_text(f"{name}: dropped")
+
+
+def _lakehouse() -> "tuple[Settings, Catalog]":
+    from lakehouse.declare.catalog import load
+    from lakehouse.settings import from_environment
+
+    settings = from_environment()
+    return settings, load(settings)
