@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any, get_args
 
-from lakehouse import __version__
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, SavepointError
@@ -92,7 +92,8 @@ def create(settings: Settings, catalog: Catalog, name: str, note: str = "") -> S
         size, files = _list(settings, beside)
         tables = {table.name: _saved(to, catalog, table) for table in catalog}
         listed = _checksum(layout.savepoint_file(settings, beside, "contents.jsonl"))
-        made = Savepoint(name, at, note, __version__, tables, files, size, listed)
+        library = version_of("unified-lakehouse")
+        made = Savepoint(name, at, note, library, tables, files, size, listed)
         replace_file(layout.savepoint_file(settings, beside, "savepoint.json"), asdict(made))
         layout.savepoint(settings, beside).rename(layout.savepoint(settings, name))
     return made
