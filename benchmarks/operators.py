@@ -16,7 +16,8 @@ from lakehouse.declare.table import (
     table,
     tumbling,
 )
-from lakehouse.transform.patterns import Pattern, begin, followed_by
+from lakehouse.transform.pattern_steps import begin, followed_by
+from lakehouse.transform.patterns import Pattern
 from lakehouse.transform.process import process
 from lakehouse.transform.versions import as_of_join
 
