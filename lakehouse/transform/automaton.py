@@ -7,14 +7,13 @@ one beginning may give several matches, each once.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from lakehouse.transform.pattern_steps import Condition, Step
 from lakehouse.transform.process import Row
 
 
-@dataclass(frozen=True, slots=True)
-class Partial:
+class Partial(NamedTuple):
     """A match that is under way."""
 
     taken: tuple[tuple[Row, ...], ...]  # the rows of each step
@@ -51,28 +50,34 @@ class Automaton:
 
     def begun(self, row: Row, number: int) -> tuple[list[Partial], list[Partial]]:
         """The partial matches that begin with a row, and the matches."""
-        going, complete = self.after([self._start], row, number)
-        return [each for each in going if each.step >= 0], complete
+        longer, _ = self._offered(self._start, row, number, {})
+        going, complete = [], []
+        for each in longer:
+            self._place(each, going, complete)
+        return going, self._in_order(complete)
 
     def after(
-        self, partials: Sequence[Partial], row: Row, number: int
+        self, partials: Sequence[Partial], row: Row, number: int, known: dict[Condition, bool]
     ) -> tuple[list[Partial], list[Partial]]:
-        """What becomes of partial matches by the next row: those that go on, and those that are matches."""
-        going, complete = [], []
-        known: dict[Condition, bool] = {}
+        """What becomes of partial matches by the next row: those that go on, and those that are matches.
+
+        `known`: what is known of the row, whatever it is offered to.
+        """
+        going: list[Partial] = []
+        complete: list[Partial] = []
         for partial in partials:
-            for each in self._successors(partial, row, number, known):
-                if self._is_certain(each):
-                    complete.append(each)
-                    each = replace(each, waits=each.waits[:-1])
-                if each.waits:
-                    going.append(each)
-        return going, sorted(complete, key=lambda each: each.order)
+            longer, waits = self._offered(partial, row, number, known)
+            if len(waits) == len(partial.waits):
+                going.append(partial)
+            elif waits:
+                longer.append(partial._replace(waits=waits))
+            for each in longer:
+                self._place(each, going, complete)
+        return going, self._in_order(complete)
 
     def at_the_end(self, partials: Sequence[Partial]) -> list[Partial]:
         """Which of them are matches when no row comes any more."""
-        complete = [each for each in partials if self._end in each.waits]
-        return sorted(complete, key=lambda each: each.order)
+        return self._in_order([each for each in partials if self._end in each.waits])
 
     def rows(self, partial: Partial) -> dict[str, Row | tuple[Row, ...] | None]:
         """The rows by the name of their step."""
@@ -84,44 +89,73 @@ class Automaton:
             return rows
         return rows[0] if rows else None
 
-    def _successors(
+    def _offered(
         self, partial: Partial, row: Row, number: int, known: dict[Condition, bool]
-    ) -> Iterator[Partial]:
-        """The partial matches that take the row, and the one that passes over it, if there is something left to wait for."""
+    ) -> tuple[list[Partial], tuple[int, ...]]:
+        """The partial matches that take a row, and what the one that passes over it still waits for."""
+        longer: list[Partial] = []
         left: list[int] = []
-
-        def holds(condition: Condition | None) -> bool:
-            if condition is None or condition.steps:
-                return condition is not None and self._holds(condition, partial, row)
-            if condition not in known:
-                known[condition] = bool(condition.holds(row))
-            return known[condition]
-
         for n in partial.waits:
-            if any(holds(self._absent.get(m)) for m in range(partial.step + 1, n + 1)):
+            if self._absent and self._has_come(partial, n, row, known):
                 continue
             if n == self._end:
                 left.append(n)
-            elif holds(self.steps[n].stop):
                 continue
-            elif holds(self.steps[n].condition):
-                yield self._with(partial, n, row, number)
-                if self.steps[n].is_greedy:
+            step = self.steps[n]
+            if step.stop and self._holds(step.stop, partial, row, known):
+                continue
+            if self._holds(step.condition, partial, row, known):
+                longer.append(self._with(partial, n, row, number))
+                if step.is_greedy:
                     break
-            elif not self._is_strict(partial, n):
+            elif not (
+                step.is_consecutive if n == partial.step else step.kind == "directly_followed_by"
+            ):
                 left.append(n)
-        yield partial if len(left) == len(partial.waits) else replace(partial, waits=tuple(left))
+        return longer, tuple(left)
 
-    def _holds(self, condition: Condition, partial: Partial, row: Row) -> bool:
-        rows = {name: self._rows(partial, self._index[name]) for name in condition.steps}
-        return bool(condition.holds(row, **rows))
+    def _place(self, partial: Partial, going: list[Partial], complete: list[Partial]) -> None:
+        """A match is complete, and may go on to a longer one."""
+        if self._is_certain(partial):
+            complete.append(partial)
+            partial = partial._replace(waits=partial.waits[:-1])
+        if partial.waits:
+            going.append(partial)
+
+    @staticmethod
+    def _in_order(complete: list[Partial]) -> list[Partial]:
+        return sorted(complete, key=lambda each: each.order) if complete else complete
+
+    def _is_certain(self, partial: Partial) -> bool:
+        """Whether it is a match whatever comes."""
+        *others, last = partial.waits or (-1,)
+        return (
+            last == self._end
+            and last not in self._absent
+            and not any(self.steps[n].is_greedy for n in others)
+        )
+
+    def _has_come(self, partial: Partial, n: int, row: Row, known: dict[Condition, bool]) -> bool:
+        """Whether the row is what must not come before step n."""
+        between = (self._absent.get(m) for m in range(partial.step + 1, n + 1))
+        return any(each and self._holds(each, partial, row, known) for each in between)
+
+    def _holds(
+        self, condition: Condition, partial: Partial, row: Row, known: dict[Condition, bool]
+    ) -> bool:
+        if condition.steps:
+            rows = {name: self._rows(partial, self._index[name]) for name in condition.steps}
+            return bool(condition.holds(row, **rows))
+        if condition not in known:  # it is the same for all partial matches
+            known[condition] = bool(condition.holds(row))
+        return known[condition]
 
     def _with(self, partial: Partial, n: int, row: Row, number: int) -> Partial:
         rows, step = (*partial.taken[n], row), self.steps[n]
-        again = [n] if step.most is None or len(rows) < step.most else []
-        later = self._from(n + 1) if len(rows) >= step.least else ()
+        again = (n,) if step.most is None or len(rows) < step.most else ()
+        later = tuple(self._from(n + 1)) if len(rows) >= step.least else ()
         taken = (*partial.taken[:n], rows, *partial.taken[n + 1 :])
-        return Partial(taken, n, number, (*again, *later))
+        return Partial(taken, n, number, again + later)
 
     def _from(self, n: int) -> Iterator[int]:
         """The step, and those that may come instead, because all before them are optional."""
@@ -129,15 +163,3 @@ class Automaton:
             yield m
             if m < self._end and not self.steps[m].is_optional:
                 return
-
-    def _is_strict(self, partial: Partial, n: int) -> bool:
-        step = self.steps[n]
-        return step.is_consecutive if n == partial.step else step.kind == "directly_followed_by"
-
-    def _is_certain(self, partial: Partial) -> bool:
-        """Whether it is a match whatever comes."""
-        return (
-            self._end in partial.waits
-            and self._end not in self._absent
-            and not any(self.steps[n].is_greedy for n in partial.waits[:-1])
-        )

@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from lakehouse.errors import DeclarationError
-from lakehouse.transform.process import Row
 
 Holds = Callable[..., Any]
 
@@ -141,7 +140,7 @@ def check(steps: Sequence[Step]) -> None:
     for step in steps:
         if step.name in names or (step.name and not step.name.isidentifier()):
             raise DeclarationError(
-                f"step={step.name!r}: a name is a Python identifier of one step only, for select takes it as a parameter; rename it"
+                f"step={step.name!r}: a name is one step's and a Python identifier, for select takes it as a parameter; rename it"
             )
         names += [step.name] if step.name else []
         _check_repetition(step)
@@ -163,7 +162,7 @@ def _check_repetition(step: Step) -> None:
         return
     if step.least < 1 or (step.most is not None and step.most < step.least):
         raise DeclarationError(
-            f"{what}, times={step.least} to {step.most}: from 1 on, and not more than the second; for none at all write optional()"
+            f"{what}, times={step.least} to {step.most}: it is 1 or more, to no less; for none at all write optional()"
         )
     if not step.repeats and (step.is_consecutive or step.stop):
         raise DeclarationError(

@@ -26,7 +26,7 @@ from typing import Literal, get_args
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import floor
 from lakehouse.transform.automaton import Automaton, Partial
-from lakehouse.transform.pattern_steps import Step, check
+from lakehouse.transform.pattern_steps import Condition, Step, check
 from lakehouse.transform.process import KeyedProcess, Row, State, Timers
 
 AfterMatch = Literal["no_skip", "skip_to_next", "skip_past_last"]
@@ -101,8 +101,9 @@ class Pattern(KeyedProcess):
         at = row[self.at]
         number = state["rows"] = state.get("rows", 0) + 1
         begun = [each for each in state.get("begun", []) if at - each.since <= self.within]
+        known: dict[Condition, bool] = {}
         for each in begun:
-            each.partials, complete = self._automaton.after(each.partials, row, number)
+            each.partials, complete = self._automaton.after(each.partials, row, number, known)
             yield from self._matches(state, each, complete, at)
         partials, complete = self._automaton.begun(row, number)
         if partials or complete:

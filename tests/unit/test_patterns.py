@@ -1,19 +1,24 @@
 """Patterns: what steps match, what is refused, and the automaton against an oracle that tries everything."""
 
+import re
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from random import Random
+from typing import get_args
 
 import pytest
 
 from lakehouse.errors import DeclarationError
+from lakehouse.transform import pattern_steps
 from lakehouse.transform.pattern_steps import (
     begin,
     directly_followed_by,
     followed_by,
     not_followed_by,
 )
-from lakehouse.transform.patterns import Pattern
+from lakehouse.transform.patterns import AfterMatch, Pattern
 from lakehouse.transform.process import outputs
+from support import ROOT
 from support.calls import MINUTE, START, at, row
 from support.pattern_oracle import Oracle
 
@@ -95,6 +100,211 @@ _X = not_followed_by(kind("x"))
 def test_steps_that_make_no_pattern_are_refused(steps):
     with pytest.raises(DeclarationError, match="pattern="):
         matched(*steps, rows=[])
+
+
+def letter_is(letter: str):
+    return lambda row: row["letter"] == letter
+
+
+NAMES = {
+    "begin": begin,
+    "followed_by": followed_by,
+    "directly_followed_by": directly_followed_by,
+    "not_followed_by": not_followed_by,
+    "timedelta": timedelta,
+} | {f"is_{letter}": letter_is(letter) for letter in "abcdx"}
+
+
+def of_letters(code: str, letters: str) -> list[str]:
+    """The matches of a pattern that is written in Python, in rows like `a1 b1`, a second apart."""
+    pattern = eval(
+        f"""Pattern({code}, within=timedelta(minutes=1), output="event_time TIMESTAMP, rows STRING", select=select)""",
+        NAMES | {"Pattern": Pattern, "select": in_letters},
+    )
+    rows = [
+        event(n, "", n) | {"letter": each[0], "value": int(each[1:])}
+        for n, each in enumerate(letters.split())
+    ]
+    return [made["rows"] for made in outputs(pattern, rows, pattern.reach, "event_time")]
+
+
+def in_letters(**steps) -> dict:
+    rows = [
+        each
+        for of_step in steps.values()
+        for each in (of_step if isinstance(of_step, tuple) else [of_step])
+        if each
+    ]
+    return {"rows": " ".join(f"{row['letter']}{row['value']}" for row in rows)}
+
+
+PAGE = (ROOT / "docs" / "patterns.md").read_text()
+SHOWN = re.findall(r"^\| `(begin\(.+?)` \| `([a-z0-9 ]+)` \| (.+) \|$", PAGE, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("code", "letters", "matches"), SHOWN)
+def test_what_the_page_says_matches_does(code, letters, matches):
+    assert sorted(of_letters(code, letters)) == sorted(re.findall(r"`(.+?)`", matches))
+
+
+def test_the_page_shows_each_operator_and_the_code_of_the_example():
+    assert len(SHOWN) > 15
+    shown = " ".join(code for code, _, _ in SHOWN)
+    steps = pattern_steps.Step
+    operators = [n for n, f in vars(steps).items() if callable(f) and f"`.{n}(" in PAGE]
+    assert len(operators) == 7 and all(f".{name}(" in PAGE for name in operators)
+    assert all(f'"{each}"' in shown for each in get_args(AfterMatch))
+    example = (ROOT / "lakehouse" / "examples" / "patterns" / "tables.py").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len(blocks) == 4 and all(block.strip() in example for block in blocks[1:])
+
+
+@pytest.mark.parametrize(
+    ("code", "letters", "matches"),
+    [  # the examples of Flink's page about CEP
+        (
+            'begin("a", is_a).one_or_more().until(is_b)',
+            "a1 c1 a2 b1 a3",
+            ["a1", "a1 a2", "a2", "a3"],
+        ),
+        (
+            'begin("c", is_c), followed_by("a", is_a).one_or_more(), followed_by("b", is_b)',
+            "c1 d1 a1 a2 a3 d2 a4 b1",
+            ["c1 a1 b1", "c1 a1 a2 b1", "c1 a1 a2 a3 b1", "c1 a1 a2 a3 a4 b1"],
+        ),
+        (
+            'begin("c", is_c), followed_by("a", is_a).one_or_more().consecutive(), followed_by("b", is_b)',
+            "c1 d1 a1 a2 a3 d2 a4 b1",
+            ["c1 a1 b1", "c1 a1 a2 b1", "c1 a1 a2 a3 b1"],
+        ),
+        (
+            'begin("b", is_b).one_or_more(), directly_followed_by("c", is_c)',
+            "b1 b2 b3 c1",
+            ["b1 b2 b3 c1", "b2 b3 c1", "b3 c1"],
+        ),
+        (
+            'begin("b", is_b).one_or_more(), directly_followed_by("c", is_c), after_match="skip_to_next"',
+            "b1 b2 b3 c1",
+            ["b1 b2 b3 c1", "b2 b3 c1", "b3 c1"],
+        ),
+        (
+            'begin("b", is_b).one_or_more(), directly_followed_by("c", is_c), after_match="skip_past_last", '
+            "skip_span=timedelta(hours=1)",
+            "b1 b2 b3 c1",
+            ["b1 b2 b3 c1"],
+        ),
+        (
+            'begin("x", lambda r: r["letter"] in "abc"), directly_followed_by("y", lambda r: r["letter"] in "bc"), '
+            'directly_followed_by("c", is_c).one_or_more().greedy(), directly_followed_by("d", is_d)',
+            "a1 b1 c1 c2 c3 d1",
+            ["a1 b1 c1 c2 c3 d1", "b1 c1 c2 c3 d1", "c1 c2 c3 d1"],
+        ),
+        (
+            'begin("a", is_a), followed_by("b", is_b).one_or_more()',
+            "a1 b1 b2 b3",
+            ["a1 b1", "a1 b1 b2", "a1 b1 b2 b3"],
+        ),
+        (
+            'begin("a", is_a), followed_by("b", is_b).one_or_more(), after_match="skip_to_next"',
+            "a1 b1 b2 b3",
+            ["a1 b1"],
+        ),
+    ],
+)
+def test_the_meaning_is_that_of_flink(code, letters, matches):
+    assert sorted(of_letters(code, letters)) == sorted(matches)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ('begin("a", is_a)', r"a single row is found by where\(\)"),
+        (
+            'begin("a", is_a).optional(), followed_by("b", is_b).optional()',
+            "a match could begin with no row",
+        ),
+        (
+            'begin("a", is_a).optional(), not_followed_by(is_x), followed_by("b", is_b)',
+            "could begin with no row",
+        ),
+        ('begin("a", is_a), followed_by("a", is_b)', "step='a': a name is one step's"),
+        (
+            'begin("a b", is_a), followed_by("b", is_b)',
+            "step='a b': a name is one step's and a Python identifier",
+        ),
+        (
+            'begin("a", lambda row, b: 1), followed_by("b", is_b)',
+            r"step='a', parameters=\['b'\]: .* by name \(a\)",
+        ),
+        (
+            'begin("a", is_a), not_followed_by(lambda row, b: 1)',
+            r"step='not_followed_by', parameters=\['b'\]",
+        ),
+        ('begin("a", is_a).one_or_more().until(lambda row, z: 1)', r"parameters=\['z'\]"),
+        ('begin("a", is_a), not_followed_by(is_b).optional()', "no row of it is taken"),
+        ('begin("a", is_a).times(3, 2)', "times=3 to 2"),
+        ('begin("a", is_a).times(0, 2)', "times=0 to 2: .*; for none at all write optional"),
+        ('begin("a", is_a), followed_by("b", is_b).consecutive()', "are for a step that repeats"),
+        ('begin("a", is_a).until(is_b), followed_by("b", is_b)', "are for a step that repeats"),
+        ('begin("a", is_a).times(2).greedy()', "takes exactly 2; leave it out"),
+        (
+            'begin("a", is_a).times(2), after_match="skip"',
+            "after_match='skip': it is one of no_skip, ",
+        ),
+        (
+            'begin("a", is_a).times(2), after_match="skip_past_last"',
+            "skip_span=None: .*give for example",
+        ),
+        (
+            'begin("a", is_a).times(2), skip_span=timedelta(hours=1)',
+            "after_match='no_skip', skip_span=1:00:00",
+        ),
+        (
+            'begin("a", is_a).times(2), after_match="skip_past_last", skip_span=timedelta(0)',
+            "skip_span=0:00:00: a span is longer than nothing",
+        ),
+        (
+            'begin("a", is_a).times(2), timed_out=lambda b: {}',
+            r"timed_out=.*the names of the steps \(a\)",
+        ),
+    ],
+)
+def test_a_pattern_that_cannot_be_is_refused_with_the_rule(code, words):
+    with pytest.raises(DeclarationError, match=words):
+        of_letters(code, "a1")
+
+
+def test_a_parameter_with_a_default_is_no_step_and_the_time_of_a_match_is_some():
+    assert of_letters(
+        'begin("a", lambda row, least=2: row["value"] >= least).times(2)', "a1 a2 a3"
+    ) == ["a2 a3"]
+    with pytest.raises(
+        DeclarationError, match="within=0:00:00: the time of a match is longer than nothing"
+    ):
+        matched(A, B, rows=[], within=timedelta(0))
+
+
+def test_skipping_begins_again_with_each_span():
+    steps = (begin("a", kind("a")).times(2),)
+    rows = [event(second, "a", second) for second in range(7)]
+
+    def found(**skipping):
+        pattern = Pattern(
+            *steps,
+            within=MINUTE,
+            output="event_time TIMESTAMP, rows STRING",
+            select=lambda a: {"rows": [seconds(each["event_time"]) for each in a]},
+            **skipping,
+        )
+        return [made["rows"] for made in outputs(pattern, rows, pattern.reach, "event_time")]
+
+    hour, three = timedelta(hours=1), timedelta(seconds=3)
+    assert found(after_match="skip_past_last", skip_span=hour) == [[0, 1], [2, 3], [4, 5]]
+    assert found(after_match="skip_past_last", skip_span=three) == [[0, 1], [2, 3], [4, 5], [5, 6]]
+    later = rows[3:]  # as a range is read that begins at second 6: from the reach before it on
+    assert [made for made in found(after_match="skip_past_last", skip_span=three) if made[1] >= 6]
+    rows = later
+    assert found(after_match="skip_past_last", skip_span=three)[-1] == [5, 6], "whatever was before"
 
 
 # --- the oracle -------------------------------------------------------------------------------------------------------
@@ -217,11 +427,28 @@ def expected(pattern: Pattern, steps: tuple, rows: list[dict]) -> list[tuple]:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_automaton_gives_what_trying_everything_gives(seed):
-    rng = Random(seed)
+    rng, occurred = Random(seed), Counter()
     for _ in range(400):
         pattern, steps = random_pattern(rng)
         rows = random_rows(rng)
         there = [(r["n"], seconds(r["event_time"]), r["kind"], r["value"]) for r in rows]
-        assert sorted(given(pattern, rows), key=repr) == sorted(
-            expected(pattern, steps, rows), key=repr
-        ), (pattern.within, pattern.after_match, pattern.skip_span, steps, there)
+        found = sorted(given(pattern, rows), key=repr)
+        assert found == sorted(expected(pattern, steps, rows), key=repr), (
+            pattern.within,
+            pattern.after_match,
+            pattern.skip_span,
+            steps,
+            there,
+        )
+        matches = sum(what == "rows" for _, what, _ in found)
+        everything, _ = Oracle(steps, rows, pattern.within).results("no_skip", None)
+        occurred.update(
+            matched=matches > 0,
+            timed_out=len(found) > matches,
+            skipped=len(everything) > matches,
+            greedy=matches > 0 and any(step.is_greedy for step in steps),
+            until=matches > 0 and any(step.stop for step in steps),
+            absent=matches > 0 and any(step.kind == "not_followed_by" for step in steps),
+        )
+    assert min(occurred[what] for what in ("matched", "timed_out")) > 100, occurred
+    assert min(occurred.values()) > 15, occurred
