@@ -7,25 +7,25 @@ one beginning may give several matches, each once.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TypedDict
 
 from lakehouse.transform.pattern_steps import Condition, Step
 from lakehouse.transform.process import Row
 
 
-class Partial(NamedTuple):
-    """A match that is under way."""
+class Partial(TypedDict):
+    """A match that is under way: plain values, as all that a key's state holds. None is changed."""
 
     taken: tuple[tuple[Row, ...], ...]  # the rows of each step
     step: int  # the last one that took a row, -1 before the first
     last: int  # the number of that row
     waits: tuple[int, ...]  # the steps that may take the next row; behind the last one, the end
 
-    @property
-    def order(self) -> tuple[int, ...]:
-        """Of matches with one beginning and one end: fewer rows first, then more rows of earlier steps."""
-        counts = [len(rows) for rows in self.taken]
-        return sum(counts), *(-count for count in counts)
+
+def order(partial: Partial) -> tuple[int, ...]:
+    """Of matches with one beginning and one end: fewer rows first, then more rows of earlier steps."""
+    counts = [len(rows) for rows in partial["taken"]]
+    return sum(counts), *(-count for count in counts)
 
 
 class Automaton:
@@ -40,7 +40,7 @@ class Automaton:
         for n, step in enumerate(steps):
             if step.kind == "not_followed_by":
                 self._absent[n - len(self._absent)] = step.condition
-        self._start = Partial(((),) * self._end, -1, 0, tuple(self._from(0)))
+        self._start = Partial(taken=((),) * self._end, step=-1, last=0, waits=tuple(self._from(0)))
 
     @property
     def waits_for_time(self) -> bool:
@@ -67,24 +67,24 @@ class Automaton:
         complete: list[Partial] = []
         for partial in partials:
             longer, waits = self._offered(partial, row, number, known)
-            if len(waits) == len(partial.waits):
+            if len(waits) == len(partial["waits"]):
                 going.append(partial)
             elif waits:
-                longer.append(partial._replace(waits=waits))
+                longer.append({**partial, "waits": waits})
             for each in longer:
                 self._place(each, going, complete)
         return going, self._in_order(complete)
 
     def at_the_end(self, partials: Sequence[Partial]) -> list[Partial]:
         """Which of them are matches when no row comes any more."""
-        return self._in_order([each for each in partials if self._end in each.waits])
+        return self._in_order([each for each in partials if self._end in each["waits"]])
 
     def rows(self, partial: Partial) -> dict[str, Row | tuple[Row, ...] | None]:
         """The rows by the name of their step."""
         return {step.name: self._rows(partial, n) for n, step in enumerate(self.steps)}
 
     def _rows(self, partial: Partial, n: int) -> Row | tuple[Row, ...] | None:
-        rows = partial.taken[n]
+        rows = partial["taken"][n]
         if self.steps[n].repeats:
             return rows
         return rows[0] if rows else None
@@ -95,7 +95,7 @@ class Automaton:
         """The partial matches that take a row, and what the one that passes over it still waits for."""
         longer: list[Partial] = []
         left: list[int] = []
-        for n in partial.waits:
+        for n in partial["waits"]:
             if self._absent and self._has_come(partial, n, row, known):
                 continue
             if n == self._end:
@@ -109,7 +109,7 @@ class Automaton:
                 if step.is_greedy:
                     break
             elif not (
-                step.is_consecutive if n == partial.step else step.kind == "directly_followed_by"
+                step.is_consecutive if n == partial["step"] else step.kind == "directly_followed_by"
             ):
                 left.append(n)
         return longer, tuple(left)
@@ -118,17 +118,17 @@ class Automaton:
         """A match is complete, and may go on to a longer one."""
         if self._is_certain(partial):
             complete.append(partial)
-            partial = partial._replace(waits=partial.waits[:-1])
-        if partial.waits:
+            partial = {**partial, "waits": partial["waits"][:-1]}
+        if partial["waits"]:
             going.append(partial)
 
     @staticmethod
     def _in_order(complete: list[Partial]) -> list[Partial]:
-        return sorted(complete, key=lambda each: each.order) if complete else complete
+        return sorted(complete, key=order) if complete else complete
 
     def _is_certain(self, partial: Partial) -> bool:
         """Whether it is a match whatever comes."""
-        *others, last = partial.waits or (-1,)
+        *others, last = partial["waits"] or (-1,)
         return (
             last == self._end
             and last not in self._absent
@@ -137,7 +137,7 @@ class Automaton:
 
     def _has_come(self, partial: Partial, n: int, row: Row, known: dict[Condition, bool]) -> bool:
         """Whether the row is what must not come before step n."""
-        between = (self._absent.get(m) for m in range(partial.step + 1, n + 1))
+        between = (self._absent.get(m) for m in range(partial["step"] + 1, n + 1))
         return any(each and self._holds(each, partial, row, known) for each in between)
 
     def _holds(
@@ -151,11 +151,11 @@ class Automaton:
         return known[condition]
 
     def _with(self, partial: Partial, n: int, row: Row, number: int) -> Partial:
-        rows, step = (*partial.taken[n], row), self.steps[n]
+        rows, step = (*partial["taken"][n], row), self.steps[n]
         again = (n,) if step.most is None or len(rows) < step.most else ()
         later = tuple(self._from(n + 1)) if len(rows) >= step.least else ()
-        taken = (*partial.taken[:n], rows, *partial.taken[n + 1 :])
-        return Partial(taken, n, number, again + later)
+        taken = (*partial["taken"][:n], rows, *partial["taken"][n + 1 :])
+        return Partial(taken=taken, step=n, last=number, waits=again + later)
 
     def _from(self, n: int) -> Iterator[int]:
         """The step, and those that may come instead, because all before them are optional."""

@@ -19,27 +19,30 @@ A pattern is a process function (`lakehouse.transform.process`): the same as a s
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal, get_args
+from typing import Literal, TypedDict, get_args
 
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import floor
-from lakehouse.transform.automaton import Automaton, Partial
+from lakehouse.transform.automaton import Automaton, Partial, order
 from lakehouse.transform.pattern_steps import Condition, Step, check
 from lakehouse.transform.process import KeyedProcess, Row, State, Timers
 
 AfterMatch = Literal["no_skip", "skip_to_next", "skip_past_last"]
 
 
-@dataclass(slots=True)
-class _Beginning:
-    """What goes on from one row."""
+class _Beginning(TypedDict):
+    """What goes on from one row, in the state of its key."""
 
     number: int  # of that row, among those of the key
     since: datetime
     partials: list[Partial]
-    matched: bool = False
+    matched: bool
+
+
+def _longest_first(partial: Partial) -> tuple[int, ...]:
+    count, *others = order(partial)
+    return -count, *others
 
 
 class Pattern(KeyedProcess):
@@ -100,14 +103,14 @@ class Pattern(KeyedProcess):
         """Takes what has begun further, and begins."""
         at = row[self.at]
         number = state["rows"] = state.get("rows", 0) + 1
-        begun = [each for each in state.get("begun", []) if at - each.since <= self.within]
+        begun = [each for each in state.get("begun", []) if at - each["since"] <= self.within]
         known: dict[Condition, bool] = {}
         for each in begun:
-            each.partials, complete = self._automaton.after(each.partials, row, number, known)
+            each["partials"], complete = self._automaton.after(each["partials"], row, number, known)
             yield from self._matches(state, each, complete, at)
         partials, complete = self._automaton.begun(row, number)
         if partials or complete:
-            begun.append(_Beginning(number, at, partials))
+            begun.append(_Beginning(number=number, since=at, partials=partials, matched=False))
             yield from self._matches(state, begun[-1], complete, at)
             if partials and (self.timed_out or self._automaton.waits_for_time):
                 timers.set(at + self.within)
@@ -116,25 +119,25 @@ class Pattern(KeyedProcess):
     def on_timer(self, state: State, at: datetime, timers: Timers) -> Iterator[Row]:
         """Ends what began `within` before: all that was to come came, and what was not to come did not."""
         begun = state.get("begun", [])
-        over = [each for each in begun if at - each.since >= self.within]
-        state["begun"] = [each for each in begun if at - each.since < self.within]
+        over = [each for each in begun if at - each["since"] >= self.within]
+        state["begun"] = [each for each in begun if at - each["since"] < self.within]
         for each in over:
-            yield from self._matches(state, each, self._automaton.at_the_end(each.partials), at)
-            if self.timed_out and not each.matched and not self._is_skipped(state, each, at):
-                longest = min(each.partials, key=lambda p: (-p.order[0], *p.order[1:]))
+            yield from self._matches(state, each, self._automaton.at_the_end(each["partials"]), at)
+            if self.timed_out and not each["matched"] and not self._is_skipped(state, each, at):
+                longest = min(each["partials"], key=_longest_first)
                 yield self.timed_out(**self._automaton.rows(longest))
 
     def _matches(
         self, state: State, beginning: _Beginning, complete: list[Partial], at: datetime
     ) -> Iterator[Row]:
         for each in complete:
-            if self.after_match == "skip_to_next" and beginning.matched:
+            if self.after_match == "skip_to_next" and beginning["matched"]:
                 return
-            beginning.matched = True
+            beginning["matched"] = True
             if self._is_skipped(state, beginning, at):
                 continue
             if self.skip_span:
-                state["skipped"] = floor(at, self.skip_span), each.last
+                state["skipped"] = floor(at, self.skip_span), each["last"]
             yield self.select(**self._automaton.rows(each))
 
     def _is_skipped(self, state: State, beginning: _Beginning, at: datetime) -> bool:
@@ -142,15 +145,17 @@ class Pattern(KeyedProcess):
         if not self.skip_span or "skipped" not in state:
             return False
         span, last = state["skipped"]
-        return beginning.number <= last and span == floor(at, self.skip_span)
+        return beginning["number"] <= last and span == floor(at, self.skip_span)
 
     def _goes_on(self, state: State, beginning: _Beginning) -> bool:
-        if not beginning.partials or (self.after_match == "skip_to_next" and beginning.matched):
+        if not beginning["partials"] or (
+            self.after_match == "skip_to_next" and beginning["matched"]
+        ):
             return False
         if not self.skip_span or "skipped" not in state:
             return True
         # what is skipped to its end need not be kept
-        return not self._is_skipped(state, beginning, beginning.since + self.within)
+        return not self._is_skipped(state, beginning, beginning["since"] + self.within)
 
     def _check(self) -> None:
         if self.within <= timedelta(0):

@@ -8,7 +8,9 @@ from typing import get_args
 
 import pytest
 
+from lakehouse.declare import code_version
 from lakehouse.errors import DeclarationError
+from lakehouse.examples.patterns import tables
 from lakehouse.transform import pattern_steps
 from lakehouse.transform.pattern_steps import (
     begin,
@@ -452,3 +454,23 @@ def test_the_automaton_gives_what_trying_everything_gives(seed):
         )
     assert min(occurred[what] for what in ("matched", "timed_out")) > 100, occurred
     assert min(occurred.values()) > 15, occurred
+
+
+def test_the_steps_of_a_pattern_are_in_the_code_version_of_its_table():
+    dips, guesses = (
+        code_version.written(t.transformation)
+        for t in (tables.price_dips, tables.guessed_passwords)
+    )
+    assert set(dips) == {
+        "function",
+        "constant DIP",
+        "function _falls",
+        "function _rises",
+        "function _dip",
+    }
+    assert "begin('start', lambda row: True)" in dips["constant DIP"]
+    assert set(guesses) == {"function", "constant GUESS", "function _guess"}
+    assert any(
+        "times_or_more(3)" in text
+        for text in code_version.constants(tables.guessed_passwords.transformation)
+    )
