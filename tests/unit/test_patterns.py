@@ -7,7 +7,9 @@ from random import Random
 from typing import get_args
 
 import pytest
+from pyspark.sql import DataFrame
 
+import lakehouse
 from lakehouse.declare import code_version
 from lakehouse.errors import DeclarationError
 from lakehouse.examples.patterns import tables
@@ -19,7 +21,7 @@ from lakehouse.transform.pattern_steps import (
     not_followed_by,
 )
 from lakehouse.transform.patterns import AfterMatch, Pattern
-from lakehouse.transform.process import outputs
+from lakehouse.transform.process import Timers, outputs
 from support import ROOT
 from support.calls import MINUTE, START, at, row
 from support.pattern_oracle import Oracle
@@ -159,6 +161,8 @@ def test_the_page_shows_each_operator_and_the_code_of_the_example():
     example = (ROOT / "lakehouse" / "examples" / "patterns" / "tables.py").read_text()
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) == 4 and all(block.strip() in example for block in blocks[1:])
+    declared = {name: getattr(lakehouse, name) for name in lakehouse.__all__}
+    exec(blocks[0], declared | {"DataFrame": DataFrame, "timedelta": timedelta, "__name__": "docs"})
 
 
 @pytest.mark.parametrize(
@@ -307,6 +311,47 @@ def test_skipping_begins_again_with_each_span():
     assert [made for made in found(after_match="skip_past_last", skip_span=three) if made[1] >= 6]
     rows = later
     assert found(after_match="skip_past_last", skip_span=three)[-1] == [5, 6], "whatever was before"
+
+
+PLAIN = (dict, list, tuple, str, int, bool, type(None), datetime)
+
+
+def values(state) -> list:
+    """Every value in a state, the state among them."""
+    inner = state.values() if isinstance(state, dict) else state
+    nested = isinstance(state, dict | list | tuple)
+    return [state, *(value for each in inner for value in values(each))] if nested else [state]
+
+
+@pytest.mark.parametrize(
+    ("code", "most"),  # partial matches that are held, with 21 rows within the time
+    [
+        ('begin("a", is_a), followed_by("b", is_b)', 21),
+        ('begin("a", is_a).one_or_more().greedy(), followed_by("b", is_b)', 21),
+        ('begin("a", is_a).one_or_more(), followed_by("b", is_b)', 21 * 21 / 2 + 21),
+        (
+            'begin("a", is_a), followed_by("b", is_a).one_or_more(), followed_by("c", is_b)',
+            21 * 21 / 2,
+        ),
+        (
+            'begin("a", is_a).one_or_more(), followed_by("b", is_b), after_match="skip_past_last", '
+            "skip_span=timedelta(seconds=50)",
+            21 * 21 / 2 + 21,
+        ),
+    ],
+)
+def test_partial_matches_are_held_for_the_time_of_a_match_as_plain_values(code, most):
+    pattern = eval(
+        f"""Pattern({code}, within=timedelta(seconds=20), output="event_time TIMESTAMP", select=lambda **rows: {{}})""",
+        NAMES | {"Pattern": Pattern},
+    )
+    state, held = {}, []
+    for n in range(200):
+        row = event(n, "", n) | {"letter": "a", "value": n}
+        list(pattern.on_row(state, row, Timers()))
+        held.append(sum(len(each["partials"]) for each in state["begun"]))
+    assert max(held) <= most and held[-1] == held[-2] > 0, "no more with time"
+    assert {type(value) for value in values(state)} <= set(PLAIN), "so a state can be kept"
 
 
 # --- the oracle -------------------------------------------------------------------------------------------------------
