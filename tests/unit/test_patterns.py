@@ -439,9 +439,9 @@ def random_pattern(rng: Random) -> tuple:
         return pattern, steps
 
 
-def random_rows(rng: Random) -> list[dict]:
+def random_rows(rng: Random, most: int = 7) -> list[dict]:
     second, rows = 0, []
-    for n in range(rng.randrange(8)):
+    for n in range(rng.randrange(most + 1)):
         second += rng.choice([0, 1, 1, 1, 2, 5])
         rows.append(event(second, rng.choice("aabbcx"), n) | {"value": rng.randrange(4), "n": n})
     return rows
@@ -499,6 +499,20 @@ def test_the_automaton_gives_what_trying_everything_gives(seed):
         )
     assert min(occurred[what] for what in ("matched", "timed_out")) > 100, occurred
     assert min(occurred.values()) > 15, occurred
+
+
+def test_a_range_is_decided_by_the_rows_of_its_reach():
+    rng, decided = Random(0), Counter()
+    for _ in range(1_000):
+        pattern, _ = random_pattern(rng)
+        rows = random_rows(rng, most=30)
+        whole = given(pattern, rows)
+        start, end = at(rng.randrange(20)), at(rng.randrange(20, 40))
+        near = [row for row in rows if start - pattern.reach <= row["event_time"] < end]
+        inside = [made for made in whole if start <= made[0] < end]
+        assert [made for made in given(pattern, near) if start <= made[0] < end] == inside
+        decided.update({pattern.after_match: len(inside)} if len(near) < len(rows) else {})
+    assert min(decided[each] for each in get_args(AfterMatch)) > 100, decided
 
 
 def test_the_steps_of_a_pattern_are_in_the_code_version_of_its_table():
