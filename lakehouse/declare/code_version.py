@@ -152,7 +152,7 @@ def _assignments(module: str) -> Mapping[str, ast.expr]:
         tree = ast.parse(inspect.getsource(sys.modules[module]))
     except (KeyError, OSError, TypeError):  # typed at a prompt: the functions are refused for that
         return {}
-    found = {}
+    found: dict[str, ast.expr] = {}
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         value = getattr(node, "value", None)

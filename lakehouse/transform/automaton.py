@@ -51,7 +51,8 @@ class Automaton:
     def begun(self, row: Row, number: int) -> tuple[list[Partial], list[Partial]]:
         """The partial matches that begin with a row, and the matches."""
         longer, _ = self._offered(self._start, row, number, {})
-        going, complete = [], []
+        going: list[Partial] = []
+        complete: list[Partial] = []
         for each in longer:
             self._place(each, going, complete)
         return going, self._in_order(complete)
