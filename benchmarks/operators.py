@@ -16,8 +16,7 @@ from lakehouse.declare.table import (
     table,
     tumbling,
 )
-from lakehouse.transform.pattern_steps import begin, followed_by, not_followed_by
-from lakehouse.transform.patterns import Pattern
+from lakehouse.transform.patterns import Pattern, begin, followed_by, not_followed_by
 from lakehouse.transform.process import Row, process
 from lakehouse.transform.versions import as_of_join
 

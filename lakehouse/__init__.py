@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     )
     from lakehouse.declare.table import table as table
     from lakehouse.declare.table import tumbling as tumbling
-    from lakehouse.transform.pattern_steps import (
+    from lakehouse.transform.patterns import (
+        Pattern,
         begin,
         directly_followed_by,
         followed_by,
         not_followed_by,
     )
-    from lakehouse.transform.patterns import Pattern
     from lakehouse.transform.process import KeyedProcess, Row, State, Timers, process
     from lakehouse.transform.versions import as_of_join
 
@@ -78,9 +78,8 @@ __all__ = [
 ]
 _IN_TRANSFORM = {  # what a declaration needs not have: it is imported with pyspark, when it is asked for
     **dict.fromkeys(
-        ("begin", "directly_followed_by", "followed_by", "not_followed_by"), "pattern_steps"
+        ("Pattern", "begin", "directly_followed_by", "followed_by", "not_followed_by"), "patterns"
     ),
-    "Pattern": "patterns",
     **dict.fromkeys(("KeyedProcess", "Row", "State", "Timers", "process"), "process"),
     "as_of_join": "versions",
 }

@@ -25,9 +25,25 @@ from typing import Literal, TypedDict, get_args
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import floor
 from lakehouse.transform.automaton import Automaton, Partial, order
-from lakehouse.transform.pattern_steps import Condition, Step, check
+from lakehouse.transform.pattern_steps import (
+    Condition,
+    Step,
+    begin,
+    check,
+    directly_followed_by,
+    followed_by,
+    not_followed_by,
+)
 from lakehouse.transform.process import KeyedProcess, Row, State, Timers
 
+__all__ = [
+    "AfterMatch",
+    "Pattern",
+    "begin",
+    "directly_followed_by",
+    "followed_by",
+    "not_followed_by",
+]
 AfterMatch = Literal["no_skip", "skip_to_next", "skip_past_last"]
 
 

@@ -14,13 +14,14 @@ from lakehouse.declare import code_version
 from lakehouse.errors import DeclarationError
 from lakehouse.examples.patterns import tables
 from lakehouse.transform import pattern_steps
-from lakehouse.transform.pattern_steps import (
+from lakehouse.transform.patterns import (
+    AfterMatch,
+    Pattern,
     begin,
     directly_followed_by,
     followed_by,
     not_followed_by,
 )
-from lakehouse.transform.patterns import AfterMatch, Pattern
 from lakehouse.transform.process import Timers, outputs
 from support import ROOT
 from support.calls import MINUTE, START, at, row
