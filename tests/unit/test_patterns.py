@@ -476,7 +476,7 @@ def expected(pattern: Pattern, steps: tuple, rows: list[dict]) -> list[tuple]:
 @pytest.mark.parametrize("seed", range(10))
 def test_the_automaton_gives_what_trying_everything_gives(seed):
     rng, occurred = Random(seed), Counter()
-    for _ in range(400):
+    for _ in range(250):
         pattern, steps = random_pattern(rng)
         rows = random_rows(rng)
         there = [(r["n"], seconds(r["event_time"]), r["kind"], r["value"]) for r in rows]
@@ -498,13 +498,13 @@ def test_the_automaton_gives_what_trying_everything_gives(seed):
             until=matches > 0 and any(step.stop for step in steps),
             absent=matches > 0 and any(step.kind == "not_followed_by" for step in steps),
         )
-    assert min(occurred[what] for what in ("matched", "timed_out")) > 100, occurred
-    assert min(occurred.values()) > 15, occurred
+    assert min(occurred[what] for what in ("matched", "timed_out")) > 60, occurred
+    assert min(occurred.values()) > 3, occurred
 
 
 def test_a_range_is_decided_by_the_rows_of_its_reach():
     rng, decided = Random(0), Counter()
-    for _ in range(1_000):
+    for _ in range(500):
         pattern, _ = random_pattern(rng)
         rows = random_rows(rng, most=30)
         whole = given(pattern, rows)
@@ -513,7 +513,7 @@ def test_a_range_is_decided_by_the_rows_of_its_reach():
         inside = [made for made in whole if start <= made[0] < end]
         assert [made for made in given(pattern, near) if start <= made[0] < end] == inside
         decided.update({pattern.after_match: len(inside)} if len(near) < len(rows) else {})
-    assert min(decided[each] for each in get_args(AfterMatch)) > 100, decided
+    assert min(decided[each] for each in get_args(AfterMatch)) > 50, decided
 
 
 def test_the_steps_of_a_pattern_are_in_the_code_version_of_its_table():
