@@ -16,8 +16,8 @@ from lakehouse.declare.table import (
     table,
     tumbling,
 )
-from lakehouse.transform.patterns import Pattern, begin, followed_by
-from lakehouse.transform.process import process
+from lakehouse.transform.patterns import Pattern, begin, followed_by, not_followed_by
+from lakehouse.transform.process import Row, process
 from lakehouse.transform.versions import as_of_join
 
 click_topic = kafka(
@@ -215,3 +215,33 @@ def patterns(clicks: DataFrame) -> DataFrame:
     return process(
         clicks, by=["user"], function=SMALL_THEN_LARGE, within=SMALL_THEN_LARGE.within, at="at"
     )
+
+
+SMALL_ONES_THEN_LARGER = Pattern(
+    begin("small", lambda row: row["value"] < 40).times(1, 3).greedy(),
+    not_followed_by(lambda row: row["value"] > 95),
+    followed_by("larger", lambda row, small: row["value"] > 2 * small[-1]["value"]).optional(),
+    followed_by("large", lambda row: row["value"] > 60).one_or_more().consecutive().greedy(),
+    within=timedelta(seconds=15),
+    output="user STRING, at TIMESTAMP, small ARRAY<BIGINT>, larger BIGINT, large BIGINT, timed_out BOOLEAN",
+    select=lambda small, larger, large: _ids(small, larger, large) | {"timed_out": False},
+    timed_out=lambda small, larger, large: _ids(small, larger, large) | {"timed_out": True},
+    at="at",
+    after_match="skip_past_last",
+    skip_span=timedelta(seconds=30),
+)
+
+
+def _ids(small: tuple[Row, ...], larger: Row | None, large: tuple[Row, ...]) -> Row:
+    return {
+        "user": small[0]["user"],
+        "small": [row["id"] for row in small],
+        "larger": larger and larger["id"],
+        "large": len(large),
+    }
+
+
+@table(layer="gold", context=around(before=SMALL_ONES_THEN_LARGER.reach))
+def repeated_patterns(clicks: DataFrame) -> DataFrame:
+    reach = SMALL_ONES_THEN_LARGER.reach
+    return process(clicks, by=["user"], function=SMALL_ONES_THEN_LARGER, within=reach, at="at")

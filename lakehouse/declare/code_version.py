@@ -2,12 +2,13 @@
 
 import ast
 import inspect
+import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, timedelta
 from decimal import Decimal
 from functools import cache
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 
 from lakehouse.errors import DeclarationError
 
@@ -26,7 +27,7 @@ def dumped(code: FunctionType) -> tuple[str, ...]:
 
 
 def constants(code: Callable[..., object]) -> list[str]:
-    """The constants of the same module in it, such as a condition written as text."""
+    """The constants of the same module in it, such as a condition written as text, or a pattern."""
     return [
         f"{name}={text}" for name, text in _read(code)[1].items() if name.startswith("constant ")
     ]
@@ -57,7 +58,7 @@ def _read(code: FunctionType) -> tuple[tuple[str, ...], Mapping[str, str]]:
             "table in a module file"
         ) from err
     values = {
-        name: _literal(value)
+        name: _text(name, value, each.__module__)
         for each in trees
         for name, value in _globals(each)
         if not name.startswith("__")
@@ -112,14 +113,52 @@ def _used(code: FunctionType | type) -> list[FunctionType | type]:
 
 
 def _globals(code: FunctionType | type) -> list[tuple[str, object]]:
-    """What the code names of its module, in the order of the names."""
+    """What the code names of its module, in the order of the names, and what the values made there name, such as a pattern."""
     functions = (
         [code]
         if isinstance(code, FunctionType)
         else [f for f in vars(code).values() if isinstance(f, FunctionType)]
     )
-    known = {name: f.__globals__.get(name) for f in functions for name in _names(f.__code__)}
+    names = [(name, f.__globals__) for f in functions for name in _names(f.__code__)]
+    known: dict[str, object] = {}
+    for name, scope in names:
+        if name not in known:
+            known[name] = scope.get(name)
+            made = _made(name, known[name], code.__module__)
+            names += (
+                [(n.id, scope) for n in ast.walk(made) if isinstance(n, ast.Name)] if made else []
+            )
     return [(name, known[name]) for name in sorted(known) if known[name] is not None]
+
+
+def _text(name: str, value: object, module: str) -> str | None:
+    made = _made(name, value, module)
+    return ast.unparse(made) if made else _literal(value)
+
+
+def _made(name: str, value: object, module: str) -> ast.expr | None:
+    """How a module makes what is more than a value, such as a pattern.
+
+    None of what is written as it is, has its own code, or is imported.
+    """
+    own = isinstance(value, FunctionType | type | ModuleType)
+    return None if own or _literal(value) is not None else _assignments(module).get(name)
+
+
+@cache
+def _assignments(module: str) -> Mapping[str, ast.expr]:
+    """What each name at the top of a module is set to, there."""
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (KeyError, OSError, TypeError):  # typed at a prompt: the functions are refused for that
+        return {}
+    found: dict[str, ast.expr] = {}
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        value = getattr(node, "value", None)
+        if isinstance(value, ast.expr):
+            found |= {each.id: value for each in targets if isinstance(each, ast.Name)}
+    return found
 
 
 def _names(code: CodeType) -> Iterator[str]:

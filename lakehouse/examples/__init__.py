@@ -5,6 +5,7 @@ alerts    alerts on the readings; its topic is that of `sensors`
 ads       the Yahoo Streaming Benchmark: ad events, and views per campaign
 clicks    click-through rates; its topic is that of `ads`
 visits    the access log of a web site: visitors, sessions, pages
+patterns  patterns with repetition over logins and trades, which you send
 bank      transfers between accounts, and balances
 nexmark   an auction house, and the 24 queries of Nexmark
 """

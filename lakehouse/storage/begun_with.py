@@ -250,7 +250,7 @@ def _noted(settings: Settings, table: Table) -> Mapping[str, str]:
 def _differs(name: str, kept: Mapping[str, str], now: Mapping[str, str]) -> bool:
     then, present = kept.get(name, ""), now.get(name, "")
     return then != present and not (
-        name.startswith("function") and code_version.same(then, present)
+        name.startswith(("function", "constant")) and code_version.same(then, present)
     )
 
 

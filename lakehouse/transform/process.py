@@ -78,6 +78,9 @@ class KeyedProcess:
 
     output: str
 
+    def check(self, within: timedelta, at: str) -> None:
+        """Raises DeclarationError if it cannot be used with these parameters of `process`."""
+
     def on_row(self, state: State, row: Row, timers: Timers) -> Iterable[Row]:
         """What comes of a row (by column; instants are aware, in UTC).
 
@@ -102,8 +105,9 @@ def process(
     :param function: what is done with the rows of one key.
     :param within: how long a key is remembered after its last row.
     :param at: the column of event time, in the rows and in the output.
-    :raises DeclarationError: if the output has no event time.
+    :raises DeclarationError: if the output has no event time, or the function needs to be remembered for longer.
     """
+    function.check(within, at)
     columns = StructType.fromDDL(f"{function.output}, {ARRIVAL} {ARRIVAL_TYPE}")
     schema = cast(StructType, columns)
     schema[ARRIVAL].metadata = {REACH: within // timedelta(microseconds=1)}

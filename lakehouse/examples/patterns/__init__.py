@@ -1,0 +1,1 @@
+"""A guessed password, a price that fell and rose again."""
