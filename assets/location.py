@@ -15,6 +15,7 @@ from assets import (
     sensors,
     streams,
     tables,
+    targets,
 )
 from assets.resources import Lakehouse
 from lakehouse import logs
@@ -33,8 +34,12 @@ def build(settings: Settings, own: Collection[str] = ()) -> dg.Definitions:
     warnings.simplefilter("ignore", dg.BetaWarning)
     known = catalog.load(settings)
     return dg.Definitions(
-        assets=[*streams.specs(settings, known), *tables.specs_and_assets(settings, known)],
-        asset_checks=checks.checks(known),
+        assets=[
+            *streams.specs(settings, known),
+            *tables.specs_and_assets(settings, known),
+            *targets.specs(known),
+        ],
+        asset_checks=[*checks.checks(known), *targets.checks(known)],
         jobs=[
             *streams.jobs(known),
             reconciling.reconcile,
@@ -53,6 +58,7 @@ def build(settings: Settings, own: Collection[str] = ()) -> dg.Definitions:
             maintenance.maintain_hourly,
             savepoints.savepoint_daily,
             *scheduled.schedules(settings, known),
+            *targets.schedules(known),
         ],
         sensors=sensors.sensors(settings, known),
         resources={"lakehouse": Lakehouse.of(settings, own)},

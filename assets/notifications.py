@@ -9,6 +9,7 @@ from lakehouse.declare.catalog import Catalog
 from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
 from streaming_jobs import notices, notifications
+from streaming_jobs.jobs import with_followers
 from streaming_jobs.notifications import Notice
 
 
@@ -28,7 +29,11 @@ def send_notifications(settings: Settings, catalog: Catalog) -> dg.SensorDefinit
             return dg.SkipReason(
                 "no notifications: neither LAKEHOUSE_NOTIFICATION_COMMAND nor LAKEHOUSE_NOTIFICATION_URLS is set"
             )
-        found = [n for pipeline in catalog.pipelines() for n in notices.of_job(settings, pipeline)]
+        found = [
+            n
+            for job in with_followers(catalog, catalog.pipelines())
+            for n in notices.of_job(settings, job)
+        ]
         found += [
             *_different(catalog, verdicts),
             *staleness.stale(settings, catalog, context.instance),

@@ -23,6 +23,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.commits import NOTHING, Commit
 from streaming_jobs import control_loop, desired, supervisor
+from streaming_jobs.jobs import with_followers
 from streaming_jobs.progress import JobStatus
 
 _MOST = 100  # events a tick: SQLite takes 5 ms for each
@@ -203,15 +204,15 @@ def streaming_job_states(settings: Settings, catalog: Catalog) -> dg.SensorDefin
             context.cursor or "{}"
         )
         events, now = [], datetime.now(UTC)
-        for pipeline in catalog.pipelines():
-            status = supervisor.status(settings, pipeline)
+        for job in with_followers(catalog, catalog.pipelines()):
+            status = supervisor.status(settings, job)
             if status is None:
                 continue
             what = _signature(settings, status)
-            due = parse_instant(reported["when"].get(pipeline, "1970-01-01")) + _MINUTE <= now
-            if reported["what"].get(pipeline) != what or (due and status.alive):
+            due = parse_instant(reported["when"].get(job, "1970-01-01")) + _MINUTE <= now
+            if reported["what"].get(job) != what or (due and status.alive):
                 events.append(observed(settings, status))
-                reported["what"][pipeline], reported["when"][pipeline] = what, now.isoformat()
+                reported["what"][job], reported["when"][job] = what, now.isoformat()
         return _result(events, {name: reported[name] for name in ("what", "when")})
 
     return evaluate
@@ -236,11 +237,12 @@ def supervise_streaming_jobs(settings: Settings, catalog: Catalog) -> dg.SensorD
         name="supervise_streaming_jobs",
         minimum_interval_seconds=10,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Starts streaming jobs that are to run and do not, replaces those that hang, stops crash loops.",
+        description="Starts streaming jobs and followers that are to run and do not, replaces those that hang, ends crash loops.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         decisions = {
-            pipeline: control_loop.step(settings, pipeline) for pipeline in catalog.pipelines()
+            job: control_loop.step(settings, job)
+            for job in with_followers(catalog, catalog.pipelines())
         }
         return dg.SkipReason(
             "; ".join(f"{name}: {d.action} ({d.why})" for name, d in decisions.items())[:2000]

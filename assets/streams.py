@@ -16,6 +16,7 @@ from lakehouse.declare.sources import KafkaSource
 from lakehouse.settings import Settings
 from lakehouse.settings_values import RESOURCES
 from streaming_jobs import desired, scheduled, supervisor
+from streaming_jobs.jobs import target_of
 from streaming_jobs.progress import JobStatus
 
 _DESCRIPTION = """The process that fills {tables} as a stream.
@@ -40,8 +41,10 @@ class Ending(dg.Config):
     )
 
 
-def job_key(pipeline: str) -> dg.AssetKey:
-    return dg.AssetKey(["streaming_job", pipeline])
+def job_key(job: str) -> dg.AssetKey:
+    """The node of a streaming job, or of a follower: its target."""
+    target = target_of(job)
+    return dg.AssetKey(["target", target] if target else ["streaming_job", job])
 
 
 def specs(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec]:

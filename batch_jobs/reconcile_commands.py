@@ -1,4 +1,4 @@
-"""The commands of the group `reconcile` in the `lakehouse` command line: run, status, repair, diff."""
+"""The commands of the group `reconcile` in the `lakehouse` command line: run, status, repair, sink, diff."""
 
 from typing import Annotated
 
@@ -97,6 +97,39 @@ def repair(
             now(f"rewrote {each.partition}: {each.verdict}")
     views.show_repaired(done, as_json)
     raise typer.Exit(1 if any(each.verdict == "DIFFERENT" for each in done) else 0)
+
+
+@group.command()
+def sink(
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="A target of `publish=`, such as a topic")
+    ],
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair",
+            help="First make the target equal to the newest version; what is held back is released",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare what a target holds with its table, at the version that the target holds. No JVM needed.
+
+    Exit code 0: EQUAL; 1: DIFFERENT, and the keys that differ are shown, each with why; 2: refused.
+    """
+    from lakehouse.sinks import comparison
+    from lakehouse.storage.lakehouse import Lakehouse
+
+    settings, catalog, _, _ = asked(None, None)
+    table, chosen = catalog.target(target)
+    lakehouse = Lakehouse(settings, catalog)
+    with console.working(f"comparing {target} with {table.name}") as now:
+        if repair:
+            sent = comparison.repair(lakehouse, table, chosen)
+            now(f"{sent} rows were sent; comparing")
+        found = comparison.compare(lakehouse, table, chosen)
+    views.show_sink(found, as_json)
+    raise typer.Exit(0 if found.verdict == "EQUAL" else 1)
 
 
 @group.command()

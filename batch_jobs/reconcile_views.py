@@ -10,7 +10,10 @@ if TYPE_CHECKING:
     from batch_jobs.diff import Diff
     from batch_jobs.repair import Planned, Repaired, Unreconciled
     from lakehouse.reconcile.coverage import Coverage
+    from lakehouse.sinks.comparison import Comparison
     from lakehouse.storage.certificates import Certificate
+
+_KEYS = 20  # that differ, and are shown
 
 
 def show_coverage(found: "list[Coverage]", since: str, as_json: bool) -> None:
@@ -61,6 +64,29 @@ def show_coverage(found: "list[Coverage]", since: str, as_json: bool) -> None:
             console.print_text("\n".join(f"  {example}" for example in c.examples[:3]))
         for due in each.changed[:20]:
             console.print_text(f"{each.table} {due.partition} is to be reconciled again: {due.why}")
+
+
+def show_sink(found: "Comparison", as_json: bool) -> None:
+    if as_json:
+        console.print_json([asdict(found) | {"verdict": found.verdict}])
+        return
+    console.print_text(
+        f"{found.target} {found.verdict}: version {found.version} of {found.table}, {found.rows:,} rows"
+    )
+    if found.repeated:
+        console.print_text(
+            f"{found.repeated:,} rows of {found.table} are there more than once; the target has each key once"
+        )
+    if found.held:
+        console.print_text(
+            f"corrections of versions {', '.join(map(str, found.held))} are held back; "
+            f"`lakehouse reconcile sink {found.target} --repair` sends what differs"
+        )
+    if found.differences:
+        shown = found.differences[:_KEYS]
+        console.print_rows(("key", "why"), ((each.key, each.cause) for each in shown))
+        if (more := len(found.differences) - len(shown)) > 0:
+            console.print_text(f"and {more:,} more keys")
 
 
 def show_differing(found: "list[Planned]", unreconciled: "Unreconciled", as_json: bool) -> None:

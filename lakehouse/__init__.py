@@ -9,6 +9,7 @@ The rooms, each above what it imports:
     declare        what a user declares
     storage        what is kept below the root
     runtime        Spark, its jars, Kafka
+    sinks          tables published to targets, version by version
     transform      the plan of a table: one for stream and batch
     batch          the batch run of a range
     stream         the streams; they stand on `batch`
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     )
     from lakehouse.declare.table import table as table
     from lakehouse.declare.table import tumbling as tumbling
+    from lakehouse.declare.targets import Position, RowChange, Sink, Target
+    from lakehouse.sinks.kafka import kafka_topic
     from lakehouse.transform.patterns import (
         Pattern,
         begin,
@@ -54,8 +57,12 @@ __version__ = "0.1.0"  # the only place: the package's metadata take it from her
 __all__ = [
     "KeyedProcess",
     "Pattern",
+    "Position",
     "Row",
+    "RowChange",
+    "Sink",
     "State",
+    "Target",
     "Timers",
     "__version__",
     "around",
@@ -68,6 +75,7 @@ __all__ = [
     "files",
     "followed_by",
     "kafka",
+    "kafka_topic",
     "not_followed_by",
     "process",
     "session",
@@ -76,23 +84,22 @@ __all__ = [
     "table",
     "tumbling",
 ]
-_IN_TRANSFORM = {  # what a declaration needs not have: it is imported with pyspark, when it is asked for
+_ELSEWHERE = {  # what a declaration needs not have: it is imported when it is asked for
     **dict.fromkeys(
-        ("Pattern", "begin", "directly_followed_by", "followed_by", "not_followed_by"), "patterns"
+        ("Pattern", "begin", "directly_followed_by", "followed_by", "not_followed_by"),
+        "transform.patterns",
     ),
-    **dict.fromkeys(("KeyedProcess", "Row", "State", "Timers", "process"), "process"),
-    "as_of_join": "versions",
+    **dict.fromkeys(("KeyedProcess", "Row", "State", "Timers", "process"), "transform.process"),
+    "as_of_join": "transform.versions",
+    **dict.fromkeys(("Position", "RowChange", "Sink", "Target"), "declare.targets"),
+    "kafka_topic": "sinks.kafka",
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'lakehouse' has no attribute {name!r}")
-    home = (
-        f"lakehouse.transform.{_IN_TRANSFORM[name]}"
-        if name in _IN_TRANSFORM
-        else "lakehouse.declare.table"
-    )
+    home = f"lakehouse.{_ELSEWHERE.get(name, 'declare.table')}"
     return getattr(import_module(home), name)
 
 

@@ -9,6 +9,7 @@ LakehouseError
 ├── BrokerError          the broker cannot be started or reached
 ├── JarsError            the jars cannot be resolved, or are not the ones checked in
 ├── TopicError           a topic is not the one that a table has read
+├── SinkError            a target cannot be written, or holds something else than the table says
 ├── SavepointError       a savepoint is damaged, is not there, or cannot be restored as things are
 ├── JobError             a job cannot be started or stopped, or must wait for another
 └── CommitError          a table holds something else than the log tables, its input or its checkpoint say
@@ -62,4 +63,8 @@ class JobError(LakehouseError):
 
 
 class CommitError(LakehouseError):
+    pass
+
+
+class SinkError(LakehouseError):
     pass

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakehouse.cli.console import group
-from streaming_jobs import savepoint_commands, topic_commands
+from streaming_jobs import publish_commands, savepoint_commands, topic_commands
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,6 +22,7 @@ app = group(
         "stream": stream,
         "topic": topic_commands.group,
         "savepoint": savepoint_commands.group,
+        "publish": publish_commands.group,
     }
 )
 
@@ -169,13 +170,16 @@ def supervise(
         ),
     ] = 2,
 ) -> None:
-    """Keep streaming jobs in their desired state until Ctrl-C, as Dagster's sensor does."""
+    """Keep streaming jobs, and the followers of their tables, in their desired state until Ctrl-C, as Dagster's sensor does."""
     import signal
 
+    from lakehouse.declare import catalog
     from lakehouse.stopping import Stop
     from streaming_jobs import control_loop, notices, notifications, progress
+    from streaming_jobs.jobs import with_followers
 
-    console, settings, named = _chosen(pipelines)
+    console, settings, chosen = _chosen(pipelines)
+    named = with_followers(catalog.load(settings), chosen)
     stopping = Stop()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())

@@ -20,6 +20,7 @@ from lakehouse.storage import layout, locks
 from lakehouse.storage.files import exists, moved_aside, read_value, replace_file
 from streaming_jobs import progress
 from streaming_jobs.holders import made
+from streaming_jobs.jobs import command
 from streaming_jobs.places import Place, here
 
 _KEPT = 100
@@ -71,10 +72,7 @@ def wish(
 
 def read(settings: Settings, pipeline: str) -> Desired | None:
     """What was last asked for; None if nobody has asked."""
-    meaning = (
-        f"what is wanted is not known: `lakehouse stream start {pipeline}` or `lakehouse stream stop "
-        f"{pipeline}` says it again"
-    )
+    meaning = f"what is wanted is not known: `{command('start', pipeline)}` or `{command('stop', pipeline)}` says it again"
     return read_value(_path(settings, pipeline), _desired, meaning)
 
 
@@ -88,8 +86,8 @@ def lost(settings: Settings, pipeline: str) -> str:
         return ""
     what = f"file={aside[-1]}: unreadable" if aside else f"file={path}: gone"
     return (
-        f"{what}, and it says what is wanted of the job, so nothing is started or ended; `lakehouse stream start {pipeline}` or "
-        f"`lakehouse stream stop {pipeline}` says it again"
+        f"{what}, and it says what is wanted of the job, so nothing is started or ended; `{command('start', pipeline)}` or "
+        f"`{command('stop', pipeline)}` says it again"
     )
 
 

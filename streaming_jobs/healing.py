@@ -16,6 +16,7 @@ from lakehouse.freshness import CONTINUOUS, Freshness
 from lakehouse.ranges import text
 from lakehouse.settings import Settings
 from streaming_jobs.desired import Desired, Event, restarts
+from streaming_jobs.jobs import command
 from streaming_jobs.progress import AT_WORK, State
 
 WANTED = "it is to run"  # why a process is started that did not go down
@@ -239,8 +240,8 @@ def _crash_loop(seen: Observed, fault: str, bounds: Bounds) -> str:
     last = fault or seen.error or "its process died without an error message"
     return (
         f"pipeline={seen.pipeline!r}: crash loop: {bounds.restarts} restarts within {_shown(bounds.within)} did not help; "
-        f"the last end: {last}. See `lakehouse stream logs {seen.pipeline}`, remove the cause, then "
-        f"`lakehouse stream start {seen.pipeline}`"
+        f"the last end: {last}. See `{command('logs', seen.pipeline)}`, remove the cause, then "
+        f"`{command('start', seen.pipeline)}`"
     )
 
 

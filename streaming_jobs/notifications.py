@@ -33,6 +33,7 @@ from lakehouse.ranges import text
 from lakehouse.settings import Settings
 from lakehouse.storage import layout, locks
 from lakehouse.storage.files import read_value, replace_file
+from streaming_jobs.jobs import command
 
 MOST = 5  # attempts
 MEMORY = timedelta(days=1)  # what is older is not sent
@@ -52,19 +53,19 @@ What = Literal[
 _MEANINGS: dict[What, tuple[str, str]] = {  # in a few words, and what to do
     "job_failed": (
         "the streaming job failed",
-        "It is restarted by itself, a scheduled one at its next time. `lakehouse stream logs {pipeline}` shows how it ended.",
+        "It is restarted by itself, a scheduled one at its next time. `{logs}` shows how it ended.",
     ),
     "job_crash_loop": (
         "the streaming job is in a crash loop and is not restarted",
-        "Remove the cause, then run `lakehouse stream start {pipeline}`. The job resumes where it was.",
+        "Remove the cause, then run `{start}`. The job resumes where it was.",
     ),
     "job_files_lost": (
         "files of the streaming job are lost",
-        "`lakehouse stream status` shows the job. Run `lakehouse stream start {pipeline}` if it should run and does not.",
+        "`lakehouse stream status` shows the job. Run `{start}` if it should run and does not.",
     ),
     "query_paused": (
         "a query is paused",
-        "Remove the cause, then run `lakehouse stream restart {pipeline}`. If the function was corrected, run "
+        "Remove the cause, then run `{restart}`. If the function was corrected, run "
         "`lakehouse table accept {table}` before.",
     ),
     "checkpoint_replaced": (
@@ -117,7 +118,10 @@ class Notice:
             "Range": span,
             "Why": self.why,
             "When": text(self.at),
-            "What to do": _MEANINGS[self.what][1].format(pipeline=self.pipeline, table=self.table),
+            "What to do": _MEANINGS[self.what][1].format(
+                table=self.table,
+                **{verb: command(verb, self.pipeline) for verb in ("logs", "start", "restart")},
+            ),
         }
         return "\n".join(f"{name}: {fact}" for name, fact in facts.items() if fact)
 

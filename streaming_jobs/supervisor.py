@@ -22,7 +22,7 @@ from lakehouse.errors import JobError
 from lakehouse.settings import Settings, to_environment
 from lakehouse.storage import begun_with, cut_off, layout
 from lakehouse.storage.files import file_system_now, modified
-from streaming_jobs import desired, holders, lease, progress
+from streaming_jobs import desired, holders, jobs, lease, progress
 from streaming_jobs.desired import Event
 from streaming_jobs.job_logs import fresh_log, log_tail
 from streaming_jobs.job_logs import last_error as last_error
@@ -136,6 +136,9 @@ def _check(settings: Settings, pipeline: str) -> None:
     """
     cut_off.check(settings)
     known = catalog.load(settings)
+    if target := jobs.target_of(pipeline):
+        known.target(target)
+        return
     begun_with.check(settings, known, known.of_pipeline(pipeline))
 
 
@@ -163,7 +166,7 @@ def launch(
     # as nobody's child it leaves no zombie behind, whoever started it.
     detached = ["/bin/sh", "-c", '"$@" </dev/null >>"$0" 2>&1 & echo $!', str(log)]
     # -P: as for the script `lakehouse`, the current folder is no place of modules
-    command = [*detached, sys.executable, "-P", "-m", "streaming_jobs.driver", pipeline]
+    command = [*detached, sys.executable, "-P", "-m", jobs.module_of(pipeline), pipeline]
     environment = os.environ | to_environment(settings)
     run = subprocess.run(
         command, stdout=subprocess.PIPE, check=True, env=environment, start_new_session=True
@@ -296,7 +299,7 @@ def await_running(
         if time.monotonic() >= deadline:
             raise JobError(
                 f"pipeline={pipeline!r}, pid={pid}: it is still starting after {wait:g} s, and goes on with that; see "
-                f"`lakehouse stream status {pipeline}` later, or wait longer (--wait); its log "
+                f"`{jobs.command('status', pipeline)}` later, or wait longer (--wait); its log "
                 f"ends:\n{log_tail(settings, pipeline)}"
             )
         time.sleep(_LOOK)
@@ -323,8 +326,8 @@ def _refuse_elsewhere(settings: Settings, pipeline: str, why: str) -> None:
     if not place.is_here:
         raise JobError(
             f"pipeline={pipeline!r}, pid={pid}, {place}: it runs elsewhere, {why}; a process is started and ended where it runs: "
-            f"say it there, or here `lakehouse stream stop {pipeline}` and then `lakehouse stream start "
-            f"{pipeline}`, which runs it here"
+            f"say it there, or here `{jobs.command('stop', pipeline)}` and then `{jobs.command('start', pipeline)}`, which runs "
+            "it here"
         )
 
 
@@ -343,7 +346,7 @@ def _await_end_elsewhere(settings: Settings, pipeline: str, timeout: float) -> N
         if time.monotonic() >= deadline:
             raise JobError(
                 f"pipeline={pipeline!r}, pid={pid}, {place}: a process that runs elsewhere is ended there alone; one that lives "
-                f"drains once `lakehouse stream stop {pipeline}` was said, and the lease of one that is gone expires "
+                f"drains once `{jobs.command('stop', pipeline)}` was said, and the lease of one that is gone expires "
                 f"{settings.heartbeat_within} after its last sign of life; try again then"
             )
         time.sleep(_LOOK)

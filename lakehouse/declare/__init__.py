@@ -2,6 +2,7 @@
 
 table              `@table` and `sql_table`: the one concept
 sources            topics of Kafka, and files
+targets            where tables are published, and the contract of what writes there
 windows            windows, intervals, the horizon of duplicates
 expectations       what must hold of a table's rows
 expectation_names  what each expectation takes, without importing Great Expectations

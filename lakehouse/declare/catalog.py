@@ -13,6 +13,7 @@ from lakehouse.declare.columns import WINDOW, WINDOW_TIME
 from lakehouse.declare.modules import imported, pipeline_of
 from lakehouse.declare.sources import KafkaSource, Source
 from lakehouse.declare.table import Table
+from lakehouse.declare.targets import Target
 from lakehouse.errors import DeclarationError, RangeError, SettingsError, UnknownTable
 from lakehouse.settings import Settings
 
@@ -219,6 +220,27 @@ class Catalog:
                 f"pipeline={pipeline!r}: there is no such module of tables; name one of {', '.join(self.pipelines())}"
             )
         return tables
+
+    def targets(self, pipelines: Iterable[str] | None = None) -> dict[str, Table]:
+        """The table that is published to each target, by the target's name: of these pipelines, or of all."""
+        chosen = self.pipelines() if pipelines is None else list(pipelines)
+        return {
+            target.name: table
+            for table in self
+            if table.pipeline in chosen
+            for target in table.publish
+        }
+
+    def target(self, name: str) -> tuple[Table, Target]:
+        """A target and the table that is published there; raises UnknownTable with the nearest names."""
+        known = self.targets()
+        if name not in known:
+            near = get_close_matches(name, known) or sorted(known) or ["publish=[...] on a table"]
+            raise UnknownTable(
+                f"target={name!r}: no table is published there; did you mean {', '.join(near)}?"
+            )
+        table = known[name]
+        return table, next(each for each in table.publish if each.name == name)
 
     def topics(self, tables: Iterable[Table] | None = None) -> list[str]:
         """The topics that these tables (or all) read."""

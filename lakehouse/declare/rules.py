@@ -38,6 +38,7 @@ _OF_MANY_ROWS = {  # what changes nothing, and why something else cannot be kept
 def check(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> None:
     """Raises DeclarationError for a name by which something is not found."""
     _check_names(modules, tables)
+    _check_target_names(tables)
     for table in tables.values():
         _check_expectations(table)
 
@@ -64,6 +65,19 @@ def _check_names(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> 
             raise DeclarationError(
                 f"tables={module.__name__!r}: it declares no table; add @table or leave it out"
             )
+
+
+def _check_target_names(tables: Mapping[str, Table]) -> None:
+    """Raises DeclarationError for a target of two tables."""
+    known: dict[str, str] = {}
+    for table in tables.values():
+        for target in table.publish:
+            other = known.setdefault(target.name, table.name)
+            if other != table.name or [each.name for each in table.publish].count(target.name) > 1:
+                raise DeclarationError(
+                    f"table={table.name}, target={target.name!r}: {other} is published there, too, and a target holds the rows "
+                    "of one table; name another one, or publish a table that unites them"
+                )
 
 
 def _check_expectations(table: Table) -> None:
@@ -131,6 +145,7 @@ def check_table(catalog: "Catalog", table: Table) -> None:
         _check_keyed(catalog, table, driving)
     if table.as_of:
         _check_as_of(catalog, table, where)
+    _check_targets(catalog, table, where)
     _check_ingest(catalog, table, where)
     _check_driving(catalog, table, driving, where)
     _check_row_by_row(table, kind, where)
@@ -158,6 +173,10 @@ def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
     if len({source.topic for source in topics.values()}) < len(topics):
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: two of them are one topic, so each row would be there twice; name it once"
+        )
+    if len({source.isolation for source in topics.values()}) > 1:
+        raise DeclarationError(
+            f"{where}, inputs={table.inputs}: its topics are read by one consumer, so with one isolation; give all the same"
         )
     if kind == "ingest" and not table.event_time:
         raise DeclarationError(
@@ -266,3 +285,22 @@ def _check_as_of(catalog: "Catalog", table: Table, where: str) -> None:
             f"{where}, inputs={table.inputs}: a versioned table is read row by row, as of each row's event time; do that in a "
             "row table without context= and deduplicate=, and read that"
         )
+
+
+def _check_targets(catalog: "Catalog", table: Table, where: str) -> None:
+    """Raises DeclarationError for a target in which rows would take each other's place, or that is read to compute the table."""
+    identity = set(table.keys) if table.keeps or table.window else set()
+    identity |= {"valid_from"} if table.keeps == "versions" else set()
+    identity |= {"window"} if table.window else set()
+    read = catalog.topics(catalog.ingest_tables_of(table))
+    for target in table.publish:
+        if missing := sorted(identity - set(target.key)):
+            raise DeclarationError(
+                f"{where}, target={target.name}, key={list(target.key)}: the target holds one row for each key, and a row "
+                f"of this table is known by {', '.join(sorted(identity))}; add {missing[0]} to the key"
+            )
+        if target.name in read:
+            raise DeclarationError(
+                f"{where}, target={target.name}: the table is computed from that topic, so it would read what it publishes; name "
+                "another topic"
+            )

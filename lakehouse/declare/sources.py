@@ -13,6 +13,7 @@ from lakehouse.errors import DeclarationError
 
 ValueFormat = Literal["json", "text"]
 UnknownFields = Literal["ignore", "quarantine"]
+Isolation = Literal["", "read_uncommitted", "read_committed"]
 _TEXT = re.compile(r"\s*\w+\s+STRING(\s+NOT\s+NULL)?\s*", re.IGNORECASE)
 
 
@@ -34,6 +35,7 @@ class KafkaSource:
     idle_timeout: timedelta = timedelta(seconds=30)
     quiet_timeout: timedelta = timedelta(0)  # zero: event time stands still while no record comes
     key: str = ""
+    isolation: Isolation = ""  # by the settings
     name: str = ""
 
 
@@ -50,6 +52,7 @@ def kafka(
     idle_timeout: str | timedelta = "30 seconds",
     quiet_timeout: str | timedelta = "0 seconds",
     key: str = "",
+    isolation: Isolation = "",
 ) -> KafkaSource:
     """A topic, declared once.
 
@@ -75,10 +78,14 @@ def kafka(
     :param key: for a compacted topic: the STRING column that is the record's key. A record without a
         value deletes that key: a row of the key and nulls. Two columns are added: `deleted`, and
         `sent`, the record's own timestamp, which is the only time that a deletion has.
+    :param isolation: "read_committed" leaves out messages of transactions that were aborted, and waits for
+        those that are open: for a topic that a table is published to. By default as the settings say,
+        else "read_uncommitted".
     :raises DeclarationError: for a schema or key that cannot be.
     """
     one_of("format", format, ("json", "text"))
     one_of("unknown_fields", unknown_fields, ("ignore", "quarantine"))
+    one_of("isolation", isolation, ("", "read_uncommitted", "read_committed"))
     _check_names(schema)
     if format == "text" and not _TEXT.fullmatch(schema):
         raise DeclarationError(
@@ -111,6 +118,7 @@ def kafka(
         duration(idle_timeout, "idle_timeout"),
         duration(quiet_timeout, "quiet_timeout"),
         key,
+        isolation,
     )
 
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, Unpack
 from lakehouse.declare import code_version
 from lakehouse.declare.expectations import Expectation, expect
 from lakehouse.declare.sources import files, kafka, one_of
+from lakehouse.declare.targets import Target
 from lakehouse.declare.windows import (
     Duplicates,
     Interval,
@@ -95,6 +96,7 @@ class Table:
     sql: str = ""  # the query, if the transformation was declared as one
     context: Interval | None = None
     keeps: Keeps = ""
+    publish: tuple[Target, ...] = ()
     as_of: bool = False  # completed by the catalog: whether it reads a versioned table
 
     def __call__(self, *inputs: "DataFrame", **named: "DataFrame") -> "DataFrame":
@@ -166,6 +168,7 @@ class Declared(TypedDict, total=False):
     stale_after: str | timedelta
     context: Interval | None
     keeps: Keeps
+    publish: Sequence[Target]
 
 
 def table(
@@ -187,6 +190,7 @@ def table(
     stale_after: str | timedelta = "0 seconds",
     context: Interval | None = None,
     keeps: Keeps = "",
+    publish: Sequence[Target] = (),
 ) -> Callable[[Callable[..., "DataFrame"]], Table]:
     """Declares the table that a pure `DataFrame -> DataFrame` function computes; its parameters name its inputs.
 
@@ -220,6 +224,7 @@ def table(
     :param context: `around(...)`: a row table may join its input with itself within that time.
     :param keeps: "latest" keeps one row for each of the `keys` (the function groups by them),
         "versions" each version of one, with `valid_from` and `valid_to`.
+    :param publish: where the rows go on to, version by version: `[kafka_topic(...)]`.
     :raises DeclarationError: for values that do not fit each other; the rest is checked with the other
         tables, by `lakehouse validate` and at the start.
     """
@@ -251,6 +256,7 @@ def table(
             stale_after=duration(stale_after, "stale_after"),
             context=context,
             keeps=keeps,
+            publish=tuple(publish),
         )
 
     return declare

@@ -11,7 +11,7 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import PARTITION_LENGTHS, floor, partition_range
 from lakehouse.reconcile import invalidation
 from lakehouse.settings import Settings
-from lakehouse.storage import checkpoint_files, checkpoints, delta_log, layout
+from lakehouse.storage import checkpoint_files, checkpoints, delta_log, layout, published
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.files import read_value
 from lakehouse.storage.handovers import handover_of
@@ -23,7 +23,7 @@ OWN = "its own query"
 
 
 def needed(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]:
-    """Who needs the table from which version on: streams that read it, tables that have it pinned, its own stream.
+    """Who needs the table from which version on: streams that read it, tables that have it pinned, followers, its own stream.
 
     A stream is known by its checkpoint, also if its table is not declared any more; without one by
     commit log or last commit.
@@ -35,6 +35,10 @@ def needed(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]
     for checkpoint in checkpoint_files.of_all(settings):
         if (version := _read_up_to(checkpoint, identity)) is not None:
             found[checkpoint.parent.name] = version
+    for target in table.publish:
+        position = published.noted(settings, target.name)
+        if position and position.table == identity:
+            found[f"the follower of {target.name}"] = position.version
     for reader in catalog:
         begun = handover_of(settings, reader)
         # its stream has not started yet

@@ -1,6 +1,7 @@
 """The Kafka properties of the settings in the two dialects in use: librdkafka's, as they are given, and Java's."""
 
 import re
+from dataclasses import replace
 
 from lakehouse.errors import SettingsError
 from lakehouse.runtime.kafka_address import bootstrap_servers
@@ -41,6 +42,15 @@ _LOGIN_MODULES = {
     "PLAIN": f"{_LOGIN}.plain.PlainLoginModule",
     "SCRAM": f"{_LOGIN}.scram.ScramLoginModule",
 }
+
+
+def isolated(settings: Settings, isolation: str) -> Settings:
+    """The settings with the isolation that a source declares; those that are given if it declares none."""
+    return (
+        replace(settings, kafka={**settings.kafka, "isolation.level": isolation})
+        if isolation
+        else settings
+    )
 
 
 def client_config(settings: Settings) -> Properties:

@@ -22,6 +22,8 @@ row_index             rows of a table without keys by the values of some columns
 keyed_reader          such a table as another reads it: what came and went, and the rows of some keys
 key_index             where the rows of each key are
 point_reads           the rows of one key, without a scan
+version_rows          the rows that a version took away and brought
+published             up to which version a table was published
 row_keys              the technical column `_key`
 deletion_vectors      which rows of a data file are dead, as Delta has it on disk
 vectors               which files of deletion vectors no version needs

@@ -151,6 +151,11 @@ def changes(path: Path, after: int, column: str = "") -> list[Change] | None:
     return [change for change in read if change]
 
 
+def change(path: Path, version: int) -> Change | None:
+    """The change that a version is; None if it is none, or the log does not have it any more."""
+    return _change(path, version, "", set())
+
+
 def made(path: Path) -> tuple[str, datetime] | None:
     """The table's id, which no other has, and when it was made; None if it is not there."""
     if not exists(path):

@@ -18,6 +18,7 @@
 <root>/_savepoints/<name>/              a savepoint (`SavepointFile`), and below `root` all that it holds, as it lies here
 <root>/_savepoints/restoring.json       which savepoint is being restored
 <root>/_savepoints/.lock                held while one is created, restored or removed
+<root>/_published/<target>.json         up to which version a table was published there, for retention
 <root>/_lineage.json                    up to where lineage was sent
 <root>/_broker/                         the embedded Kafka broker
 <root>/_warehouse/                      Spark's own catalog; nothing of ours is in it
@@ -157,6 +158,10 @@ def notes_of(settings: Settings, name: str) -> list[Path]:
     """The commit log of the table of that name, and the notes beside it, as far as they are there."""
     found = commit_logs(settings).glob(f"{name}.*")
     return sorted(path for path in found if not path.name.endswith("lock"))
+
+
+def published(settings: Settings, target: str) -> Path:
+    return settings.root / "_published" / f"{target}.json"
 
 
 def lineage(settings: Settings) -> Path:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, RangeError
-from lakehouse.runtime.kafka_options import client_config
+from lakehouse.runtime.kafka_options import client_config, isolated
 from lakehouse.settings import Settings
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.delta_log import open_table
@@ -45,7 +45,8 @@ def check(settings: Settings, catalog: Catalog, table: Table) -> list[Checked]:
 
     Raises RangeError for other tables, TopicError, BrokerError.
     """
-    topics = sorted(source.topic for source in catalog.topics_of(table).values())
+    sources = catalog.topics_of(table).values()
+    topics = sorted(source.topic for source in sources)
     if not topics:
         raise RangeError(
             f"table={table.name}: a {catalog.kind(table)} table has no topic; name an ingest table, which reads one"
@@ -53,6 +54,7 @@ def check(settings: Settings, catalog: Catalog, table: Table) -> list[Checked]:
     last = next(CommitLog(settings, table).by_stream(), None)
     if last is None:
         raise RangeError(f"table={table.name}: it has read nothing yet; start its job")
+    settings = isolated(settings, next(source.isolation for source in sources))
     there = offsets.on_broker(offsets.admin(settings), topics)
     offsets.check_ids(settings, table, {topic: each.id for topic, each in there.items()})
     known = offsets.known(settings, table)

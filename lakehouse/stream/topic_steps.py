@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lakehouse.errors import BrokerError, DeclarationError, TopicError
+from lakehouse.runtime.kafka_options import isolated
 from lakehouse.storage import checkpoints
 from lakehouse.storage.checkpoints import Written
 from lakehouse.stream import offsets
@@ -72,6 +73,9 @@ class TopicSteps(Stepped[Records]):
         self._finish = finish
         self._silence = Silence(quiet_timeout.total_seconds(), time.monotonic())
         self._topics = sorted(source.topic for source in run.plan.topics.values())
+        # all its topics have the same
+        isolation = next(source.isolation for source in run.plan.topics.values())
+        self._reading = isolated(run.lake.settings, isolation)
         # an embedded broker has no address as long as it does not run
         self._client: AdminClient | None = None
         self._reader: TopicReader | None = None  # once the thread runs
@@ -109,7 +113,10 @@ class TopicSteps(Stepped[Records]):
                 self._say(f"{err}; it waits for the broker")
         if self._begins is None:
             return {}, 0  # it is stopped
-        self._reader, self._at = TopicReader(settings, self.name, settings.step_rows), self._begins
+        self._reader, self._at = (
+            TopicReader(self._reading, self.name, settings.step_rows),
+            self._begins,
+        )
         standing = checkpoints.standing(settings, table)
         if pending := standing.pending:
             self.in_flight = (
@@ -250,7 +257,7 @@ class TopicSteps(Stepped[Records]):
                 topic: {**each.first, **self._at.get(topic, {})} for topic, each in there.items()
             }
             self._messages.lift()
-        return offsets.ends(self._client, self.run.lake.settings, partitions)
+        return offsets.ends(self._client, self._reading, partitions)
 
     def _is_beyond(self) -> bool:
         """Whether a topic ends before what was read of it. Raises TopicError if that lasts."""
@@ -294,7 +301,7 @@ class TopicSteps(Stepped[Records]):
             topic: numbers
             for topic, (_, numbers) in offsets.ids(self._client, self._topics).items()
         }
-        return offsets.ends(self._client, self.run.lake.settings, partitions)
+        return offsets.ends(self._client, self._reading, partitions)
 
     def _is_past(self, position: Offsets) -> bool:
         return self._at is not None and not _between(self._at, position)

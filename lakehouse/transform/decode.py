@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from lakehouse.declare.columns import RECORD, helper
 from lakehouse.declare.sources import FileSource, KafkaSource
 from lakehouse.errors import DeclarationError
-from lakehouse.runtime.kafka_options import spark_options
+from lakehouse.runtime.kafka_options import isolated, spark_options
 from lakehouse.settings import Settings
 
 KAFKA_SCHEMA = "key BINARY, value BINARY, partition INT, offset BIGINT, timestamp TIMESTAMP"
@@ -32,7 +32,7 @@ def topic_rows(
     first = {p: (begins or {}).get(p, -2) for p in end}  # earliest
     return (
         spark.read.format("kafka")
-        .options(**spark_options(settings))
+        .options(**spark_options(isolated(settings, source.isolation)))
         .option("assign", json.dumps({source.topic: [int(p) for p in end]}))
         .option("startingOffsets", json.dumps({source.topic: first}))
         .option("endingOffsets", json.dumps({source.topic: end}))

@@ -42,6 +42,21 @@ def test_graph_is_as_it_was(built):
     }
 
 
+def test_a_target_is_a_node_behind_its_table():
+    bank = Settings(root=Path("/nowhere"), tables=("lakehouse.examples.bank.tables",))
+    definition = definitions.build(bank)
+    dg.Definitions.validate_loadable(definition)
+    assert (
+        len(definition.resolve_job_def("compare_targets").asset_layer.asset_graph.asset_check_keys)
+        == 2
+    )
+    graph = definition.resolve_asset_graph()
+    for topic in ("transactions.debits", "transactions.credits"):
+        node = graph.get(dg.AssetKey(["target", topic]))
+        assert (node.group_name, node.kinds) == ("targets", {"kafka"})
+        assert node.parent_keys == {dg.AssetKey("transfers")}
+
+
 def test_records_and_sources_cannot_be_materialised(built):
     graph = built.resolve_asset_graph()
     materialisable = {k.to_user_string() for k in graph.materializable_asset_keys}

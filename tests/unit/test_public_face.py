@@ -8,7 +8,7 @@ FACE = {  # a name that goes, or is renamed, breaks users' modules
     "KeyedProcess", "Pattern", "Row", "State", "Timers", "as_of_join", "count", "directly_followed_by",
     "duplicates", "expect", "files",
     "around", "begin", "kafka", "not_followed_by", "process", "session", "sliding", "sql_table", "table", "followed_by",
-    "tumbling",
+    "tumbling", "kafka_topic", "Position", "RowChange", "Sink", "Target",
 }  # fmt: skip
 
 

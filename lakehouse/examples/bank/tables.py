@@ -5,7 +5,7 @@ from datetime import timedelta
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse import around, as_of_join, expect, kafka, session, table, tumbling
+from lakehouse import around, as_of_join, expect, kafka, kafka_topic, session, table, tumbling
 
 _OWNER = "team:bank"
 _QUIET = "5 seconds"  # changes are few: a topic of them is silent most of the time, and holds nothing back
@@ -70,7 +70,24 @@ def account_history(bank_events: DataFrame) -> DataFrame:
     )
 
 
-@table(layer="silver", owner=_OWNER)
+@table(
+    layer="silver",
+    owner=_OWNER,
+    publish=[
+        kafka_topic(
+            "transactions.debits",
+            key=["from_account", "transaction_id"],
+            order_by="from_account",
+            partitions=5,
+        ),
+        kafka_topic(
+            "transactions.credits",
+            key=["to_account", "transaction_id"],
+            order_by="to_account",
+            partitions=5,
+        ),
+    ],
+)
 def transfers(bank_events: DataFrame) -> DataFrame:
     """Transfers from account to account."""
     columns = ("transaction_id", "from_account", "to_account", "amount", "event_time", "_arrival")

@@ -1,0 +1,85 @@
+"""Targets of published tables: nodes of the graph behind their tables, each with a check that it holds what its table has."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import dagster as dg
+
+from assets.resources import RECONCILIATION, Lakehouse, refusals
+from assets.streams import job_key
+from lakehouse.declare.catalog import Catalog
+from lakehouse.sinks import comparison
+from lakehouse.sinks.kafka import KafkaTopic
+from lakehouse.storage import lakehouse as stored
+from streaming_jobs.jobs import follower_of
+
+TARGET_EQUALS_TABLE = "target_equals_table"
+_DESCRIPTION = """`{table}`, published version by version.
+
+`lakehouse publish start {target}` and `lakehouse publish stop {target}` say whether its follower is to run. The sensor
+`supervise_streaming_jobs` restarts one that died, hangs or failed."""
+
+
+def specs(catalog: Catalog) -> list[dg.AssetSpec]:
+    """One node for each target, behind the table that is published there."""
+    return [
+        dg.AssetSpec(
+            job_key(follower_of(name)),
+            deps=[table.name],
+            description=_DESCRIPTION.format(target=name, table=table.name),
+            group_name="targets",
+            kinds={"kafka"} if isinstance(catalog.target(name)[1], KafkaTopic) else set(),
+            tags={"pipeline": table.pipeline},
+        )
+        for name, table in catalog.targets().items()
+    ]
+
+
+def checks(catalog: Catalog) -> list[dg.AssetChecksDefinition]:
+    return [_target_equals_table(name) for name in catalog.targets()]
+
+
+def schedules(catalog: Catalog) -> Sequence[dg.ScheduleDefinition]:
+    """Compares all targets each day, once it is switched on: all of a topic and of its table is read for it."""
+    if not catalog.targets():
+        return []
+    keys = [job_key(follower_of(name)) for name in catalog.targets()]
+    job = dg.define_asset_job("compare_targets", dg.AssetSelection.checks_for_assets(*keys))
+    return [
+        dg.ScheduleDefinition(
+            name="compare_targets_daily",
+            cron_schedule="20 3 * * *",
+            execution_timezone="UTC",
+            job=job,
+            description="Compares what targets hold with their tables, reading both whole.",
+        )
+    ]
+
+
+def _target_equals_table(name: str) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=job_key(follower_of(name)),
+        name=TARGET_EQUALS_TABLE,
+        description="The target holds the rows that its table has at the version that the target holds.",
+        pool=RECONCILIATION,
+    )
+    def check(lakehouse: Lakehouse) -> dg.AssetCheckResult:
+        table, target = lakehouse.catalog.target(name)
+        with refusals():
+            found = comparison.compare(
+                stored.Lakehouse(lakehouse.settings, lakehouse.catalog), table, target
+            )
+        causes = Counter(each.cause for each in found.differences)
+        return dg.AssetCheckResult(
+            passed=found.verdict == "EQUAL",
+            description=f"{found.verdict}: version {found.version} of {table.name}",
+            metadata={
+                "version": found.version,
+                "rows": found.rows,
+                "repeated": found.repeated,
+                "held": ", ".join(map(str, found.held)),
+                "differences": dict(causes),
+            },
+        )
+
+    return check

@@ -1,0 +1,116 @@
+"""Where a table is published: what a user declares (`Target`), and what writes there (`Sink`).
+
+A target of your own is a subclass of `Target` whose `sink` gives a subclass of `Sink`. The follower
+(`lakehouse.sinks.follower`) calls a sink in this order, and nothing else:
+
+    open, position, then for each version of the table: write, commit
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from lakehouse.settings import Settings
+
+Corrections = Literal["send", "hold", "ignore"]
+Row = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """One row that a version of a table adds, changes or removes.
+
+    :param kind: "insert", "update" (the key was there, with another row) or "delete".
+    :param row: the row by its columns; of a deletion, the row as it was.
+    """
+
+    kind: Literal["insert", "update", "delete"]
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Which version of which table a target holds.
+
+    :param table: the Delta id of the table; a table that is made again has another one.
+    :param version: the last Delta version that was written.
+    :param written: when that version was committed. A table that was restored may have another one of the same number.
+    :param held: versions up to it whose corrections are held back, by `corrections="hold"`.
+    """
+
+    table: str
+    version: int
+    written: str = ""
+    held: tuple[int, ...] = ()
+
+    def to_json(self) -> str:
+        """The position as a sink keeps it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Position":
+        """Reads what `to_json` wrote.
+
+        :raises ValueError: for anything else.
+        """
+        try:
+            given = json.loads(text)
+            held = tuple(int(version) for version in given["held"])
+            return cls(str(given["table"]), int(given["version"]), str(given["written"]), held)
+        except (KeyError, TypeError) as err:
+            raise ValueError(f"{err!r} in {text!r}") from err
+
+
+class Sink(ABC):
+    """Writes the versions of one table to one target, for one process at a time.
+
+    Any error ends the process; the next one opens the target again and goes on from the position.
+    """
+
+    @abstractmethod
+    def open(self) -> None:
+        """Takes the target over: ends what an earlier process left open, and refuses that process from now on."""
+
+    @abstractmethod
+    def position(self) -> Position | None:
+        """What the target holds, read after `open`; None if nothing was ever committed."""
+
+    @abstractmethod
+    def write(self, version: int, changes: Sequence[RowChange]) -> None:
+        """Writes the changes of a version, in their order; no reader sees them before `commit`."""
+
+    @abstractmethod
+    def commit(self, position: Position) -> None:
+        """Makes what was written and the position visible, both or neither."""
+
+    @abstractmethod
+    def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
+        """What the target holds as of a version: of each key the row, both as `lakehouse.sinks.encoding` writes them.
+
+        The third says whether a follower of this table wrote it.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Lets go of the target; what was not committed is not visible."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target(ABC):
+    """A target of a table, declared with `publish=`.
+
+    :param name: names the target in commands; unique among all tables.
+    :param key: the columns that identify a row there. The target holds one row for each key.
+    :param corrections: what happens to versions that change rows which were final before: "send" writes what
+        differs, "hold" holds it back until it is released, "ignore" leaves it out.
+    """
+
+    name: str
+    key: tuple[str, ...]
+    corrections: Corrections
+
+    @abstractmethod
+    def sink(self, settings: Settings, table: str) -> Sink:
+        """What writes the table of that name to this target; nothing is opened yet."""

@@ -1,0 +1,10 @@
+"""What leaves the lakehouse: tables published to targets, version by version, without a JVM.
+
+The contract is `lakehouse.declare.targets`.
+
+changes      which rows a version adds, changes and removes
+encoding     a row and its key as text
+follower     brings a target from its position to the newest version
+comparison   what a target holds, compared with the table
+kafka        topics of Kafka as targets
+"""

@@ -1,0 +1,182 @@
+"""What a target holds, compared with the table at the target's version; and made equal to the newest version."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from lakehouse.declare.table import Table
+from lakehouse.declare.targets import Position, Row, RowChange, Target
+from lakehouse.errors import CommitError, SinkError
+from lakehouse.sinks import changes
+from lakehouse.sinks.encoding import key_of, value_of
+from lakehouse.sinks.follower import changes_of, written
+from lakehouse.storage import delta_log, small_commits, version_rows
+from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.read_holds import under_way
+
+Cause = Literal["missing", "extra", "edited", "held", "several rows", "other row"]
+_ATTEMPTS = 3  # a topic may be compacted while it is read: a difference is looked at again at the next version
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key of which table and target do not have the same row.
+
+    "edited": somebody else wrote it there; "held": a correction of it is held back; "several rows":
+    the table has different rows with that key, so it is none.
+    """
+
+    key: str
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What was compared. `repeated`: rows that the table has more than once, and the target, by its key, once."""
+
+    target: str
+    table: str
+    version: int
+    rows: int
+    repeated: int
+    held: tuple[int, ...]
+    differences: tuple[Difference, ...]
+
+    @property
+    def verdict(self) -> Literal["EQUAL", "DIFFERENT"]:
+        return "DIFFERENT" if self.differences else "EQUAL"
+
+
+def compare(lakehouse: Lakehouse, table: Table, target: Target) -> Comparison:
+    """Compares the target with the table at the version that the target holds, beside a follower that goes on.
+
+    Raises SinkError if nothing was published yet, CommitError if the table does not have that
+    version any more.
+    """
+    sink = target.sink(lakehouse.settings, table.name)
+    attempts = 0
+    while True:
+        position = sink.position()
+        if position is None:
+            raise SinkError(
+                f"target={target.name}: no version of {table.name} was published there; `lakehouse publish start {target.name}`"
+            )
+        path = lakehouse.path(table)
+        there = delta_log.exists(path) and small_commits.identity(path)
+        if position.table != there:
+            raise SinkError(
+                f"target={target.name}, table={table.name}: it holds version {position.version} of a table that is no more "
+                f"(id {position.table}); `--repair` makes it equal to the one that is there"
+            )
+        with under_way(lakehouse.settings):
+            rows = version_rows.all_at(path, position.version)
+            held = _keys_held(lakehouse, table, target, position)
+        found = {key: (value, ours) for key, value, ours in sink.rows(position.version)}
+        wanted = _by_key(changes.ordered(rows), target.key)
+        attempts += 1
+        differences = differing(wanted, found, held)
+        if not differences or attempts == _ATTEMPTS or sink.position() == position:
+            repeated = sum(sum(values.values()) - 1 for values in wanted.values())
+            return Comparison(
+                target.name,
+                table.name,
+                position.version,
+                rows.num_rows,
+                repeated,
+                position.held,
+                tuple(differences),
+            )
+
+
+def differing(
+    wanted: Mapping[str, Counter[str]],
+    found: Mapping[str, tuple[str, bool]],
+    held: Iterable[str] = (),
+) -> list[Difference]:
+    """The keys that differ, in order: `wanted` rows by key, rows `found` with whether a follower wrote them, keys `held`."""
+    differences, held = [], set(held)
+    for key in sorted(wanted.keys() | found.keys()):
+        rows, (value, ours) = wanted.get(key, Counter[str]()), found.get(key, ("", True))
+        if len(rows) > 1:
+            differences.append(Difference(key, "several rows"))
+        elif value not in rows or not value:
+            differences.append(Difference(key, _cause(key, rows, value, ours, held)))
+    return differences
+
+
+def repair(lakehouse: Lakehouse, table: Table, target: Target) -> int:
+    """Makes the target equal to the newest version in one transaction, and returns how many rows were sent.
+
+    What was held back is released by it. A follower that runs is refused from then on: its
+    supervisor starts it again.
+    """
+    sink, path = target.sink(lakehouse.settings, table.name), lakehouse.path(table)
+    if not delta_log.exists(path):
+        raise SinkError(f"table={table.name}: there is no such table yet; start its job first")
+    sink.open()
+    with under_way(lakehouse.settings):
+        version = delta_log.latest(path)
+        rows = changes.ordered(version_rows.all_at(path, version))
+    found = {key: value for key, value, _ in sink.rows(_ALL)}
+    sending = _repairing(rows, found, target.key)
+    sink.write(version, sending)
+    sink.commit(Position(small_commits.identity(path), version, written(path, version)))
+    sink.close()
+    return len(sending)
+
+
+_ALL = 1 << 62  # of whatever version
+
+
+def _repairing(
+    rows: Sequence[Row], found: Mapping[str, str], key: Sequence[str]
+) -> list[RowChange]:
+    wanted = {key_of(row, key): row for row in rows}
+    extra = [RowChange("delete", _row_of(of, key)) for of in found if of not in wanted]
+    return extra + [
+        RowChange("update" if of in found else "insert", row)
+        for of, row in wanted.items()
+        if found.get(of) != value_of(row)
+    ]
+
+
+def _row_of(text: str, key: Sequence[str]) -> Row:
+    """The columns of a key by its text."""
+    if len(key) == 1:
+        return {key[0]: text}
+    try:
+        return {name: json.loads(text)[name] for name in key}
+    except (ValueError, KeyError, TypeError) as err:
+        raise SinkError(
+            f"key={text!r}: it is no key of {', '.join(key)}, so somebody else wrote it; delete it in the target"
+        ) from err
+
+
+def _by_key(rows: Iterable[Row], key: Sequence[str]) -> dict[str, Counter[str]]:
+    found: dict[str, Counter[str]] = {}
+    for row in rows:
+        found.setdefault(key_of(row, key), Counter())[value_of(row)] += 1
+    return found
+
+
+def _cause(key: str, rows: Mapping[str, int], value: str, ours: bool, held: set[str]) -> Cause:
+    if key in held:
+        return "held"
+    if value and not ours:
+        return "edited"
+    if not value:
+        return "missing"
+    return "other row" if rows else "extra"
+
+
+def _keys_held(lakehouse: Lakehouse, table: Table, target: Target, position: Position) -> set[str]:
+    """The keys of corrections that are held back, as far as the files of these versions are there."""
+    found: set[str] = set()
+    for version in position.held:
+        try:
+            found |= changes.keys_of(changes_of(lakehouse, table, target, version), target.key)
+        except CommitError:  # its keys are reported as they differ, without this cause
+            continue
+    return found

@@ -1,0 +1,65 @@
+"""A row and its key as text: JSON that a `kafka(...)` source reads back.
+
+Nulls are left out, so that a column that is added later changes no row. Decimals are texts, because
+many readers take a number of JSON for a double. Instants are ISO 8601 in UTC.
+"""
+
+import base64
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime
+
+from lakehouse.declare.targets import Row
+from lakehouse.errors import SinkError
+
+
+def value_of(row: Row) -> str:
+    """The row as a JSON object, its columns in their order."""
+    return _json({name: _plain(value) for name, value in row.items() if value is not None})
+
+
+def key_of(row: Row, key: Sequence[str]) -> str:
+    """The key of a row: the text of one column, or a JSON object of several.
+
+    Raises SinkError for one column that is null, by which no row is found.
+    """
+    if len(key) > 1:
+        return _json({name: _plain(row[name]) for name in key})
+    value = row[key[0]]
+    if value is None:
+        raise SinkError(
+            f"key={key[0]}: a row in which it is null has no key; leave such rows out of the table, or add a column to the key"
+        )
+    return value if isinstance(value, str) else _json(_plain(value))
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _plain(value: object) -> object:
+    """The value as JSON has it."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items() if part is not None}
+    if isinstance(value, list):
+        if value and all(isinstance(part, tuple) for part in value):  # a map, as Arrow has it
+            return {str(_plain(name)): _plain(part) for name, part in value}
+        return [_plain(part) for part in value]
+    if isinstance(value, datetime):
+        return _instant(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return str(value)  # a decimal
+
+
+def _instant(value: datetime) -> str:
+    """With microseconds only where there are some, and a zone unless the column has none."""
+    text = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
+    return text.isoformat() + ("Z" if value.tzinfo else "")

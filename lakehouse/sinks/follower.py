@@ -1,0 +1,192 @@
+"""Brings a target from its position to the newest version of a table, one transaction a version.
+
+The versions are read from the table's log and files: no JVM is needed, and whoever wrote them does
+not matter.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lakehouse.declare.table import Table
+from lakehouse.declare.targets import Position, RowChange, Sink, Target
+from lakehouse.errors import CommitError, SinkError
+from lakehouse.sinks import changes
+from lakehouse.storage import delta_log, delta_tables, published, small_commits, version_rows
+from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.storage.read_holds import under_way
+
+# versions without a change of rows (compaction) that the position may be behind: after a crash they
+# are looked at again
+_UNCOMMITTED = 50
+_NOTE = 10.0  # seconds between two notes for retention
+_LOOK = 5.0  # seconds between two looks whether the log lacks a version that comes next
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step did: the version it went to, and how many rows of it were sent, held back or ignored."""
+
+    version: int
+    sent: int = 0
+    held: int = 0
+    ignored: int = 0
+
+
+def changes_of(
+    lakehouse: Lakehouse, table: Table, target: Target, version: int
+) -> Sequence[RowChange]:
+    """The changes of one version. Raises CommitError if its log or its files do not have it any more."""
+    went, came = version_rows.moved(lakehouse.path(table), version)
+    return changes.difference(changes.ordered(went), changes.ordered(came), target.key)
+
+
+def written(path: Path, version: int) -> str:
+    """When a version was committed; empty if the log does not say any more."""
+    return str(delta_log.written(path, version) or "")
+
+
+class Follower:
+    """The way of one table to one target."""
+
+    def __init__(self, lakehouse: Lakehouse, table: Table, target: Target) -> None:
+        self.lakehouse, self.table, self.target = lakehouse, table, target
+        self.sink: Sink = target.sink(lakehouse.settings, table.name)
+        self.position: Position | None = None
+        self._path = lakehouse.path(table)
+        self._committed = -1
+        self._stamp = ""
+        self._looked = self._noted = 0.0
+
+    def begin(self) -> None:
+        """Takes the target over, and goes on from its position.
+
+        Raises SinkError if the position is of another table, or of a version that the log does not
+        lead on from.
+        """
+        self.sink.open()
+        self.position = found = self.sink.position()
+        if found is None:
+            return
+        self._committed = found.version
+        there = delta_log.exists(self._path) and small_commits.identity(self._path)
+        if there != found.table:
+            raise SinkError(
+                f"target={self.target.name}, table={self.table.name}: it holds version {found.version} of a table with the id "
+                f"{found.table}, and the table that is there has {there or 'none'}; `lakehouse reconcile sink "
+                f"{self.target.name} --repair` makes the target equal to the table that is there"
+            )
+        now = written(self._path, found.version)
+        if now and now != found.written:
+            raise SinkError(
+                f"target={self.target.name}, table={self.table.name}, version={found.version}: the target holds the one "
+                f"committed at {found.written}, and the table has one of that number committed at {now}, so it was "
+                f"restored; {self._remedy()}"
+            )
+        self._check_key()
+        self._stamp = delta_log.stamp(self._path, found.version)
+        self._check_log(found)
+
+    def step(self) -> Step | None:
+        """Goes on by one version; None if there is none yet.
+
+        The first one is the newest there is, with all its rows. Raises CommitError, SinkError.
+        """
+        if self.position is None:
+            return self._load() if delta_log.exists(self._path) else None
+        position, version = self.position, self.position.version + 1
+        if self._stamp and delta_log.stamp(self._path, position.version) not in ("", self._stamp):
+            raise CommitError(
+                f"table={self.table.name}, version={position.version}: it was made again while it was published"
+            )
+        if not (stamp := delta_log.stamp(self._path, version)):
+            if time.monotonic() - self._looked > _LOOK:
+                self._check_log(position)
+            return None
+        with under_way(self.lakehouse.settings):
+            found = self._planned(version)
+        done, self._stamp = self._write(position, version, *found), stamp
+        return done
+
+    def end(self) -> None:
+        """Commits how far it has come, and lets go of the target."""
+        if self.position and self.position.version > self._committed:
+            self._commit(self.position)
+        if self.position:
+            published.note(self.lakehouse.settings, self.target.name, self.position)
+        self.sink.close()
+
+    def behind(self) -> int:
+        """How many versions the table is ahead of the target."""
+        return delta_log.latest(self._path) - (self.position.version if self.position else -1)
+
+    def _check_key(self) -> None:
+        columns = [field["name"] for field in delta_tables.fields(self._path)]
+        if unknown := [name for name in self.target.key if name not in columns]:
+            raise SinkError(
+                f"target={self.target.name}, key={unknown[0]!r}: {self.table.name} has no such column; name one of "
+                f"{', '.join(name for name in columns if name[0] != '_')}"
+            )
+
+    def _load(self) -> Step:
+        self._check_key()
+        version = delta_log.latest(self._path)
+        identity, self._stamp = (
+            small_commits.identity(self._path),
+            delta_log.stamp(self._path, version),
+        )
+        with under_way(self.lakehouse.settings):
+            rows = changes.ordered(version_rows.all_at(self._path, version))
+        self.sink.write(version, changes.difference((), rows, self.target.key))
+        self._commit(Position(identity, version, written(self._path, version)))
+        return Step(version, sent=len(rows))
+
+    def _planned(self, version: int) -> tuple[Sequence[RowChange], bool]:
+        """The changes of a version, and whether it is a correction."""
+        change = delta_log.change(self._path, version)
+        if change is None:
+            return (), False
+        try:
+            found = changes_of(self.lakehouse, self.table, self.target, version)
+        except CommitError as err:
+            raise CommitError(f"{err}; {self._remedy()}") from err
+        has_partitions = self.lakehouse.catalog.has_quarantine(self.table)
+        return found, changes.is_correction(change.by_stream, has_partitions)
+
+    def _write(
+        self, position: Position, version: int, found: Sequence[RowChange], correction: bool
+    ) -> Step:
+        what = changes.disposal(correction, self.target.corrections)
+        held = (version,) if found and what == "hold" else ()
+        at = written(self._path, version)
+        position = replace(position, version=version, written=at, held=position.held + held)
+        if found and what == "send":
+            self.sink.write(version, found)
+        if (found and what != "ignore") or version - self._committed >= _UNCOMMITTED:
+            self._commit(position)
+        self.position = position
+        counts = {"send": "sent", "hold": "held", "ignore": "ignored"}
+        return Step(version, **{counts[what]: len(found)})
+
+    def _commit(self, position: Position) -> None:
+        self.sink.commit(position)
+        self.position, self._committed = position, position.version
+        if time.monotonic() - self._noted > _NOTE:
+            published.note(self.lakehouse.settings, self.target.name, position)
+            self._noted = time.monotonic()
+
+    def _check_log(self, position: Position) -> None:
+        """Raises CommitError if the version that comes next is gone, or the table has gone back behind the position."""
+        self._looked = time.monotonic()
+        latest, following = delta_log.latest(self._path), position.version + 1
+        if latest < position.version or (
+            latest > position.version and not delta_log.stamp(self._path, following)
+        ):
+            raise CommitError(
+                f"table={self.table.name}, version={following}: it comes next for {self.target.name}, and the table's log, which "
+                f"ends at {latest}, does not have it; {self._remedy()}"
+            )
+
+    def _remedy(self) -> str:
+        return f"`lakehouse reconcile sink {self.target.name} --repair` sends what differs from the newest version"

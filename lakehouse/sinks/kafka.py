@@ -1,0 +1,290 @@
+"""Topics of Kafka as targets: each version of a table is one transaction, and its position is in it.
+
+The position is a record of a compacted topic of its own, `<topic>.position`. A follower first takes
+the transactional id over, which ends the transaction of the process before and refuses that process
+from then on, and only then reads the position.
+"""
+
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from lakehouse.declare.sources import one_of
+from lakehouse.declare.targets import Corrections, Position, Row, RowChange, Sink, Target
+from lakehouse.errors import BrokerError, DeclarationError, LakehouseError, SinkError
+from lakehouse.settings import Settings
+from lakehouse.sinks.encoding import key_of, value_of
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message, Producer
+
+TABLE, VERSION, CHANGE = "lakehouse-table", "lakehouse-version", "lakehouse-change"
+_ANSWER = 60.0  # seconds for the broker to answer
+# a transaction that its process left open holds back readers of the topic for so long at most, if
+# no other process takes over
+_TRANSACTION_MS = 300_000
+_WAIT = 0.1  # seconds in which messages are gathered
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTopic(Target):
+    """A topic that holds, for each key, the row of a table."""
+
+    order_by: tuple[str, ...]
+    partitions: int
+    format: Literal["json"] = "json"
+
+    def sink(self, settings: Settings, table: str) -> "KafkaSink":
+        return KafkaSink(settings, self, table)
+
+
+def kafka_topic(
+    topic: str,
+    *,
+    key: str | Sequence[str],
+    order_by: str | Sequence[str] = (),
+    partitions: int = 1,
+    format: Literal["json"] = "json",
+    corrections: Corrections = "send",
+) -> KafkaTopic:
+    """A topic to which a table is published: `publish=[kafka_topic(...)]`.
+
+        @table(layer="silver", publish=[kafka_topic("payments", key=["account", "payment_id"], order_by="account", partitions=5)])
+        def payments(payment_events: DataFrame) -> DataFrame: ...
+
+    Each version of the table is one transaction. A row is a message, a deletion a message without a
+    value. Headers name the table, the version and the kind of change.
+
+    :param topic: its name at the broker, where it is made as a compacted topic unless it is there.
+    :param key: the columns that identify a row: the key of its message. One column is text as it is,
+        several are a JSON object.
+    :param order_by: the columns of the key by whose values messages are ordered: messages with the same
+        values are in one partition, in the order of the versions. By default the whole key.
+    :param partitions: how many the topic has. A topic with another number is refused.
+    :param format: "json", an object for each row without the columns that are null.
+    :param corrections: "send", "hold" or "ignore" what changes rows that were final before.
+    :raises DeclarationError: for values that do not fit each other.
+    """
+    one_of("format", format, ("json",))
+    one_of("corrections", corrections, ("send", "hold", "ignore"))
+    keys = (key,) if isinstance(key, str) else tuple(key)
+    order = ((order_by,) if isinstance(order_by, str) else tuple(order_by)) or keys
+    if not keys or partitions < 1:
+        raise DeclarationError(
+            f"target={topic}, key={list(keys)}, partitions={partitions}: at least one column and one partition"
+        )
+    if unknown := [name for name in order if name not in keys]:
+        raise DeclarationError(
+            f"target={topic}, order_by={unknown[0]!r}: a key stays in one partition, so that its deletion comes after its row; "
+            f"add {unknown[0]} to key={list(keys)}"
+        )
+    return KafkaTopic(topic, keys, corrections, order, partitions, format)
+
+
+class KafkaSink(Sink):
+    """Writes a table to a topic."""
+
+    def __init__(self, settings: Settings, target: KafkaTopic, table: str) -> None:
+        self._settings, self._target, self._table = settings, target, table
+        self._positions = f"{target.name}.position"
+        self._producer: Producer | None = None
+        self._begun = False
+
+    def open(self) -> None:
+        from confluent_kafka import Producer
+
+        from lakehouse.runtime.kafka_broker import ensure_topics
+        from lakehouse.runtime.kafka_options import client_config
+
+        compacted = {"cleanup.policy": "compact"}
+        ensure_topics(
+            self._settings,
+            {self._target.name: self._target.partitions, self._positions: 1},
+            compacted,
+        )
+        deadline = time.monotonic() + _ANSWER
+        while not (there := len(self._partitions(self._target.name))):  # it was made just now
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_WAIT)
+        if there != self._target.partitions:
+            raise SinkError(
+                f"topic={self._target.name}, partitions={self._target.partitions}: the broker has {there}, and with another "
+                "number a key would change its partition, and lose its order; declare the number that is there"
+            )
+        own: dict[str, Any] = {
+            # by the topic: of two that write it each would refuse the other
+            "transactional.id": f"lakehouse.{self._target.name}",
+            "transaction.timeout.ms": _TRANSACTION_MS,
+            "compression.type": "lz4",
+            "linger.ms": 5,
+            "queue.buffering.max.messages": 500_000,
+            "log_level": 0,  # what matters is raised
+        }
+        self._producer = Producer(client_config(self._settings) | own)
+        with self._failing("taking over its transactions"):
+            self._producer.init_transactions(_ANSWER)
+
+    def position(self) -> Position | None:
+        last = None
+        for message in self._messages(self._positions):
+            last = message.value()
+        if last is None:
+            self._check_nothing_sent()
+            return None
+        try:
+            return Position.from_json(last)
+        except ValueError as err:
+            raise SinkError(
+                f"topic={self._positions}: its last record is the position of {self._target.name}, and holds something else "
+                f"({last[:100]!r}); `lakehouse reconcile sink {self._target.name} --repair` writes a new one"
+            ) from err
+
+    def write(self, version: int, changes: Sequence[RowChange]) -> None:
+        headers: dict[str, str | bytes | None] = {TABLE: self._table, VERSION: str(version)}
+        self._begin()
+        for change in changes:
+            key = key_of(change.row, self._target.key)
+            self._send(
+                self._target.name,
+                key,
+                None if change.kind == "delete" else value_of(change.row),
+                self._partition(change.row),
+                headers | {CHANGE: change.kind},
+            )
+
+    def commit(self, position: Position) -> None:
+        self._begin()
+        self._send(self._positions, "position", position.to_json(), 0, {})
+        with self._failing(f"committing version {position.version}"):
+            self._writer.commit_transaction(_ANSWER)
+        self._begun = False
+
+    def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
+        found: dict[str, tuple[str, bool]] = {}
+        for message in self._messages(self._target.name):
+            headers = dict(message.headers() or ())
+            ours = headers.get(TABLE) == self._table.encode()
+            if ours and int(headers.get(VERSION) or 0) > version:
+                continue
+            key, value = (message.key() or b"").decode(errors="replace"), message.value()
+            if value is None:
+                found.pop(key, None)
+            else:
+                found[key] = value.decode(errors="replace"), ours
+        yield from ((key, value, ours) for key, (value, ours) in found.items())
+
+    def close(self) -> None:
+        if self._begun:
+            with self._failing("ending its transaction"):
+                self._writer.abort_transaction(_ANSWER)
+
+    @property
+    def _writer(self) -> "Producer":
+        assert self._producer is not None, "it has been opened"
+        return self._producer
+
+    def _begin(self) -> None:
+        if not self._begun:
+            with self._failing("beginning a transaction"):
+                self._writer.begin_transaction()
+            self._begun = True
+
+    def _check_nothing_sent(self) -> None:
+        """Raises SinkError if the topic has rows of a follower, and the position is lost: all would be sent again."""
+        if any(
+            dict(message.headers() or ()).get(TABLE)
+            for message in self._messages(self._target.name)
+        ):
+            raise SinkError(
+                f"topic={self._positions}: it has no record, and {self._target.name} has rows of a follower, so the position was "
+                f"removed; `lakehouse reconcile sink {self._target.name} --repair` sends what differs and writes a new one"
+            )
+
+    def _send(
+        self,
+        topic: str,
+        key: str,
+        value: str | None,
+        partition: int,
+        headers: dict[str, str | bytes | None],
+    ) -> None:
+        message = None if value is None else value.encode()
+        with self._failing(f"sending the row of key {key!r}"):
+            while True:
+                try:
+                    self._writer.produce(topic, message, key.encode(), partition, headers=headers)
+                    return
+                except BufferError:  # the queue is full: the broker sets the pace
+                    self._writer.poll(0.1)
+
+    def _partition(self, row: Row) -> int:
+        return zlib.crc32(key_of(row, self._target.order_by).encode()) % self._target.partitions
+
+    def _partitions(self, topic: str) -> list[int]:
+        with self._failing("asking for its partitions"), closing(self._consumer()) as consumer:
+            return sorted(consumer.list_topics(topic, timeout=_ANSWER).topics[topic].partitions)
+
+    def _messages(self, topic: str) -> "Iterator[Message]":
+        """The committed messages of a topic, in the order of each partition; none if there is no such topic."""
+        from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
+
+        waiting = set(self._partitions(topic))
+        with closing(self._consumer()) as consumer:
+            consumer.assign([TopicPartition(topic, n, OFFSET_BEGINNING) for n in waiting])
+            while waiting:
+                for message in consumer.consume(10_000, _WAIT):
+                    error = message.error()
+                    if error is None:
+                        yield message
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        waiting.discard(message.partition())
+                    elif not error.retriable():
+                        raise self._refused("reading it", error)
+
+    def _consumer(self) -> "Consumer":
+        from confluent_kafka import Consumer
+
+        from lakehouse.runtime.kafka_options import client_config
+
+        own: dict[str, Any] = {
+            "group.id": f"lakehouse.{self._target.name}",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,  # the end of a partition is an empty answer: 500 by default
+            "isolation.level": "read_committed",
+            "log_level": 0,
+        }
+        return Consumer(client_config(self._settings) | own)
+
+    @contextmanager
+    def _failing(self, doing: str) -> Iterator[None]:
+        """Says what failed, and why."""
+        from confluent_kafka import KafkaException
+
+        try:
+            yield
+        except KafkaException as err:
+            raise self._refused(doing, err.args[0]) from err
+
+    def _refused(self, doing: str, error: Any) -> LakehouseError:
+        from confluent_kafka import KafkaError
+
+        away = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
+        if error.code() in away:
+            return BrokerError(
+                f"topic={self._target.name}, {doing}: the broker must answer within {_ANSWER:.0f} s and did not ({error.str()}); "
+                "the next process goes on from the position"
+            )
+        if error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
+            return SinkError(
+                f"topic={self._target.name}: another process has taken it over ({error.name()}); one process writes a target, so "
+                "this one ends, and nothing of its transaction is visible"
+            )
+        return SinkError(
+            f"topic={self._target.name}: {doing} failed, {error.name()}: {error.str()}; the next process goes on "
+            "from the position"
+        )

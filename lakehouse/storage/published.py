@@ -1,0 +1,25 @@
+"""Up to which version a table was published to a target, as its follower noted it: retention keeps what comes next.
+
+The position that counts is in the target. This one may be behind it, which keeps a version too many.
+"""
+
+from lakehouse.declare.targets import Position
+from lakehouse.settings import Settings
+from lakehouse.storage import layout
+from lakehouse.storage.files import read_value, replace_file
+
+
+def note(settings: Settings, target: str, position: Position) -> None:
+    replace_file(
+        layout.published(settings, target), {"table": position.table, "version": position.version}
+    )
+
+
+def noted(settings: Settings, target: str) -> Position | None:
+    """What was noted last; None if nothing was published yet."""
+    meaning = f"no version is kept for {target} until its follower writes it again"
+    return read_value(layout.published(settings, target), _decoded, meaning)
+
+
+def _decoded(given: dict) -> Position:
+    return Position(str(given["table"]), int(given["version"]))

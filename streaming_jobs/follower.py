@@ -1,0 +1,191 @@
+"""A follower: `python -m streaming_jobs.follower TARGET` publishes a table to one target, version by version.
+
+It starts no JVM. SIGTERM and SIGINT end it after the version that it is at, with code 0. Killed in
+any other way, the next one takes the target over and goes on from the position there. Exit codes: 0
+stopped; 1 failed; 2 refused (settings, declaration, a second process).
+"""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import FrameType
+from typing import Any
+
+import psutil
+
+from lakehouse import logs
+from lakehouse.declare import catalog
+from lakehouse.errors import JobError, LakehouseError
+from lakehouse.settings import Settings, from_environment
+from lakehouse.sinks.follower import Follower
+from lakehouse.stopping import Stop
+from lakehouse.storage.lakehouse import Lakehouse
+from streaming_jobs import desired, lease, origins, progress
+from streaming_jobs.job_logs import shorten_log
+from streaming_jobs.jobs import follower_of
+from streaming_jobs.lease import Lease
+from streaming_jobs.places import here
+from streaming_jobs.progress import JobStatus, QueryStatus, State
+
+_log = logging.getLogger("streaming_jobs.follower")  # it runs as __main__
+
+_HEARTBEAT = 1.0
+_LOOK = 0.05  # seconds between two looks for the next version
+
+
+class Job:
+    """The process of one target: follows the table, and reports how far it is from a thread of its own."""
+
+    def __init__(self, lakehouse: Lakehouse, target: str, turn: Lease) -> None:
+        self.settings, self.turn = lakehouse.settings, turn
+        self.name, self.stopping = follower_of(target), Stop()
+        self.follower = Follower(lakehouse, *lakehouse.catalog.target(target))
+        self.state: State = "starting"
+        self.sent = self.ignored = 0
+        self.busy_since: str | None = None
+        self.refusal: Exception | None = None
+        self.began = datetime.now(UTC)
+        self.asked = desired.read(self.settings, self.name)
+        me, now = psutil.Process(), progress.now()
+        self.status = JobStatus(
+            self.name,
+            me.pid,
+            me.create_time(),
+            0,
+            0.0,
+            "starting",
+            now,
+            now,
+            epoch=turn.epoch,
+            place=here(),
+            code=origins.origins(self.settings),
+        )
+
+    def run(self) -> None:
+        """Publishes until asked to stop."""
+        self.say()
+        ended = threading.Event()
+        heart = threading.Thread(target=self._beat, args=(ended,), name="heartbeat", daemon=True)
+        heart.start()
+        try:
+            self._follow()
+        finally:
+            ended.set()
+            heart.join()
+        if self.refusal:
+            raise self.refusal
+        self.state = "stopped"
+        self.say()
+
+    def say(self, error: str = "") -> None:
+        """Renews the status file. Raises JobError if another process has taken over."""
+        self.turn.check()
+        position = self.follower.position
+        held = position.held if position else ()
+        remarks = [f"held back: versions {', '.join(map(str, held))}"] if held else []
+        remarks += [f"ignored: {self.ignored} rows of corrections"] if self.ignored else []
+        query = QueryStatus(
+            self.follower.table.name,
+            self.state == "running",
+            batch=position.version if position else -1,
+            rows=self.sent,
+            lag=self.follower.behind(),
+            trouble="; ".join(remarks),
+            busy_since=self.busy_since,
+        )
+        self.status = replace(
+            self.status,
+            state=self.state,
+            queries=(query,),
+            error=error,
+            place=here(),
+            python_bytes=progress.memory(self.status.pid),
+            well=(datetime.now(UTC) - self.began).total_seconds(),
+        )
+        progress.write(self.settings, self.status)
+
+    def _follow(self) -> None:
+        self.follower.begin()
+        self.state = "running"
+        while not self.stopping.is_set():
+            self.busy_since = progress.now()
+            step = self.follower.step()
+            self.busy_since = None
+            if step is None:
+                self.stopping.wait(_LOOK)
+                continue
+            self.sent += step.sent
+            self.ignored += step.ignored
+        self.state = "stopping"
+        if self.refusal is None:
+            self.follower.end()
+
+    def _beat(self, ended: threading.Event) -> None:
+        """Says that it lives, and looks whether it is to stop: who wants that may be on another host."""
+        while not ended.wait(_HEARTBEAT):
+            try:
+                self.say()
+                shorten_log(self.settings, self.name)
+                wanted = desired.read(self.settings, self.name)
+                if wanted and wanted.state == "stopped" and wanted != self.asked:
+                    self.stopping.set()
+            except (JobError, OSError) as err:  # another has taken over; the disk is full
+                self.refusal = err
+                self.stopping.set()
+                return
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="streaming_jobs.follower", description="Publishes a table to a target."
+    )
+    parser.add_argument("target")
+    given = parser.parse_args(arguments)
+    job: Job | None = None
+    logs.configure(Settings(), timed=True)  # until those of the environment are read
+    try:
+        settings = from_environment()
+        logs.configure(settings, timed=True)
+        name = given.target.removeprefix(follower_of(""))
+        lakehouse = Lakehouse(settings, catalog.load(settings))
+        lakehouse.catalog.target(name)  # an unknown one is refused before it takes a lease
+        with lease.held(settings, follower_of(name)) as turn:
+            job = Job(lakehouse, name, turn)
+            stopping = job.stopping
+
+            def stop(number: int, frame: FrameType | None) -> None:
+                stopping.set()
+
+            signal.signal(signal.SIGTERM, stop)
+            signal.signal(signal.SIGINT, stop)
+            job.run()
+        return 0
+    except Exception as err:
+        return _failed(job, err)
+
+
+def _failed(job: Job | None, err: Any) -> int:
+    """Says why the process ends, in its status if that is still its own, and returns the exit code."""
+    expected = isinstance(err, LakehouseError)
+    _log.error(str(err), exc_info=None if expected else err)
+    if job is None:
+        return 2 if expected else 1
+    job.state = "failed"
+    with suppress(OSError, JobError):  # the disk is full, or it is another's: that is why it ends
+        job.say(error=str(err)[:2000])
+    return 1
+
+
+if __name__ == "__main__":
+    # started by hand: as for the script `lakehouse`, the current folder is no place of modules
+    if not sys.flags.safe_path:
+        del sys.path[0]
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # a thread of librdkafka must not keep the process

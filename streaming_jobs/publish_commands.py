@@ -1,0 +1,120 @@
+"""The commands of the group `publish` in the `lakehouse` command line: start, stop, status, run."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakehouse.cli import console
+from lakehouse.cli.console import AsJson
+
+if TYPE_CHECKING:
+    from lakehouse.declare.catalog import Catalog
+    from lakehouse.settings import Settings
+
+group = console.group("Publish tables to targets, such as topics of Kafka.")
+
+_TARGETS = Annotated[list[str] | None, typer.Argument(help="Targets; by default all")]
+
+
+@group.command()
+def start(targets: _TARGETS = None) -> None:
+    """Start a follower for each target: a process of its own, which goes on when this command ends."""
+    from streaming_jobs import supervisor
+    from streaming_jobs.jobs import follower_of
+
+    settings, _, named = _chosen(targets)
+    for target in named:
+        with console.working(f"starting {target}"):
+            status = supervisor.start(settings, follower_of(target), by="lakehouse publish start")
+        log = supervisor.log_path(settings, status.pipeline)
+        console.print_text(f"{target}: {status.state}, pid {status.pid}, log {log}")
+
+
+@group.command()
+def stop(
+    targets: _TARGETS = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to end the version it is at")] = 60,
+) -> None:
+    """Stop followers, each after the version that it is at."""
+    from streaming_jobs import supervisor
+    from streaming_jobs.jobs import follower_of
+
+    settings, _, named = _chosen(targets)
+    for target in named:
+        with console.working(f"stopping {target}"):
+            status = supervisor.stop(
+                settings, follower_of(target), timeout=timeout, by="lakehouse publish stop"
+            )
+        console.print_text(f"{target}: {status.state if status else 'never ran'}")
+
+
+@group.command()
+def status(targets: _TARGETS = None, as_json: AsJson = False) -> None:
+    """Show which version of its table each target holds, what is held back, and why a follower ended.
+
+    Exit code 1 if a follower that is to run does not.
+    """
+    from lakehouse.storage import delta_log
+    from lakehouse.storage.layout import table_path
+    from streaming_jobs import desired, supervisor
+    from streaming_jobs.jobs import follower_of
+
+    settings, catalog, named = _chosen(targets)
+    rows, down = [], False
+    for target in named:
+        table, _ = catalog.target(target)
+        known = supervisor.status(settings, follower_of(target))
+        query = known.queries[0] if known and known.queries else None
+        version, wanted = query.batch if query else -1, desired.read(settings, follower_of(target))
+        down |= bool(wanted and wanted.state == "running" and not (known and known.alive))
+        newest = delta_log.latest(table_path(settings, table))
+        rows.append(
+            {
+                "target": target,
+                "table": table.name,
+                "state": known.state if known else "never ran",
+                "version": version if version >= 0 else None,
+                "table_version": newest if newest >= 0 else None,
+                "rows_sent": query.rows if query else 0,
+                "remarks": (query.trouble if query else "") or (known.error if known else ""),
+            }
+        )
+    if as_json:
+        console.print_json(rows)
+    elif rows:
+        console.print_rows(rows[0], (row.values() for row in rows))
+    if down:
+        raise typer.Exit(1)
+
+
+@group.command()
+def logs(
+    target: Annotated[str, typer.Argument(help="The target")],
+    lines: Annotated[int, typer.Option(help="The number of lines")] = 40,
+) -> None:
+    """Print the end of a follower's log."""
+    from streaming_jobs import supervisor
+    from streaming_jobs.jobs import follower_of
+
+    settings, _, _ = _chosen([target])
+    print(supervisor.log_tail(settings, follower_of(target), lines))
+
+
+@group.command()
+def run(target: Annotated[str, typer.Argument(help="The target")]) -> None:
+    """Publish to one target in this process, until Ctrl-C or SIGTERM; what a container runs."""
+    from streaming_jobs import follower
+
+    _chosen([target])
+    raise typer.Exit(follower.main([target]))
+
+
+def _chosen(targets: list[str] | None) -> "tuple[Settings, Catalog, list[str]]":
+    from lakehouse.declare import catalog
+    from lakehouse.settings import from_environment
+
+    settings = from_environment()
+    known = catalog.load(settings)
+    for name in targets or ():
+        known.target(name)
+    return settings, known, targets or list(known.targets())

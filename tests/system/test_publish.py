@@ -1,0 +1,365 @@
+"""A table published to a topic of a real broker: each version once, in order, however often its follower is killed."""
+
+import json
+import multiprocessing
+import os
+import random
+import re
+import shlex
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from typer.testing import CliRunner
+
+from assets import resources, targets
+from lakehouse.cli.main import app
+from lakehouse.declare import catalog
+from lakehouse.errors import CommitError, LakehouseError, SinkError
+from lakehouse.runtime import jars, kafka_broker
+from lakehouse.runtime.kafka_address import bootstrap_servers
+from lakehouse.runtime.kafka_options import client_config
+from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.sinks.comparison import compare, repair
+from lakehouse.sinks.follower import Follower
+from lakehouse.sinks.kafka import KafkaSink
+from lakehouse.storage import delta_log
+from lakehouse.storage.lakehouse import Lakehouse
+from streaming_jobs import control_loop, supervisor
+from streaming_jobs.jobs import follower_of
+from support import ROOT, published
+from support.sensors_job import awaited
+
+LIVES, ROWS, ACCOUNTS = 8, 20, 7
+DEATHS = ("opened", "written", "committed", "at random")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory) -> Iterator[Settings]:
+    settings = Settings(root=tmp_path_factory.mktemp("broker"), jars=from_environment().jars)
+    kafka_broker.start(settings, jars.resolve(settings.jars))
+    yield settings
+    kafka_broker.stop(settings)
+
+
+@pytest.fixture
+def lakehouse(served, tmp_path) -> Iterator[Lakehouse]:
+    """With the two tables, and no topic of an earlier test."""
+    settings = replace(
+        served,
+        root=tmp_path,
+        tables=("support.published",),
+        bootstrap_servers=bootstrap_servers(served),
+    )
+    lakehouse = Lakehouse(settings, catalog.load(settings))
+    published.make_payments(path_of(lakehouse, "payments"))
+    published.make_balances(path_of(lakehouse, "balances"))
+    yield lakehouse
+    remove_topics(settings, lambda name: not name.startswith("__"))
+
+
+def remove_topics(settings: Settings, chosen: Callable[[str], bool]) -> None:
+    admin = AdminClient(client_config(settings))
+    if found := list(filter(chosen, admin.list_topics(timeout=30).topics)):
+        for done in admin.delete_topics(found).values():
+            done.result()
+
+
+def path_of(lakehouse: Lakehouse, table: str) -> Path:
+    return lakehouse.path(lakehouse.catalog.table(table))
+
+
+def follower(lakehouse: Lakehouse, target: str = "payments", **changed) -> Follower:
+    table, declared = lakehouse.catalog.target(target)
+    return Follower(lakehouse, table, replace(declared, **changed))
+
+
+def caught_up(following: Follower) -> list:
+    """The steps up to the newest version."""
+    steps = []
+    while step := following.step():
+        steps.append(step)
+    return steps
+
+
+def read(settings: Settings, topic: str, partitions: int) -> list[Message]:
+    """All that a reader of committed messages sees, partition by partition."""
+    own = {"group.id": "test", "isolation.level": "read_committed", "enable.partition.eof": True}
+    consumer = Consumer(client_config(settings) | own)
+    consumer.assign([TopicPartition(topic, n, 0) for n in range(partitions)])
+    found, open_ends = [], set(range(partitions))
+    while open_ends:
+        message = consumer.poll(10)
+        assert message is not None
+        if message.error() is None:
+            found.append(message)
+        else:
+            assert message.error().code() == KafkaError._PARTITION_EOF
+            open_ends.discard(message.partition())
+    consumer.close()
+    return sorted(found, key=lambda each: (each.partition(), each.offset()))
+
+
+def version_of(message: Message) -> int:
+    return int(dict(message.headers())["lakehouse-version"])
+
+
+def checked(settings: Settings, target: str) -> tuple[bool, dict]:
+    """What Dagster's check of a target says."""
+    resource = resources.Lakehouse.of(settings, own=("bootstrap_servers",))
+    found = targets._target_equals_table(target)(lakehouse=resource)
+    return found.passed, found.metadata["differences"].value
+
+
+class Dying(KafkaSink):
+    """Dies at a point, by SIGKILL."""
+
+    point = ""
+
+    def _die(self, point: str) -> None:
+        if self.point == point:
+            self._producer.flush(1)  # what was written is at the broker, in an open transaction
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def open(self) -> None:
+        super().open()
+        self._die("opened")
+
+    def write(self, version, changes) -> None:
+        super().write(version, changes)
+        self._die("written")
+
+    def commit(self, position) -> None:
+        super().commit(position)
+        self._die("committed")
+
+
+def follow(settings: Settings, point: str) -> None:
+    """A process: follows until it dies."""
+    following = follower(Lakehouse(settings, catalog.load(settings)))
+    following.sink = Dying(settings, following.target, following.table.name)
+    following.sink.point = point
+    following.begin()
+    while True:
+        if following.step() is None:
+            time.sleep(0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_each_row_is_once_in_the_topic_and_in_order_though_its_follower_is_killed_many_times(
+    lakehouse,
+):
+    settings, payments = lakehouse.settings, path_of(lakehouse, "payments")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["support.published", "lakehouse.sinks.kafka", "confluent_kafka"]
+    )
+    chance = random.Random(7)
+    batch, replaced = 0, {}
+    for life in range(LIVES):
+        point = DEATHS[life % len(DEATHS)]
+        process = context.Process(target=follow, args=(settings, point), daemon=True)
+        process.start()
+        for _ in range(3):  # versions while it lives
+            rows = [(f"a{n % ACCOUNTS}", batch * ROWS + n, "1.00") for n in range(ROWS)]
+            published.append(payments, batch, rows, str(batch))
+            batch += 1
+        if life in (3, 6):  # a batch run replaces a partition: one row goes, one is another
+            first, *others = rows
+            others[0] = (*others[0][:2], "9.00")
+            published.replace(payments, others, str(batch - 1))
+            replaced[delta_log.latest(payments)] = (first[1], others[0][1])
+        if point == "at random":
+            time.sleep(0.5 + chance.random())
+            process.kill()
+        process.join(60)
+        assert process.exitcode == -signal.SIGKILL, point
+    last = follower(lakehouse)
+    last.begin()
+    caught_up(last)
+    last.end()
+
+    messages = read(settings, "payments", 3)
+    inserted = [m for m in messages if dict(m.headers())["lakehouse-change"] == b"insert"]
+    numbers = [json.loads(m.key())["n"] for m in inserted]
+    assert len(numbers) == batch * ROWS and sorted(numbers) == list(range(batch * ROWS)), "once"
+    corrections = {
+        (version_of(m), json.loads(m.key())["n"], m.value() is None)
+        for m in messages
+        if dict(m.headers())["lakehouse-change"] != b"insert"
+    }
+    assert corrections == {
+        change
+        for version, (gone, other) in replaced.items()
+        for change in ((version, gone, True), (version, other, False))
+    }
+    by_account = defaultdict(list)
+    for message in inserted:
+        by_account[json.loads(message.key())["account"]].append(message)
+    for account, of_account in by_account.items():
+        assert len({m.partition() for m in of_account}) == 1, account
+        order = [json.loads(m.key())["n"] for m in of_account]
+        assert order == sorted(order), account
+    found = compare(lakehouse, last.table, last.target)
+    assert (found.verdict, found.version) == ("EQUAL", delta_log.latest(payments))
+
+
+def test_a_zombie_is_refused_and_leaves_nothing(lakehouse):
+    payments = path_of(lakehouse, "payments")
+    published.append(payments, 0, [("a", 0, "1.00")])
+    zombie = follower(lakehouse)
+    zombie.begin()
+    assert [step.sent for step in caught_up(zombie)] == [1]
+    version = published.append(payments, 1, [("a", 1, "1.00")])
+    zombie.sink.write(version, [])  # it sleeps in the middle of a transaction
+    heir = follower(lakehouse)
+    heir.begin()
+    assert heir.position == zombie.position
+    with pytest.raises(SinkError, match="topic=payments: another process has taken it over"):
+        zombie.step()
+    assert [step.sent for step in caught_up(heir)] == [1]
+    heir.end()
+    assert len(read(lakehouse.settings, "payments", 3)) == 2
+    assert compare(lakehouse, heir.table, heir.target).verdict == "EQUAL"
+
+
+def test_corrections_are_held_back_or_ignored_and_a_repair_sends_them(lakehouse):
+    payments = path_of(lakehouse, "payments")
+    published.append(payments, 0, [("a", 0, "1.00"), ("a", 1, "1.00")])
+    holding = follower(lakehouse, corrections="hold")
+    holding.begin()
+    caught_up(holding)
+    published.replace(payments, [("a", 0, "2.00")], "0")
+    published.append(payments, 1, [("b", 2, "1.00")], "1")
+    held, went_on = caught_up(holding)
+    assert (held.sent, held.held, went_on.sent) == (0, 2, 1)
+    assert holding.position.held == (held.version,)
+    holding.end()
+    found = compare(lakehouse, holding.table, holding.target)
+    assert found.held == (held.version,)
+    assert {(json.loads(each.key)["n"], each.cause) for each in found.differences} == {
+        (0, "held"),
+        (1, "held"),
+    }
+    assert repair(lakehouse, holding.table, holding.target) == 2
+    found = compare(lakehouse, holding.table, holding.target)
+    assert (found.verdict, found.held, found.version) == ("EQUAL", (), went_on.version)
+
+    ignoring = follower(lakehouse, corrections="ignore")
+    ignoring.begin()
+    published.replace(payments, [("a", 0, "3.00")], "0")
+    [ignored] = caught_up(ignoring)
+    assert (ignored.ignored, ignored.sent, ignoring.position.held) == (1, 0, ())
+    ignoring.end()
+    assert compare(lakehouse, ignoring.table, ignoring.target).verdict == "DIFFERENT"
+
+
+def test_a_keyed_table_is_its_topic_by_key_and_what_was_edited_there_is_found(lakehouse):
+    settings, balances = lakehouse.settings, path_of(lakehouse, "balances")
+    published.upsert(balances, 0, {"a": "1.00", "b": "2.00", "c": "3.00"})
+    following = follower(lakehouse, "balances")
+    following.begin()
+    caught_up(following)
+    for batch in range(1, 10):  # its files are merged meanwhile
+        published.upsert(balances, batch, {"a": f"{batch}.00"}, ("b",) if batch == 5 else ())
+    caught_up(following)
+    following.end()
+    messages = read(settings, "balances", 1)
+    assert [m.key() for m in messages if m.value() is None] == [b"b"]
+    assert json.loads(messages[-1].value()) == {"account": "a", "balance": "9.00"}
+    table, target = following.table, following.target
+    assert compare(lakehouse, table, target).verdict == "EQUAL"
+
+    somebody = Producer(client_config(settings))
+    somebody.produce("balances", b'{"account":"a","balance":"0.00"}', b"a")
+    somebody.produce("balances", b"{}", b"x")
+    somebody.produce("balances", None, b"c")
+    assert somebody.flush(30) == 0
+    found = compare(lakehouse, table, target)
+    assert checked(settings, "balances") == (False, {"edited": 2, "missing": 1})
+    assert [(each.key, each.cause) for each in found.differences] == [
+        ("a", "edited"),
+        ("c", "missing"),
+        ("x", "edited"),
+    ]
+    assert repair(lakehouse, table, target) == 3
+    assert checked(settings, "balances") == (True, {})
+
+
+def test_what_cannot_be_followed_is_refused(lakehouse):
+    payments = path_of(lakehouse, "payments")
+    published.append(payments, 0, [("a", 0, "1.00")])
+    following = follower(lakehouse)
+    following.begin()
+    caught_up(following)
+    following.end()
+    with pytest.raises(SinkError, match="partitions=4: the broker has 3"):
+        follower(lakehouse, partitions=4).begin()
+    with pytest.raises(SinkError, match="key='nobody': payments has no such column"):
+        follower(lakehouse, key=("nobody",)).begin()
+    for batch in (1, 2):
+        version = published.append(payments, batch, [("a", batch, "1.00")])
+    delta_log.open_table(payments).create_checkpoint()
+    for before in range(version):  # as Delta clears its log
+        delta_log.commit_file(payments, before).unlink()
+    with pytest.raises(CommitError, match=r"does not have it; .*--repair` sends what differs"):
+        follower(lakehouse).begin()
+    payments.rename(payments.with_name("former"))
+    published.make_payments(payments)
+    with pytest.raises(SinkError, match="of a table with the id"):
+        follower(lakehouse).begin()
+    assert repair(lakehouse, following.table, following.target) == 1
+    remove_topics(lakehouse.settings, lambda name: name == "payments.position")
+    with pytest.raises(SinkError, match="so the position was removed"):
+        follower(lakehouse).begin()
+    assert repair(lakehouse, following.table, following.target) == 0
+    again = follower(lakehouse)
+    again.begin()
+    assert again.position.version == 0 and not caught_up(again)
+    assert issubclass(SinkError, LakehouseError)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_follower_is_started_healed_and_stopped_as_jobs_are(lakehouse, monkeypatch):
+    settings, payments = lakehouse.settings, path_of(lakehouse, "payments")
+    for name, value in to_environment(settings).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    page = (ROOT / "docs" / "publish.md").read_text()
+    [block] = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    lines = [shlex.split(line, comments=True) for line in block.splitlines()]
+    run, job = CliRunner(), follower_of("payments")
+    published.append(payments, 0, [("a", 0, "1.00")])
+
+    def status() -> dict:
+        return json.loads(run.invoke(app(), ["publish", "status", "payments", "--json"]).stdout)
+
+    started = run.invoke(app(), ["publish", "start", "payments"])
+    assert started.exit_code == 0 and "payments: running, pid" in started.stdout, started.output
+    awaited(lambda: status()["version"] == 1, "the first version is published")
+    first = supervisor.status(settings, job).pid
+    psutil.Process(first).kill()
+    awaited(lambda: not supervisor.status(settings, job).alive, "it is dead")
+    assert run.invoke(app(), ["publish", "status"]).exit_code == 1
+    assert control_loop.step(settings, job).action == "start"
+    published.append(payments, 1, [("a", 1, "1.00")])
+    awaited(lambda: status()["version"] == 2, "its heir goes on")
+    assert supervisor.status(settings, job).pid != first
+    said = {}
+    for words in lines:  # start again, and whatever else the page has
+        done = run.invoke(app(), words[1:])
+        # a repair takes the target over from the follower, which ends then
+        assert done.exit_code in ((0, 1) if words[2] == "status" else (0,)), done.output
+        said[" ".join(words[1:])] = done.stdout
+    assert "payments EQUAL: version 2 of payments, 2 rows" in said["reconcile sink payments"]
+    assert supervisor.status(settings, job).state in ("stopped", "failed")

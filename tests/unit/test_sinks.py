@@ -1,0 +1,327 @@
+"""Tables published to targets, without a broker: which rows a version changes, how they are written, what is refused."""
+
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakehouse import Position, kafka_topic
+from lakehouse.declare.catalog import catalog_of
+from lakehouse.declare.table import kafka, table, tumbling
+from lakehouse.errors import CommitError, DeclarationError, SinkError, UnknownTable
+from lakehouse.maintenance import needs
+from lakehouse.settings import Settings
+from lakehouse.sinks import changes
+from lakehouse.sinks.comparison import _repairing, compare, differing
+from lakehouse.sinks.encoding import key_of, value_of
+from lakehouse.sinks.follower import Follower, Step
+from lakehouse.storage import delta_log, version_rows
+from lakehouse.storage.lakehouse import Lakehouse
+from support import ROOT, published
+
+KEY = ("account", "n")
+
+
+def row(account: str, n: int, amount: str = "1.00") -> dict[str, object]:
+    return {"account": account, "n": n, "amount": Decimal(amount)}
+
+
+def sent(found: list) -> list[tuple[str, str, int]]:
+    return [(change.kind, change.row["account"], change.row["n"]) for change in found]
+
+
+# ---- which rows a version changes
+
+
+def test_what_came_alone_is_inserted_in_its_order():
+    found = changes.difference((), [row("b", 2), row("a", 1), row("a", 1)], KEY)
+    assert sent(found) == [("insert", "b", 2), ("insert", "a", 1), ("insert", "a", 1)]
+
+
+def test_rows_that_only_moved_are_no_change():
+    rows = [row("a", 1), row("b", 2), row("b", 2)]
+    assert not changes.difference(rows, rows[::-1], KEY)
+
+
+def test_a_replaced_partition_is_deletions_then_what_differs():
+    went = [row("a", 1), row("a", 2), row("b", 3)]
+    came = [row("c", 4), row("a", 2, "5.00"), row("b", 3)]
+    found = changes.difference(went, came, KEY)
+    assert sent(found) == [("delete", "a", 1), ("insert", "c", 4), ("update", "a", 2)]
+    assert found[2].row["amount"] == Decimal("5.00")
+
+
+def test_a_repeated_row_that_becomes_one_is_no_deletion():
+    assert not changes.difference([row("a", 1), row("a", 1)], [row("a", 1)], KEY)
+
+
+amounts = st.dictionaries(
+    st.tuples(st.sampled_from("abc"), st.integers(0, 3)), st.sampled_from(["1.00", "2.00"])
+)
+
+
+@given(st.lists(amounts, max_size=6))
+def test_what_a_reader_keeps_by_key_is_the_table_at_each_version(versions):
+    kept: dict[str, str] = {}
+    before: list[dict] = []
+    for wanted in versions:
+        now = [row(account, n, amount) for (account, n), amount in wanted.items()]
+        for change in changes.difference(before, now, KEY):
+            if change.kind == "delete":
+                del kept[key_of(change.row, KEY)]
+            else:
+                assert (key_of(change.row, KEY) in kept) == (change.kind == "update")
+                kept[key_of(change.row, KEY)] = value_of(change.row)
+        assert kept == {key_of(each, KEY): value_of(each) for each in now}
+        before = now
+
+
+def test_a_correction_is_what_the_stream_did_not_write_and_goes_by_the_policy():
+    assert changes.is_correction(by_stream=False, has_partitions=True)
+    assert not changes.is_correction(by_stream=True, has_partitions=True)
+    # a keyed table has no rows that were final
+    assert not changes.is_correction(by_stream=False, has_partitions=False)
+    assert [changes.disposal(True, each) for each in ("send", "hold", "ignore")] == [
+        "send",
+        "hold",
+        "ignore",
+    ]
+    assert changes.disposal(False, "hold") == "send"
+
+
+# ---- of a real table, written without Spark
+
+
+@pytest.fixture
+def payments(tmp_path):
+    path = tmp_path / "payments"
+    published.make_payments(path)
+    published.append(path, 0, [("a", 0, "1.00"), ("b", 1, "1.00"), ("a", 2, "1.00")])
+    published.append(path, 1, [("a", 3, "1.00")], "1")
+    return path
+
+
+def planned(path, version: int, key=KEY) -> list:
+    went, came = version_rows.moved(path, version)
+    return changes.difference(changes.ordered(went), changes.ordered(came), key)
+
+
+def test_rows_of_a_commit_come_in_the_order_of_their_topic(payments):
+    assert sent(planned(payments, 1)) == [
+        ("insert", "a", 0),
+        ("insert", "b", 1),
+        ("insert", "a", 2),
+    ]
+    assert set(planned(payments, 1)[0].row) == {"account", "n", "amount", "at"}
+
+
+def test_a_batch_run_that_replaces_a_partition_changes_what_differs_alone(payments):
+    published.replace(payments, [("a", 0, "1.00"), ("b", 1, "7.00")], "0")
+    assert sent(planned(payments, 3)) == [("delete", "a", 2), ("update", "b", 1)]
+    change = delta_log.change(payments, 3)
+    assert change is not None and not change.by_stream
+    assert delta_log.change(payments, 2).by_stream
+    kept = Counter(row["n"] for row in version_rows.all_at(payments, 3).to_pylist())
+    assert kept == {0: 1, 1: 1, 3: 1} and version_rows.all_at(payments, 1).num_rows == 3
+
+
+def test_steps_of_a_keyed_table_are_upserts_and_deletions_however_its_files_are_merged(tmp_path):
+    path = tmp_path / "balances"
+    published.make_balances(path)
+    held: dict[str, str] = {}
+    merged = 0
+    for batch in range(12):
+        new = {f"a{batch % 5}": f"{batch}.00", f"b{batch}": "1.00"}
+        gone = (f"b{batch - 1}",) if batch % 2 else ()
+        version = published.upsert(path, batch, new, gone)
+        went, _ = version_rows.moved(path, version)
+        merged += went.num_rows > 2
+        for change in planned(path, version, ("account",)):
+            name = key_of(change.row, ("account",))
+            if change.kind == "delete":
+                del held[name]
+            else:
+                held[name] = str(change.row["balance"])
+        there = version_rows.all_at(path, version).to_pylist()
+        assert held == {row["account"]: str(row["balance"]) for row in there}
+    assert merged, "files were merged on the way"
+
+
+def test_a_version_whose_log_or_file_is_gone_is_refused_by_name(payments):
+    with pytest.raises(CommitError, match="version=9: its log does not have this version"):
+        version_rows.moved(payments, 9)
+    published.replace(payments, [], "0")
+    [(_, file)] = [each for each in delta_log.moved(payments, 1) or () if each[0] == "add"]
+    delta_log.data_file(payments, file).unlink()
+    with pytest.raises(CommitError, match="not on disk any more"):
+        version_rows.moved(payments, 3)
+
+
+# ---- a target of one's own
+
+
+def test_a_position_is_read_as_it_was_written_and_nothing_else_is():
+    position = Position("id", 7, "2026-01-01 00:00:00+00:00", (3, 5))
+    assert Position.from_json(position.to_json()) == position
+    for text in (b"\xff", "[]", "{}", '{"table": "id", "version": "x", "written": "", "held": []}'):
+        with pytest.raises(ValueError):
+            Position.from_json(text)
+
+
+def test_the_target_of_the_docs_holds_the_table_and_refuses_a_zombie(tmp_path):
+    page = (ROOT / "docs" / "publish.md").read_text()
+    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        given: dict[str, Any] = {"__name__": "docs"}
+        exec(code, given)  # the last one declares the target
+    target = replace(given["target"], path=str(tmp_path / "balances.db"))
+    lakehouse = Lakehouse(Settings(root=tmp_path), catalog_of([published]))
+    table = lakehouse.catalog.table("balances")
+    path = lakehouse.path(table)
+    published.make_balances(path)
+    published.upsert(path, 0, {"a": "1.00", "b": "2.00"})
+    first, second = (Follower(lakehouse, table, target) for _ in range(2))
+    first.begin()
+    assert first.step() == Step(1, sent=2) and first.step() is None
+    published.upsert(path, 1, {"a": "3.00"}, ("b",))
+    second.begin()
+    with pytest.raises(SinkError, match="another process has taken the target over"):
+        first.step()
+    assert second.step() == Step(2, sent=2)
+    second.end()
+    found = compare(lakehouse, table, target)
+    assert (found.verdict, found.version, found.rows) == ("EQUAL", 2, 1)
+    held_there = second.sink.__class__(target.path, target.key).position()
+    other = replace(held_there, written="2020-01-01 00:00:00+00:00")
+    heir = Follower(lakehouse, table, target)
+    heir.sink.open()
+    heir.sink.commit(other)
+    with pytest.raises(SinkError, match="so it was restored"):
+        heir.begin()
+    kept_for = needs.needed(
+        lakehouse.settings, lakehouse.catalog, replace(table, publish=(target,))
+    )
+    assert kept_for == {"the follower of balances": 2}
+
+
+# ---- how rows are written
+
+
+def test_values_are_written_as_a_source_reads_them_back():
+    tokyo = timezone(timedelta(hours=9))
+    wide = {
+        "n": 1, "none": None, "price": Decimal("1.50"), "text": "é", "yes": True, "day": date(2026, 1, 2),
+        "at": datetime(2026, 1, 1, 9, 0, 0, 250, tokyo), "local": datetime(2026, 1, 1), "raw": b"\x00\xff",
+        "nan": float("nan"), "window": {"start": datetime(2026, 1, 1, tzinfo=UTC), "end": None},
+        "list": [Decimal("1"), None], "map": [("a", 1)],
+    }  # fmt: skip
+    assert json.loads(value_of(wide)) == {
+        "n": 1, "price": "1.50", "text": "é", "yes": True, "day": "2026-01-02",
+        "at": "2026-01-01T00:00:00.000250Z", "local": "2026-01-01T00:00:00", "raw": "AP8=",
+        "nan": "nan", "window": {"start": "2026-01-01T00:00:00Z"}, "list": ["1", None], "map": {"a": 1},
+    }  # fmt: skip
+
+
+def test_a_key_is_text_of_one_column_and_an_object_of_several():
+    assert key_of(row("a", 1), ["account"]) == "a" and key_of(row("a", 1), ["n"]) == "1"
+    assert key_of(row("a", 1), KEY) == '{"account":"a","n":1}'
+    assert key_of({"account": None, "n": 1}, KEY) == '{"account":null,"n":1}'
+    with pytest.raises(SinkError, match="key=account: a row in which it is null has no key"):
+        key_of({"account": None}, ["account"])
+
+
+# ---- what differs, and what makes it equal
+
+
+def test_each_key_that_differs_has_its_cause():
+    wanted = {key: Counter([key]) for key in ("same", "missing", "edited", "held", "other")}
+    wanted |= {"twice": Counter({"twice": 2}), "several": Counter(["x", "y"])}
+    found = {key: (key, True) for key in ("same", "twice", "extra", "several")}
+    found |= {"edited": ("?", False), "held": ("old", True), "other": ("old", True)}
+    causes = {each.key: each.cause for each in differing(wanted, found, ["held"])}
+    assert causes == {
+        "missing": "missing", "edited": "edited", "held": "held", "other": "other row", "several": "several rows",
+        "extra": "extra",
+    }  # fmt: skip
+
+
+def test_a_repair_sends_what_differs_alone():
+    rows = [row("a", 1), row("a", 2), row("b", 3)]
+    found = {key_of(rows[0], KEY): value_of(rows[0]), key_of(rows[1], KEY): "other"}
+    found[key_of(row("z", 9), KEY)] = value_of(row("z", 9))
+    assert sent(_repairing(rows, found, KEY)) == [
+        ("delete", "z", 9), ("update", "a", 2), ("insert", "b", 3)
+    ]  # fmt: skip
+    with pytest.raises(SinkError, match="somebody else wrote it"):
+        _repairing([], {"no json": ""}, KEY)
+
+
+# ---- what is declared
+
+
+def declared(**publish) -> ModuleType:
+    module = ModuleType("shop")
+    module.source = kafka("orders-in", schema="id STRING, at TIMESTAMP")
+
+    @table(layer="bronze", event_time="at")
+    def orders(source):
+        return source
+
+    @table(layer="silver", publish=publish.get("rows", ()))
+    def paid(orders):
+        return orders
+
+    @table(layer="gold", window=tumbling("1 hour"), keys=["id"], publish=publish.get("windows", ()))
+    def hourly(orders):
+        return orders.groupBy("window", "id").count()
+
+    for each in (orders, paid, hourly):
+        each.transformation.__module__ = "shop"
+        setattr(module, each.name, each)
+    return module
+
+
+def test_a_target_is_found_by_its_name():
+    catalog = catalog_of([declared(rows=[kafka_topic("paid", key="id")])])
+    found, target = catalog.target("paid")
+    assert (found.name, target.key, target.corrections) == ("paid", ("id",), "send")
+    assert list(catalog.targets()) == ["paid"] and not catalog.targets(["other"])
+    with pytest.raises(UnknownTable, match=r"target='payd': .*did you mean paid\?"):
+        catalog.target("payd")
+
+
+@pytest.mark.parametrize(
+    ("publish", "message"),
+    [
+        (
+            {"rows": [kafka_topic("out", key="id")], "windows": [kafka_topic("out", key=["id", "window"])]},
+            "target='out': paid is published there, too",
+        ),
+        ({"windows": [kafka_topic("out", key="id")]}, "known by id, window; add window to the key"),
+        ({"rows": [kafka_topic("orders-in", key="id")]}, "it would read what it publishes"),
+    ],
+)  # fmt: skip
+def test_targets_that_cannot_be_are_refused(publish, message):
+    with pytest.raises(DeclarationError, match=message):
+        catalog_of([declared(**publish)])
+
+
+def test_a_topic_that_cannot_be_is_refused():
+    with pytest.raises(DeclarationError, match="order_by='account': a key stays in one partition"):
+        kafka_topic("out", key="id", order_by="account")
+    with pytest.raises(DeclarationError, match="at least one column and one partition"):
+        kafka_topic("out", key=[])
+    with pytest.raises(DeclarationError, match="corrections='later'"):
+        kafka_topic("out", key="id", corrections="later")  # type: ignore[arg-type]
+
+
+def test_where_a_table_is_published_decides_no_rows():
+    plain, published_too = declared(), declared(rows=[kafka_topic("out", key="id")])
+    assert plain.paid.code_version == published_too.paid.code_version
