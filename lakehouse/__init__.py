@@ -49,13 +49,25 @@ if TYPE_CHECKING:
         followed_by,
         not_followed_by,
     )
-    from lakehouse.transform.process import KeyedProcess, Row, State, Timers, process
+    from lakehouse.transform.process import (
+        KeyedCoProcess,
+        KeyedProcess,
+        OutputTag,
+        Row,
+        State,
+        Timers,
+        main_output,
+        process,
+        side_output,
+    )
     from lakehouse.transform.versions import as_of_join
 
 __version__ = "0.1.0"  # the only place: the package's metadata take it from here
 
 __all__ = [
+    "KeyedCoProcess",
     "KeyedProcess",
+    "OutputTag",
     "Pattern",
     "Position",
     "Row",
@@ -76,9 +88,11 @@ __all__ = [
     "followed_by",
     "kafka",
     "kafka_topic",
+    "main_output",
     "not_followed_by",
     "process",
     "session",
+    "side_output",
     "sliding",
     "sql_table",
     "table",
@@ -89,7 +103,20 @@ _ELSEWHERE = {  # what a declaration needs not have: it is imported when it is a
         ("Pattern", "begin", "directly_followed_by", "followed_by", "not_followed_by"),
         "transform.patterns",
     ),
-    **dict.fromkeys(("KeyedProcess", "Row", "State", "Timers", "process"), "transform.process"),
+    **dict.fromkeys(
+        (
+            "KeyedCoProcess",
+            "KeyedProcess",
+            "OutputTag",
+            "Row",
+            "State",
+            "Timers",
+            "main_output",
+            "process",
+            "side_output",
+        ),
+        "transform.process",
+    ),
     "as_of_join": "transform.versions",
     **dict.fromkeys(("Position", "RowChange", "Sink", "Target"), "declare.targets"),
     "kafka_topic": "sinks.kafka",

@@ -1,6 +1,7 @@
 """What a user declares, as values: no session, no broker, nothing on disk.
 
 table              `@table` and `sql_table`: the one concept
+calling            which table's function is being called
 sources            topics of Kafka, and files
 targets            where tables are published, and the contract of what writes there
 windows            windows, intervals, the horizon of duplicates

@@ -26,6 +26,7 @@ from string import Formatter
 from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, Unpack
 
 from lakehouse.declare import code_version
+from lakehouse.declare.calling import called
 from lakehouse.declare.expectations import Expectation, expect
 from lakehouse.declare.sources import files, kafka, one_of
 from lakehouse.declare.targets import Target
@@ -97,10 +98,12 @@ class Table:
     context: Interval | None = None
     keeps: Keeps = ""
     publish: tuple[Target, ...] = ()
+    ttl: timedelta = timedelta(0)  # of the lasting state of its process function; zero: it has none
     as_of: bool = False  # completed by the catalog: whether it reads a versioned table
 
     def __call__(self, *inputs: "DataFrame", **named: "DataFrame") -> "DataFrame":
-        return self.transformation(*inputs, **named)
+        with called(self):
+            return self.transformation(*inputs, **named)
 
     @property
     def description(self) -> str:
@@ -115,7 +118,7 @@ class Table:
     def by_neighbours(self) -> bool:
         """Whether other rows decide what a row is computed with: then it is late by its own event time."""
         windowed = self.window is not None and self.window.kind in ("session", "count")
-        return windowed or self.as_of or self.context is not None
+        return windowed or self.as_of or self.context is not None or bool(self.ttl)
 
     @property
     def after(self) -> timedelta:
@@ -144,7 +147,8 @@ class Table:
             self.partition_by,
             self.expectations,
         )
-        decided += tuple(each for each in (self.deduplicate, self.context, self.keeps) if each)
+        more = (self.deduplicate, self.context, self.keeps, self.ttl)
+        decided += tuple(each for each in more if each)
         return hashlib.sha256(repr((parts, decided)).encode()).hexdigest()[:16]
 
 
@@ -169,6 +173,7 @@ class Declared(TypedDict, total=False):
     context: Interval | None
     keeps: Keeps
     publish: Sequence[Target]
+    ttl: str | timedelta
 
 
 def table(
@@ -191,6 +196,7 @@ def table(
     context: Interval | None = None,
     keeps: Keeps = "",
     publish: Sequence[Target] = (),
+    ttl: str | timedelta = "0 seconds",
 ) -> Callable[[Callable[..., "DataFrame"]], Table]:
     """Declares the table that a pure `DataFrame -> DataFrame` function computes; its parameters name its inputs.
 
@@ -225,6 +231,8 @@ def table(
     :param keeps: "latest" keeps one row for each of the `keys` (the function groups by them),
         "versions" each version of one, with `valid_from` and `valid_to`.
     :param publish: where the rows go on to, version by version: `[kafka_topic(...)]`.
+    :param ttl: of a row table that calls `process`: for how long after its last row, in event time, a
+        key's state is kept; by default no state lasts.
     :raises DeclarationError: for values that do not fit each other; the rest is checked with the other
         tables, by `lakehouse validate` and at the start.
     """
@@ -257,6 +265,7 @@ def table(
             context=context,
             keeps=keeps,
             publish=tuple(publish),
+            ttl=duration(ttl, "ttl"),
         )
 
     return declare

@@ -27,6 +27,7 @@ published             up to which version a table was published
 row_keys              the technical column `_key`
 deletion_vectors      which rows of a data file are dead, as Delta has it on disk
 vectors               which files of deletion vectors no version needs
+state_files           the states that a process function keeps
 digest                checksums of sets of rows, and their differences
 commits               one line of what is known about a write
 commit_log            the commit log of a table, and the frontier
