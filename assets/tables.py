@@ -138,6 +138,7 @@ def _shown(settings: Settings, catalog: Catalog, table: Table) -> dict[str, Any]
         "delay": str(table.delay) if table.delay else "",
         "window": str(table.window or ""),
         "context": str(table.context or ""),
+        "ttl": str(table.ttl or ""),
         "keys": ", ".join(table.keys),
         "location": dg.MetadataValue.path(str(table_path(settings, table))),
         "declaration": dg.MetadataValue.md(

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from batch_jobs.planning import Backfill, plan, reading
 from lakehouse.batch import compute, late_merge, reference_tables
 from lakehouse.batch.late_merge import Dirt
-from lakehouse.batch.publish import publish
 from lakehouse.declare.table import Table
 from lakehouse.durations import duration
 from lakehouse.ranges import EPOCH, Range, partition_range
@@ -57,7 +56,7 @@ def renew(lake: Lakehouse, table_name: str) -> None:
 def pending(lake: Lakehouse, planned: Backfill) -> dict[str, list[str]]:
     """Of the tables that read this one the partitions that wait for a batch run to show what was rewritten; from commit logs."""
     table, found = lake.catalog.table(planned.table), {}
-    for other, span in reading(lake.catalog, table, planned.span):
+    for other, span in reading(lake, table, planned.span):
         waiting = late_merge.outdated(lake.settings, lake.catalog, other)
         found[other.name] = [p for p in waiting if p in set(span.partitions(other.partition_by))]
     return {name: partitions for name, partitions in found.items() if partitions}
@@ -75,7 +74,7 @@ def _run(lake: Session, table: Table, planned: Backfill, cascade: bool) -> Itera
                 if p not in planned.done
             ]
             yield from _published(lake, table, units, planned.at_once, planned.run)
-    for other, span in reading(lake.catalog, table, planned.span) if cascade else ():
+    for other, span in reading(lake, table, planned.span) if cascade else ():
         yield from _followed(lake, other, span, planned.at_once)
 
 
@@ -112,8 +111,7 @@ def _published(
         _give_way(lake)
         started = time.monotonic()
         left -= len(chunk)
-        computed = compute.compute(lake, table, Range(chunk[0].start, chunk[-1].end))
-        yield from publish(lake, table, computed, chunk, started, run=run, left=left)
+        yield from compute.published(lake, table, chunk, started, run=run, left=left)
 
 
 def _chunks(units: Sequence[Range], most: int) -> Iterator[list[Range]]:

@@ -13,6 +13,7 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.ranges import PARTITION_LENGTHS, Range, partition_range
 from lakehouse.storage import delta_log
+from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.publish_lock import holder
 from lakehouse.transform import lateness
@@ -113,21 +114,22 @@ def plan(
         input_bytes=sum(f["size_bytes"] for f in files),
         downstream=tuple(
             Downstream(t.name, s.start, s.end, len(list(s.partitions(t.partition_by))))
-            for t, s in reading(catalog, table, span)
+            for t, s in reading(lake, table, span)
         ),
         conflicts=tuple(_conflicts(lake, table, mine, context)),
         estimated_seconds=_estimated(lake, table, len(partitions) - len(done)),
     )
 
 
-def reading(catalog: Catalog, table: Table, span: Range) -> list[tuple[Table, Range]]:
+def reading(lake: Lakehouse, table: Table, span: Range) -> list[tuple[Table, Range]]:
     """The tables that are computed from this one, in order, with the whole partitions that a range of it reaches."""
     found = {table.name: (table, span)}
-    for each in catalog:  # inputs come first
-        changed = [found[t.name][1] for t in catalog.timed_inputs(each) if t.name in found]
+    for each in lake.catalog:  # inputs come first
+        changed = [found[t.name][1] for t in lake.catalog.timed_inputs(each) if t.name in found]
         if changed:
             length = PARTITION_LENGTHS[each.partition_by]
-            touched = [lateness.reached(each, span) for span in changed]
+            until = frontier(lake.settings, each) if each.ttl else None
+            touched = [lateness.reached(each, span, until) for span in changed]
             last = max(span.end for span in touched) - timedelta(microseconds=1)
             start = ranges.floor(min(span.start for span in touched), length)
             found[each.name] = (each, Range(start, ranges.floor(last + length, length)))

@@ -1,13 +1,16 @@
 """The batch run: the same plan over stored input, for a closed range."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import ranges
+from lakehouse.batch import kept_states
+from lakehouse.batch.kept_states import Beginning
 from lakehouse.batch.publish import Computed, publish
 from lakehouse.declare.columns import ORIGIN, WINDOW
 from lakehouse.declare.table import Table
@@ -17,7 +20,7 @@ from lakehouse.storage import delta_log, delta_writer
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.lakehouse import Lakehouse, Session
-from lakehouse.transform import lateness, observing, plan
+from lakehouse.transform import lasting, lateness, observing, plan
 from lakehouse.transform.plan import Origin, Plan
 
 _EVER = Range(datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC))
@@ -106,13 +109,16 @@ def compute(
     versions: Mapping[str, int] | None = None,
     touched: DataFrame | None = None,
     references: Mapping[str, int] | None = None,
+    *,
+    keep: bool = False,
 ) -> Computed:
     """The rows of `span` by the same plan as the stream, over the stored input and the pinned inputs.
 
     The span is widened by the context that the declared window needs, and cut back after the
     function. The inputs with event time are read at their `versions`, the present ones by default,
     and reference tables at theirs, by default as the stream pinned them. With `touched`
-    (`late_merge.missed`) only that is computed.
+    (`late_merge.missed`) only that is computed. `keep`: the state of a process function is to be kept
+    as it is at the end (`kept_states.keep`).
     """
     at = present(lake, table) | dict(versions or {})
     used = pinned(lake, table) | dict(references or {})
@@ -128,10 +134,12 @@ def compute(
         return lake.spanning(of, span, at[of.name], covers)
 
     context = Range(covers[0].start, covers[-1].end) if covers else None
-    step = plan.plan_of(lake, table)
-    judged = _computed(lake, step, span, read, others, "batch", touched, context)
+    step, begun = plan.plan_of(lake, table), None
+    if table.ttl:
+        begun = kept_states.batch_begins(lake, table, span, at, keep=keep)
+    judged = _computed(lake, step, span, read, others, "batch", touched, context, begun)
     inputs = {"tables": at, "references": used}
-    return Computed(judged, inputs | ({"versioned tables": kept} if kept else {}))
+    return Computed(judged, inputs | ({"versioned tables": kept} if kept else {}), begun)
 
 
 def present(lake: Lakehouse, table: Table) -> dict[str, int]:
@@ -148,13 +156,21 @@ def preview(
 
 def closing(
     lake: Session, step: Plan, span: Range, references: Mapping[str, DataFrame]
-) -> DataFrame:
-    """The judged rows of a span that has just closed, for a stream that computes each range as it closes."""
+) -> Computed:
+    """The judged rows of a span that has just closed, for a stream that computes each range as it closes.
 
-    def read(of: Table, span: Range) -> DataFrame:
-        return lake.spanning(of, span).where(f"{ORIGIN} = 'stream'")
+    Of what lies before it a state is made of what the inputs hold now, as a batch run would.
+    """
+    table, at = step.table, present(lake, step.table)
+    begun = kept_states.stream_begins(lake, table, span, at) if table.ttl else None
 
-    return _computed(lake, step, span, read, references, "stream")
+    def read(of: Table, context: Range) -> DataFrame:
+        by_stream = F.col(ORIGIN) == "stream"
+        before = _moment(lake, of) < F.lit(span.start) if begun else F.lit(False)
+        return lake.spanning(of, context, at[of.name]).where(by_stream | before)
+
+    judged = _computed(lake, step, span, read, references, "stream", begun=begun)
+    return Computed(judged, {"tables": at}, begun)
 
 
 def _computed(
@@ -166,10 +182,11 @@ def _computed(
     origin: Origin,
     touched: DataFrame | None = None,
     context: Range | None = None,
+    begun: Beginning | None = None,
 ) -> DataFrame:
     """The judged rows of `span`; `read` gives an input's of a range, and maybe more.
 
-    `context`: what `touched` covers.
+    `context`: what `touched` covers. `begun`: with which states a process function begins.
     """
     table, (driving, *others) = step.table, lake.catalog.timed_inputs(step.table)
     # to choose files and pages by pays for code of its own if there may be many
@@ -195,6 +212,9 @@ def _computed(
         return judged.observe(f"whole_{table.name}", F.count(F.lit(1)).alias("rows")).where(within)
 
     context = context or lateness.context(span, table)
+    if begun:
+        with lasting.over(begun.run):
+            return computed(Range(begun.start, span.end))
     if table.window and table.window.kind == "session":
         begins = _first(lake, table, read)
         context = _holding_whole_sessions(context, table.window.size, begins, computed)
@@ -245,7 +265,7 @@ def backfill(lake: Session, table: Table, span: Range) -> Commit:
     """
     started = time.monotonic()
     check_range(lake, table, span, whole_partitions=True)
-    [commit] = publish(lake, table, compute(lake, table, span), [span], started)
+    [commit] = published(lake, table, [span], started)
     return commit
 
 
@@ -253,7 +273,16 @@ def backfill_together(lake: Session, table: Table, units: Sequence[Range]) -> li
     """As `backfill` of each of the units, which follow each other without a gap: computed at once, one Delta commit for all."""
     started, span = time.monotonic(), Range(units[0].start, units[-1].end)
     check_range(lake, table, span, whole_partitions=True)
-    return list(publish(lake, table, compute(lake, table, span), units, started, together=True))
+    return list(published(lake, table, units, started, together=True))
+
+
+def published(
+    lake: Session, table: Table, units: Sequence[Range], started: float, **how: Any
+) -> Iterator[Commit]:
+    """Computes the units, which follow each other without a gap, at once, and publishes them."""
+    computed = compute(lake, table, Range(units[0].start, units[-1].end), keep=True)
+    with kept_states.keeping(lake, computed.begun):
+        yield from publish(lake, table, computed, units, started, **how)
 
 
 def rewrite(

@@ -91,9 +91,17 @@ def outdated(settings: Settings, catalog: Catalog, table: Table) -> list[str]:
             for c in CommitLog(settings, each).rewriting()
             if c.role == "batch" and c.version != NOTHING
         ):
-            touched = lateness.reached(table, rewrite.span)
+            until = _followed(settings, table, each, rewrite) if table.ttl else None
+            touched = lateness.reached(table, rewrite.span, until)
             found.update(_uncovered(touched, table, covered, {each.name: rewrite.version}))
     return sorted(found)
+
+
+def _followed(settings: Settings, table: Table, changed: Table, rewrite: Commit) -> datetime:
+    """Up to where the stream went on from states that did not know of the rewrite."""
+    steps = CommitLog(settings, table).by_stream()
+    before = (c for c in steps if c.version_read(changed.name) < rewrite.version)
+    return next((c.frontier for c in before if c.frontier), EPOCH)
 
 
 def _covered(table: Table, commit_log: Iterable[Commit]) -> dict[str, dict[str, int]]:

@@ -16,6 +16,7 @@ from itertools import chain
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lakehouse.batch.kept_states import Beginning
 from lakehouse.declare.columns import PARTITION, REASON
 from lakehouse.declare.table import Table
 from lakehouse.ranges import Range
@@ -33,6 +34,7 @@ class Computed:
 
     judged: DataFrame
     inputs: Mapping[str, Mapping[str, int]]
+    begun: Beginning | None = None  # with which states, of a table whose process function has some
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, object]:
         "delay": str(table.delay) if table.delay else "",
         "window": str(table.window or ""),
         "context": str(table.context or ""),
+        "ttl": str(table.ttl or ""),
         "duplicates": str(table.deduplicate or ""),
         "keys": list(table.keys),
         "late": table.late if catalog.is_derived(table) else "",

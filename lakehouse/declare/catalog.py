@@ -206,7 +206,7 @@ class Catalog:
         if self.has_no_order(table) or self.quiet_timeout(table):
             return True
         timed = self.timed_inputs(table)
-        return any(t.context or t.as_of or self.follows_frontiers(t) for t in timed)
+        return any(t.context or t.as_of or t.ttl or self.follows_frontiers(t) for t in timed)
 
     def pipelines(self) -> list[str]:
         return list(dict.fromkeys(t.pipeline for t in self))

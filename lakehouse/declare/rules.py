@@ -134,6 +134,8 @@ def check_table(catalog: "Catalog", table: Table) -> None:
     _check_ingest(catalog, table, where)
     _check_driving(catalog, table, driving, where)
     _check_row_by_row(table, kind, where)
+    if table.ttl:
+        _check_lasting_inputs(catalog, table, driving, where)
     if not table.keeps:  # which keep every row, and are judged as a whole
         check_single_rows(table)
     if table.stale_after and (
@@ -222,9 +224,40 @@ def _check_row_by_row(table: Table, kind: str, where: str) -> None:
             f"{where}, context={table.context}: it is for row tables without deduplicate=; join within a window by the column "
             "window, and deduplicate in a table that this one reads"
         )
+    if table.ttl:
+        _check_lasting(table, kind)
     if table.early_results and table.window is None:
         raise DeclarationError(
             f"{where}, early_results={table.early_results}: rows without a window are final at once; remove it"
+        )
+
+
+def _check_lasting(table: Table, kind: str) -> None:
+    where = f"table={table.name}, ttl={table.ttl}"
+    if kind != "row" or table.context or table.deduplicate:
+        raise DeclarationError(
+            f"{where}: it is the time for which the state of a process function lasts, in a row table without context= and "
+            "deduplicate=; leave ttl= out, or do the rest in a table before or behind"
+        )
+    if table.late == "update":
+        raise DeclarationError(
+            f"{where}, late='update': a row merged later would change the state that all later rows of its key were computed "
+            "with; use late='side_output' or 'drop', or a longer delay in the ingest table"
+        )
+
+
+def _check_lasting_inputs(
+    catalog: "Catalog", table: Table, timed: Sequence[str], where: str
+) -> None:
+    if others := [name for name in table.inputs if name not in timed]:
+        raise DeclarationError(
+            f"{where}, ttl={table.ttl}, input={others[0]}: a state outlives the version of a table that it was computed with; "
+            "join that in a row table before, and read that"
+        )
+    if len(timed) > 1:
+        raise DeclarationError(
+            f"{where}, ttl={table.ttl}, inputs={list(timed)}: a process function reads one input; unite them in an ingest table "
+            "that reads their topics"
         )
 
 
@@ -248,7 +281,7 @@ def _check_keyed(catalog: "Catalog", table: Table, driving: Sequence[str]) -> No
         )
     unused = {
         name: getattr(table, name)
-        for name in ("window", "context", "deduplicate", "early_results", "delay", "metrics")
+        for name in ("window", "context", "deduplicate", "early_results", "delay", "metrics", "ttl")
     }
     if given := [name for name, value in unused.items() if value]:
         raise DeclarationError(

@@ -26,6 +26,7 @@ from string import Formatter
 from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, Unpack
 
 from lakehouse.declare import code_version
+from lakehouse.declare.calling import called
 from lakehouse.declare.expectations import Expectation, expect
 from lakehouse.declare.sources import files, kafka, one_of
 from lakehouse.declare.windows import (
@@ -95,10 +96,12 @@ class Table:
     sql: str = ""  # the query, if the transformation was declared as one
     context: Interval | None = None
     keeps: Keeps = ""
+    ttl: timedelta = timedelta(0)  # of the lasting state of its process function; zero: it has none
     as_of: bool = False  # completed by the catalog: whether it reads a versioned table
 
     def __call__(self, *inputs: "DataFrame", **named: "DataFrame") -> "DataFrame":
-        return self.transformation(*inputs, **named)
+        with called(self):
+            return self.transformation(*inputs, **named)
 
     @property
     def description(self) -> str:
@@ -113,7 +116,7 @@ class Table:
     def by_neighbours(self) -> bool:
         """Whether other rows decide what a row is computed with: then it is late by its own event time."""
         windowed = self.window is not None and self.window.kind in ("session", "count")
-        return windowed or self.as_of or self.context is not None
+        return windowed or self.as_of or self.context is not None or bool(self.ttl)
 
     @property
     def after(self) -> timedelta:
@@ -142,7 +145,8 @@ class Table:
             self.partition_by,
             self.expectations,
         )
-        decided += tuple(each for each in (self.deduplicate, self.context, self.keeps) if each)
+        more = (self.deduplicate, self.context, self.keeps, self.ttl)
+        decided += tuple(each for each in more if each)
         return hashlib.sha256(repr((parts, decided)).encode()).hexdigest()[:16]
 
 
@@ -166,6 +170,7 @@ class Declared(TypedDict, total=False):
     stale_after: str | timedelta
     context: Interval | None
     keeps: Keeps
+    ttl: str | timedelta
 
 
 def table(
@@ -187,6 +192,7 @@ def table(
     stale_after: str | timedelta = "0 seconds",
     context: Interval | None = None,
     keeps: Keeps = "",
+    ttl: str | timedelta = "0 seconds",
 ) -> Callable[[Callable[..., "DataFrame"]], Table]:
     """Declares the table that a pure `DataFrame -> DataFrame` function computes; its parameters name its inputs.
 
@@ -220,6 +226,8 @@ def table(
     :param context: `around(...)`: a row table may join its input with itself within that time.
     :param keeps: "latest" keeps one row for each of the `keys` (the function groups by them),
         "versions" each version of one, with `valid_from` and `valid_to`.
+    :param ttl: of a row table that calls `process`: for how long after its last row, in event time, a
+        key's state is kept; by default no state lasts.
     :raises DeclarationError: for values that do not fit each other; the rest is checked with the other
         tables, by `lakehouse validate` and at the start.
     """
@@ -251,6 +259,7 @@ def table(
             stale_after=duration(stale_after, "stale_after"),
             context=context,
             keeps=keeps,
+            ttl=duration(ttl, "ttl"),
         )
 
     return declare

@@ -69,6 +69,12 @@ def planned(lake: Session, ingest: Table, where: str) -> Erasure:
             f"table={ingest.name}: {', '.join(kept)} keep what its rows added up to, and what was joined with it may be of any "
             "later time; erasing does not reach these yet, so nothing was erased"
         )
+    downstream = map(lake.catalog.table, lake.catalog.downstream(ingest))
+    if lasting := [t.name for t in downstream if t.ttl]:
+        raise RangeError(
+            f"table={ingest.name}: {', '.join(lasting)} keep a state (ttl=) that its rows went into, also where a stream still "
+            "writes; erasing does not reach these yet, so nothing was erased"
+        )
     try:
         matched, (aside, undecoded) = (
             lake.read(ingest).where(where),

@@ -9,7 +9,7 @@ from lakehouse.batch import compute, late_merge
 from lakehouse.declare.columns import WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
-from lakehouse.ranges import EPOCH, Range, joined, partition_range, text
+from lakehouse.ranges import EPOCH, PARTITION_LENGTHS, Range, floor, joined, partition_range, text
 from lakehouse.storage import delta_log
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
@@ -50,7 +50,8 @@ def spans(lake: Session, ingest: Table, hours: Iterable[datetime]) -> dict[str, 
             for p in late_merge.outdated(lake.settings, lake.catalog, table)
         )
         changed = [span for each in inputs for span in found.get(each.name, ())]
-        reached = [lateness.reached(table, span) for span in changed] + [
+        closed = floor(ahead, PARTITION_LENGTHS[table.partition_by])
+        reached = [lateness.reached(table, span, closed) for span in changed] + [
             w for w in waiting if w.end <= ahead
         ]
         touched = [

@@ -191,7 +191,7 @@ def reaches(change: Change, changed: Table, table: Table, partition: str) -> boo
         partition_range(key, changed.partition_by) for key in change.partitions
     ]
     whole = partition_range(partition, table.partition_by)
-    return any(lateness.reached(table, span).overlaps(whole) for span in spans)
+    return any(lateness.reached(table, span, whole.end).overlaps(whole) for span in spans)
 
 
 def version_of(certificate: Certificate, name: str) -> int:

@@ -45,6 +45,7 @@ _MEANING = {  # of a change, by the first word of what changed
     "window": "windows of both would stand in one table",
     "keys": _BOTH,
     "context": "rows before and after the change would be computed with different neighbours",
+    "ttl": "rows before and after the change would be computed with states of different age",
     "duplicates": "duplicates of both would be left out of one table",
     "partitions": "partitions of both would overlap in one table",
     "query": _CODE,
@@ -101,6 +102,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
         "window": str(table.window or ""),
         "keys": ", ".join(table.keys),
         "context": str(table.context or ""),
+        "ttl": str(table.ttl or ""),
         "duplicates": str(table.deduplicate or ""),
         "partitions": table.partition_by,
     }

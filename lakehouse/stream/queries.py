@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse import ranges
-from lakehouse.batch import compute
+from lakehouse.batch import compute, kept_states
 from lakehouse.declare.table import Table
 from lakehouse.declare.windows import Duplicates
 from lakehouse.durations import spark_interval
@@ -287,11 +287,12 @@ def _closing(run: StreamRun) -> tuple[Take, Due, Due]:
         if not closes(start, ahead):
             run.skip(batch_id, before, **counted() | known)
             return
-        judged = compute.closing(
+        closed = compute.closing(
             lake, computed, Range(start, ahead), references | lake.references(read)
         )
-        # counted after it is written: it can be read sooner
-        run.write(judged, batch_id, lambda _: counted() | known, rows=log.rows, **known)
+        with kept_states.keeping(lake, closed.begun):
+            # counted after it is written: it can be read sooner
+            run.write(closed.judged, batch_id, lambda _: counted() | known, rows=log.rows, **known)
 
     return step, due, due
 

@@ -55,7 +55,7 @@ def in_batch_only(lake: Session, step: Plan) -> bool:
     """Whether Spark has what the table does in batch only, or not exactly."""
     table, window = step.table, step.table.window
     if window is None:
-        return bool(table.context or table.as_of)
+        return bool(table.context or table.as_of or table.ttl)
     if window.kind == "count":
         return True
     rows = plan.on_no_rows(lake, step)

@@ -51,8 +51,8 @@ def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
     if row_preserving and (found := sorted(_on_rows(plan, table))):
         raise DeclarationError(
             f"{where}, operators={', '.join(found)}: a row table is computed row by row, and a micro-batch does "
-            "not hold all rows; declare a window, keeps='latest', deduplicate=duplicates(...), or context=around(...); what is "
-            "grouped by _arrival is of one row"
+            "not hold all rows; declare a window, keeps='latest', deduplicate=duplicates(...), ttl= for process(...), or "
+            "context=around(...); what is grouped by _arrival is of one row"
         )
     if table.context and (within := _remembered(plan)) > table.context.before:
         raise DeclarationError(
@@ -228,17 +228,19 @@ def _expressions(plan) -> Iterator[tuple[Any, str, frozenset[str]]]:
 
 def _on_rows(plan, table: Table) -> set[str]:
     """The operators that take rows of the driving input, known by their arrival, together."""
-    found = {
+    every = [
         node.nodeName()
         for node in nodes(plan)
         if node.nodeName() in WHOLE and reads(node) and not _one_by_one(node)
-    }
+    ]
+    found = set(every)
     # with an interval a frame of it (rangeBetween), or the function of a group, sees all its rows
-    return (
-        found - GROUPS
-        if table.context
-        else found | {"Join" for node in nodes(plan) if joins_itself(node)}
-    )
+    if table.context:
+        return found - GROUPS
+    found |= {"Join" for node in nodes(plan) if joins_itself(node)}
+    # the process function, which goes on from the rows before
+    process = {"FlatMapGroupsInArrow"} if every.count("FlatMapGroupsInArrow") == 1 else set()
+    return found - process if table.ttl else found
 
 
 def _remembered(plan) -> timedelta:

@@ -119,6 +119,8 @@ def context(span: Range, table: Table) -> Range:
     window = table.window
     if table.context:
         return Range(span.start - table.context.before, span.end + table.context.after)
+    if table.ttl:  # where a state is kept, if one is
+        return Range(floor(span.start, PARTITION_LENGTHS[table.partition_by]), span.end)
     if window is None:
         return span
     if window.kind == "count":
@@ -150,11 +152,14 @@ def _begun(window: Window, instant: datetime) -> datetime:
     return floor(instant - window.size - window.offset, window.slide) + window.offset
 
 
-def reached(table: Table, span: Range) -> Range:
+def reached(table: Table, span: Range, until: datetime | None = None) -> Range:
     """What a range of its input may change in `table`.
 
-    How far a session goes on is found when it is computed.
+    How far a session goes on is found when it is computed. A state that lasts may go on in all that
+    comes after; of that, what is computed before `until`.
     """
+    if table.ttl:
+        return Range(span.start, max(span.end, until or span.end))
     if table.deduplicate:
         return widened(span, table.deduplicate.within)
     if table.context:
@@ -198,6 +203,7 @@ def _flags(table: Table, event_time: str, known: bool) -> tuple[dict[str, Column
         table.keeps
         or table.context
         or table.as_of
+        or table.ttl
         or (window is not None and window.kind == "count")
     ):
         return (added | {_LATE: moment <= watermark},)

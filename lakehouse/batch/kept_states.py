@@ -1,0 +1,167 @@
+"""Where the run of a range begins that needs the state of its keys: with states kept before it, or with the first row.
+
+Kept states are what all rows before an instant make of each key, so any run may begin with them, and
+losing them costs time alone. They hold until a row before their instant is changed: then those kept
+before the change are taken, until a batch run has followed and kept others.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from lakehouse.declare.table import Table
+from lakehouse.ranges import EPOCH, PARTITION_LENGTHS, Range, floor
+from lakehouse.storage import delta_log, state_files
+from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.commits import NOTHING
+from lakehouse.storage.lakehouse import Lakehouse, Session
+from lakehouse.storage.state_files import Kept
+from lakehouse.transform.lasting import Run
+
+_MANY = (
+    20_000  # rows since the last kept states, after which a stream keeps some inside a partition
+)
+_LAST = 3  # of those inside a partition: a step that is replayed begins before the last
+_RECENT, _OLD = timedelta(days=2), timedelta(days=62)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Rows of an input that a batch run replaced."""
+
+    input: str
+    version: int
+    span: Range
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a run begins with, and what it is to keep."""
+
+    table: Table
+    run: Run
+    start: datetime  # of the rows that it reads
+    versions: Mapping[str, int]  # of its inputs
+
+
+def rewrites(lake: Lakehouse, table: Table) -> list[Rewrite]:
+    """What batch runs replaced in the table's inputs."""
+    return [
+        Rewrite(each.name, commit.version, commit.span)
+        for each in lake.catalog.timed_inputs(table)
+        for commit in CommitLog(lake.settings, each).rewriting()
+        if commit.role == "batch" and commit.version != NOTHING
+    ]
+
+
+def holds(kept: Kept, changed: list[Rewrite]) -> bool:
+    """Whether no row before the instant was changed since."""
+    return all(
+        each.span.start >= kept.at or each.version <= kept.covers.get(each.input, -1)
+        for each in changed
+    )
+
+
+def stream_begins(
+    lake: Session, table: Table, span: Range, versions: Mapping[str, int]
+) -> Beginning:
+    """Of a step of the stream.
+
+    It keeps states at the start of a partition, and inside one when computing from there costs more
+    than keeping them: not where an input was rewritten ahead of the table, for it passes over that.
+    """
+    changed = rewrites(lake, table)
+    before = _newest(lake, table, span.start, changed)
+    since = before.at if before else EPOCH
+    keep_at: datetime | None = floor(span.end, PARTITION_LENGTHS[table.partition_by])
+    if keep_at and keep_at <= since:
+        rows = _rows(lake, table, Range(since, span.end), versions)
+        keep_at = span.end if rows > max(_MANY, before.keys if before else 0) else None
+    passed_over = any(
+        each.version <= versions[each.input] and each.span.overlaps(span) for each in changed
+    )
+    return _beginning(lake, table, span, versions, before, None if passed_over else keep_at)
+
+
+def batch_begins(
+    lake: Session, table: Table, span: Range, versions: Mapping[str, int], *, keep: bool
+) -> Beginning:
+    """Of a batch run, which keeps the states with which its range ends, if they are not kept yet."""
+    changed = rewrites(lake, table)
+    known = any(
+        each.at == span.end and each.code_version == table.code_version and holds(each, changed)
+        for each in state_files.kept(lake.settings, table)
+    )
+    before = _newest(lake, table, span.start, changed)
+    return _beginning(lake, table, span, versions, before, span.end if keep and not known else None)
+
+
+@contextmanager
+def keeping(lake: Session, begun: Beginning | None) -> Iterator[None]:
+    """Keeps the states that are wanted of a run once what is done inside, writing its rows, has succeeded."""
+    try:
+        yield
+        if begun and begun.run.states is not None:
+            _keep(lake, begun)
+    finally:
+        if begun and begun.run.full is not None:
+            begun.run.full.unpersist()
+
+
+def _keep(lake: Session, begun: Beginning) -> None:
+    """Writes the states, and removes those that hold no more, or are not worth keeping."""
+    run, table = begun.run, begun.table
+    assert run.states is not None and run.keep_at is not None
+    state_files.keep(lake.settings, table, run.states, run.keep_at, begun.versions)
+    changed, known = rewrites(lake, table), state_files.kept(lake.settings, table)
+    instants = [each.at for each in known if holds(each, changed)]
+    wanted = worth_keeping(instants, PARTITION_LENGTHS[table.partition_by])
+    gone = [each for each in known if each.at not in wanted or not holds(each, changed)]
+    state_files.forget(lake.settings, table, gone)
+
+
+def worth_keeping(instants: list[datetime], length: timedelta) -> set[datetime]:
+    """Of instants in order: the last ones; each partition's for two days, each day's for two months, then each month's."""
+    last = instants[-1] if instants else EPOCH
+
+    def wanted(at: datetime) -> bool:
+        age = last - at
+        if age > _RECENT and at != floor(at, timedelta(days=1)):
+            return False
+        return at == floor(at, length) and (age <= _OLD or at.day == 1)
+
+    return {*instants[-_LAST:], *filter(wanted, instants)}
+
+
+def _newest(
+    lake: Lakehouse, table: Table, instant: datetime, changed: list[Rewrite]
+) -> Kept | None:
+    """The last that holds and is not after the instant."""
+    found = (each for each in state_files.kept(lake.settings, table) if each.at <= instant)
+    return max(
+        (each for each in found if holds(each, changed)), key=lambda each: each.at, default=None
+    )
+
+
+def _beginning(
+    lake: Session,
+    table: Table,
+    span: Range,
+    versions: Mapping[str, int],
+    before: Kept | None,
+    keep_at: datetime | None,
+) -> Beginning:
+    states = state_files.rows(lake.spark, lake.settings, table, before) if before else None
+    start = before.at if before else EPOCH
+    return Beginning(table, Run(span.end, states, keep_at), start, versions)
+
+
+def _rows(lake: Lakehouse, table: Table, span: Range, versions: Mapping[str, int]) -> int:
+    """About how many rows the inputs have there, by the statistics of their files."""
+    return sum(
+        file["num_records"] or 0
+        for each in lake.catalog.timed_inputs(table)
+        for file in delta_log.files(lake.path(each), versions[each.name])
+        if lake.may_hold(each, file, span)
+    )

@@ -1,0 +1,47 @@
+"""Which table's function is being called, for what it calls in turn."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lakehouse.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from lakehouse.declare.table import Table
+
+
+@dataclass
+class Call:
+    """One call of a table's function, and how many process functions it has applied."""
+
+    table: "Table"
+    processes: int = 0
+
+
+_CALL: ContextVar[Call | None] = ContextVar("call", default=None)
+
+
+@contextmanager
+def called(table: "Table") -> Iterator[None]:
+    """The table's function is called inside.
+
+    Raises DeclarationError if the table has a lasting state and the function does not keep exactly one.
+    """
+    call = Call(table)
+    token = _CALL.set(call)
+    try:
+        yield
+    finally:
+        _CALL.reset(token)
+    if table.ttl and call.processes != 1:
+        raise DeclarationError(
+            f"table={table.name}, ttl={table.ttl}: its function applies {call.processes} process functions, and a lasting "
+            "state is that of one; call process(...) once, and declare a table for each other"
+        )
+
+
+def current() -> Call | None:
+    """The call under way; None outside of a table's function."""
+    return _CALL.get()

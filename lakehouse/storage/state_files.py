@@ -1,0 +1,101 @@
+"""The states that a table's process function keeps, on disk: of one instant a folder of Parquet, and a note that names it.
+
+The note is written last, in one step: a folder without one is what a crash left. States can be
+computed again, so what cannot be read is left out, with a warning.
+"""
+
+import json
+import logging
+import shutil
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from lakehouse.declare.table import Table
+from lakehouse.settings import Settings
+from lakehouse.storage.files import read_value, remove, replace_file
+from lakehouse.storage.layout import table_path
+
+_log = logging.getLogger(__name__)
+
+_IN_USE = 3_600.0  # seconds for which a run may still read states whose note is gone
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The states of all keys at an instant: what rows and timers before it have made of them."""
+
+    at: datetime
+    folder: str
+    keys: int
+    covers: Mapping[str, int]  # input -> the version whose rows before the instant are in them
+    code_version: str
+    schema: str  # Spark's JSON
+
+
+def kept(settings: Settings, table: Table) -> list[Kept]:
+    """What is kept of a table, in the order of time."""
+    found = []
+    folder = table_path(settings, table, "state")
+    for note in sorted(folder.glob("*.json")):
+        lost = f"{table.name} computes what follows from states that were kept before"
+        each = read_value(note, _read, lost)
+        if each and not (folder / each.folder).is_dir():
+            _log.warning(f"table={table.name}, folder={folder / each.folder}: it is gone; {lost}")
+        elif each:
+            found.append(each)
+    return sorted(found, key=lambda each: each.at)
+
+
+def rows(spark: SparkSession, settings: Settings, table: Table, of: Kept) -> DataFrame:
+    path = table_path(settings, table, "state") / of.folder
+    return spark.read.schema(StructType.fromJson(json.loads(of.schema))).parquet(str(path))
+
+
+def keep(
+    settings: Settings,
+    table: Table,
+    states: DataFrame,
+    at: datetime,
+    covers: Mapping[str, int],
+) -> Kept:
+    """Writes the states of an instant; they take the place of those that were kept of it before."""
+    import pyarrow.dataset as pads
+
+    folder = table_path(settings, table, "state")
+    name = f"{at:%Y%m%dT%H%M%S.%f}-{uuid.uuid4().hex[:8]}"
+    states.write.parquet(str(folder / name))
+    keys = pads.dataset(folder / name, format="parquet").count_rows()
+    found = Kept(at, name, keys, dict(covers), table.code_version, states.schema.json())
+    replace_file(_note(folder, at), asdict(found) | {"at": at.isoformat()})
+    return found
+
+
+def forget(settings: Settings, table: Table, these: Iterable[Kept]) -> None:
+    """Removes these, and the folders without a note that no run can be reading any more."""
+    folder = table_path(settings, table, "state")
+    for each in these:
+        remove(_note(folder, each.at))
+    named = {each.folder for each in kept(settings, table)}
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_dir() and path.name not in named and _age(path) > _IN_USE:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _age(path: Path) -> float:
+    return time.time() - path.stat().st_mtime
+
+
+def _note(folder: Path, at: datetime) -> Path:
+    return folder / f"{at:%Y%m%dT%H%M%S.%f}.json"
+
+
+def _read(value: Any) -> Kept:
+    return Kept(**value | {"at": datetime.fromisoformat(value["at"])})

@@ -1,0 +1,115 @@
+"""What is kept of a key: exactly what it was; a life cut anywhere goes on as if it had not been."""
+
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from random import Random
+
+import pytest
+
+from lakehouse.batch.kept_states import Kept, Rewrite, holds, worth_keeping
+from lakehouse.errors import DeclarationError
+from lakehouse.ranges import Range
+from lakehouse.transform import plain_values
+from lakehouse.transform.lives import Life, Rules, in_order, lived
+from support.calls import MINUTE, START, Told, at, row
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        {"n": 3, "mean": 0.1, "big": 2**80, "text": "ü $", "nothing": {}, "list": [1.0, 1, True]},
+        [Decimal("1.20"), b"\x00\xff", date(2026, 1, 1), timedelta(days=-1, microseconds=1)],
+        {("a", 1): START, 2: (1, (2, [3])), None: "none"},
+        {"$": "not a kind", "v": [float("inf")]},
+    ],
+)
+def test_a_value_comes_back_as_it_was(value):
+    back = plain_values.read(plain_values.written(value))
+    assert back == value and repr(back) == repr(value)
+
+
+def test_what_stands_in_a_state_twice_is_one_again():
+    shared = [1]
+    round_trip = plain_values.read(
+        plain_values.written({"a": shared, "b": {"c": shared}, "d": [1]})
+    )
+    round_trip["a"].append(2)
+    assert round_trip == {"a": [1, 2], "b": {"c": [1, 2]}, "d": [1]}
+    endless: list = []
+    endless.append(endless)
+    back = plain_values.read(plain_values.written(endless))
+    assert back[0] is back
+
+
+@pytest.mark.parametrize("value", [{1, 2}, object(), datetime(2026, 1, 1), START.astimezone()])
+def test_what_would_not_come_back_as_it_was_is_refused(value):
+    if isinstance(value, datetime) and value.utcoffset() == timedelta(0):
+        value = value.astimezone(tz=datetime.strptime("+0100", "%z").tzinfo)
+    with pytest.raises(DeclarationError, match="state, value="):
+        plain_values.written({"field": value})
+
+
+def told(rows: list[dict], cuts: list[datetime]) -> list[tuple]:
+    """What is given of the rows of a key whose life is written and read at each cut, and forgotten when it is over."""
+    rules, life, found = Rules(Told(), "at", MINUTE, lasting=True), Life(), []
+    for since, until in zip([START, *cuts], [*cuts, None], strict=True):
+        part = [
+            r for r in in_order(rows, "at") if r["at"] >= since and not (until and r["at"] >= until)
+        ]
+        found += [(made["at"], made["what"]) for made in lived(rules, life, part, until)]
+        if life.last and until:
+            life = Life.of(life.kept()) if until - life.last <= MINUTE else Life()
+    return found
+
+
+def test_a_life_that_is_cut_anywhere_gives_the_same():
+    rng = Random(5)
+    for _ in range(200):
+        rows = [
+            row(rng.randrange(0, 600), n, set=[rng.randrange(0, 80)], clear=rng.random() < 0.2)
+            for n in range(rng.randrange(1, 12))
+        ]
+        cuts = sorted(at(rng.randrange(1, 700)) for _ in range(rng.randrange(1, 6)))
+        assert told(rows, cuts) == told(rows, [])
+
+
+def test_rows_of_one_instant_without_a_source_have_an_order_all_the_same():
+    rows = [row(n % 3, page=n) for n in range(12)]
+    for _ in range(5):
+        assert in_order(Random().sample(rows, len(rows)), "at") == in_order(rows, "at")
+
+
+def test_an_output_with_another_event_time_than_its_row_is_refused():
+    class Early(Told):
+        def on_row(self, state, row, timers):
+            yield {"at": row["at"] - MINUTE, "what": "before"}
+
+    with pytest.raises(DeclarationError, match="give the other instant in a column of its own"):
+        list(lived(Rules(Early(), "at", MINUTE, lasting=True), Life(), [row(0)]))
+
+
+def test_kept_states_hold_until_a_row_before_them_is_changed():
+    kept = Kept(START + HOUR, "", 0, {"rows": 7}, "", "")
+
+    def changed(version: int, start: datetime) -> list[Rewrite]:
+        return [Rewrite("rows", version, Range(start, start + HOUR))]
+
+    assert (
+        holds(kept, []) and holds(kept, changed(7, START)) and holds(kept, changed(8, START + HOUR))
+    )
+    assert not holds(kept, changed(8, START))
+
+
+def test_old_states_are_kept_more_sparsely():
+    hours = [START + HOUR * n for n in range(24 * 100)]
+    inside = [hours[-1] + MINUTE * n for n in range(1, 8)]
+    kept = worth_keeping([*hours, *inside], HOUR)
+    assert {*inside[-3:], *hours[-47:]} <= kept and inside[0] not in kept
+    assert START in kept and START + timedelta(days=1) not in kept, "the first of a month"
+    assert START + timedelta(days=70) in kept and START + timedelta(days=70, hours=1) not in kept
+    assert len(kept) < 48 + 62 + 3 + 3
+    assert worth_keeping([], HOUR) == set()
