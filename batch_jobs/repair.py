@@ -30,6 +30,7 @@ _UNASKED = (
     diagnosis.BY_HAND,
     diagnosis.TWICE,
     diagnosis.DROPPED,
+    diagnosis.STATES,
     diagnosis.UNKNOWN,
 )
 

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from lakehouse import ranges
 from lakehouse.batch import kept_states
-from lakehouse.batch.kept_states import Beginning
+from lakehouse.batch.kept_states import Beginning, States
 from lakehouse.batch.publish import Computed, publish
 from lakehouse.declare.columns import ORIGIN, WINDOW
 from lakehouse.declare.table import Table
@@ -110,15 +110,15 @@ def compute(
     touched: DataFrame | None = None,
     references: Mapping[str, int] | None = None,
     *,
-    keep: bool = False,
+    states: States = "",
 ) -> Computed:
     """The rows of `span` by the same plan as the stream, over the stored input and the pinned inputs.
 
     The span is widened by the context that the declared window needs, and cut back after the
     function. The inputs with event time are read at their `versions`, the present ones by default,
     and reference tables at theirs, by default as the stream pinned them. With `touched`
-    (`late_merge.missed`) only that is computed. `keep`: the state of a process function is to be kept
-    as it is at the end (`kept_states.keep`).
+    (`late_merge.missed`) only that is computed. `states`: what is done with those of a process function
+    (`kept_states`).
     """
     at = present(lake, table) | dict(versions or {})
     used = pinned(lake, table) | dict(references or {})
@@ -136,7 +136,7 @@ def compute(
     context = Range(covers[0].start, covers[-1].end) if covers else None
     step, begun = plan.plan_of(lake, table), None
     if table.ttl:
-        begun = kept_states.batch_begins(lake, table, span, at, keep=keep)
+        begun = kept_states.batch_begins(lake, table, span, at, states)
     judged = _computed(lake, step, span, read, others, "batch", touched, context, begun)
     inputs = {"tables": at, "references": used}
     return Computed(judged, inputs | ({"versioned tables": kept} if kept else {}), begun)
@@ -280,7 +280,7 @@ def published(
     lake: Session, table: Table, units: Sequence[Range], started: float, **how: Any
 ) -> Iterator[Commit]:
     """Computes the units, which follow each other without a gap, at once, and publishes them."""
-    computed = compute(lake, table, Range(units[0].start, units[-1].end), keep=True)
+    computed = compute(lake, table, Range(units[0].start, units[-1].end), states="keep")
     with kept_states.keeping(lake, computed.begun):
         yield from publish(lake, table, computed, units, started, **how)
 

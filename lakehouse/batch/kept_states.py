@@ -7,21 +7,25 @@ before the change are taken, until a batch run has followed and kept others.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Literal
 
 from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, PARTITION_LENGTHS, Range, floor
 from lakehouse.storage import delta_log, state_files
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import NOTHING
+from lakehouse.storage.digest import digest
 from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.storage.state_files import Kept
 from lakehouse.transform.lasting import Run
 
-_MANY = (
-    20_000  # rows since the last kept states, after which a stream keeps some inside a partition
-)
+States = Literal["", "keep", "compare"]
+"""What a batch run does with the states at its end."""
+
+# rows since the last kept states, after which a stream keeps some inside a partition
+_MANY = 20_000
 _LAST = 3  # of those inside a partition: a step that is replayed begins before the last
 _RECENT, _OLD = timedelta(days=2), timedelta(days=62)
 
@@ -43,6 +47,9 @@ class Beginning:
     run: Run
     start: datetime  # of the rows that it reads
     versions: Mapping[str, int]  # of its inputs
+    compared: Kept | None = (
+        None  # instead: the states with which those at that instant are compared
+    )
 
 
 def rewrites(lake: Lakehouse, table: Table) -> list[Rewrite]:
@@ -85,16 +92,33 @@ def stream_begins(
 
 
 def batch_begins(
-    lake: Session, table: Table, span: Range, versions: Mapping[str, int], *, keep: bool
+    lake: Session, table: Table, span: Range, versions: Mapping[str, int], states: States
 ) -> Beginning:
-    """Of a batch run, which keeps the states with which its range ends, if they are not kept yet."""
+    """Of a batch run: whether the states at its end are to be kept, or the last kept in its range compared."""
     changed = rewrites(lake, table)
-    known = any(
-        each.at == span.end and each.code_version == table.code_version and holds(each, changed)
-        for each in state_files.kept(lake.settings, table)
-    )
     before = _newest(lake, table, span.start, changed)
-    return _beginning(lake, table, span, versions, before, span.end if keep and not known else None)
+    if states != "compare":
+        keep_at = span.end if states == "keep" else None
+        return _beginning(lake, table, span, versions, before, keep_at)
+    last = _newest(lake, table, span.end, changed)
+    if last is None or last.at <= span.start or last.code_version != table.code_version:
+        return _beginning(lake, table, span, versions, before, None)
+    return replace(_beginning(lake, table, span, versions, before, last.at), compared=last)
+
+
+def differing(lake: Session, begun: Beginning | None) -> datetime | None:
+    """The instant of the kept states that were compared, if the rows before give others."""
+    if not begun or not begun.compared or begun.run.states is None:
+        return None
+    there = state_files.rows(lake.spark, lake.settings, begun.table, begun.compared)
+    # under other names: a checksum leaves technical columns out
+    sides = (rows.toDF(*map(str, range(len(rows.columns)))) for rows in (there, begun.run.states))
+    try:
+        kept, made = map(digest, sides)
+        return begun.compared.at if kept != made else None
+    finally:
+        if begun.run.full is not None:
+            begun.run.full.unpersist()
 
 
 @contextmanager

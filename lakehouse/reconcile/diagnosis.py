@@ -21,6 +21,7 @@ DROPPED = "rows dropped by Spark"
 NOT_DETERMINISTIC = "not deterministic"
 DIMENSION = "dimension changed"
 CODE = "code changed"
+STATES = "kept states differ"
 UNKNOWN = "not known"
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import ranges
-from lakehouse.batch import compute, late_merge
+from lakehouse.batch import compute, kept_states, late_merge
 from lakehouse.declare.columns import ARRIVAL, ORIGIN, PARTITION, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, RangeError
@@ -42,6 +42,7 @@ class _Sides:
     theirs: Mapping[str, Digest]
     by_batch: Mapping[str, int]  # rows of the table that a batch run wrote
     lost: Mapping[str, str]  # partitions of which a file is not there -> its name
+    states: datetime | None = None  # the instant of kept states that its rows do not give
 
     @property
     def keys(self) -> list[str]:
@@ -172,21 +173,43 @@ def _behind(lake: Session, table: Table, span: Range, blank: Certificate) -> Ite
                 blank,
                 partial(_computed, lake, table, part, references, blank),
             )
-        reached = part.start
-        for key in sides.keys:
-            piece = _piece([key], table, part)
-            if reached < piece.start:
-                yield _certificate(sides, Range(reached, piece.start), "", blank)
-            yield found.get(key) or _certificate(sides, piece, key, blank)
-            reached = piece.end
-        if reached < part.end:
-            yield _certificate(sides, Range(reached, part.end), "", blank)
+        yield from (_of_states(each, sides.states) for each in _pieces(table, sides, found, blank))
+
+
+def _pieces(
+    table: Table, sides: _Sides, found: Mapping[str, Certificate], blank: Certificate
+) -> Iterator[Certificate]:
+    """A certificate for each partition, and for neighbours without a row."""
+    reached = sides.span.start
+    for key in sides.keys:
+        piece = _piece([key], table, sides.span)
+        if reached < piece.start:
+            yield _certificate(sides, Range(reached, piece.start), "", blank)
+        yield found.get(key) or _certificate(sides, piece, key, blank)
+        reached = piece.end
+    if reached < sides.span.end:
+        yield _certificate(sides, Range(reached, sides.span.end), "", blank)
+
+
+def _of_states(certificate: Certificate, states: datetime | None) -> Certificate:
+    """The certificate, DIFFERENT if states are kept in its range that the rows before do not give."""
+    if (
+        states is None
+        or certificate.verdict != "EQUAL"
+        or not certificate.start < states <= certificate.end
+    ):
+        return certificate
+    cause = (
+        f"{diagnosis.STATES}: its rows are equal, but those kept at {ranges.text(states)}, with which later ranges begin, are "
+        "not what the rows before give; a repair of this range keeps them again"
+    )
+    return replace(certificate, verdict="DIFFERENT", cause=cause)
 
 
 def _computed(
     lake: Session, table: Table, span: Range, references: Mapping[str, int], blank: Certificate
 ) -> _Sides:
-    computed = compute.compute(lake, table, span, references=references)
+    computed = compute.compute(lake, table, span, references=references, states="compare")
     instant = lateness.instant_of(table.window, lake.catalog.event_time(table))
     partitions = set(span.partitions(table.partition_by))
     lost = {
@@ -211,7 +234,8 @@ def _computed(
         if origin == "batch":
             by_batch[key] = part.rows
     theirs = {key: part for (key, _), part in made.items()}
-    return _Sides(span, actual, expected, computed.inputs, ours, theirs, by_batch, lost)
+    states = kept_states.differing(lake, computed.begun)
+    return _Sides(span, actual, expected, computed.inputs, ours, theirs, by_batch, lost, states)
 
 
 def _check_reachable(lake: Lakehouse, table: Table, version: int) -> None:

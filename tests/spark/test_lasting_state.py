@@ -3,8 +3,11 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from pyspark.sql import functions as F
 
+from lakehouse.batch import late_merge
 from lakehouse.ranges import Range
+from lakehouse.reconcile import reconciliation
 from lakehouse.storage import state_files
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from support import visitors
@@ -55,36 +58,60 @@ def kept(stage: Stage, name: str = "numbered") -> list[float]:
     return [minute(each.at) for each in state_files.kept(stage.lake.settings, of)]
 
 
-@pytest.mark.slow
-@pytest.mark.parallel
-def test_a_state_lasts_over_partitions_and_each_range_is_computed_from_it(spark, tmp_path):
-    stage = Stage(spark, tmp_path, visitors)
-    rows = [(n * 7.0, "abc"[n % 3], "xyz"[n % 2]) for n in range(60)]  # seven hours
+def rows_of(hours: int) -> list[tuple[float, str | None, str]]:
+    rows = [(n * 7.0, "abc"[n % 3], "xyz"[n % 2]) for n in range(hours * 60 // 7)]
     rows += [(20.0, None, "x"), (250.0, "late-comer", "x"), (335.0, "late-comer", "y")]
     rows += [(30.0, "gone", "x"), (209.9, "gone", "x"), (390.0, "gone", "x")]
-    rows += [(60.0, "on the hour", "x"), (180.0, "on the hour", "y")]
-    fed = sorted(rows, key=lambda row: row[0])
-    for n in range(0, len(fed), 20):
-        stage.feed("visits", [visit(*row) for row in fed[n : n + 20]])
-        stage.feed("visits", [visit(5.0, "a", "too late")] if n else [])
-        stage.run("shown")
-        stage.run(
-            "numbered", files_per_batch=1, abort_at=("begin", "rows", "commit_log")[n // 20 % 3]
-        )
-    for end in (1_000, 1_001):
+    return sorted(
+        [*rows, (60.0, "on the hour", "x"), (180.0, "on the hour", "y")], key=lambda row: row[0]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(300)
+def test_each_range_begins_with_kept_states_and_is_what_all_of_history_gives(spark, tmp_path):
+    stage = Stage(spark, tmp_path, visitors)
+    rows = rows_of(7)
+    stage.feed("visits", [visit(*row) for row in rows if row[0] < 230])
+    stage.run("shown")
+    stage.run("numbered", abort_at="rows")
+    stage.feed("visits", [visit(*row) for row in rows if row[0] >= 230])
+    stage.feed("visits", [visit(5.0, "a", "too late")])
+    for end in (600, 601):
+        stage.advance("visits", visit(end, "end"))
+    stage.run("shown")
+    stage.run("numbered", files_per_batch=1, abort_at="commit_log")
+    assert given(stage) == sorted(expected(rows), key=repr)
+    assert kept(stage)[0] == 180 and kept(stage)[-1] == 600, kept(stage)
+    assert_stream_equals_batch(stage, "numbered")
+
+    # one hour by itself; its end is compared with what is kept of it
+    table, hour = stage.lake.catalog.table("numbered"), Range(START + HOUR * 2, START + HOUR * 3)
+    (first, *_) = state_files.kept(stage.lake.settings, table)
+    states = state_files.rows(spark, stage.lake.settings, table, first)
+    wrong = states.withColumn("_life", F.replace("_life", F.lit('"n":'), F.lit('"n":1')))
+    state_files.keep(stage.lake.settings, table, wrong, first.at, first.covers)
+    found = reconciliation.reconcile(stage.lake, table, hour)
+    assert (found.verdict, found.missing, found.extra) == ("DIFFERENT", 0, 0)
+    assert found.cause.startswith("kept states differ: its rows are equal, but those kept at")
+    stage.backfill("numbered", hour)
+    assert_stream_equals_batch(stage, "numbered", hour)
+
+    # what is lost is computed again, from the first row
+    state_files.forget(stage.lake.settings, table, state_files.kept(stage.lake.settings, table))
+    stage.backfill("numbered", hour)
+    assert kept(stage) == [180]
+
+    # rows before that are changed by a batch run: the states hold no more, and the stream knows it
+    path = stage.lake.path(stage.lake.catalog.table("shown"))
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE at < '2026-01-01T01:00:00Z' AND user = 'b'")
+    stage.backfill("shown", Range(START, START + HOUR))
+    more = [(602.0 + n, "a", "w") for n in range(3)]
+    stage.feed("visits", [visit(*row) for row in more])
+    for end in (700, 701):
         stage.advance("visits", visit(end, "end"))
     stage.run("shown", "numbered")
-    assert given(stage) == sorted(expected(rows), key=repr)
-    assert max(kept(stage)) == 960 and len(kept(stage)) > 2
-    assert_stream_equals_batch(stage, "numbered")
-    # an hour by itself, from the states at its start: of the input nothing before is read
-    hours = [Range(START + HOUR * n, START + HOUR * (n + 1)) for n in range(17)]
-    begins = max(at for at in kept(stage) if at < 420)
-    files = state_files.kept(stage.lake.settings, stage.lake.catalog.table("numbered"))
-    for hour in hours[1:8]:
-        assert_stream_equals_batch(stage, "numbered", hour)
-    # without any kept states it is computed from the first row, and the same
-    state_files.forget(stage.lake.settings, stage.lake.catalog.table("numbered"), files)
-    assert not kept(stage) and begins
-    assert_stream_equals_batch(stage, "numbered", hours[7])
-    assert stage.backfill("numbered", hours[3]).written and kept(stage) == [240]
+    assert given(stage) == sorted(expected([*rows, *more]), key=repr)
+    waiting = late_merge.outdated(stage.lake.settings, stage.lake.catalog, table)
+    assert waiting == [f"2026-01-01-{n:02}" for n in range(11)], "what it wrote before, no more"
