@@ -17,7 +17,7 @@ from lakehouse.declare.table import (
     tumbling,
 )
 from lakehouse.transform.patterns import Pattern, begin, followed_by
-from lakehouse.transform.process import process
+from lakehouse.transform.process import KeyedProcess, process
 from lakehouse.transform.versions import as_of_join
 
 click_topic = kafka(
@@ -215,3 +215,25 @@ def patterns(clicks: DataFrame) -> DataFrame:
     return process(
         clicks, by=["user"], function=SMALL_THEN_LARGE, within=SMALL_THEN_LARGE.within, at="at"
     )
+
+
+class RunningTotal(KeyedProcess):
+    """What a user has added up to with each click, and once more after 20 seconds without one."""
+
+    output = "user STRING, at TIMESTAMP, n BIGINT, total BIGINT"
+
+    def on_row(self, state, row, timers):
+        state["n"] = state.get("n", 0) + 1
+        state.setdefault("values", []).append(row["value"])
+        state["user"] = row["user"]
+        timers.clear()
+        timers.set(row["at"] + timedelta(seconds=20))
+        yield {"user": row["user"], "n": state["n"], "total": sum(state["values"])}
+
+    def on_timer(self, state, at, timers):
+        yield {"user": state["user"], "n": -state["n"], "total": sum(state["values"])}
+
+
+@table(layer="gold", ttl="1 minute")
+def lasting_states(clicks: DataFrame) -> DataFrame:
+    return process(clicks, by=["user"], function=RunningTotal(), at="at")

@@ -1,13 +1,16 @@
 """Rules that declarations alone decide: a table in a variable of another name, policies for late rows that cancel each other."""
 
+from datetime import timedelta
 from types import ModuleType
 
 import pytest
 
 from lakehouse.declare import rules
 from lakehouse.declare.catalog import Catalog, catalog_of
-from lakehouse.declare.table import around, kafka, sql_table, table, tumbling
+from lakehouse.declare.table import around, files, kafka, sql_table, table, tumbling
 from lakehouse.errors import DeclarationError
+from lakehouse.ranges import EPOCH, Range
+from lakehouse.transform import lateness
 
 topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
 
@@ -102,3 +105,67 @@ def test_an_update_behind_a_table_that_keeps_late_rows_out_is_warned_of():
 
 def test_an_update_that_late_rows_reach_is_not():
     assert told(chain("update", "update")) == []
+
+
+# ---- lasting states
+
+
+def lasting(**declared):
+    @table(layer="gold", ttl="1 day", **declared)
+    def remembered(things):
+        return things
+
+    return remembered
+
+
+@pytest.mark.parametrize(
+    "declared, words",
+    [
+        ({"context": around(before="1 minute")}, "without context= and deduplicate="),
+        ({"window": tumbling("1 minute")}, "in a row table"),
+        ({"late": "update"}, "would change the state that all later rows"),
+        ({"keeps": "latest", "keys": ["id"]}, "it has no ranges of event time; remove it"),
+    ],
+)
+def test_a_lasting_state_is_refused_where_it_cannot_be_kept(declared, words):
+    with pytest.raises(DeclarationError, match=words):
+        catalog_of([module_of(remembered=lasting(**declared))])
+
+
+def test_a_lasting_state_reads_one_input_with_event_time_and_no_other():
+    @table(layer="silver")
+    def others(things):
+        return things
+
+    @table(layer="gold", ttl="1 day")
+    def both(things, others):
+        return things
+
+    with pytest.raises(DeclarationError, match="a process function reads one input"):
+        catalog_of([module_of(others=others, both=both)])
+
+    prices = files("prices.csv", schema="id STRING", header=True)
+
+    @table(layer="silver")
+    def names(prices):
+        return prices
+
+    @table(layer="gold", ttl="1 day")
+    def named(things, names):
+        return things
+
+    with pytest.raises(DeclarationError, match="input=names: a state outlives the version"):
+        catalog_of([module_of(prices=prices, names=names, named=named)])
+
+
+def test_the_function_of_a_lasting_state_applies_one_process_function():
+    told = "ttl=1 day, 0:00:00: its function applies 0 process functions"
+    with pytest.raises(DeclarationError, match=told):
+        lasting()(None)
+
+
+def test_rows_before_change_all_that_comes_after():
+    hour = Range(EPOCH, EPOCH + timedelta(hours=1))
+    later = EPOCH + timedelta(days=3)
+    assert lateness.reached(lasting(), hour, later) == Range(EPOCH, later)
+    assert lateness.reached(lasting(), hour) == hour
