@@ -46,13 +46,23 @@ if TYPE_CHECKING:
         followed_by,
         not_followed_by,
     )
-    from lakehouse.transform.process import KeyedProcess, Row, State, Timers, process
+    from lakehouse.transform.process import (
+        KeyedProcess,
+        OutputTag,
+        Row,
+        State,
+        Timers,
+        main_output,
+        process,
+        side_output,
+    )
     from lakehouse.transform.versions import as_of_join
 
 __version__ = "0.1.0"  # the only place: the package's metadata take it from here
 
 __all__ = [
     "KeyedProcess",
+    "OutputTag",
     "Pattern",
     "Row",
     "State",
@@ -68,9 +78,11 @@ __all__ = [
     "files",
     "followed_by",
     "kafka",
+    "main_output",
     "not_followed_by",
     "process",
     "session",
+    "side_output",
     "sliding",
     "sql_table",
     "table",
@@ -80,7 +92,19 @@ _IN_TRANSFORM = {  # what a declaration needs not have: it is imported with pysp
     **dict.fromkeys(
         ("Pattern", "begin", "directly_followed_by", "followed_by", "not_followed_by"), "patterns"
     ),
-    **dict.fromkeys(("KeyedProcess", "Row", "State", "Timers", "process"), "process"),
+    **dict.fromkeys(
+        (
+            "KeyedProcess",
+            "OutputTag",
+            "Row",
+            "State",
+            "Timers",
+            "main_output",
+            "process",
+            "side_output",
+        ),
+        "process",
+    ),
     "as_of_join": "versions",
 }
 

@@ -133,4 +133,4 @@ def _parted(
     found = kept.join(keys.withColumn("_has_row", F.lit(True)), same, "left")
     due = F.col(NEXT) < F.lit(end) if end else F.col(NEXT).isNotNull()
     touched = F.col("_has_row").isNotNull() | F.coalesce(due, F.lit(False))
-    return tuple(found.where(each).select(*kept.columns) for each in (touched, ~touched))
+    return found.where(touched).select(*kept.columns), found.where(~touched).select(*kept.columns)

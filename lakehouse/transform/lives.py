@@ -12,6 +12,7 @@ from lakehouse.errors import DeclarationError
 from lakehouse.transform import plain_values
 
 LAST, NEXT, LIFE = "_last", "_next", "_life"  # of a kept state, beside the key
+MAIN = "main"  # the column of rows without a tag, of a function with side outputs
 Row = dict[str, Any]
 State = dict[str, Any]
 
@@ -45,10 +46,29 @@ class Timers:
         return sorted(self._instants)
 
 
+@dataclass(frozen=True, slots=True)
+class OutputTag:
+    """Rows of a process function that go to a table of their own (`side_output`).
+
+        REFUSED = OutputTag("refused", "user STRING, at TIMESTAMP, why STRING")
+
+    :param name: of the column that holds them in the table of the process function.
+    :param output: their columns, Spark DDL, the event time among them.
+    """
+
+    name: str
+    output: str
+
+    def row(self, **values: Any) -> Row:
+        """A row to be given by `on_row` or `on_timer`, which has their event time."""
+        return {self.name: values}
+
+
 class KeyedProcess:
     """What is done with the rows of one key.
 
-    `output`: the columns of its rows, Spark DDL, the event time among them.
+    `output`: the columns of its rows, Spark DDL, the event time among them. `side_outputs`: the tags
+    of rows that go to tables of their own.
 
     `state` is a dict, empty at first, of values, lists and dicts as one likes. A row that is given
     without its event time has that of the row or timer that it was made of. A state that lasts
@@ -58,6 +78,7 @@ class KeyedProcess:
     """
 
     output: str
+    side_outputs: tuple[OutputTag, ...] = ()
 
     def on_row(self, state: State, row: Row, timers: Timers) -> Iterable[Row]:
         """What comes of a row (by column; instants are aware, in UTC).
@@ -137,13 +158,17 @@ def _fired(rules: Rules, life: Life, before: datetime | None) -> Iterator[Row]:
 
 
 def _placed(rules: Rules, life: Life, made: Row, instant: datetime) -> Row:
-    row = {rules.at: instant, **made, ARRIVAL: life.arrival}
-    if rules.lasting and row[rules.at] != instant:
+    tags = rules.function.side_outputs
+    row = {rules.at: instant, **made}
+    if tags:
+        tag = next((tag.name for tag in tags if tag.name in made), MAIN)
+        row = {rules.at: instant, **made.get(tag, made)}
+    if (rules.lasting or tags) and row[rules.at] != instant:
         raise DeclarationError(
-            f"{rules.at}={row[rules.at]}: with a lasting state what is given has the event time of its row or timer "
-            f"({instant}), for what lies before that is final; give the other instant in a column of its own"
+            f"{rules.at}={row[rules.at]}: with a lasting state, or side outputs, what is given has the event time of its row or "
+            f"timer ({instant}), for what lies before that is final; give the other instant in a column of its own"
         )
-    return row
+    return (row if not tags else {rules.at: instant, tag: row}) | {ARRIVAL: life.arrival}
 
 
 def in_order(rows: Iterable[Row], at: str) -> list[Row]:

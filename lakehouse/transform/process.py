@@ -31,18 +31,38 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, cast
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType, TimestampType
 
 from lakehouse.declare import calling
 from lakehouse.declare.columns import ARRIVAL, ARRIVAL_TYPE, REACH
 from lakehouse.errors import DeclarationError
 from lakehouse.transform.lasting import arrow, by_key, lasting, part
-from lakehouse.transform.lives import KeyedProcess, Row, Rules, State, Timers, outputs
+from lakehouse.transform.lives import (
+    MAIN,
+    KeyedProcess,
+    OutputTag,
+    Row,
+    Rules,
+    State,
+    Timers,
+    outputs,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["KeyedProcess", "Row", "State", "Timers", "outputs", "process"]
+__all__ = [
+    "KeyedProcess",
+    "OutputTag",
+    "Row",
+    "State",
+    "Timers",
+    "main_output",
+    "outputs",
+    "process",
+    "side_output",
+]
 
 
 def process(
@@ -62,15 +82,10 @@ def process(
     :param function: what is done with the rows of one key.
     :param at: the column of event time, in the rows and in the output.
     :param within: in a table with `context=`, how long a key is remembered after its last row.
-    :raises DeclarationError: if the output has no event time, or if how long a key is remembered is
+    :raises DeclarationError: if an output has no event time, or if how long a key is remembered is
         not said, or said twice.
     """
-    columns = StructType.fromDDL(f"{function.output}, {ARRIVAL} {ARRIVAL_TYPE}")
-    schema = cast(StructType, columns)
-    if at not in schema.names:
-        raise DeclarationError(
-            f"output={function.output!r}: its rows have an event time, too; add {at} TIMESTAMP"
-        )
+    schema = _columns(function, at)
     call = calling.current()
     ttl = call.table.ttl if call else timedelta(0)
     if call:
@@ -89,3 +104,59 @@ def process(
         return arrow([row for each in keys for row in outputs(function, each, within, at)], schema)
 
     return rows.groupBy(part(by)).applyInArrow(of_keys, schema)
+
+
+def main_output(rows: DataFrame) -> DataFrame:
+    """The rows without a tag, of a table whose process function has side outputs.
+
+    :param rows: of that table.
+    """
+    return _of(rows, MAIN)
+
+
+def side_output(rows: DataFrame, tag: OutputTag) -> DataFrame:
+    """The rows of one tag, of a table whose process function has side outputs.
+
+        @table(layer="gold")
+        def refused(checked_visits: DataFrame) -> DataFrame:
+            return side_output(checked_visits, REFUSED)
+
+    :param rows: of that table.
+    :param tag: one of the function's `side_outputs`.
+    :raises DeclarationError: if the table has no such rows.
+    """
+    return _of(rows, tag.name)
+
+
+def _of(rows: DataFrame, column: str) -> DataFrame:
+    if column not in rows.columns:
+        raise DeclarationError(
+            f"output={column}, columns={rows.columns}: the table has no such rows; name a table whose process function has "
+            "side_outputs=, and one of these"
+        )
+    return rows.where(F.col(column).isNotNull()).select(f"{column}.*", ARRIVAL)
+
+
+def _columns(function: KeyedProcess, at: str) -> StructType:
+    """Those of what a process function gives; with side outputs a struct for each kind of row, beside the event time."""
+    outputs = {MAIN: function.output} | {tag.name: tag.output for tag in function.side_outputs}
+    kinds = {name: _parsed(ddl) for name, ddl in outputs.items()}
+    for name, kind in kinds.items():
+        if at not in kind.names:
+            raise DeclarationError(
+                f"output={outputs[name]!r}: its rows have an event time, too; add {at} TIMESTAMP"
+            )
+    names = [tag.name for tag in function.side_outputs]
+    if len(kinds) <= len(names) or set(names) & {at, *kinds[MAIN].names}:
+        raise DeclarationError(
+            f"side_outputs={names}: a tag is a column beside {MAIN} and {at}, and no column of the rows without a tag; rename it"
+        )
+    arrival = _parsed(f"{ARRIVAL} {ARRIVAL_TYPE}").fields
+    if not names:
+        return StructType(kinds[MAIN].fields + arrival)
+    sides = [StructField(name, kind) for name, kind in kinds.items()]
+    return StructType([StructField(at, TimestampType()), *sides, *arrival])
+
+
+def _parsed(ddl: str) -> StructType:
+    return cast(StructType, StructType.fromDDL(ddl))

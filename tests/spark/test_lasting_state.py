@@ -47,13 +47,15 @@ def expected(rows: list[tuple[float, str | None, str]]) -> list[tuple]:
     return found
 
 
-def given(stage: Stage, name: str = "numbered") -> list[tuple]:
-    rows = stage.rows(name).collect()
-    found = ((minute(r.at), r.user, r.n, r.pages) for r in rows if r.user != "end")
+def given(stage: Stage, name: str = "outcomes") -> list[tuple]:
+    rows = stage.rows(name)
+    if name == "outcomes":
+        rows = rows.select("at", F.coalesce("main", "away").alias("row")).select("row.*")
+    found = ((minute(r.at), r.user, r.n, r.pages) for r in rows.collect() if r.user != "end")
     return sorted(found, key=repr)
 
 
-def kept(stage: Stage, name: str = "numbered") -> list[float]:
+def kept(stage: Stage, name: str = "outcomes") -> list[float]:
     of = stage.lake.catalog.table(name)
     return [minute(each.at) for each in state_files.kept(stage.lake.settings, of)]
 
@@ -75,19 +77,19 @@ def test_each_range_begins_with_kept_states_and_is_what_all_of_history_gives(spa
     rows = rows_of(7)
     stage.feed("visits", [visit(*row) for row in rows if row[0] < 230])
     stage.run("shown")
-    stage.run("numbered", abort_at="rows")
+    stage.run("outcomes", abort_at="rows")
     stage.feed("visits", [visit(*row) for row in rows if row[0] >= 230])
     stage.feed("visits", [visit(5.0, "a", "too late")])
     for end in (600, 601):
         stage.advance("visits", visit(end, "end"))
     stage.run("shown")
-    stage.run("numbered", files_per_batch=1, abort_at="commit_log")
+    stage.run("outcomes", files_per_batch=1, abort_at="commit_log")
     assert given(stage) == sorted(expected(rows), key=repr)
     assert kept(stage)[0] == 180 and kept(stage)[-1] == 600, kept(stage)
-    assert_stream_equals_batch(stage, "numbered")
+    assert_stream_equals_batch(stage, "outcomes")
 
     # one hour by itself; its end is compared with what is kept of it
-    table, hour = stage.lake.catalog.table("numbered"), Range(START + HOUR * 2, START + HOUR * 3)
+    table, hour = stage.lake.catalog.table("outcomes"), Range(START + HOUR * 2, START + HOUR * 3)
     (first, *_) = state_files.kept(stage.lake.settings, table)
     states = state_files.rows(spark, stage.lake.settings, table, first)
     wrong = states.withColumn("_life", F.replace("_life", F.lit('"n":'), F.lit('"n":1')))
@@ -95,12 +97,12 @@ def test_each_range_begins_with_kept_states_and_is_what_all_of_history_gives(spa
     found = reconciliation.reconcile(stage.lake, table, hour)
     assert (found.verdict, found.missing, found.extra) == ("DIFFERENT", 0, 0)
     assert found.cause.startswith("kept states differ: its rows are equal, but those kept at")
-    stage.backfill("numbered", hour)
-    assert_stream_equals_batch(stage, "numbered", hour)
+    stage.backfill("outcomes", hour)
+    assert_stream_equals_batch(stage, "outcomes", hour)
 
     # what is lost is computed again, from the first row
     state_files.forget(stage.lake.settings, table, state_files.kept(stage.lake.settings, table))
-    stage.backfill("numbered", hour)
+    stage.backfill("outcomes", hour)
     assert kept(stage) == [180]
 
     # rows before that are changed by a batch run: the states hold no more, and the stream knows it
@@ -111,7 +113,14 @@ def test_each_range_begins_with_kept_states_and_is_what_all_of_history_gives(spa
     stage.feed("visits", [visit(*row) for row in more])
     for end in (700, 701):
         stage.advance("visits", visit(end, "end"))
-    stage.run("shown", "numbered")
+    stage.run("shown", "outcomes")
     assert given(stage) == sorted(expected([*rows, *more]), key=repr)
     waiting = late_merge.outdated(stage.lake.settings, stage.lake.catalog, table)
     assert waiting == [f"2026-01-01-{n:02}" for n in range(11)], "what it wrote before, no more"
+
+    # rows without a tag, and those of one, have tables of their own
+    stage.run("numbered", "absences")
+    told = given(stage, "outcomes")
+    for name, mine in (("numbered", lambda n: n > 0), ("absences", lambda n: n < 0)):
+        assert given(stage, name) == [each for each in told if mine(each[2])] != []
+        assert_stream_equals_batch(stage, name)

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pyspark.sql import DataFrame
 
 from lakehouse.declare.table import kafka, table
-from lakehouse.transform.process import KeyedProcess, process
+from lakehouse.transform.process import KeyedProcess, OutputTag, main_output, process, side_output
 
 HOUR = timedelta(hours=1)
 TTL = timedelta(hours=3)
@@ -16,10 +16,14 @@ TTL = timedelta(hours=3)
 visit_topic = kafka("visits", schema="user STRING, at TIMESTAMP, page STRING")
 
 
+AWAY = OutputTag("away", "user STRING, at TIMESTAMP, n BIGINT, pages STRING")
+
+
 class Visits(KeyedProcess):
-    """Each visit with its number and the pages before it; and an hour and a half without one, by a timer."""
+    """Each visit with its number and the pages before it; and, by a timer, an hour and a half without one."""
 
     output = "user STRING, at TIMESTAMP, n BIGINT, pages STRING"
+    side_outputs = (AWAY,)
 
     def on_row(self, state, row, timers):
         state["n"] = state.get("n", 0) + 1
@@ -31,7 +35,7 @@ class Visits(KeyedProcess):
         yield {"user": row["user"], "n": state["n"], "pages": told(pages)}
 
     def on_timer(self, state, at, timers):
-        yield {"user": state["user"], "n": -state["n"], "pages": told(state["pages"])}
+        yield AWAY.row(user=state["user"], n=-state["n"], pages=told(state["pages"]))
 
 
 def told(pages: dict) -> str:
@@ -49,5 +53,15 @@ def shown(visits: DataFrame) -> DataFrame:
 
 
 @table(layer="gold", ttl=TTL)
-def numbered(shown: DataFrame) -> DataFrame:
+def outcomes(shown: DataFrame) -> DataFrame:
     return process(shown, by=["user"], function=Visits(), at="at")
+
+
+@table(layer="gold")
+def numbered(outcomes: DataFrame) -> DataFrame:
+    return main_output(outcomes)
+
+
+@table(layer="gold")
+def absences(outcomes: DataFrame) -> DataFrame:
+    return side_output(outcomes, AWAY)

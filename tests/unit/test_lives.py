@@ -7,10 +7,11 @@ from random import Random
 import pytest
 
 from lakehouse.batch.kept_states import Kept, Rewrite, holds, worth_keeping
+from lakehouse.declare.columns import ARRIVAL
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.transform import plain_values
-from lakehouse.transform.lives import Life, Rules, in_order, lived
+from lakehouse.transform.lives import Life, OutputTag, Rules, _placed, in_order, lived, outputs
 from support.calls import MINUTE, START, Told, at, row
 
 HOUR = timedelta(hours=1)
@@ -90,6 +91,28 @@ def test_an_output_with_another_event_time_than_its_row_is_refused():
 
     with pytest.raises(DeclarationError, match="give the other instant in a column of its own"):
         list(lived(Rules(Early(), "at", MINUTE, lasting=True), Life(), [row(0)]))
+
+
+class Parted(Told):
+    """Every second row is of a side output."""
+
+    side_outputs = (OutputTag("second", "at TIMESTAMP, n BIGINT"),)
+
+    def on_row(self, state, row, timers):
+        state["n"] = state.get("n", 0) + 1
+        second = self.side_outputs[0]
+        yield second.row(n=state["n"]) if state["n"] % 2 == 0 else {"what": f"row {state['n']}"}
+
+
+def test_a_row_of_a_side_output_has_the_event_time_of_its_row():
+    made = list(outputs(Parted(), [row(1), row(2)], MINUTE, "at"))
+    assert [{name: r[name] for name in r if name != ARRIVAL} for r in made] == [
+        {"at": at(1), "main": {"at": at(1), "what": "row 1"}},
+        {"at": at(2), "second": {"at": at(2), "n": 2}},
+    ]
+    late = OutputTag("second", "at TIMESTAMP").row(at=START)
+    with pytest.raises(DeclarationError, match="has the event time of its row or timer"):
+        _ = _placed(Rules(Parted(), "at", MINUTE), Life(last=START), late, at(5))
 
 
 def test_kept_states_hold_until_a_row_before_them_is_changed():
