@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         not_followed_by,
     )
     from lakehouse.transform.process import (
+        KeyedCoProcess,
         KeyedProcess,
         OutputTag,
         Row,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"  # the only place: the package's metadata take it from here
 
 __all__ = [
+    "KeyedCoProcess",
     "KeyedProcess",
     "OutputTag",
     "Pattern",
@@ -94,6 +96,7 @@ _IN_TRANSFORM = {  # what a declaration needs not have: it is imported with pysp
     ),
     **dict.fromkeys(
         (
+            "KeyedCoProcess",
             "KeyedProcess",
             "OutputTag",
             "Row",

@@ -161,13 +161,14 @@ def closing(
 
     Of what lies before it a state is made of what the inputs hold now, as a batch run would.
     """
-    table, at = step.table, present(lake, step.table)
-    begun = kept_states.stream_begins(lake, table, span, at) if table.ttl else None
+    table = step.table
+    at = present(lake, table) if table.ttl else {}
+    begun = kept_states.stream_begins(lake, table, span, at) if at else None
 
     def read(of: Table, context: Range) -> DataFrame:
         by_stream = F.col(ORIGIN) == "stream"
         before = _moment(lake, of) < F.lit(span.start) if begun else F.lit(False)
-        return lake.spanning(of, context, at[of.name]).where(by_stream | before)
+        return lake.spanning(of, context, at.get(of.name)).where(by_stream | before)
 
     judged = _computed(lake, step, span, read, references, "stream", begun=begun)
     return Computed(judged, {"tables": at}, begun)

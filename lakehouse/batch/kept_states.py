@@ -134,13 +134,16 @@ def keeping(lake: Session, begun: Beginning | None) -> Iterator[None]:
 
 
 def _keep(lake: Session, begun: Beginning) -> None:
-    """Writes the states, and removes those that hold no more, or are not worth keeping."""
+    """Writes the states, and removes those that hold no more, or are not worth keeping.
+
+    A run over history, range after range, finds those of the range before, however old they are.
+    """
     run, table = begun.run, begun.table
     assert run.states is not None and run.keep_at is not None
     state_files.keep(lake.settings, table, run.states, run.keep_at, begun.versions)
     changed, known = rewrites(lake, table), state_files.kept(lake.settings, table)
     instants = [each.at for each in known if holds(each, changed)]
-    wanted = worth_keeping(instants, PARTITION_LENGTHS[table.partition_by])
+    wanted = {run.keep_at} | worth_keeping(instants, PARTITION_LENGTHS[table.partition_by])
     gone = [each for each in known if each.at not in wanted or not holds(each, changed)]
     state_files.forget(lake.settings, table, gone)
 

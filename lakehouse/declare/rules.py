@@ -254,10 +254,10 @@ def _check_lasting_inputs(
             f"{where}, ttl={table.ttl}, input={others[0]}: a state outlives the version of a table that it was computed with; "
             "join that in a row table before, and read that"
         )
-    if len(timed) > 1:
+    if len(timed) > 2:
         raise DeclarationError(
-            f"{where}, ttl={table.ttl}, inputs={list(timed)}: a process function reads one input; unite them in an ingest table "
-            "that reads their topics"
+            f"{where}, ttl={table.ttl}, inputs={list(timed)}: a process function reads one input, or two (KeyedCoProcess); unite "
+            "some of them in a row table, and read that"
         )
 
 

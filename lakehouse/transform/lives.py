@@ -12,6 +12,7 @@ from lakehouse.errors import DeclarationError
 from lakehouse.transform import plain_values
 
 LAST, NEXT, LIFE = "_last", "_next", "_life"  # of a kept state, beside the key
+FIRST, SECOND = "_first", "_second"  # of a row of one of two inputs: which, as it is
 MAIN = "main"  # the column of rows without a tag, of a function with side outputs
 Row = dict[str, Any]
 State = dict[str, Any]
@@ -90,6 +91,28 @@ class KeyedProcess:
     def on_timer(self, state: State, at: datetime, timers: Timers) -> Iterable[Row]:
         """What comes of a timer."""
         return ()
+
+
+class KeyedCoProcess(KeyedProcess):
+    """What is done with the rows of one key of two inputs, in event time across both.
+
+    Rows of one instant come in the order of their source, whichever input they are of.
+    """
+
+    def on_row1(self, state: State, row: Row, timers: Timers) -> Iterable[Row]:
+        """What comes of a row of the first input, as `on_row`."""
+        raise NotImplementedError
+
+    def on_row2(self, state: State, row: Row, timers: Timers) -> Iterable[Row]:
+        """What comes of a row of the second input, as `on_row`."""
+        raise NotImplementedError
+
+    def on_row(self, state: State, row: Row, timers: Timers) -> Iterable[Row]:
+        """What comes of a row of either input: `on_row1` or `on_row2` of it."""
+        first = row[FIRST]
+        if first is not None:
+            return self.on_row1(state, first, timers)
+        return self.on_row2(state, row[SECOND], timers)
 
 
 @dataclass

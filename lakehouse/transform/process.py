@@ -39,7 +39,10 @@ from lakehouse.declare.columns import ARRIVAL, ARRIVAL_TYPE, REACH
 from lakehouse.errors import DeclarationError
 from lakehouse.transform.lasting import arrow, by_key, lasting, part
 from lakehouse.transform.lives import (
+    FIRST,
     MAIN,
+    SECOND,
+    KeyedCoProcess,
     KeyedProcess,
     OutputTag,
     Row,
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "KeyedCoProcess",
     "KeyedProcess",
     "OutputTag",
     "Row",
@@ -66,7 +70,7 @@ __all__ = [
 
 
 def process(
-    rows: DataFrame,
+    rows: DataFrame | tuple[DataFrame, DataFrame],
     *,
     by: Sequence[str],
     function: KeyedProcess,
@@ -77,15 +81,16 @@ def process(
 
     State and timers end the table's `ttl=` after a key's last row.
 
-    :param rows: with the event time and `_arrival`.
-    :param by: the columns of the key.
+    :param rows: with the event time and `_arrival`; for a `KeyedCoProcess` those of two inputs.
+    :param by: the columns of the key, of the same names and types in both inputs.
     :param function: what is done with the rows of one key.
-    :param at: the column of event time, in the rows and in the output.
+    :param at: the column of event time, in the rows (of both inputs) and in the output.
     :param within: in a table with `context=`, how long a key is remembered after its last row.
     :raises DeclarationError: if an output has no event time, or if how long a key is remembered is
         not said, or said twice.
     """
     schema = _columns(function, at)
+    rows = _of_both(rows, [*by, at, ARRIVAL], function)
     call = calling.current()
     ttl = call.table.ttl if call else timedelta(0)
     if call:
@@ -135,6 +140,31 @@ def _of(rows: DataFrame, column: str) -> DataFrame:
             "side_outputs=, and one of these"
         )
     return rows.where(F.col(column).isNotNull()).select(f"{column}.*", ARRIVAL)
+
+
+def _of_both(
+    rows: DataFrame | tuple[DataFrame, DataFrame], shared: list[str], function: KeyedProcess
+) -> DataFrame:
+    """Rows of one input as they are; those of two as one: what both have, and a row of its own input in `_first` or `_second`."""
+    inputs = rows if isinstance(rows, tuple) else (rows,)
+    if len(inputs) != 1 + isinstance(function, KeyedCoProcess):
+        raise DeclarationError(
+            f"function={type(function).__name__}, inputs={len(inputs)}: a KeyedProcess has one input, and a KeyedCoProcess two; "
+            "write process((left, right), ...) for the latter"
+        )
+    for each in inputs:
+        if missing := [name for name in shared if name not in each.columns]:
+            raise DeclarationError(
+                f"by, at={', '.join(missing)}, columns={each.columns}: each input has the key, the event time and {ARRIVAL} by "
+                "these names; rename its own"
+            )
+    if len(inputs) == 1:
+        return inputs[0]
+    first, second = (
+        each.select(*shared, F.struct(*each.columns).alias(name))
+        for each, name in zip(inputs, (FIRST, SECOND), strict=True)
+    )
+    return first.unionByName(second, allowMissingColumns=True)
 
 
 def _columns(function: KeyedProcess, at: str) -> StructType:

@@ -1,16 +1,17 @@
 """Process functions whose state lasts: a range begins with kept states, and gives what all of history gives."""
 
 from datetime import UTC, datetime, timedelta
+from random import Random
 
 import pytest
 from pyspark.sql import functions as F
 
-from lakehouse.batch import late_merge
+from lakehouse.batch import kept_states, late_merge
 from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
 from lakehouse.storage import state_files
 from lakehouse.testing import Stage, assert_stream_equals_batch
-from support import visitors
+from support import orders, visitors
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -124,3 +125,58 @@ def test_each_range_begins_with_kept_states_and_is_what_all_of_history_gives(spa
     for name, mine in (("numbered", lambda n: n > 0), ("absences", lambda n: n < 0)):
         assert given(stage, name) == [each for each in told if mine(each[2])] != []
         assert_stream_equals_batch(stage, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(300)
+def test_rows_of_two_inputs_come_in_event_time_across_both(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept_states, "_MANY", 5)  # so some are kept inside a partition
+    stage = Stage(spark, tmp_path, orders)
+    rng = Random(4)
+    rows = sorted((rng.randrange(0, 150), rng.randrange(0, 5), rng.choice("op")) for _ in range(80))
+    rows = [each for n, each in enumerate(rows) if (each[0], each[1]) != rows[n - 1][:2]]
+
+    def feed(kind: str, some: list[tuple[int, int, str]]) -> None:
+        names = {"o": ("id", "at", "price"), "p": ("order", "paid_at", "amount")}[kind]
+        values = [(key, (START + timedelta(minutes=at)).isoformat(), at) for at, key, _ in some]
+        table = {"o": "orders", "p": "payments"}[kind]
+        stage.feed(table, [dict(zip(names, each, strict=True)) for each in values])
+
+    def part(kind: str, start: float, end: float) -> list[tuple[int, int, str]]:
+        return [each for each in rows if each[2] == kind and start <= each[0] < end]
+
+    feed("o", part("o", 0, 151))  # one input is far ahead
+    feed("p", part("p", 0, 80))
+    feed("p", [(80, 99, "p")])
+    stage.run("settled", files_per_batch=1, abort_at="rows")
+    least = START + timedelta(minutes=80, seconds=-20)
+    assert stage.frontier("settled") == least
+    assert minute(least) in kept(stage, "settled")
+    feed("p", part("p", 80, 151))
+    for end in (400, 401):
+        feed("p", [(end, 99, "p")])
+        feed("o", [(end, 99, "o")])
+    stage.run("settled", abort_at="commit_log")
+    found = stage.rows("settled").where("id < 99").collect()
+    assert sorted((minute(r.at), r.id, r.open, r.what) for r in found) == sorted(oracle(rows))
+    assert_stream_equals_batch(stage, "settled")
+    assert_stream_equals_batch(stage, "settled", Range(START + HOUR, START + HOUR * 2))
+
+
+def oracle(rows: list[tuple[int, int, str]]) -> list[tuple[float, int, int, str]]:
+    """What is open of each order: by an event after the other, with the times to wait among them."""
+    found: list[tuple[float, int, int, str]] = []
+    for key in {key for _, key, _ in rows}:
+        open_, last, waits = 0, -1_000.0, set()
+        for at, kind in [(at, kind) for at, of, kind in rows if of == key] + [(10_000, "")]:
+            for due in sorted(w for w in waits if w < at and w <= last + 30):
+                found.append((due, key, open_, "waited"))
+            waits = {w for w in waits if w >= at and at - last <= 30}
+            if not kind:
+                break
+            open_ = (open_ if at - last <= 30 else 0) + (at if kind == "o" else -at)
+            found.append((at, key, open_, "ordered" if kind == "o" else "paid"))
+            waits |= {at + 10} if kind == "o" else set()
+            last = at
+    return found

@@ -10,7 +10,7 @@ from lakehouse.errors import DeclarationError
 from lakehouse.examples.alerts import tables as alerts
 from lakehouse.examples.sensors import tables as sensors
 from lakehouse.testing import Stage, assert_stream_equals_batch
-from lakehouse.transform.process import process
+from lakehouse.transform.process import KeyedCoProcess, OutputTag, process, side_output
 from support.calls import MINUTE, START, Told, at
 
 
@@ -19,6 +19,36 @@ def test_an_output_without_event_time_is_refused(spark):
         DeclarationError, match="its rows have an event time, too; add then TIMESTAMP"
     ):
         process(spark.range(1), by=["id"], function=Told(), within=MINUTE, at="then")
+
+
+def test_what_is_wrong_with_a_process_function_is_said_before_it_runs(spark):
+    rows = spark.sql("SELECT 1 AS id, now() AS at, now() AS _arrival")
+    tagged, clash = OutputTag("seen", "at TIMESTAMP"), OutputTag("what", "at TIMESTAMP")
+
+    class Tagged(Told):
+        side_outputs = (clash,)
+
+    class Timeless(Told):
+        side_outputs = (OutputTag("seen", "id INT"),)
+
+    class Both(KeyedCoProcess):
+        output = "at TIMESTAMP"
+
+    given = {"by": ["id"], "at": "at", "within": MINUTE}
+    for words, call in (
+        ("a tag is a column beside main", lambda: process(rows, function=Tagged(), **given)),
+        ("output='id INT': its rows have", lambda: process(rows, function=Timeless(), **given)),
+        ("a KeyedCoProcess two", lambda: process(rows, function=Both(), **given)),
+        ("a KeyedProcess has one", lambda: process((rows, rows), function=Told(), **given)),
+        ("each input has the key", lambda: process(rows.drop("id"), function=Told(), **given)),
+        (
+            "is said once; declare the table with ttl=",
+            lambda: process(rows, by=["id"], at="at", function=Told()),
+        ),
+        ("output=seen, columns=", lambda: side_output(rows, tagged)),
+    ):
+        with pytest.raises(DeclarationError, match=words):
+            call()
 
 
 def reading(sensor: str, second: float, celsius: str) -> dict:

@@ -11,7 +11,16 @@ from lakehouse.declare.columns import ARRIVAL
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.transform import plain_values
-from lakehouse.transform.lives import Life, OutputTag, Rules, _placed, in_order, lived, outputs
+from lakehouse.transform.lives import (
+    KeyedCoProcess,
+    Life,
+    OutputTag,
+    Rules,
+    _placed,
+    in_order,
+    lived,
+    outputs,
+)
 from support.calls import MINUTE, START, Told, at, row
 
 HOUR = timedelta(hours=1)
@@ -113,6 +122,25 @@ def test_a_row_of_a_side_output_has_the_event_time_of_its_row():
     late = OutputTag("second", "at TIMESTAMP").row(at=START)
     with pytest.raises(DeclarationError, match="has the event time of its row or timer"):
         _ = _placed(Rules(Parted(), "at", MINUTE), Life(last=START), late, at(5))
+
+
+class Both(KeyedCoProcess):
+    output = "at TIMESTAMP, what STRING"
+
+    def on_row1(self, state, row, timers):
+        yield {"what": f"first {row['page']}"}
+
+    def on_row2(self, state, row, timers):
+        yield {"what": f"second {row['page']}"}
+
+
+def test_a_row_of_two_inputs_goes_to_the_method_of_its_own():
+    rows = [
+        row(2, _first=None, _second={"page": "b"}),
+        row(1, _first={"page": "a"}, _second=None),
+    ]
+    made = [each["what"] for each in outputs(Both(), rows, MINUTE, "at")]
+    assert made == ["first a", "second b"]
 
 
 def test_kept_states_hold_until_a_row_before_them_is_changed():

@@ -5,7 +5,8 @@ import pytest
 import lakehouse
 
 FACE = {  # a name that goes, or is renamed, breaks users' modules
-    "KeyedProcess", "OutputTag", "Pattern", "Row", "State", "Timers", "as_of_join", "count", "directly_followed_by",
+    "KeyedCoProcess", "KeyedProcess", "OutputTag", "Pattern", "Row", "State", "Timers", "as_of_join", "count",
+    "directly_followed_by",
     "duplicates", "expect", "files",
     "around", "begin", "kafka", "main_output", "not_followed_by", "process", "session", "side_output", "sliding", "sql_table",
     "table", "followed_by",

@@ -132,17 +132,21 @@ def test_a_lasting_state_is_refused_where_it_cannot_be_kept(declared, words):
         catalog_of([module_of(remembered=lasting(**declared))])
 
 
-def test_a_lasting_state_reads_one_input_with_event_time_and_no_other():
+def test_a_lasting_state_reads_two_inputs_with_event_time_and_no_other():
     @table(layer="silver")
     def others(things):
         return things
 
-    @table(layer="gold", ttl="1 day")
-    def both(things, others):
+    @table(layer="silver")
+    def more(things):
         return things
 
-    with pytest.raises(DeclarationError, match="a process function reads one input"):
-        catalog_of([module_of(others=others, both=both)])
+    @table(layer="gold", ttl="1 day")
+    def three(things, others, more):
+        return things
+
+    with pytest.raises(DeclarationError, match="a process function reads one input, or two"):
+        catalog_of([module_of(others=others, more=more, three=three)])
 
     prices = files("prices.csv", schema="id STRING", header=True)
 
