@@ -1,6 +1,7 @@
 """What a user declares, as values: no session, no broker, nothing on disk.
 
 table              `@table` and `sql_table`: the one concept
+calling            which table's function is being called
 sources            topics of Kafka, and files
 windows            windows, intervals, the horizon of duplicates
 expectations       what must hold of a table's rows

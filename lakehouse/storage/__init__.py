@@ -25,6 +25,7 @@ point_reads           the rows of one key, without a scan
 row_keys              the technical column `_key`
 deletion_vectors      which rows of a data file are dead, as Delta has it on disk
 vectors               which files of deletion vectors no version needs
+state_files           the states that a process function keeps
 digest                checksums of sets of rows, and their differences
 commits               one line of what is known about a write
 commit_log            the commit log of a table, and the frontier

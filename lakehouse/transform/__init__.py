@@ -17,5 +17,8 @@ validation        all of that on no rows, before anything is made
 creation          a table made as its plan needs it
 versions          the versions of each key, as-of joins
 process           process functions: state and timers
+lives             the life of one key: rows in event time, timers between them
+lasting           a process function over a range: kept states in, rows and states out
+plain_values      a state as text, and back
 patterns          patterns over the rows of a key
 """

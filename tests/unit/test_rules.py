@@ -8,8 +8,11 @@ import pytest
 from lakehouse.declare import rules
 from lakehouse.declare.catalog import Catalog, catalog_of
 from lakehouse.declare.table import around, files, kafka, sql_table, table, tumbling
-from lakehouse.errors import DeclarationError
+from lakehouse.errors import DeclarationError, RangeError
+from lakehouse.maintenance import erasure
 from lakehouse.ranges import EPOCH, Range
+from lakehouse.settings import Settings
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.transform import lateness
 
 topic = kafka("things", schema="id STRING NOT NULL, at TIMESTAMP NOT NULL")
@@ -173,3 +176,9 @@ def test_rows_before_change_all_that_comes_after():
     later = EPOCH + timedelta(days=3)
     assert lateness.reached(lasting(), hour, later) == Range(EPOCH, later)
     assert lateness.reached(lasting(), hour) == hour
+
+
+def test_rows_that_went_into_a_lasting_state_are_not_erased(tmp_path):
+    settings, catalog = Settings(root=tmp_path), catalog_of([module_of(remembered=lasting())])
+    with pytest.raises(RangeError, match="remembered keep a state"):
+        erasure.planned(Lakehouse(settings, catalog), catalog.table("things"), "id = 'a'")
