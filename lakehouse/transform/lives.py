@@ -11,6 +11,7 @@ from lakehouse.declare.columns import ARRIVAL, SOURCE_ORDER
 from lakehouse.errors import DeclarationError
 from lakehouse.transform import plain_values
 
+_INSTANT = timedelta(microseconds=1)
 LAST, NEXT, LIFE = "_last", "_next", "_life"  # of a kept state, beside the key
 FIRST, SECOND = "_first", "_second"  # of a row of one of two inputs: which, as it is
 MAIN = "main"  # the column of rows without a tag, of a function with side outputs
@@ -168,6 +169,7 @@ def lived(
         life.last, life.arrival = row[at], row[ARRIVAL]
         for made in rules.function.on_row(life.state, row, life.timers):
             yield _placed(rules, life, made, row[at])
+        _check_timers(rules, life, row[at])
     yield from _fired(rules, life, before)
 
 
@@ -178,6 +180,17 @@ def _fired(rules: Rules, life: Life, before: datetime | None) -> Iterator[Row]:
     while instant := life.timers.due(until, before):
         for made in rules.function.on_timer(life.state, instant, life.timers):
             yield _placed(rules, life, made, instant)
+        _check_timers(rules, life, instant + _INSTANT)
+
+
+def _check_timers(rules: Rules, life: Life, first: datetime) -> None:
+    """Raises DeclarationError for a timer before that instant: what it gave would lie in a range that is final."""
+    due = life.timers.due(first - _INSTANT) if rules.lasting else None
+    if due is not None:
+        raise DeclarationError(
+            f"timer={due}, earliest={first}: with a lasting state a timer is not before its row, and later than the timer that "
+            "sets it; set a later one"
+        )
 
 
 def _placed(rules: Rules, life: Life, made: Row, instant: datetime) -> Row:

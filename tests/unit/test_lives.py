@@ -143,6 +143,21 @@ def test_a_row_of_two_inputs_goes_to_the_method_of_its_own():
     assert made == ["first a", "second b"]
 
 
+def test_a_timer_in_the_past_is_refused():
+    rules = Rules(Told(), "at", MINUTE, lasting=True)
+    assert list(lived(rules, Life(), [row(5, set=(0,))])), "at the instant of the row"
+    with pytest.raises(DeclarationError, match="a timer is not before its row"):
+        list(lived(rules, Life(), [row(5, set=(-1,))]))
+
+    class Endless(Told):
+        def on_timer(self, state, at, timers):
+            timers.set(at)
+            return ()
+
+    with pytest.raises(DeclarationError, match="later than the timer that sets it"):
+        list(lived(Rules(Endless(), "at", MINUTE, lasting=True), Life(), [row(5, set=(1,))]))
+
+
 def test_kept_states_hold_until_a_row_before_them_is_changed():
     kept = Kept(START + HOUR, "", 0, {"rows": 7}, "", "")
 
