@@ -26,7 +26,15 @@ from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, SavepointError
 from lakehouse.settings import Settings
-from lakehouse.storage import checkpoints, delta_log, layout, locks, log_state, read_holds
+from lakehouse.storage import (
+    checkpoints,
+    delta_log,
+    layout,
+    locks,
+    log_state,
+    read_holds,
+    state_files,
+)
 from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.files import read_json, replace_file
 from lakehouse.storage.layout import table_path
@@ -204,8 +212,17 @@ def _take_table(settings: Settings, catalog: Catalog, table: Table, to: Settings
             shutil.copyfile(path, beside)
     sides: tuple[layout.Side, ...] = ("quarantine",) if catalog.has_quarantine(table) else ()
     sides += ("early",) if table.early_results else ()
+    _take_states(settings, table, to)
     for side in (*sides, ""):
         _take(table_path(settings, table, side), table_path(to, table, side))
+
+
+def _take_states(settings: Settings, table: Table, to: Settings) -> None:
+    """The kept states of a process function: those that are whole, for what is being written has no note yet."""
+    there, beside = (table_path(each, table, "state") for each in (settings, to))
+    for each in state_files.kept(settings, table):
+        copy_into(there / each.folder, beside / each.folder)
+        replace_file(beside / each.note, read_json(there / each.note))
 
 
 def _take(path: Path, to: Path) -> None:

@@ -39,6 +39,11 @@ class Kept:
     code_version: str
     schema: str  # Spark's JSON
 
+    @property
+    def note(self) -> str:
+        """The name of the note, beside the folder."""
+        return f"{self.at:%Y%m%dT%H%M%S.%f}.json"
+
 
 def kept(settings: Settings, table: Table) -> list[Kept]:
     """What is kept of a table, in the order of time."""
@@ -74,7 +79,7 @@ def keep(
     states.write.parquet(str(folder / name))
     keys = pads.dataset(folder / name, format="parquet").count_rows()
     found = Kept(at, name, keys, dict(covers), table.code_version, states.schema.json())
-    replace_file(_note(folder, at), asdict(found) | {"at": at.isoformat()})
+    replace_file(folder / found.note, asdict(found) | {"at": at.isoformat()})
     return found
 
 
@@ -82,7 +87,7 @@ def forget(settings: Settings, table: Table, these: Iterable[Kept]) -> None:
     """Removes these, and the folders without a note that no run can be reading any more."""
     folder = table_path(settings, table, "state")
     for each in these:
-        remove(_note(folder, each.at))
+        remove(folder / each.note)
     named = {each.folder for each in kept(settings, table)}
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.is_dir() and path.name not in named and _age(path) > _IN_USE:
@@ -91,10 +96,6 @@ def forget(settings: Settings, table: Table, these: Iterable[Kept]) -> None:
 
 def _age(path: Path) -> float:
     return time.time() - path.stat().st_mtime
-
-
-def _note(folder: Path, at: datetime) -> Path:
-    return folder / f"{at:%Y%m%dT%H%M%S.%f}.json"
 
 
 def _read(value: Any) -> Kept:

@@ -1,5 +1,6 @@
 """What is kept of a key: exactly what it was; a life cut anywhere goes on as if it had not been."""
 
+from dataclasses import asdict
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from random import Random
@@ -8,8 +9,13 @@ import pytest
 
 from lakehouse.batch.kept_states import Kept, Rewrite, holds, worth_keeping
 from lakehouse.declare.columns import ARRIVAL
+from lakehouse.declare.table import table
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
+from lakehouse.settings import Settings
+from lakehouse.storage import savepoints, state_files
+from lakehouse.storage.files import replace_file
+from lakehouse.storage.layout import table_path
 from lakehouse.transform import plain_values
 from lakehouse.transform.lives import (
     KeyedCoProcess,
@@ -179,3 +185,25 @@ def test_old_states_are_kept_more_sparsely():
     assert START + timedelta(days=70) in kept and START + timedelta(days=70, hours=1) not in kept
     assert len(kept) < 48 + 62 + 3 + 3
     assert worth_keeping([], HOUR) == set()
+
+
+def test_a_savepoint_takes_the_states_that_are_whole(tmp_path, caplog):
+    @table(layer="gold", ttl="1 day")
+    def remembered(things):
+        return things
+
+    here, there = (Settings(root=tmp_path / name) for name in ("here", "there"))
+    folder = table_path(here, remembered, "state")
+    for hour, name in enumerate(("whole", "being written", "lost")):
+        if name != "lost":
+            (folder / name).mkdir(parents=True)
+            (folder / name / "part.parquet").write_text("")
+        kept = Kept(START + HOUR * hour, name, 0, {"things": 7}, "", "{}")
+        if name != "being written":
+            replace_file(folder / kept.note, asdict(kept) | {"at": kept.at.isoformat()})
+    savepoints._take_states(here, remembered, there)
+    assert "folder=" in caplog.text and "lost: it is gone; remembered computes" in caplog.text
+    (found,) = state_files.kept(there, remembered)
+    assert found == Kept(START, "whole", 0, {"things": 7}, "", "{}")
+    assert (table_path(there, remembered, "state") / "whole" / "part.parquet").exists()
+    assert not (table_path(there, remembered, "state") / "being written").exists()
