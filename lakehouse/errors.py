@@ -11,6 +11,7 @@ LakehouseError
 ├── TopicError           a topic is not the one that a table has read
 ├── SavepointError       a savepoint is damaged, is not there, or cannot be restored as things are
 ├── JobError             a job cannot be started or stopped, or must wait for another
+├── LookupFailed         a service that a lookup asks has not answered
 └── CommitError          a table holds something else than the log tables, its input or its checkpoint say
 
 Text: *what (field=value): the rule; the consequence or the fix*.
@@ -58,6 +59,10 @@ class SavepointError(LakehouseError):
 
 
 class JobError(LakehouseError):
+    pass
+
+
+class LookupFailed(LakehouseError):
     pass
 
 

@@ -3,13 +3,16 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import ranges
+from lakehouse.batch import lookups
 from lakehouse.batch.publish import Computed, publish
 from lakehouse.declare.columns import ORIGIN, WINDOW
+from lakehouse.declare.lookups import Ask
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.ranges import PARTITION_LENGTHS, Range
@@ -18,6 +21,7 @@ from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.transform import lateness, observing, plan
+from lakehouse.transform.lookups import Answers
 from lakehouse.transform.plan import Origin, Plan
 
 _EVER = Range(datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC))
@@ -106,13 +110,15 @@ def compute(
     versions: Mapping[str, int] | None = None,
     touched: DataFrame | None = None,
     references: Mapping[str, int] | None = None,
+    ask: Ask | None = None,
 ) -> Computed:
     """The rows of `span` by the same plan as the stream, over the stored input and the pinned inputs.
 
     The span is widened by the context that the declared window needs, and cut back after the
     function. The inputs with event time are read at their `versions`, the present ones by default,
     and reference tables at theirs, by default as the stream pinned them. With `touched`
-    (`late_merge.missed`) only that is computed.
+    (`late_merge.missed`) only that is computed. A lookup's answers are the recorded ones; `ask` has
+    rows without one asked for first, "failed" and "all" also those again. Raises LookupFailed.
     """
     at = present(lake, table) | dict(versions or {})
     used = pinned(lake, table) | dict(references or {})
@@ -129,7 +135,8 @@ def compute(
 
     context = Range(covers[0].start, covers[-1].end) if covers else None
     step = plan.plan_of(lake, table)
-    judged = _computed(lake, step, span, read, others, "batch", touched, context)
+    looked_up = partial(lookups.of_range, lake, step, ask) if table.lookup else None
+    judged = _computed(lake, step, span, read, others, "batch", touched, context, looked_up)
     inputs = {"tables": at, "references": used}
     return Computed(judged, inputs | ({"versioned tables": kept} if kept else {}))
 
@@ -137,6 +144,13 @@ def compute(
 def present(lake: Lakehouse, table: Table) -> dict[str, int]:
     """The versions that the table's inputs with event time have now."""
     return {t.name: delta_writer.version(lake.path(t)) for t in lake.catalog.timed_inputs(table)}
+
+
+def questions(lake: Session, table: Table, span: Range) -> DataFrame:
+    """The rows of a range that a batch run has the table's lookup asked for (`Plan.questions`)."""
+    driving = lake.catalog.driving(table)
+    rows = lake.spanning(driving, span).where(lateness.between(_moment(lake, driving), span))
+    return plan.plan_of(lake, table).questions(rows, "batch")
 
 
 def preview(
@@ -166,6 +180,7 @@ def _computed(
     origin: Origin,
     touched: DataFrame | None = None,
     context: Range | None = None,
+    looked_up: Callable[[DataFrame, Range, DataFrame | None], Answers] | None = None,
 ) -> DataFrame:
     """The judged rows of `span`; `read` gives an input's of a range, and maybe more.
 
@@ -187,8 +202,10 @@ def _computed(
             else None
         )
         beside = {each.name: rows(each, context) for each in others}
+        taken = rows(driving, context)
+        answers = looked_up(taken, context, touched) if looked_up else None
         judged = step.derived(
-            rows(driving, context), references, origin, None, touched, among, span.end, beside
+            taken, references, origin, None, touched, among, span.end, beside, answers
         )
         # the observation stands between the cut and the function: a filter must not move below a
         # stateful operator
@@ -237,15 +254,15 @@ def pinned(lake: Lakehouse, table: Table) -> dict[str, int]:
     }
 
 
-def backfill(lake: Session, table: Table, span: Range) -> Commit:
+def backfill(lake: Session, table: Table, span: Range, ask: Ask = "missing") -> Commit:
     """Makes `span` (whole partitions, behind the frontier) of `table` hold its batch run, in one Delta commit.
 
-    Rows that are these already stay, and the commit has the version NOTHING. Raises RangeError
-    before anything is computed.
+    Rows that are these already stay, and the commit has the version NOTHING. A lookup is asked for
+    rows without a recorded answer, or again (`compute`). Raises RangeError before anything is computed.
     """
     started = time.monotonic()
     check_range(lake, table, span, whole_partitions=True)
-    [commit] = publish(lake, table, compute(lake, table, span), [span], started)
+    [commit] = publish(lake, table, compute(lake, table, span, ask=ask), [span], started)
     return commit
 
 
@@ -253,7 +270,11 @@ def backfill_together(lake: Session, table: Table, units: Sequence[Range]) -> li
     """As `backfill` of each of the units, which follow each other without a gap: computed at once, one Delta commit for all."""
     started, span = time.monotonic(), Range(units[0].start, units[-1].end)
     check_range(lake, table, span, whole_partitions=True)
-    return list(publish(lake, table, compute(lake, table, span), units, started, together=True))
+    return list(
+        publish(
+            lake, table, compute(lake, table, span, ask="missing"), units, started, together=True
+        )
+    )
 
 
 def rewrite(
@@ -275,7 +296,7 @@ def rewrite(
         for commit in commits:
             lake.commit_log(table).append(commit)
         return commits
-    computed = compute(lake, table, span, versions, touched)
+    computed = compute(lake, table, span, versions, touched, ask="missing")
     partitions = {p for unit in units for p in unit.partitions(table.partition_by)}
     there = lake.partitions(table, partitions, delta_writer.version(lake.path(table)))
     unit = plan.plan_of(lake, table, judged=False).unit

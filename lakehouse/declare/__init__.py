@@ -3,6 +3,7 @@
 table              `@table` and `sql_table`: the one concept
 sources            topics of Kafka, and files
 windows            windows, intervals, the horizon of duplicates
+lookups            what a service outside is asked for each row
 expectations       what must hold of a table's rows
 expectation_names  what each expectation takes, without importing Great Expectations
 catalog            the graph of all tables, checked, in order

@@ -134,6 +134,7 @@ def check_table(catalog: "Catalog", table: Table) -> None:
     _check_ingest(catalog, table, where)
     _check_driving(catalog, table, driving, where)
     _check_row_by_row(table, kind, where)
+    _check_lookup(catalog, table, kind, where)
     if not table.keeps:  # which keep every row, and are judged as a whole
         check_single_rows(table)
     if table.stale_after and (
@@ -225,6 +226,17 @@ def _check_row_by_row(table: Table, kind: str, where: str) -> None:
     if table.early_results and table.window is None:
         raise DeclarationError(
             f"{where}, early_results={table.early_results}: rows without a window are final at once; remove it"
+        )
+
+
+def _check_lookup(catalog: "Catalog", table: Table, kind: str, where: str) -> None:
+    if table.lookup is None:
+        return
+    several = len(catalog.timed_inputs(table)) > 1
+    if kind != "row" or several or table.context or table.as_of or table.deduplicate:
+        raise DeclarationError(
+            f"{where}, kind={kind}, lookup={table.lookup.name}: a service is asked for each row of one input with event time, "
+            "and for no row twice; declare it on a row table without context=, deduplicate= and versioned tables, and read that"
         )
 
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, Unpack
 
 from lakehouse.declare import code_version
 from lakehouse.declare.expectations import Expectation, expect
+from lakehouse.declare.lookups import Lookup, lookup
 from lakehouse.declare.sources import files, kafka, one_of
 from lakehouse.declare.windows import (
     Duplicates,
@@ -53,6 +54,7 @@ __all__ = [
     "expect",
     "files",
     "kafka",
+    "lookup",
     "session",
     "sliding",
     "sql_table",
@@ -95,6 +97,7 @@ class Table:
     sql: str = ""  # the query, if the transformation was declared as one
     context: Interval | None = None
     keeps: Keeps = ""
+    lookup: Lookup | None = None
     as_of: bool = False  # completed by the catalog: whether it reads a versioned table
 
     def __call__(self, *inputs: "DataFrame", **named: "DataFrame") -> "DataFrame":
@@ -142,7 +145,8 @@ class Table:
             self.partition_by,
             self.expectations,
         )
-        decided += tuple(each for each in (self.deduplicate, self.context, self.keeps) if each)
+        looked_up = self.lookup.meaning if self.lookup else ()
+        decided += tuple(e for e in (self.deduplicate, self.context, self.keeps, looked_up) if e)
         return hashlib.sha256(repr((parts, decided)).encode()).hexdigest()[:16]
 
 
@@ -166,6 +170,7 @@ class Declared(TypedDict, total=False):
     stale_after: str | timedelta
     context: Interval | None
     keeps: Keeps
+    lookup: Lookup | None
 
 
 def table(
@@ -187,6 +192,7 @@ def table(
     stale_after: str | timedelta = "0 seconds",
     context: Interval | None = None,
     keeps: Keeps = "",
+    lookup: Lookup | None = None,
 ) -> Callable[[Callable[..., "DataFrame"]], Table]:
     """Declares the table that a pure `DataFrame -> DataFrame` function computes; its parameters name its inputs.
 
@@ -220,6 +226,7 @@ def table(
     :param context: `around(...)`: a row table may join its input with itself within that time.
     :param keeps: "latest" keeps one row for each of the `keys` (the function groups by them),
         "versions" each version of one, with `valid_from` and `valid_to`.
+    :param lookup: what `@lookup` declared: the input of a row table gets its answer as a column.
     :raises DeclarationError: for values that do not fit each other; the rest is checked with the other
         tables, by `lakehouse validate` and at the start.
     """
@@ -251,6 +258,7 @@ def table(
             stale_after=duration(stale_after, "stale_after"),
             context=context,
             keeps=keeps,
+            lookup=lookup,
         )
 
     return declare

@@ -21,6 +21,7 @@ DROPPED = "rows dropped by Spark"
 NOT_DETERMINISTIC = "not deterministic"
 DIMENSION = "dimension changed"
 CODE = "code changed"
+UNANSWERED = "answers are missing"
 UNKNOWN = "not known"
 
 
@@ -94,6 +95,11 @@ def causes(
         )
 
     return {key: cause(key) for key in partitions}
+
+
+def unanswered(rows: int) -> str:
+    """The cause where rows have no answer to repeat."""
+    return f"{UNANSWERED}: {rows} rows have no recorded answer of the lookup; a backfill or repair asks for them"
 
 
 def lost(file: str) -> str:

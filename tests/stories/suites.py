@@ -108,6 +108,7 @@ SUITES = {
                 "windows_of_windows", "joins_of_tables", "unions_of_tables", "rows_of_windows",
                 "updated_windows", "sliding_windows", "ranks_in_windows",
                 "count_windows", "sliding_count_windows", "keyed_tables", "unbounded_joins", "keyed_of_keyed", "row_table",
+                "looked_up",
                 "windows_in_sql", "long_windows", "days_of_a_zone", "versioned_tables", "patterns",
             ),
         ),
