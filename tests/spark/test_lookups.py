@@ -7,6 +7,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -19,6 +20,7 @@ from lakehouse.declare.table import kafka, lookup, table
 from lakehouse.errors import DeclarationError, LookupFailed
 from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
+from lakehouse.storage import layout, savepoints
 from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import Stage, assert_stream_equals_batch
@@ -159,9 +161,11 @@ def test_a_range_is_asked_again(stage):
     assert PLACES.asked == {"a": 3, "b": 4, "c": 3}
     assert set(opinions(stage, "located", 1, 6).values()) == {5, None}
     assert_stream_equals_batch(stage, "located", HOUR)
-    assert query.run(
-        settings, stage.lake.catalog, "SELECT count(*) FROM located__answers"
-    ).rows == [(5,)]
+    count = "SELECT count(*) FROM located__answers"
+    assert query.run(settings, stage.lake.catalog, count).rows == [(5,)]
+    savepoints.create(settings, stage.lake.catalog, "now")
+    saved = replace(settings, root=layout.savepoint_root(settings, "now"))
+    assert query.run(saved, stage.lake.catalog, count).rows == [(5,)]
 
 
 def test_a_failed_lookup_is_quarantined_until_it_is_asked_again(stage):
