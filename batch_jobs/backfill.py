@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from batch_jobs.planning import Backfill, plan, reading
 from lakehouse.batch import compute, late_merge, reference_tables
 from lakehouse.batch.late_merge import Dirt
+from lakehouse.declare.lookups import Ask
 from lakehouse.declare.table import Table
 from lakehouse.durations import duration
 from lakehouse.ranges import EPOCH, Range, partition_range
@@ -33,17 +34,19 @@ def run(
     *,
     whole: bool = False,
     cascade: bool = False,
+    ask: Ask = "missing",
 ) -> Iterator[Commit]:
     """Makes `[start, end)` of a table hold its batch run, and yields a commit for each partition, as it goes on.
 
     Where the rows were these already the commit has the version NOTHING. `whole`: all partitions in
-    one commit. `cascade`: what the tables that read this one do not show yet follows. A reference
+    one commit. `cascade`: what the tables that read this one do not show yet follows. `ask`: of a table
+    with a lookup, which rows its service is asked for though they have a recorded answer. A reference
     table, which has no range, is rebuilt. Raises, before anything is computed, RangeError,
     UnknownTable, DeclarationError, JobError (another process is at it).
     """
     table = lake.catalog.table(table_name)
-    planned = plan(lake, table_name, start, end, whole=whole)
-    return _rebuilt(lake, table) if planned is None else _run(lake, table, planned, cascade)
+    planned = plan(lake, table_name, start, end, whole=whole, ask=ask)
+    return _rebuilt(lake, table) if planned is None else _run(lake, table, planned, cascade, ask)
 
 
 def renew(lake: Lakehouse, table_name: str) -> None:
@@ -62,18 +65,20 @@ def pending(lake: Lakehouse, planned: Backfill) -> dict[str, list[str]]:
     return {name: partitions for name, partitions in found.items() if partitions}
 
 
-def _run(lake: Session, table: Table, planned: Backfill, cascade: bool) -> Iterator[Commit]:
+def _run(
+    lake: Session, table: Table, planned: Backfill, cascade: bool, ask: Ask
+) -> Iterator[Commit]:
     with publishing(lake.settings, table):
         creation.create(lake, table)  # refuses other columns than those on disk
         if not planned.run:
-            yield compute.backfill(lake, table, planned.span)
+            yield compute.backfill(lake, table, planned.span, ask)
         else:
             units = [
                 partition_range(p, table.partition_by)
                 for p in planned.partitions
                 if p not in planned.done
             ]
-            yield from _published(lake, table, units, planned.at_once, planned.run)
+            yield from _published(lake, table, units, planned.at_once, planned.run, ask)
     for other, span in reading(lake, table, planned.span) if cascade else ():
         yield from _followed(lake, other, span, planned.at_once)
 
@@ -104,14 +109,19 @@ def _followed(lake: Session, table: Table, span: Range, at_once: int) -> Iterato
 
 
 def _published(
-    lake: Session, table: Table, units: Sequence[Range], at_once: int, run: int = 0
+    lake: Session,
+    table: Table,
+    units: Sequence[Range],
+    at_once: int,
+    run: int = 0,
+    ask: Ask = "missing",
 ) -> Iterator[Commit]:
     left = len(units)
     for chunk in _chunks(units, at_once):
         _give_way(lake)
         started = time.monotonic()
         left -= len(chunk)
-        yield from compute.published(lake, table, chunk, started, run=run, left=left)
+        yield from compute.published(lake, table, chunk, started, ask=ask, run=run, left=left)
 
 
 def _chunks(units: Sequence[Range], most: int) -> Iterator[list[Range]]:

@@ -4,7 +4,7 @@ Those of the reconciliation are in `reconcile_commands`.
 """
 
 from contextlib import ExitStack
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -33,6 +33,13 @@ def backfill(
     all_or_nothing: Annotated[
         bool, typer.Option("--all-or-nothing", help="Publish all partitions in one commit")
     ] = False,
+    ask_again: Annotated[
+        Literal["failed", "all"] | None,
+        typer.Option(
+            help="Of a table with a lookup: ask its service again for rows whose lookup had failed, or for all, and record the "
+            "new answers"
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a closed range of a table hold its batch run, one commit per partition.
@@ -49,7 +56,9 @@ def backfill(
     settings, catalog, first, last = asked(start, end)
     # a range is refused before a JVM starts: planning reads logs only
     offline = Lakehouse(settings, catalog)
-    planned = job.plan(offline, table, first, last, whole=all_or_nothing)
+    planned = job.plan(
+        offline, table, first, last, whole=all_or_nothing, ask=ask_again or "missing"
+    )
     if catalog.table(table).keeps:
         if not dry_run:
             job.renew(offline, table)
@@ -73,6 +82,7 @@ def backfill(
                 last,
                 whole=all_or_nothing,
                 cascade=cascade,
+                ask=ask_again or "missing",
             ):
                 commits.append(commit)
                 done(commit.written)

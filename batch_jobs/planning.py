@@ -9,6 +9,7 @@ from lakehouse import ranges
 from lakehouse.batch import compute, late_merge
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import PARTITION
+from lakehouse.declare.lookups import Ask
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.ranges import PARTITION_LENGTHS, Range, partition_range
@@ -70,6 +71,7 @@ def plan(
     end: datetime | None = None,
     *,
     whole: bool = False,
+    ask: Ask = "missing",
 ) -> Backfill | None:
     """What `backfill.run` would do, refusing what it would refuse.
 
@@ -78,6 +80,11 @@ def plan(
     Raises RangeError, UnknownTable.
     """
     table, catalog = lake.catalog.table(table_name), lake.catalog
+    if ask != "missing" and not table.lookup:
+        raise RangeError(
+            f"table={table.name}, ask_again={ask!r}: it has no lookup, so there is no service to ask; leave it out, or name "
+            f"{', '.join(t.name for t in catalog if t.lookup) or 'a table that has one, of which there is none'}"
+        )
     if not (start and end):
         if start or end or (catalog.kind(table) != "reference" and not table.keeps):
             raise RangeError(

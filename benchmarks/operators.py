@@ -1,5 +1,6 @@
 """A table for each operator, over one record of clicks: what `benchmarks.matrix` puts to the test."""
 
+import itertools
 from datetime import timedelta
 
 from pyspark.sql import DataFrame, Window
@@ -10,6 +11,7 @@ from lakehouse.declare.table import (
     count,
     duplicates,
     kafka,
+    lookup,
     session,
     sliding,
     sql_table,
@@ -34,6 +36,23 @@ def clicks(click_topic: DataFrame) -> DataFrame:
 @table(layer="silver")
 def row_table(clicks: DataFrame) -> DataFrame:
     return clicks.where("value > 20").withColumn("twice", F.col("value") * 2)
+
+
+_asked = itertools.count()
+
+
+@lookup(schema="answer BIGINT", retries=0, on_failure="quarantine")
+async def service(user: str, value: int) -> dict[str, int]:
+    """Another answer each time it is asked, and now and then none."""
+    number = next(_asked)
+    if number % 7 == 3:
+        raise RuntimeError(f"question {number} has no answer")
+    return {"answer": number}
+
+
+@table(layer="silver", lookup=service)
+def looked_up(clicks: DataFrame) -> DataFrame:
+    return clicks.withColumn("answer", F.col("service.answer")).drop("service")
 
 
 @table(layer="silver", deduplicate=duplicates("user", "value", within="20 seconds"))

@@ -12,6 +12,7 @@ LakehouseError
 ├── SinkError            a target cannot be written, or holds something else than the table says
 ├── SavepointError       a savepoint is damaged, is not there, or cannot be restored as things are
 ├── JobError             a job cannot be started or stopped, or must wait for another
+├── LookupFailed         a service that a lookup asks has not answered
 └── CommitError          a table holds something else than the log tables, its input or its checkpoint say
 
 Text: *what (field=value): the rule; the consequence or the fix*.
@@ -59,6 +60,10 @@ class SavepointError(LakehouseError):
 
 
 class JobError(LakehouseError):
+    pass
+
+
+class LookupFailed(LakehouseError):
     pass
 
 

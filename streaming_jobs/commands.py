@@ -129,6 +129,8 @@ def status(
     for name, each in found:
         if line := views.freshness(settings, name):
             console.print(Text(line), soft_wrap=True)
+        for line in views.lookups(each):
+            console.print(Text(f"{name}: {line}"), soft_wrap=True)
         if line := views.place(each):
             console.print(Text(f"{name}: {line}"), soft_wrap=True)
         for line in views.troubles(settings, name, each):

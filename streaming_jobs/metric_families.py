@@ -113,6 +113,19 @@ DECLARED = (
         "How long each phase of the last micro-batch took",
         (*_TABLE, "phase"),
     ),
+    Declared(
+        "lakehouse_table_lookups_total",
+        "Questions to the service of the table's lookup since the job started, by what came of them",
+        (*_TABLE, "outcome"),
+    ),
+    Declared(
+        "lakehouse_table_lookups_waiting", "Questions of the step under way without an answer yet"
+    ),
+    Declared(
+        "lakehouse_table_lookup_seconds",
+        "How long the last thousand questions took, each its last attempt",
+        (*_TABLE, "quantile"),
+    ),
     Declared("lakehouse_table_state_rows", "Rows of state after the last micro-batch"),
     Declared("lakehouse_table_state_bytes", "Memory of the state store after the last micro-batch"),
     Declared(

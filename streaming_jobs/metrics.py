@@ -210,6 +210,7 @@ def _counts(found: Families, status: JobStatus, query: QueryStatus) -> None:
             f"lakehouse_table_{name}_total", labels, value, _epoch(parse_instant(status.started_at))
         )
     found.add("lakehouse_table_query_active", labels, query.active)
+    _lookups(found, status, query)
 
 
 def _last_batch(found: Families, pipeline: str, query: QueryStatus, *, of_topic: bool) -> None:
@@ -228,6 +229,23 @@ def _last_batch(found: Families, pipeline: str, query: QueryStatus, *, of_topic:
     for key, lag in (query.lags or {"-": query.lag}).items():
         topic, _, partition = key.rpartition("-")
         found.add("lakehouse_table_lag_records", (*labels, topic, partition), lag)
+
+
+def _lookups(found: Families, status: JobStatus, query: QueryStatus) -> None:
+    if not query.lookups:
+        return
+    labels, counts = (status.pipeline, query.table), query.lookups
+    started = _epoch(parse_instant(status.started_at))
+    outcomes = {
+        "answered": counts["asked"] - counts["failed"],
+        "failed": counts["failed"],
+        "cached": counts["cached"],
+    }
+    for outcome, value in outcomes.items():
+        found.add("lakehouse_table_lookups_total", (*labels, outcome), value, started)
+    found.add("lakehouse_table_lookups_waiting", labels, counts["waiting"])
+    for quantile, name in (("0.5", "p50"), ("0.99", "p99")):
+        found.add("lakehouse_table_lookup_seconds", (*labels, quantile), counts[name])
 
 
 def _epoch(instant: datetime) -> float:

@@ -69,6 +69,8 @@ class QueryStatus:
     phases: Mapping[str, int] = field(default_factory=dict)
     # a state read as it was when the query started -> its version
     reads: Mapping[str, str] = field(default_factory=dict)
+    # of a table with a lookup: what its service was asked, by the names of `service.Counts`
+    lookups: Mapping[str, float] = field(default_factory=dict)
     state_rows: int = 0
     state_bytes: int = 0
 

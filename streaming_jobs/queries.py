@@ -150,7 +150,12 @@ class SupervisedQuery:
         reports = _reports(self.query, self.noted) if self.query else []
         status = replace(self.status, active=self.active)
         if isinstance(self.query, Stepped):
-            status = replace(status, trouble=self.query.trouble)
+            service = self.query.run.service
+            status = replace(
+                status,
+                trouble=self.query.trouble,
+                lookups=service.counts.shown() if service else {},
+            )
         for report in reports:
             # a report without a batch has the number of the next one
             if report.batchId <= self.noted or "addBatch" not in report.durationMs:

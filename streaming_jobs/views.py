@@ -69,6 +69,7 @@ def top(settings: Settings, pipelines: Iterable[str]) -> "Group":
         for q in status.queries
         for partition, lag in sorted(q.lags.items())
     ]
+    asked = [Text(line) for status in jobs for line in lookups(status)]
     trouble = [
         Text(f"{name}: {line}", style="red")
         for name, status in found
@@ -81,6 +82,7 @@ def top(settings: Settings, pipelines: Iterable[str]) -> "Group":
         "",
         Text(f"lag: {', '.join(lags) or 'none known'}"),
         *knobs,
+        *asked,
         *trouble,
     )
 
@@ -122,6 +124,16 @@ def troubles(settings: Settings, pipeline: str, status: JobStatus | None) -> lis
         *begun,
         *origins.differing(settings, status),
         *files,
+    ]
+
+
+def lookups(status: JobStatus | None) -> list[str]:
+    """What the services of its tables' lookups were asked since the job started, in a line each."""
+    return [
+        "lookups of {}: {asked:,.0f} asked, {failed:,.0f} failed, {cached:,.0f} from the cache, {waiting:,.0f} waiting, "
+        "median {p50:.3f} s, p99 {p99:.3f} s".format(q.table, **q.lookups)
+        for q in (status.queries if status else ())
+        if q.lookups
     ]
 
 

@@ -3,16 +3,18 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import ranges
-from lakehouse.batch import kept_states
+from lakehouse.batch import kept_states, lookups
 from lakehouse.batch.kept_states import Beginning, States
 from lakehouse.batch.publish import Computed, publish
 from lakehouse.declare.columns import ORIGIN, WINDOW
+from lakehouse.declare.lookups import Ask
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.ranges import PARTITION_LENGTHS, Range
@@ -21,6 +23,7 @@ from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.transform import lasting, lateness, observing, plan
+from lakehouse.transform.lookups import Answers
 from lakehouse.transform.plan import Origin, Plan
 
 _EVER = Range(datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC))
@@ -111,6 +114,7 @@ def compute(
     references: Mapping[str, int] | None = None,
     *,
     states: States = "",
+    ask: Ask | None = None,
 ) -> Computed:
     """The rows of `span` by the same plan as the stream, over the stored input and the pinned inputs.
 
@@ -118,7 +122,8 @@ def compute(
     function. The inputs with event time are read at their `versions`, the present ones by default,
     and reference tables at theirs, by default as the stream pinned them. With `touched`
     (`late_merge.missed`) only that is computed. `states`: what is done with those of a process function
-    (`kept_states`).
+    (`kept_states`). A lookup's answers are the recorded ones; `ask` has rows without one asked for
+    first, "failed" and "all" also those again. Raises LookupFailed.
     """
     at = present(lake, table) | dict(versions or {})
     used = pinned(lake, table) | dict(references or {})
@@ -137,7 +142,8 @@ def compute(
     step, begun = plan.plan_of(lake, table), None
     if table.ttl:
         begun = kept_states.batch_begins(lake, table, span, at, states)
-    judged = _computed(lake, step, span, read, others, "batch", touched, context, begun)
+    looked_up = partial(lookups.of_range, lake, step, ask) if table.lookup else None
+    judged = _computed(lake, step, span, read, others, "batch", touched, context, begun, looked_up)
     inputs = {"tables": at, "references": used}
     return Computed(judged, inputs | ({"versioned tables": kept} if kept else {}), begun)
 
@@ -145,6 +151,13 @@ def compute(
 def present(lake: Lakehouse, table: Table) -> dict[str, int]:
     """The versions that the table's inputs with event time have now."""
     return {t.name: delta_writer.version(lake.path(t)) for t in lake.catalog.timed_inputs(table)}
+
+
+def questions(lake: Session, table: Table, span: Range) -> DataFrame:
+    """The rows of a range that a batch run has the table's lookup asked for (`Plan.questions`)."""
+    driving = lake.catalog.driving(table)
+    rows = lake.spanning(driving, span).where(lateness.between(_moment(lake, driving), span))
+    return plan.plan_of(lake, table).questions(rows, "batch")
 
 
 def preview(
@@ -184,6 +197,7 @@ def _computed(
     touched: DataFrame | None = None,
     context: Range | None = None,
     begun: Beginning | None = None,
+    looked_up: Callable[[DataFrame, Range, DataFrame | None], Answers] | None = None,
 ) -> DataFrame:
     """The judged rows of `span`; `read` gives an input's of a range, and maybe more.
 
@@ -205,8 +219,10 @@ def _computed(
             else None
         )
         beside = {each.name: rows(each, context) for each in others}
+        taken = rows(driving, context)
+        answers = looked_up(taken, context, touched) if looked_up else None
         judged = step.derived(
-            rows(driving, context), references, origin, None, touched, among, span.end, beside
+            taken, references, origin, None, touched, among, span.end, beside, answers
         )
         # the observation stands between the cut and the function: a filter must not move below a
         # stateful operator
@@ -258,15 +274,15 @@ def pinned(lake: Lakehouse, table: Table) -> dict[str, int]:
     }
 
 
-def backfill(lake: Session, table: Table, span: Range) -> Commit:
+def backfill(lake: Session, table: Table, span: Range, ask: Ask = "missing") -> Commit:
     """Makes `span` (whole partitions, behind the frontier) of `table` hold its batch run, in one Delta commit.
 
-    Rows that are these already stay, and the commit has the version NOTHING. Raises RangeError
-    before anything is computed.
+    Rows that are these already stay, and the commit has the version NOTHING. A lookup is asked for
+    rows without a recorded answer, or again (`compute`). Raises RangeError before anything is computed.
     """
     started = time.monotonic()
     check_range(lake, table, span, whole_partitions=True)
-    [commit] = published(lake, table, [span], started)
+    [commit] = published(lake, table, [span], started, ask=ask)
     return commit
 
 
@@ -278,10 +294,16 @@ def backfill_together(lake: Session, table: Table, units: Sequence[Range]) -> li
 
 
 def published(
-    lake: Session, table: Table, units: Sequence[Range], started: float, **how: Any
+    lake: Session,
+    table: Table,
+    units: Sequence[Range],
+    started: float,
+    ask: Ask = "missing",
+    **how: Any,
 ) -> Iterator[Commit]:
     """Computes the units, which follow each other without a gap, at once, and publishes them."""
-    computed = compute(lake, table, Range(units[0].start, units[-1].end), states="keep")
+    span = Range(units[0].start, units[-1].end)
+    computed = compute(lake, table, span, states="keep", ask=ask)
     with kept_states.keeping(lake, computed.begun):
         yield from publish(lake, table, computed, units, started, **how)
 
@@ -305,7 +327,7 @@ def rewrite(
         for commit in commits:
             lake.commit_log(table).append(commit)
         return commits
-    computed = compute(lake, table, span, versions, touched)
+    computed = compute(lake, table, span, versions, touched, ask="missing")
     partitions = {p for unit in units for p in unit.partitions(table.partition_by)}
     there = lake.partitions(table, partitions, delta_writer.version(lake.path(table)))
     unit = plan.plan_of(lake, table, judged=False).unit

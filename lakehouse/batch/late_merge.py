@@ -21,7 +21,7 @@ from lakehouse.declare.columns import ARRIVAL, ORIGIN, PARTITION, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, PARTITION_LENGTHS, Range, partition_range
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_log
+from lakehouse.storage import answers, delta_log
 from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.lakehouse import Lakehouse, Session
@@ -82,7 +82,10 @@ def dirty(settings: Settings, catalog: Catalog, table: Table) -> list[Dirt]:
 
 
 def outdated(settings: Settings, catalog: Catalog, table: Table) -> list[str]:
-    """The partitions of `table`, in order, that do not show yet what a batch run changed in its input; under each policy."""
+    """The partitions of `table`, in order, that do not show yet what a batch run changed in its input, or asked again.
+
+    Under each policy.
+    """
     covered = _covered(table, CommitLog(settings, table).rewriting())
     found: set[str] = set()
     for each in catalog.timed_inputs(table):
@@ -94,6 +97,8 @@ def outdated(settings: Settings, catalog: Catalog, table: Table) -> list[str]:
             until = _followed(settings, table, each, rewrite) if table.ttl else None
             touched = lateness.reached(table, rewrite.span, until)
             found.update(_uncovered(touched, table, covered, {each.name: rewrite.version}))
+    if table.lookup:
+        found.update(answers.asked_again(settings, table))
     return sorted(found)
 
 

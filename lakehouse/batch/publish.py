@@ -20,7 +20,7 @@ from lakehouse.batch.kept_states import Beginning
 from lakehouse.declare.columns import PARTITION, REASON
 from lakehouse.declare.table import Table
 from lakehouse.ranges import Range
-from lakehouse.storage import delta_writer, layout
+from lakehouse.storage import answers, delta_writer, layout
 from lakehouse.storage.commits import NOTHING, Commit, decoded, encoded
 from lakehouse.storage.digest import EMPTY, Digest, digests_by
 from lakehouse.storage.files import read_value, remove, replace_file
@@ -170,6 +170,8 @@ def _committed(
         version = written if line in differing else NOTHING
         commit = replace(line.commit, version=version, at=datetime.now(UTC), seconds=took)
         commit_log.append(commit)
+        if table.lookup:
+            answers.note_shown(lake.settings, table, line.partitions)
         if number + 1 == len(lot):  # all of them are on disk
             remove(layout.note(lake.settings, table, "publishing.json"))
         yield commit

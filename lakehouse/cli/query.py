@@ -40,7 +40,7 @@ class Answer:
 
 
 def names(settings: Settings, catalog: Catalog) -> dict[str, Path]:
-    """What SQL can name and is on disk: tables, their quarantines and early results, the log tables."""
+    """What SQL can name and is on disk: tables, their quarantines, early results and answers, the log tables."""
     return {
         name: path for name, path in _paths(settings, catalog).items() if delta_log.exists(path)
     }
@@ -50,6 +50,7 @@ def _paths(settings: Settings, catalog: Catalog) -> dict[str, Path]:
     paths = {t.name: table_path(settings, t) for t in catalog}
     asides = [t for t in catalog if catalog.has_quarantine(t)]
     paths |= {f"{t.name}__quarantine": table_path(settings, t, "quarantine") for t in asides}
+    paths |= {f"{t.name}__answers": table_path(settings, t, "answers") for t in catalog if t.lookup}
     paths |= {
         f"{t.name}__early": table_path(settings, t, "early") for t in catalog if t.early_results
     }

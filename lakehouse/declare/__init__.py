@@ -5,6 +5,7 @@ calling            which table's function is being called
 sources            topics of Kafka, and files
 targets            where tables are published, and the contract of what writes there
 windows            windows, intervals, the horizon of duplicates
+lookups            what a service outside is asked for each row
 expectations       what must hold of a table's rows
 expectation_names  what each expectation takes, without importing Great Expectations
 catalog            the graph of all tables, checked, in order

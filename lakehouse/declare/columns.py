@@ -19,6 +19,8 @@ INGESTION = "ingestion_time"
 SOURCE_ORDER = ("time", "topic", "partition", "offset")
 REACH = "lakehouse.reach"  # metadata of `_arrival` behind a process function: microseconds that its state may outlive a row
 RECORD = "_record"  # what a row was parsed from: struct<topic, key, value, partition, offset, timestamp, problem>
+# of a recorded answer: 16 bytes that stand for the row of the input that it belongs to
+ROW = "_row"
 REASON = "_reason"  # of a judged row: why it is quarantined; null for a good one
 QUARANTINE = f"reason STRING, value BINARY, key BINARY, {ARRIVAL} {ARRIVAL_TYPE}, {ORIGIN} STRING, {PARTITION} STRING"
 _PREFIX = "__lakehouse_"

@@ -151,6 +151,7 @@ def check_table(catalog: "Catalog", table: Table) -> None:
     _check_row_by_row(table, kind, where)
     if table.ttl:
         _check_lasting_inputs(catalog, table, driving, where)
+    _check_lookup(catalog, table, kind, where)
     if not table.keeps:  # which keep every row, and are judged as a whole
         check_single_rows(table)
     if table.stale_after and (
@@ -277,6 +278,19 @@ def _check_lasting_inputs(
         raise DeclarationError(
             f"{where}, ttl={table.ttl}, inputs={list(timed)}: a process function reads one input, or two (KeyedCoProcess); unite "
             "some of them in a row table, and read that"
+        )
+
+
+def _check_lookup(catalog: "Catalog", table: Table, kind: str, where: str) -> None:
+    if table.lookup is None:
+        return
+    several = len(catalog.timed_inputs(table)) > 1
+    neighbours = table.context or table.as_of or table.deduplicate or table.ttl
+    if kind != "row" or several or neighbours:
+        raise DeclarationError(
+            f"{where}, kind={kind}, lookup={table.lookup.name}: a service is asked for each row of one input with event time, "
+            "and for no row twice; declare it on a row table without context=, deduplicate=, ttl= and versioned tables, and read "
+            "that"
         )
 
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, Unpack
 from lakehouse.declare import code_version
 from lakehouse.declare.calling import called
 from lakehouse.declare.expectations import Expectation, expect
+from lakehouse.declare.lookups import Lookup, lookup
 from lakehouse.declare.sources import files, kafka, one_of
 from lakehouse.declare.targets import Target
 from lakehouse.declare.windows import (
@@ -55,6 +56,7 @@ __all__ = [
     "expect",
     "files",
     "kafka",
+    "lookup",
     "session",
     "sliding",
     "sql_table",
@@ -99,6 +101,7 @@ class Table:
     keeps: Keeps = ""
     publish: tuple[Target, ...] = ()
     ttl: timedelta = timedelta(0)  # of the lasting state of its process function; zero: it has none
+    lookup: Lookup | None = None
     as_of: bool = False  # completed by the catalog: whether it reads a versioned table
 
     def __call__(self, *inputs: "DataFrame", **named: "DataFrame") -> "DataFrame":
@@ -147,7 +150,8 @@ class Table:
             self.partition_by,
             self.expectations,
         )
-        more = (self.deduplicate, self.context, self.keeps, self.ttl)
+        looked_up = self.lookup.meaning if self.lookup else ()
+        more = (self.deduplicate, self.context, self.keeps, self.ttl, looked_up)
         decided += tuple(each for each in more if each)
         return hashlib.sha256(repr((parts, decided)).encode()).hexdigest()[:16]
 
@@ -174,6 +178,7 @@ class Declared(TypedDict, total=False):
     keeps: Keeps
     publish: Sequence[Target]
     ttl: str | timedelta
+    lookup: Lookup | None
 
 
 def table(
@@ -197,6 +202,7 @@ def table(
     keeps: Keeps = "",
     publish: Sequence[Target] = (),
     ttl: str | timedelta = "0 seconds",
+    lookup: Lookup | None = None,
 ) -> Callable[[Callable[..., "DataFrame"]], Table]:
     """Declares the table that a pure `DataFrame -> DataFrame` function computes; its parameters name its inputs.
 
@@ -233,6 +239,7 @@ def table(
     :param publish: where the rows go on to, version by version: `[kafka_topic(...)]`.
     :param ttl: of a row table that calls `process`: for how long after its last row, in event time, a
         key's state is kept; by default no state lasts.
+    :param lookup: what `@lookup` declared: the input of a row table gets its answer as a column.
     :raises DeclarationError: for values that do not fit each other; the rest is checked with the other
         tables, by `lakehouse validate` and at the start.
     """
@@ -266,6 +273,7 @@ def table(
             keeps=keeps,
             publish=tuple(publish),
             ttl=duration(ttl, "ttl"),
+            lookup=lookup,
         )
 
     return declare

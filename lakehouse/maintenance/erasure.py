@@ -16,6 +16,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lakehouse.batch import compute, lookups
 from lakehouse.declare.columns import ARRIVAL, INGESTION, PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError, RangeError
@@ -114,6 +115,10 @@ def erase(lake: Session, ingest: Table, where: str) -> Erasure:
     if erasure.arrivals:
         _rewrite(lake, ingest, where, erasure)
     propagate.follow(lake, erasure.follow)
+    for name, spans in erasure.follow.items():
+        table = lake.catalog.table(name)
+        for span in spans if table.lookup else ():
+            lookups.forget(lake, table, compute.questions(lake, table, span), span)
     _forget(lake, ingest, list(erasure.arrivals))
     for name, spans in erasure.follow.items():
         table = lake.catalog.table(name)

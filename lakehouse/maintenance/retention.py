@@ -59,7 +59,7 @@ class Maintenance:
 
 
 def places(settings: Settings, catalog: Catalog, table: Table) -> list[Place]:
-    """A table and its quarantine, as far as they are on disk.
+    """A table, its quarantine and the answers to its lookup, as far as they are on disk.
 
     Of early results the streaming job takes care itself.
     """
@@ -89,6 +89,9 @@ def places(settings: Settings, catalog: Catalog, table: Table) -> list[Place]:
                 f"{table.name}__quarantine", table_path(settings, table, "quarantine"), closed, {}
             )
         )
+    if table.lookup:
+        path = table_path(settings, table, "answers")
+        found.append(Place(f"{table.name}__answers", path, closed, {}))
     return [place for place in found if delta_log.exists(place.path)]
 
 

@@ -22,6 +22,7 @@ NOT_DETERMINISTIC = "not deterministic"
 DIMENSION = "dimension changed"
 CODE = "code changed"
 STATES = "kept states differ"
+UNANSWERED = "answers are missing"
 UNKNOWN = "not known"
 
 
@@ -95,6 +96,11 @@ def causes(
         )
 
     return {key: cause(key) for key in partitions}
+
+
+def unanswered(rows: int) -> str:
+    """The cause where rows have no answer to repeat."""
+    return f"{UNANSWERED}: {rows} rows have no recorded answer of the lookup; a backfill or repair asks for them"
 
 
 def lost(file: str) -> str:

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import ranges
-from lakehouse.batch import compute, kept_states, late_merge
+from lakehouse.batch import compute, kept_states, late_merge, lookups
 from lakehouse.declare.columns import ARRIVAL, ORIGIN, PARTITION, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, RangeError
@@ -283,7 +283,13 @@ def _compared(
     here = F.col(PARTITION).isin(keys)
     found = _differences(lake, table, sides.expected.where(here), sides.actual.where(here))
     waiting, found = _pending(lake, table, sides, found)
+    unanswered = (
+        lookups.missing(lake, table, compute.questions(lake, table, sides.span), sides.span)
+        if table.lookup and found
+        else {}
+    )
     why = diagnosis.causes(lake, table, list(found), sides.theirs, lambda: again().theirs)
+    why |= {key: diagnosis.unanswered(unanswered[key]) for key in found if key in unanswered}
     # within the tolerance
     judged: dict[str, dict[str, Any]] = {key: {"verdict": "EQUAL"} for key in keys}
     judged |= {
@@ -319,7 +325,8 @@ def _pending(
     if table.late != "update":
         outdated = late_merge.outdated(lake.settings, lake.catalog, table)
         inputs = " or ".join(each.name for each in lake.catalog.timed_inputs(table))
-        detail = f"{inputs} was rewritten since; backfill this range to follow"
+        again = ", or its lookup asked again," if table.lookup else ""
+        detail = f"{inputs} was rewritten{again} since; backfill this range to follow"
         waiting = {key: (found[key], detail) for key in found if key in outdated}
         return waiting, {key: difference for key, difference in found.items() if key not in waiting}
     dirt = [

@@ -4,6 +4,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from lakehouse.storage import small_commits
 
@@ -22,9 +23,14 @@ def in_memory(rows: DataFrame) -> pa.Table | None:
     return found if small_commits.can_hold(found.schema) else None
 
 
-def in_spark(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    """The rows there, each column of the type that it came with: a timestamp without a zone would else be given one."""
-    return spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
+def in_spark(spark: SparkSession, rows: pa.Table, schema: StructType | None = None) -> DataFrame:
+    """The rows there, by default each column of the type that it came with: a timestamp without a zone would else be given one.
+
+    In one piece: rows behind an empty one Spark leaves out without a word, and pyarrow makes such
+    where it filters by an expression, or appends tables.
+    """
+    schema = schema or from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
+    return spark.createDataFrame(rows.combine_chunks(), schema)
 
 
 def without_views(rows: pa.Table) -> pa.Table:

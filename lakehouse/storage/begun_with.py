@@ -46,6 +46,7 @@ _MEANING = {  # of a change, by the first word of what changed
     "keys": _BOTH,
     "context": "rows before and after the change would be computed with different neighbours",
     "ttl": "rows before and after the change would be computed with states of different age",
+    "lookup": "rows before and after the change would be asked for differently",
     "duplicates": "duplicates of both would be left out of one table",
     "partitions": "partitions of both would overlap in one table",
     "query": _CODE,
@@ -55,7 +56,7 @@ _MEANING = {  # of a change, by the first word of what changed
 _RUNS = ("function", "query", "constant")
 _ONWARD = {  # kind -> what may change from here on: its query has no state, and each row keeps what it was computed with
     "ingest": (*_RUNS, "delay", "schema"),
-    "row": (*_RUNS, "reads", "duplicates"),
+    "row": (*_RUNS, "reads", "duplicates", "lookup"),
     "window": (
         *_RUNS,
         "reads",
@@ -104,6 +105,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
         "context": str(table.context or ""),
         "ttl": str(table.ttl or ""),
         "duplicates": str(table.deduplicate or ""),
+        "lookup": " ".join(map(str, table.lookup.meaning)) if table.lookup else "",
         "partitions": table.partition_by,
     }
     return {name: text for name, text in (found | dict(code)).items() if text}

@@ -17,6 +17,7 @@ from lakehouse.errors import CommitError
 from lakehouse.ranges import Range
 from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, recent
+from lakehouse.storage.arrow import in_spark
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.layout import Side, table_path
 
@@ -162,7 +163,7 @@ class Session(Lakehouse):
         if (kept := recent.rows_of(files)) is not None:
             # as of rows from files
             nullable = StructType([StructField(f.name, f.dataType) for f in schema])
-            return self.spark.createDataFrame(kept.select(schema.names), nullable)
+            return in_spark(self.spark, kept.select(schema.names), nullable)
         if lost := [{"path": str(file.relative_to(path))} for file in delta_log.missing(files)]:
             raise _gone(self.catalog, table, path, lost)
         return self._read(path, files, schema)

@@ -4,6 +4,7 @@
 <root>/<layer>/<table>__quarantine      its quarantined rows, with their reason
 <root>/<layer>/<table>__early           its early results
 <root>/<layer>/<table>__state           the states that its process function keeps: a folder and a note for each instant
+<root>/<layer>/<table>__answers         what services answered to its lookup
 <root>/_commit_log/<table>.jsonl        its commit log
 <root>/_commit_log/<table>.<note>       the notes beside that (`Note`)
 <root>/_commit_log/<table>.*lock        held while the commit log, or such a note, is written
@@ -33,9 +34,10 @@ from typing import Literal
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
 
-Side = Literal["", "quarantine", "early", "state"]
+Side = Literal["", "quarantine", "early", "state", "answers"]
 LogTable = Literal["_commits", "_certificates"]
 Note = Literal[
+    "asked_again.json",  # partitions whose lookups are asked again, until a batch run has followed
     "declared.json",  # what its stream was begun with
     "dropped.jsonl",  # rows that Spark dropped
     "generations.jsonl",  # how each generation of its stream began

@@ -213,7 +213,9 @@ def _take_table(settings: Settings, catalog: Catalog, table: Table, to: Settings
     sides: tuple[layout.Side, ...] = ("quarantine",) if catalog.has_quarantine(table) else ()
     sides += ("early",) if table.early_results else ()
     _take_states(settings, table, to)
-    for side in (*sides, ""):
+    # after the table: each of its rows has its answer then
+    answers: tuple[layout.Side, ...] = ("answers",) if table.lookup else ()
+    for side in (*sides, "", *answers):
         _take(table_path(settings, table, side), table_path(to, table, side))
 
 

@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pyspark import InheritableThread
 
+from lakehouse.errors import LookupFailed
 from lakehouse.ranges import EPOCH
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 
@@ -26,6 +27,7 @@ _log = logging.getLogger(__name__)
 
 LOOK = 0.5  # seconds until the next look for commits of other processes
 IDLE = 10.0  # seconds without anything to do, after which that is reported
+_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds until a service that did not answer is asked again
 _STOP = 60.0  # seconds for a step to end once it is asked to
 Take = Callable[[Any, int, BatchLog], None]
 """Computes and writes what follows from some rows (of several inputs by their names), by the number of their batch."""
@@ -172,6 +174,8 @@ class Stepped(ABC, Generic[P]):
         """Ends it; a step under way is cut off, and is run again by the next life of the query."""
         self._stopping.set()
         self._wake()
+        if self.run.service:
+            self.run.service.stop()
         if self._thread.is_alive():
             self.run.lake.spark.sparkContext.cancelJobsWithTag(self._tag)
             self._thread.join(_STOP)
@@ -230,7 +234,7 @@ class Stepped(ABC, Generic[P]):
         since = json.dumps(self._offset(self._at)) if self._at else "the start"
         self.in_flight = number, f"batch {number}, offsets from {since} to {json.dumps(offset)}"
         log = BatchLog(EPOCH, datetime.now(UTC), offset, piece.rows, piece.quiet)
-        self.take(self._rows(piece), number, log)
+        self._take(piece, number, log)
         self.in_flight = None
         self._at = piece.end
         took = time.monotonic() - started
@@ -246,6 +250,24 @@ class Stepped(ABC, Generic[P]):
                 self._sources(piece.end),
             )
         )
+
+    def _take(self, piece: P, number: int, log: BatchLog) -> None:
+        """Takes the step; one that waits for the answers of a service again and again, unless it is to end at the present."""
+        flying, pause = self.in_flight, _PAUSE
+        while True:
+            try:
+                self.take(self._rows(piece), number, log)
+            except LookupFailed as err:
+                if self.available_now or self._stopping.is_set():
+                    raise
+                # it is at no work that could hang
+                self.trouble, self.in_flight = str(err), None
+                if self._stopping.wait(pause):
+                    raise
+                self.in_flight, pause = flying, min(2 * pause, _LONGEST_PAUSE)
+            else:
+                self.trouble = ""
+                return
 
     def _report_idle(self) -> None:
         self._report(Report(self.name, -1, _now(), sources=self._sources(self._at)))

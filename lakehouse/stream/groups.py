@@ -213,7 +213,7 @@ class _Groups:
         schema = StructType([f for f in plan.stored_schema(lake, table) if f.name != PARTITION])
         if not rows.num_rows:
             return lake.spark.createDataFrame([], schema)
-        return lake.spark.createDataFrame(rows.select(schema.names), schema)
+        return in_spark(lake.spark, rows.select(schema.names), schema)
 
     def _few(self, rows: DataFrame, groups: pa.Table | None) -> pa.Table | None:
         """The rows here, if the job itself can write them; else None."""

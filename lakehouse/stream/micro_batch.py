@@ -19,9 +19,11 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
+from lakehouse.batch import lookups
 from lakehouse.declare.columns import ORIGIN, PARTITION, REASON, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, micros, partition_format
+from lakehouse.runtime.service import Service
 from lakehouse.storage import checkpoint_files, checkpoints, delta_writer, streams
 from lakehouse.storage.arrow import in_memory, in_spark
 from lakehouse.storage.checkpoints import Beginning
@@ -61,6 +63,7 @@ class StreamRun:
     # the last batch already in the table when this run began: at most that one is replayed
     committed: int
     reached: Callable[[str], None]  # called at each commit point
+    service: Service | None  # what the table's lookup asks
 
     @property
     def commit_log(self) -> CommitLog:
@@ -333,6 +336,7 @@ def stream_run(
         begun,
         committed,
         reached,
+        lookups.service_of(table),
     )
 
 

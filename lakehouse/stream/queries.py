@@ -18,6 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse import ranges
 from lakehouse.batch import compute, kept_states
+from lakehouse.batch.lookups import StepLookups
 from lakehouse.declare.table import Table
 from lakehouse.declare.windows import Duplicates
 from lakehouse.durations import spark_interval
@@ -156,6 +157,7 @@ def _row(run: StreamRun) -> tuple[Take, Due, Due]:
     lake = run.lake
     references = run.references()
     by_frontiers = lake.catalog.follows_frontiers(run.table)
+    looked_up = StepLookups(lake, run.plan, run.service) if run.service else None
 
     def begins(before: Commit | None) -> datetime:
         return (before and before.frontier) or run.start
@@ -180,12 +182,19 @@ def _row(run: StreamRun) -> tuple[Take, Due, Due]:
         batch, late_filter = beside.pop(run.plan.driving), Observation()
         duplicates = run.table.deduplicate
         others = _near(lake, run, batch, duplicates) if duplicates else None
+        answers = looked_up.of(batch, run.app(batch_id)) if looked_up else None
         judged = run.plan.derived(
-            batch, references, "stream", late_filter, others=others, beside=beside
+            batch,
+            references,
+            "stream",
+            None if answers else late_filter,
+            others=others,
+            beside=beside,
+            answers=answers,
         )
 
         def counts(_: Mapping[str, Any]) -> dict[str, Any]:
-            if beside:  # of which nothing is observed on the way
+            if beside or answers:  # of which nothing is observed on the way
                 passed = _counted(run.plan, rows)
             else:
                 passed = _in_micros(run.plan.late_filter_counts(late_filter, batch))

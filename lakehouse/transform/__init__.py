@@ -2,10 +2,12 @@
 
 plan              the plan of a table: decode, late filter, function, expectations
 decode            records of a topic, and files, as rows
+record_columns    what of a decoded record is kept
 lateness          arrival, windows, what is late
 quality           expectations as columns, and as a suite
 expectation_stub  the expectations that are installed, written down for `declare`
 judged_rows       good rows, and those of the quarantine
+lookups           rows that a service is asked for, and rows with their answers
 observing         what is counted while Spark computes
 determinism       what two runs of a function may differ by
 shapes            what kind of operators a function is made of

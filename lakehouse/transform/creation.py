@@ -1,16 +1,18 @@
 """Makes a table, its quarantine and its early results as its plan needs them, before anything is written to them."""
 
 import logging
+from pathlib import Path
 from typing import cast
 
 from pyspark.sql.types import StructType
 
 from lakehouse.declare.columns import ORIGIN, QUARANTINE, WINDOW
+from lakehouse.declare.lookups import Lookup
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
-from lakehouse.storage import delta_log, table_creation
+from lakehouse.storage import answers, delta_log, table_creation
 from lakehouse.storage.lakehouse import Lakehouse, Session
-from lakehouse.transform import keeping, plan
+from lakehouse.transform import keeping, lookups, plan
 
 _log = logging.getLogger(__name__)
 
@@ -37,15 +39,38 @@ def create(lake: Session, table: Table) -> None:
     if partitioned:
         columns = cast(StructType, StructType.fromDDL(QUARANTINE))
         table_creation.create(lake.path(table, "quarantine"), columns, True, "reason")
+    if table.lookup:
+        _create_answers(lake, table, table.lookup)
     if table.early_results:
         table_creation.create(
             lake.path(table, "early"), declared, False, "", table_creation.PASSING
         )
-    stored = {f.name: f.dataType for f in delta_log.schema(lake.path(table))}
+    _check_columns(table, lake.path(table), declared)
+
+
+def _create_answers(lake: Session, table: Table, lookup: Lookup) -> None:
+    """Makes the table of a lookup's answers, and reports on standard error that one which was there has gone."""
+    path = lake.path(table, "answers")
+    if delta_log.latest(lake.path(table)) > 0 and delta_log.latest(path) < 0:
+        _log.warning(
+            f"table={table.name}, answers={path}: the folder is gone, and the recorded answers with it; an empty one is made, "
+            "and a backfill asks again; restore the folder if the service may answer otherwise now"
+        )
+    driving = lake.catalog.driving(table)
+    step = plan.plan_of(lake, table, judged=False)
+    key = lookups.key_of(table, lookup, step.as_input(plan.no_rows(lake, driving.name)))
+    columns = answers.columns(key, lookups.nullable(lookups.schema(lookup)))
+    table_creation.create(path, columns, True, "")
+    _check_columns(table, path, columns)
+
+
+def _check_columns(table: Table, path: Path, declared: StructType) -> None:
+    """Raises DeclarationError if the table on disk has other columns."""
+    stored = {f.name: f.dataType for f in delta_log.schema(path)}
     wanted = {f.name: f.dataType for f in declared}
     if changed := sorted(n for n in stored | wanted if stored.get(n) != wanted.get(n)):
         raise DeclarationError(
-            f"table={table.name}, columns={', '.join(changed)}: the table on disk has other columns or types than its "
+            f"table={path.name}, columns={', '.join(changed)}: the table on disk has other columns or types than its "
             "declaration; give the new shape a new name"
         )
 

@@ -37,8 +37,10 @@ from lakehouse.transform import (
     decode,
     determinism,
     lateness,
+    lookups,
     observing,
     quality,
+    record_columns,
     returned,
     versions,
 )
@@ -86,40 +88,10 @@ class Plan:
             {name: decode.decoded(records[name], source) for name, source in self.topics.items()},
             {RECORD},
         )
-        judged, kept = self.once(f"record {timed}", lambda: self._judging(rows.columns, timed))
+        judged, kept = self.once(
+            f"record {timed}", lambda: record_columns.judging(self, rows.columns, timed)
+        )
         return rows.select(*judged).select(*kept)
-
-    def _judging(
-        self, columns: Sequence[str], timed: bool
-    ) -> tuple[list[Column | str], list[Column | str]]:
-        """What is selected of the function's rows, and what of that."""
-        # a column each: of a struct that is passed on whole, Spark would make an object for every
-        # row
-        own = {name: F.col(f"{RECORD}.{name}") for name in (*decode.RAW, "topic")}
-        named = {name: column.alias(f"{RECORD}_{name}") for name, column in own.items()}
-        if not timed:
-            del named["timestamp"]
-        if len(self.topics) == 1:
-            del named["topic"]  # what all rows have in common need not go with each
-        out_of_time = (
-            []
-            if self.by_ingestion
-            else lateness.out_of_time(
-                self.event_time, self.topics.values(), own["topic"], own["timestamp"]
-            )
-        )
-        reason = F.coalesce(
-            F.col(f"{RECORD}.problem"), *out_of_time, quality.first_broken(self.rules)
-        )
-        rest = [name for name in columns if name != RECORD]
-        held = {
-            name: F.when(F.col(REASON).isNotNull(), F.col(f"{RECORD}_{name}"))
-            for name in ("key", "value")
-        }
-        kept = [
-            held.get(name, F.col(f"{RECORD}_{name}")).alias(f"{RECORD}_{name}") for name in named
-        ]
-        return [*rest, *named.values(), reason.alias(REASON)], [*rest, *kept, REASON]
 
     def maxima(self, partitions: Mapping[str, tuple[str, int]]) -> list[Column]:
         """The latest event time among the good records of each partition (topic, number), to be observed by its key.
@@ -167,6 +139,7 @@ class Plan:
         others: DataFrame | None = None,
         end: datetime | None = None,
         beside: Mapping[str, DataFrame] | None = None,
+        answers: lookups.Answers | None = None,
     ) -> DataFrame:
         """Rows of the driving input (with `_arrival`) through late filter and function, judged.
 
@@ -176,22 +149,13 @@ class Plan:
         be updated with them. `touched` (column: the `unit`) narrows the computation to some
         windows, or to some rows of a row table. `others`: among which duplicates are looked for.
         `end`: up to where `rows` are complete; count windows are then. `beside`: rows of the other
-        inputs with event time, of which there is no observation.
+        inputs with event time, of which there is no observation. `answers`: to the table's lookup.
         """
-
-        def accepted(name: str, rows: DataFrame) -> DataFrame:
-            seen = self.as_input(rows, name)
-            self.once(f"input {name}", lambda: returned.check_input(self.table, name, seen))
-            flagged = self._flagged(rows, name)
-            if observed is not None and name == self.driving:
-                flagged = flagged.observe(observed, *lateness.counts(self.table, self.event_time))
-            late_too = origin == "batch" and self.table.late == "update"
-            taken = lateness.accepted(flagged, late_too=late_too)
-            if touched is None:
-                return taken
-            return taken.join(F.broadcast(touched.select(self.unit)), self.unit, "left_semi")
-
-        taken = accepted(self.driving, rows)
+        taken, unanswered = self._accepted(self.driving, rows, origin, touched, observed), None
+        if self.table.lookup and answers:
+            taken, unanswered = lookups.answered(self.table.lookup, taken, answers, self.event_time)
+        elif self.table.lookup:  # where no row comes
+            taken = lookups.without_answers(self.table.lookup, taken)
         if self.table.window and self.table.window.kind == "count":
             if missing := set(self.table.keys) - set(taken.columns):
                 raise DeclarationError(
@@ -210,9 +174,39 @@ class Plan:
             among = lateness.accepted(self._flagged(rows if others is None else others))
             taken = lateness.firsts(taken, among, self.table.deduplicate, self.event_time)
         inputs = {self.driving: taken} | {name: _plain(each) for name, each in references.items()}
-        inputs |= {name: accepted(name, each) for name, each in (beside or {}).items()}
+        inputs |= {n: self._accepted(n, r, origin, touched) for n, r in (beside or {}).items()}
         rows = self._called(inputs, {ARRIVAL} if self.kind == "row" else set())
-        return rows.withColumns(self.once(f"derived {origin}", lambda: self._judged(origin)))
+        judged = rows.withColumns(self.once(f"derived {origin}", lambda: self._judged(origin)))
+        placing = self._placing(F.col(self.event_time), origin) if unanswered else {}
+        return lookups.with_unanswered(judged, unanswered, placing)
+
+    def questions(
+        self, rows: DataFrame, origin: Origin, touched: DataFrame | None = None
+    ) -> DataFrame:
+        """Of rows of the driving input those that its lookup is asked for (`lookups.questions`)."""
+        assert self.table.lookup is not None, self.table.name
+        taken = self._accepted(self.driving, rows, origin, touched)
+        return lookups.questions(self.table, self.table.lookup, taken, self.event_time)
+
+    def _accepted(
+        self,
+        name: str,
+        rows: DataFrame,
+        origin: Origin,
+        touched: DataFrame | None = None,
+        observed: Observation | str | None = None,
+    ) -> DataFrame:
+        """Rows of an input that the late filter lets pass, of a window or row that is touched."""
+        seen = self.as_input(rows, name)
+        self.once(f"input {name}", lambda: returned.check_input(self.table, name, seen))
+        flagged = self._flagged(rows, name)
+        if observed is not None:
+            flagged = flagged.observe(observed, *lateness.counts(self.table, self.event_time))
+        late_too = origin == "batch" and self.table.late == "update"
+        taken = lateness.accepted(flagged, late_too=late_too)
+        if touched is None:
+            return taken
+        return taken.join(F.broadcast(touched.select(self.unit)), self.unit, "left_semi")
 
     def _judged(self, origin: Origin) -> dict[str, Column]:
         moment = lateness.instant_of(self.table.window, self.event_time)
@@ -371,6 +365,8 @@ def on_no_rows(lake: Session, step: Plan) -> DataFrame:
     if step.kind == "window" and WINDOW not in timed[step.driving].columns:
         none = F.lit(None).cast("struct<start:timestamp,end:timestamp>")
         timed[step.driving] = timed[step.driving].withColumn(WINDOW, none)
+    if step.table.lookup:
+        timed[step.driving] = lookups.without_answers(step.table.lookup, timed[step.driving])
     return step.table(**{name: _plain(each) for name, each in inputs.items()} | timed)
 
 

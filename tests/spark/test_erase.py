@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from batch_jobs import commands
-from lakehouse.declare.table import expect, kafka, session, table, tumbling
+from lakehouse.declare.table import expect, kafka, lookup, session, table, tumbling
 from lakehouse.maintenance import erasure
 from lakehouse.stream import early_results
 from lakehouse.testing import Stage, assert_stream_equals_batch
@@ -35,9 +35,18 @@ def clicks(click_topic: DataFrame) -> DataFrame:
     return click_topic
 
 
-@table(layer="silver", expectations=[expect.column_values_to_be_between("value", max_value=1000)])
+@lookup(schema="greeting STRING")
+async def profile(user: str) -> dict:
+    return {"greeting": f"dear {user}"}
+
+
+@table(
+    layer="silver",
+    expectations=[expect.column_values_to_be_between("value", max_value=1000)],
+    lookup=profile,
+)
 def valid_clicks(clicks: DataFrame) -> DataFrame:
-    return clicks.withColumn("twice", F.col("value") * 2)
+    return clicks.withColumn("twice", F.col("value") * 2).drop("profile")
 
 
 @table(
@@ -129,7 +138,8 @@ def traces(stage: Stage) -> dict[str, int]:
 def test_rows_are_gone_for_good_and_everything_follows(stage):
     before = traces(stage)
     assert set(before) == {
-        "clicks", "clicks__quarantine", "valid_clicks", "valid_clicks__quarantine", "minutes", "minutes__early", "sessions",
+        "clicks", "clicks__quarantine", "valid_clicks", "valid_clicks__quarantine", "valid_clicks__answers",
+        "minutes", "minutes__early", "sessions",
     }  # fmt: skip
     planned = erase(stage, "clicks", "--where", WHERE, "--dry-run", "--json")
     assert planned.exit_code == 0, planned.stderr

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
@@ -13,6 +14,7 @@ from lakehouse.errors import CommitError
 from lakehouse.ranges import Range
 from lakehouse.settings import Settings
 from lakehouse.storage import delta_log, delta_writer, recent, small_commits, table_creation
+from lakehouse.storage.arrow import in_spark
 from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.locks import alone
 from support.wide_rows import AT, WIDE, values
@@ -50,6 +52,13 @@ def test_spark_and_deltalake_read_the_same_rows(spark, tables):
         DeltaTable(str(path)).to_pyarrow_table().sort_by([("n", "ascending")]) for path in tables
     )
     assert one.equals(other)
+
+
+def test_rows_behind_an_empty_piece_come_to_spark_too(spark):
+    pieces = pa.concat_tables([pa.table({"n": [1, 2]}), pa.table({"n": [3]})])
+    found = pieces.filter(pc.field("n") > 2)
+    assert [len(piece) for piece in found["n"].chunks] == [0, 1], "pyarrow makes no such pieces"
+    assert [row["n"] for row in in_spark(spark, found).collect()] == [3]
 
 
 def test_rows_in_memory_are_those_of_their_files(spark, tables, tmp_path, monkeypatch):

@@ -16,6 +16,8 @@ TABLE = catalog.load(SETTINGS).table("sensor_averages")
         (layout.table_path(SETTINGS, TABLE), "gold/sensor_averages"),
         (layout.table_path(SETTINGS, TABLE, "quarantine"), "gold/sensor_averages__quarantine"),
         (layout.table_path(SETTINGS, TABLE, "early"), "gold/sensor_averages__early"),
+        (layout.table_path(SETTINGS, TABLE, "answers"), "gold/sensor_averages__answers"),
+        (layout.note(SETTINGS, TABLE, "asked_again.json"), "_commit_log/sensor_averages.asked_again.json"),
         (layout.commit_log(SETTINGS, TABLE), "_commit_log/sensor_averages.jsonl"),
         (layout.note(SETTINGS, TABLE, "handover.json"), "_commit_log/sensor_averages.handover.json"),
         (layout.log_table(SETTINGS, "_commits"), "_commit_log/_commits"),

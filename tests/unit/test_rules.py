@@ -7,7 +7,16 @@ import pytest
 
 from lakehouse.declare import rules
 from lakehouse.declare.catalog import Catalog, catalog_of
-from lakehouse.declare.table import around, files, kafka, sql_table, table, tumbling
+from lakehouse.declare.table import (
+    around,
+    duplicates,
+    files,
+    kafka,
+    lookup,
+    sql_table,
+    table,
+    tumbling,
+)
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.maintenance import erasure
 from lakehouse.ranges import EPOCH, Range
@@ -182,3 +191,42 @@ def test_rows_that_went_into_a_lasting_state_are_not_erased(tmp_path):
     settings, catalog = Settings(root=tmp_path), catalog_of([module_of(remembered=lasting())])
     with pytest.raises(RangeError, match="remembered keep a state"):
         erasure.planned(Lakehouse(settings, catalog), catalog.table("things"), "id = 'a'")
+
+
+# ---- lookups
+
+
+@lookup(schema="owner STRING")
+def owner(id): ...
+
+
+@pytest.mark.parametrize(
+    ("query", "declared"),
+    [
+        (
+            "SELECT window, count(*) AS n FROM {things} GROUP BY window",
+            {"window": tumbling("1 minute")},
+        ),
+        ("SELECT * FROM {things}", {"context": around(before="1 minute")}),
+        ("SELECT * FROM {things}", {"deduplicate": duplicates("id", within="1 hour")}),
+        ("SELECT * FROM {things} UNION ALL SELECT * FROM {others}", {}),
+        ("SELECT id, count(*) AS n FROM {things} GROUP BY id", {"keeps": "latest", "keys": ["id"]}),
+    ],
+)
+def test_a_service_is_asked_for_rows_of_one_input_only(query, declared):
+    asking = sql_table("asking", query, layer="silver", lookup=owner, **declared)
+    others = sql_table("others", "SELECT * FROM {things}", layer="silver")
+    with pytest.raises(DeclarationError, match=r"table=asking, .*lookup=owner: a service is asked"):
+        catalog_of([module_of(asking=asking, others=others)])
+
+
+def test_what_a_lookup_means_is_part_of_the_code_version_and_how_it_asks_is_not():
+    def version(**how) -> str:
+        def owner(id): ...
+
+        declared = lookup(**{"schema": "owner STRING"} | how)(owner)
+        query = "SELECT * FROM {things}"
+        return sql_table("asking", query, layer="silver", lookup=declared).code_version
+
+    assert version() == version(retries=9, concurrency=99, timeout="1 minute", cache_for="1 day")
+    assert len({version(), version(on_failure="null"), version(schema="owner BIGINT")}) == 3

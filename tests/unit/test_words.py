@@ -63,6 +63,7 @@ ALLOWED = (  # names of others, and of files of theirs
     "transaction.snapshot()",
     "Delta's snapshot",
     "spark.databricks.delta.snapshotPartitions",
+    "loop.run_forever",
 )
 
 

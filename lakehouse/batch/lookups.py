@@ -1,0 +1,209 @@
+"""Services are asked for rows without a recorded answer; answers are recorded before anything is computed with them."""
+
+import logging
+import uuid
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from lakehouse.declare.columns import PARTITION, ROW
+from lakehouse.declare.lookups import Ask, Lookup
+from lakehouse.declare.table import Table
+from lakehouse.errors import LookupFailed
+from lakehouse.ranges import Range
+from lakehouse.runtime.service import Answer, Service
+from lakehouse.storage import answers, delta_log, delta_writer
+from lakehouse.storage.arrow import in_spark
+from lakehouse.storage.lakehouse import Lakehouse, Session
+from lakehouse.transform import lookups, observing
+from lakehouse.transform.lookups import Answers
+from lakehouse.transform.plan import Plan
+
+_log = logging.getLogger(__name__)
+
+_AT_ONCE = 50_000  # rows that a batch run asks for before it looks again which are left
+_JOINED = 100_000  # answers that are sent to where the rows are
+_INSTANT = timedelta(microseconds=1)
+
+
+def lookup_of(table: Table) -> Lookup:
+    assert table.lookup is not None, table.name
+    return table.lookup
+
+
+def service_of(table: Table) -> Service | None:
+    """What asks for the table; None if it has no lookup."""
+    if table.lookup is None:
+        return None
+    return Service(table.lookup, answers.checker(lookups.schema(table.lookup)))
+
+
+class StepLookups:
+    """The answers for the steps of one life of a table's stream.
+
+    Answers that were recorded before it are used, and not asked again: for a step that crashed, or
+    a table that is filled again.
+    """
+
+    def __init__(self, lake: Session, step: Plan, service: Service) -> None:
+        self._lake, self._step, self._service = lake, step, service
+        self._path = lake.path(step.table, "answers")
+        # what it records itself it reads no second time: each row comes once
+        self._before = delta_log.files(self._path)
+
+    def of(self, rows: DataFrame, app: str) -> Answers:
+        """The answers for the rows of a step that the late filter accepts, asked by `app`. Raises LookupFailed."""
+        table = self._step.table
+        asked = self._step.questions(rows, "stream").toArrow()
+        schema = _schema(self._lake, table)
+        known = schema.empty_table()
+        if files := self._files(set(asked[PARTITION].to_pylist())):
+            known = answers.recorded(self._path, files, schema, asked[ROW])
+        there = set(known[ROW].to_pylist())
+        missing = [each for each in asked.to_pylist() if each[ROW] not in there]
+        try:
+            new = _asked(self._lake, table, self._service, missing, app) if missing else []
+        except LookupFailed:  # the same step comes again, for the answers that it did not get
+            self._before = delta_log.files(self._path)
+            raise
+        found = pa.concat_tables(each.select([ROW, "answer", "failure"]) for each in (known, *new))
+        failed = found["failure"].null_count < found.num_rows
+        frame = in_spark(self._lake.spark, found)
+        return Answers(
+            F.broadcast(frame) if found.num_rows <= _JOINED else frame,
+            complete=not failed or self._service.lookup.on_failure == "null",
+        )
+
+    def _files(self, partitions: Collection[str]) -> list[dict]:
+        """Those that were recorded before, of the partitions."""
+        mine = [file for file in self._before if file[f"partition.{PARTITION}"] in partitions]
+        if lost := delta_log.lost(self._path, mine):
+            _say_lost(self._step.table, [file["path"] for file in lost])
+            self._before = [file for file in self._before if file not in lost]
+        return [file for file in mine if file not in lost]
+
+
+def _say_lost(table: Table, files: Sequence[str]) -> None:
+    _log.warning(
+        f"table={table.name}, answers={', '.join(files)}: the log names these files and they are not there, so who computes "
+        "their rows asks again; restore them if the service may answer otherwise now"
+    )
+
+
+def of_range(
+    lake: Session,
+    step: Plan,
+    ask: Ask | None,
+    rows: DataFrame,
+    context: Range,
+    touched: DataFrame | None = None,
+) -> Answers:
+    """The recorded answers for rows of a range; those that have none are asked for first, unless `ask` is None.
+
+    `ask`: "failed" and "all" ask again, for the rows whose lookup had failed, or for all. Raises
+    LookupFailed.
+    """
+    table = step.table
+    recorded = partial(_recorded, lake, table, context)
+    partitions = set(context.partitions(table.partition_by))
+    if lost := lake.lost(table, partitions, side="answers"):
+        _say_lost(table, [file["path"] for files in lost.values() for file in files])
+    if ask is not None:
+        if ask != "missing":
+            answers.note_again(lake.settings, table, partitions)
+        questions = step.questions(rows, "batch", touched)
+        begun = None if ask == "missing" else _after(recorded())
+        enough = F.lit(True) if ask == "missing" else F.col("asked") >= F.lit(begun)
+        if ask == "failed":
+            enough |= F.col("failure").isNull()
+        service = service_of(table)
+        assert service is not None, table.name
+        while True:
+            there = recorded().where(enough).select(ROW)
+            left = questions.join(there, ROW, "left_anti").limit(_AT_ONCE).toArrow()
+            if not left.num_rows:
+                break
+            _asked(lake, table, service, left.to_pylist(), f"{table.name}:batch", begun)
+    latest = F.max_by(F.struct("answer", "failure"), "asked").alias("last")
+    return Answers(recorded().groupBy(ROW).agg(latest).select(ROW, "last.*"))
+
+
+def missing(lake: Session, table: Table, questions: DataFrame, span: Range) -> dict[str, int]:
+    """Of each partition how many rows have no recorded answer, if any."""
+    left = questions.join(_recorded(lake, table, span).select(ROW), ROW, "left_anti")
+    return {row[PARTITION]: row["count"] for row in left.groupBy(PARTITION).count().collect()}
+
+
+def forget(lake: Session, table: Table, questions: DataFrame, span: Range) -> None:
+    """Removes the answers for rows of closed partitions that are not there any more."""
+    path, partitions = lake.path(table, "answers"), list(span.partitions(table.partition_by))
+    there = _recorded(lake, table, span)
+    kept = there.join(questions.select(ROW), ROW, "left_semi").select(there.columns)
+    if kept.count() < there.count():
+        delta_writer.replace(kept, path, partitions, {"run": uuid.uuid4().hex})
+
+
+def _after(recorded: DataFrame) -> datetime:
+    """Now, or later than all that is recorded, by a clock that was ahead."""
+    last = observing.only(recorded.agg(F.max("asked")))[0]
+    now = datetime.now(UTC)
+    return max(now, last.astimezone(UTC) + _INSTANT) if last else now
+
+
+def _recorded(lake: Session, table: Table, context: Range) -> DataFrame:
+    partitions = set(context.partitions(table.partition_by))
+    return lake.partitions(table, partitions, side="answers", without_lost=True)
+
+
+def _schema(lake: Lakehouse, table: Table) -> pa.Schema:
+    return to_arrow_schema(delta_log.schema(lake.path(table, "answers")), timezone="UTC")
+
+
+def _asked(
+    lake: Lakehouse,
+    table: Table,
+    service: Service,
+    missing: Sequence[dict[str, Any]],
+    app: str,
+    begun: datetime | None = None,
+) -> list[pa.Table]:
+    """Asks for these rows, and records each answer soon after it came; returns what was recorded.
+
+    `begun`: they are asked again, since then. Raises LookupFailed for a failure that is waited for.
+    """
+    path, schema, lookup = lake.path(table, "answers"), _schema(lake, table), lookup_of(table)
+    rows_of: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for each in missing:
+        rows_of.setdefault(tuple(each["key"].values()), []).append(each)
+    found: list[pa.Table] = []
+    failures: list[str] = []
+    for lot in service.ask(list(rows_of), fresh=begun is not None):
+        if lookup.on_failure == "wait":
+            failures += [answer.failure for answer in lot.values() if answer.failure]
+            lot = {key: answer for key, answer in lot.items() if not answer.failure}
+        rows = [row | _row(lot[key], begun) for key in lot for row in rows_of[key]]
+        if rows:
+            found.append(pa.Table.from_pylist(rows, schema))
+            answers.record(path, app, found[-1])
+    if failures:
+        raise LookupFailed(
+            f"table={table.name}, lookup={lookup.name}: {len(failures)} of {len(rows_of)} keys have no answer after "
+            f"{lookup.retries + 1} attempts ({failures[0]}); the others are recorded, and these are asked again"
+        )
+    return found
+
+
+def _row(answer: Answer, begun: datetime | None) -> dict[str, Any]:
+    return {
+        "answer": answer.value,
+        "failure": answer.failure or None,
+        "asked": max(answer.asked, begun) if begun else answer.asked,
+        "seconds": answer.seconds,
+        "attempts": answer.attempts,
+    }

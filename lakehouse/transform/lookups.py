@@ -1,0 +1,132 @@
+"""Lookups in the plan of a table: which rows there is to ask for, and the rows with their recorded answers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+from lakehouse.declare.columns import ARRIVAL, PARTITION, REASON, ROW, helper
+from lakehouse.declare.lookups import Lookup
+from lakehouse.declare.table import Table
+from lakehouse.errors import DeclarationError
+from lakehouse.storage import row_keys
+from lakehouse.transform import lateness
+
+_NESTED = (ArrayType, MapType, StructType)
+_FAILURE, _RECORDED = helper("failure"), helper("recorded")
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Recorded answers: `_row`, `answer`, `failure`, each row once."""
+
+    rows: DataFrame
+    # whether each row that is asked for has one, and none failed
+    complete: bool = False
+
+
+def schema(lookup: Lookup) -> StructType:
+    """The columns of an answer as they are declared."""
+    return cast(StructType, StructType.fromDDL(lookup.schema))
+
+
+def nullable(columns: StructType) -> StructType:
+    """The columns as they are stored: each may be null."""
+    return StructType([StructField(f.name, f.dataType) for f in columns])
+
+
+def without_answers(lookup: Lookup, rows: DataFrame) -> DataFrame:
+    """The rows with the column of the answer, null."""
+    return rows.withColumn(lookup.name, F.lit(None).cast(nullable(schema(lookup))))
+
+
+def key_of(table: Table, lookup: Lookup, rows: DataFrame) -> StructType:
+    """The columns that it is asked with, as the rows have them.
+
+    Raises DeclarationError if one is not there, or there is one of the name that the answer gets.
+    """
+    where = f"table={table.name}, lookup={lookup.name}, columns={rows.columns}"
+    if missing := [name for name in lookup.keys if name not in rows.columns]:
+        raise DeclarationError(
+            f"{where}: its function's parameters name columns of the table's input, and {', '.join(missing)} is none; rename the "
+            "parameter, or add the column in a table before this one"
+        )
+    nested = [name for name in lookup.keys if isinstance(rows.schema[name].dataType, _NESTED)]
+    if nested:
+        raise DeclarationError(
+            f"{where}: a service is asked with plain values, and {', '.join(nested)} is nested; add a column of what identifies "
+            "it in a table before this one"
+        )
+    if lookup.name in rows.columns:
+        raise DeclarationError(
+            f"{where}: the answer gets a column of the lookup's name, and there is one; rename the function"
+        )
+    return nullable(StructType([rows.schema[name] for name in lookup.keys]))
+
+
+def questions(table: Table, lookup: Lookup, rows: DataFrame, event_time: str) -> DataFrame:
+    """Of accepted rows those that there is to ask for: `_row`, the `key` and the partition."""
+    partition = lateness.partition_of(F.col(event_time), table.partition_by)
+    found = rows.where(_has_key(lookup)).select(
+        _row(lookup, rows, event_time).alias(ROW),
+        F.struct(*lookup.keys).alias("key"),
+        partition.alias(PARTITION),
+    )
+    return found.dropDuplicates([ROW])
+
+
+def answered(
+    lookup: Lookup, rows: DataFrame, answers: Answers, event_time: str
+) -> tuple[DataFrame, DataFrame | None]:
+    """The rows with their answers, and those that have none or whose lookup failed, with the reason, if there may be such."""
+    found = answers.rows.select(
+        ROW,
+        F.col("answer").alias(lookup.name),
+        F.col("failure").alias(_FAILURE),
+        F.lit(True).alias(_RECORDED),
+    )
+    joined = rows.withColumn(ROW, _row(lookup, rows, event_time)).join(found, ROW, "left")
+    helpers = (ROW, _FAILURE, _RECORDED)
+    if answers.complete:
+        return joined.drop(*helpers), None
+    unasked = F.when(
+        F.col(_RECORDED).isNull() & _has_key(lookup), F.lit("no answer is recorded for this row")
+    )
+    failed = unasked if lookup.on_failure == "null" else F.coalesce(_FAILURE, unasked)
+    reason = F.concat(F.lit(f"lookup {lookup.name}: "), failed)
+    judged = joined.withColumn(REASON, reason)
+    good = judged.where(F.col(REASON).isNull()).drop(REASON, *helpers)
+    return good, judged.where(F.col(REASON).isNotNull()).drop(*helpers)
+
+
+def with_unanswered(
+    judged: DataFrame, unanswered: DataFrame | None, placing: Mapping[str, Column]
+) -> DataFrame:
+    """Judged rows and, quarantined, those without an answer: in the columns of the table, as far as the input has these."""
+    if unanswered is None:
+        return judged
+    placed = unanswered.withColumns(dict(placing))
+    kinds = {field.name: field.dataType for field in placed.schema}
+    columns = [
+        F.col(field.name)
+        if kinds.get(field.name) == field.dataType
+        else F.lit(None).cast(field.dataType).alias(field.name)
+        for field in judged.schema
+    ]
+    return judged.unionByName(placed.select(columns))
+
+
+def _row(lookup: Lookup, rows: DataFrame, event_time: str) -> Column:
+    names = dict.fromkeys((ARRIVAL, event_time, *lookup.keys))
+    return row_keys.column(rows.schema, list(names))
+
+
+def _has_key(lookup: Lookup) -> Column:
+    present = [F.col(name).isNotNull() for name in lookup.keys]
+    found = present[0]
+    for each in present[1:]:
+        found &= each
+    return found

@@ -1,0 +1,42 @@
+"""Decoded records of topics, judged: what is selected of them, and what is kept of those that are bad."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from lakehouse.declare.columns import REASON, RECORD
+from lakehouse.transform import decode, lateness, quality
+
+if TYPE_CHECKING:
+    from lakehouse.transform.plan import Plan
+
+
+def judging(
+    step: "Plan", columns: Sequence[str], timed: bool
+) -> tuple[list[Column | str], list[Column | str]]:
+    """What is selected of the function's rows, and what of that."""
+    # a column each: of a struct that is passed on whole, Spark would make an object for every
+    # row
+    own = {name: F.col(f"{RECORD}.{name}") for name in (*decode.RAW, "topic")}
+    named = {name: column.alias(f"{RECORD}_{name}") for name, column in own.items()}
+    if not timed:
+        del named["timestamp"]
+    if len(step.topics) == 1:
+        del named["topic"]  # what all rows have in common need not go with each
+    out_of_time = (
+        []
+        if step.by_ingestion
+        else lateness.out_of_time(
+            step.event_time, step.topics.values(), own["topic"], own["timestamp"]
+        )
+    )
+    reason = F.coalesce(F.col(f"{RECORD}.problem"), *out_of_time, quality.first_broken(step.rules))
+    rest = [name for name in columns if name != RECORD]
+    held = {
+        name: F.when(F.col(REASON).isNotNull(), F.col(f"{RECORD}_{name}"))
+        for name in ("key", "value")
+    }
+    kept = [held.get(name, F.col(f"{RECORD}_{name}")).alias(f"{RECORD}_{name}") for name in named]
+    return [*rest, *named.values(), reason.alias(REASON)], [*rest, *kept, REASON]
