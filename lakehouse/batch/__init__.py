@@ -3,6 +3,7 @@
 compute            the rows of a range; backfills
 publish            how a run gets into its table: whole partitions
 reference_tables   tables without event time, computed whole
+refreshed          reference tables that are refreshed, as rows saw them
 late_merge         late rows under the policy `update`
 late_view          the rows that came too late
 """

@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import ranges
+from lakehouse.batch import refreshed
 from lakehouse.batch.publish import Computed, publish
 from lakehouse.declare.columns import ORIGIN, WINDOW
 from lakehouse.declare.table import Table
@@ -18,6 +19,7 @@ from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.transform import lateness, observing, plan
+from lakehouse.transform.function_inputs import Met
 from lakehouse.transform.plan import Origin, Plan
 
 _EVER = Range(datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC))
@@ -129,8 +131,9 @@ def compute(
 
     context = Range(covers[0].start, covers[-1].end) if covers else None
     step = plan.plan_of(lake, table)
-    judged = _computed(lake, step, span, read, others, "batch", touched, context)
-    inputs = {"tables": at, "references": used}
+    met = _met(lake, table, span, read)
+    judged = _computed(lake, step, span, read, others, "batch", touched, context, met)
+    inputs = {"tables": at, "references": used} | refreshed.seen(met)
     return Computed(judged, inputs | ({"versioned tables": kept} if kept else {}))
 
 
@@ -148,13 +151,23 @@ def preview(
 
 def closing(
     lake: Session, step: Plan, span: Range, references: Mapping[str, DataFrame]
-) -> DataFrame:
-    """The judged rows of a span that has just closed, for a stream that computes each range as it closes."""
+) -> Computed:
+    """The rows of a span that has just closed, for a stream that computes each range as it closes."""
 
     def read(of: Table, span: Range) -> DataFrame:
         return lake.spanning(of, span).where(f"{ORIGIN} = 'stream'")
 
-    return _computed(lake, step, span, read, references, "stream")
+    met = _met(lake, step.table, span, read)
+    judged = _computed(lake, step, span, read, references, "stream", met=met)
+    return Computed(judged, refreshed.seen(met))
+
+
+def _met(
+    lake: Session, table: Table, span: Range, read: Callable[[Table, Range], DataFrame]
+) -> list[Met]:
+    driving = lake.catalog.driving(table)
+    within = lateness.between(_moment(lake, driving), span)
+    return refreshed.met(lake, table, lambda: read(driving, span).where(within))
 
 
 def _computed(
@@ -166,6 +179,7 @@ def _computed(
     origin: Origin,
     touched: DataFrame | None = None,
     context: Range | None = None,
+    met: Sequence[Met] = (),
 ) -> DataFrame:
     """The judged rows of `span`; `read` gives an input's of a range, and maybe more.
 
@@ -188,7 +202,7 @@ def _computed(
         )
         beside = {each.name: rows(each, context) for each in others}
         judged = step.derived(
-            rows(driving, context), references, origin, None, touched, among, span.end, beside
+            rows(driving, context), references, origin, None, touched, among, span.end, beside, met
         )
         # the observation stands between the cut and the function: a filter must not move below a
         # stateful operator

@@ -95,6 +95,7 @@ class Table:
     sql: str = ""  # the query, if the transformation was declared as one
     context: Interval | None = None
     keeps: Keeps = ""
+    refresh: timedelta = timedelta(0)  # zero: a reference table stands still while its job runs
     as_of: bool = False  # completed by the catalog: whether it reads a versioned table
 
     def __call__(self, *inputs: "DataFrame", **named: "DataFrame") -> "DataFrame":
@@ -166,6 +167,7 @@ class Declared(TypedDict, total=False):
     stale_after: str | timedelta
     context: Interval | None
     keeps: Keeps
+    refresh: str | timedelta
 
 
 def table(
@@ -187,6 +189,7 @@ def table(
     stale_after: str | timedelta = "0 seconds",
     context: Interval | None = None,
     keeps: Keeps = "",
+    refresh: str | timedelta = "0 seconds",
 ) -> Callable[[Callable[..., "DataFrame"]], Table]:
     """Declares the table that a pure `DataFrame -> DataFrame` function computes; its parameters name its inputs.
 
@@ -220,6 +223,9 @@ def table(
     :param context: `around(...)`: a row table may join its input with itself within that time.
     :param keeps: "latest" keeps one row for each of the `keys` (the function groups by them),
         "versions" each version of one, with `valid_from` and `valid_to`.
+    :param refresh: of a reference table: how often its job looks whether its files, or the tables that
+        it reads, have changed, and computes it again. A row sees the version that was in force when it
+        arrived. By default the table stands still until its job is started again.
     :raises DeclarationError: for values that do not fit each other; the rest is checked with the other
         tables, by `lakehouse validate` and at the start.
     """
@@ -251,6 +257,7 @@ def table(
             stale_after=duration(stale_after, "stale_after"),
             context=context,
             keeps=keeps,
+            refresh=duration(refresh, "refresh"),
         )
 
     return declare

@@ -16,6 +16,7 @@ from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.files import read_value
 from lakehouse.storage.handovers import handover_of
 from lakehouse.storage.layout import table_path
+from lakehouse.storage.reference_versions import SEEN
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +56,9 @@ def needed(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]
             found[reader.name] = read[table.name]["reservoirVersion"]
         elif last and table.name in (pinned := last.inputs.get("references", {})):
             found[reader.name] = pinned[table.name]
+        elif last and table.name in (seen := last.inputs.get(SEEN, {})):
+            # rows of its next step may have arrived with those of the last one
+            found[reader.name] = min(seen[table.name])
     return found
 
 

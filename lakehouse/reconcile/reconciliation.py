@@ -24,6 +24,7 @@ from lakehouse.storage.attempts import noting_failure
 from lakehouse.storage.certificates import COUNTS, Certificate, certify
 from lakehouse.storage.digest import EMPTY, Difference, Digest, differences, digests_by
 from lakehouse.storage.lakehouse import Lakehouse, Session
+from lakehouse.storage.reference_versions import NotKept
 from lakehouse.transform import judged_rows, lateness
 
 
@@ -158,7 +159,11 @@ def _behind(lake: Session, table: Table, span: Range, blank: Certificate) -> Ite
                 blank, start=part.start, end=part.end, verdict="UNVERIFIABLE", detail=detail
             )
             continue
-        sides = _computed(lake, table, part, references, blank)
+        try:
+            sides = _computed(lake, table, part, references, blank)
+        except NotKept as err:  # of some rows, perhaps of some partitions only
+            yield from _apart(lake, table, part, blank, str(err))
+            continue
         # of all that there is: not read without need
         first = compute.first(lake, table) if sides.unequal else None
         found = {key: c for key in sides.unequal if (c := _gone(table, key, sides, first, blank))}
@@ -181,6 +186,19 @@ def _behind(lake: Session, table: Table, span: Range, blank: Certificate) -> Ite
             reached = piece.end
         if reached < part.end:
             yield _certificate(sides, Range(reached, part.end), "", blank)
+
+
+def _apart(
+    lake: Session, table: Table, span: Range, blank: Certificate, why: str
+) -> Iterator[Certificate]:
+    """As `_behind`, by halves, until a partition alone cannot be computed any more."""
+    keys = list(span.partitions(table.partition_by))
+    if len(keys) == 1:
+        yield replace(blank, start=span.start, end=span.end, verdict="UNVERIFIABLE", detail=why)
+        return
+    middle = partition_range(keys[len(keys) // 2], table.partition_by).start
+    for part in (Range(span.start, middle), Range(middle, span.end)):
+        yield from _behind(lake, table, part, blank)
 
 
 def _computed(

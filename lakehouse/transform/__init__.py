@@ -5,6 +5,7 @@ decode            records of a topic, and files, as rows
 lateness          arrival, windows, what is late
 quality           expectations as columns, and as a suite
 expectation_stub  the expectations that are installed, written down for `declare`
+function_inputs   inputs as functions see them
 judged_rows       good rows, and those of the quarantine
 observing         what is counted while Spark computes
 determinism       what two runs of a function may differ by
