@@ -243,7 +243,10 @@ def _check_refreshed(catalog: "Catalog", table: Table, kind: str, where: str) ->
             f"{where}, refresh={table.refresh}: the job looks once in {SOONEST_REFRESH} at most; raise it"
         )
     read = [n for n in table.inputs if n in catalog.tables and catalog.tables[n].refresh]
-    if not read or kind == "reference":
+    if not read or kind in (
+        "reference",
+        "keyed",
+    ):  # each is, at each of its versions, of one version of its inputs
         return
     if kind != "row" or table.context or len(catalog.ingest_tables_of(table)) > 1:
         what = f"a {kind} table" if kind != "row" else "a table whose rows are made of several rows"

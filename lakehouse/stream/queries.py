@@ -136,12 +136,11 @@ def pinned_states(lake: Lakehouse, table: Table, versions: Mapping[str, int]) ->
 
 def read_as_of(lake: Lakehouse, table: Table, inputs: Mapping[str, Mapping]) -> dict[str, str]:
     """`pinned_states`, and the refreshed reference tables as the last rows saw them, by the inputs of a commit."""
-    seen = {
-        t.name: _dated(lake, t, inputs[SEEN][t.name][-1])
-        for t in lake.catalog.refreshed_inputs(table)
-        if t.name in inputs[SEEN]
-    }
-    return pinned_states(lake, table, inputs["references"]) | seen
+    pinned = inputs["references"]
+    seen = {**pinned, **{name: versions[-1] for name, versions in inputs[SEEN].items()}}
+    tables = (lake.catalog.tables.get(name) for name in seen)
+    refreshed = {t.name: _dated(lake, t, seen[t.name]) for t in tables if t and t.refresh}
+    return pinned_states(lake, table, pinned) | refreshed
 
 
 def _dated(lake: Lakehouse, table: Table, version: int) -> str:
@@ -308,7 +307,7 @@ def _closing(run: StreamRun) -> tuple[Take, Due, Due]:
         closed = compute.closing(
             lake, computed, Range(start, ahead), references | lake.references(read)
         )
-        known["inputs"] = inputs | closed.inputs
+        known["inputs"] = {**inputs, **closed.inputs}
         # counted after it is written: it can be read sooner
         run.write(closed.judged, batch_id, lambda _: counted() | known, rows=log.rows, **known)
 

@@ -72,8 +72,8 @@ def _table_rows(spark: SparkSession, source: FileSource) -> DataFrame:
         if there.get(field.name) != field.dataType:
             found = there[field.name].simpleString() if field.name in there else "not there"
             raise DeclarationError(
-                f"files={source.path}, column={field.name}: the schema has it as {field.dataType.simpleString()}, and in the Delta "
-                f"table it is {found}; declare the column as it is there"
+                f"files={source.path}, column={field.name}: the schema has it as {field.dataType.simpleString()}, and in "
+                f"the Delta table it is {found}; declare the column as it is there"
             )
     return rows.select(*(field.name for field in wanted))
 

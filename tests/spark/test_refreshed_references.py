@@ -2,13 +2,15 @@
 
 import importlib
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from lakehouse.batch import compute, reference_tables
+from lakehouse.batch import compute
 from lakehouse.errors import CommitError
 from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
@@ -16,6 +18,9 @@ from lakehouse.storage import delta_log, layout, reference_versions
 from lakehouse.storage.commits import NOTHING
 from lakehouse.storage.reference_versions import SEEN
 from lakehouse.testing import Stage, assert_stream_equals_batch
+from streaming_jobs import views
+from streaming_jobs.progress import JobStatus, ReferenceStatus
+from streaming_jobs.references import References
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SHOP = """
@@ -46,6 +51,11 @@ def priced(sales: DataFrame, prices: DataFrame) -> DataFrame:
 @table(layer="gold", window=tumbling("10 minutes"), keys=["item"], late="update")
 def takings(priced: DataFrame) -> DataFrame:
     return priced.groupBy("window", "item").agg(F.sum("price").alias("cents"), F.count("*").alias("n"))
+
+
+@table(layer="gold", keeps="latest", keys=["item"])
+def worth(sales: DataFrame, prices: DataFrame) -> DataFrame:
+    return sales.join(prices, "item").groupBy("item").agg(F.sum("price").alias("cents"))
 """
 
 
@@ -64,7 +74,7 @@ class Shop:
         (self.folder / "prices.csv").write_text(f"item,price\npen,{price}\n")
         self.price = price
         if refresh:
-            assert reference_tables.refresh(self.lake, self.prices)
+            assert self.stage.refresh("prices")
 
     def sale(self, minutes: float) -> dict:
         self.sold += 1
@@ -159,3 +169,61 @@ def test_what_cannot_be_known_any_more_is_reported(shop):
     reference_versions._known.clear()  # as another process finds it
     with pytest.raises(CommitError, match="rows of priced saw version 2 of prices"):
         compute.backfill(shop.lake, table, Range(START, START + timedelta(hours=1)))
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_keyed_table_is_computed_again_with_each_version(shop):
+    stage, table = shop.stage, shop.lake.catalog.table("worth")
+
+    def cents() -> int:
+        return shop.lake.read(table).collect()[0]["cents"]
+
+    shop.sell(1, 2)
+    stage.run("worth")
+    assert cents() == 200
+    shop.reprice(300)
+    stage.run("worth", abort_at="rows")  # no row has come
+    assert cents() == 600
+    shop.reprice(500)
+    shop.sell(3)
+    stage.run("worth", abort_at="commit_log")
+    assert cents() == 1500
+    assert_stream_equals_batch(stage, "worth")
+    pinned = [
+        line.inputs["references"]["prices"] for line in shop.lake.commit_log(table).by_stream()
+    ]
+    assert pinned == [3, 2, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_refresh_that_fails_keeps_the_rows_and_is_reported(shop):
+    changed = replace(shop.prices, refresh=timedelta(milliseconds=200))
+    references = References(shop.lake, [changed], lambda: None)
+    references.fill()
+    references.start()
+
+    def until(so: Callable[[ReferenceStatus], bool]) -> ReferenceStatus:
+        deadline = time.monotonic() + 60
+        while not so(found := references.status[0]):
+            assert time.monotonic() < deadline, found
+            time.sleep(0.05)
+        return found
+
+    try:
+        first = until(lambda status: status.version == 1)
+        shop.reprice(200, refresh=False)
+        second = until(lambda status: status.version == 2)
+        assert second.made > first.made and not second.error
+        (shop.folder / "prices.csv").write_text("item,cents\npen,3\n")
+        failed = until(lambda status: bool(status.error))
+        assert "first line='item,cents'" in failed.error and failed.version == 2
+        job = JobStatus("shop", 1, 0, 0, 0, "running", "", "", references=(failed,))
+        told = views.troubles(shop.lake.settings, "shop", job)
+        assert told[0].startswith("table=prices: it could not be refreshed since")
+        assert "version 2 stays in use" in told[0]
+        shop.reprice(300, refresh=False)
+        assert not until(lambda status: status.version == 3).error
+    finally:
+        references.stop()

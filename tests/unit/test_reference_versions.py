@@ -155,7 +155,6 @@ def test_how_often_it_is_refreshed_decides_no_row():
     ("declared", "said"),
     [
         (row("things", "names", window=tumbling("1 minute")), "this is a window table"),
-        (row("things", "names", keeps="latest", keys=["id"]), "this is a keyed table"),
         (row("things", "names", keeps="versions", keys=["id"]), "this is a versioned table"),
         (row("things", "names", context=around(after="1 minute")), "made of several rows"),
         (row("things", "others", "names"), "made of several rows"),
