@@ -96,8 +96,9 @@ class _Groups:
         return self.pinned | {t.name: delta_log.latest(path(t)) for t in self.refreshed}
 
     def are_outdated(self) -> bool:
-        """Whether a refreshed reference table has a version with which no row was computed yet."""
-        return self._present() != self.pinned
+        """Whether the table was computed with other versions of reference tables than there are now."""
+        last = next(self.run.commit_log.by_stream(), None)
+        return last is not None and last.inputs["references"] != self._present()
 
     def pin(self, batch: int) -> Mapping[str, int]:
         """The versions of reference tables of a step: the present ones; of one whose rows are written, those that it had."""
