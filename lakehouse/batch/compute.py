@@ -166,8 +166,11 @@ def _met(
     lake: Session, table: Table, span: Range, read: Callable[[Table, Range], DataFrame]
 ) -> list[Met]:
     driving = lake.catalog.driving(table)
-    within = lateness.between(_moment(lake, driving), span)
-    return refreshed.met(lake, table, lambda: read(driving, span).where(within))
+
+    def rows() -> DataFrame:
+        return read(driving, span).where(lateness.between(_moment(lake, driving), span))
+
+    return refreshed.met(lake, table, rows)
 
 
 def _computed(

@@ -44,10 +44,10 @@ def met(
         spans = [s for s in spans if s.among(utc(first), utc(last))] if first else spans[-1:]
     for each in spans:
         _check_kept(lake, each.versions)
-    alone = len(spans) == 1
     read = read or (lambda versions: lake.references(dict(versions)))
     return [
-        Met(s.versions, read(s.versions), s.since, None if alone else _within(s)) for s in spans
+        Met(each.versions, read(each.versions), each.since, rows)
+        for each, rows in zip(spans, _apart(spans), strict=True)
     ]
 
 
@@ -63,9 +63,13 @@ def _arrived() -> Column:
     return F.coalesce(F.col(f"{ARRIVAL}.time"), F.lit(EPOCH))
 
 
-def _within(span: InForce) -> Column:
-    since = _arrived() >= F.lit(span.since)
-    return since if span.until is None else since & (_arrived() < F.lit(span.until))
+def _apart(spans: Sequence[InForce]) -> list[Column | None]:
+    """Which rows are of each of the spans: every row is of one, also one before the first or behind the last."""
+    if len(spans) == 1:
+        return [None]
+    first, last = (_arrived() < F.lit(spans[0].until)), (_arrived() >= F.lit(spans[-1].since))
+    between = [(_arrived() >= F.lit(s.since)) & (_arrived() < F.lit(s.until)) for s in spans[1:-1]]
+    return [first, *between, last]
 
 
 def _check_kept(lake: Session, versions: Mapping[str, int]) -> None:

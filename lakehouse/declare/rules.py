@@ -243,10 +243,8 @@ def _check_refreshed(catalog: "Catalog", table: Table, kind: str, where: str) ->
             f"{where}, refresh={table.refresh}: the job looks once in {SOONEST_REFRESH} at most; raise it"
         )
     read = [n for n in table.inputs if n in catalog.tables and catalog.tables[n].refresh]
-    if not read or kind in (
-        "reference",
-        "keyed",
-    ):  # each is, at each of its versions, of one version of its inputs
+    whole = kind in ("reference", "keyed")  # as of one version of each input, at each of its own
+    if not read or whole:
         return
     if kind != "row" or table.context or len(catalog.ingest_tables_of(table)) > 1:
         what = f"a {kind} table" if kind != "row" else "a table whose rows are made of several rows"
