@@ -206,6 +206,11 @@ def _take_table(settings: Settings, catalog: Catalog, table: Table, to: Settings
     sides += ("early",) if table.early_results else ()
     for side in (*sides, ""):
         _take(table_path(settings, table, side), table_path(to, table, side))
+    seen = layout.note(settings, table, "references.jsonl")
+    if (
+        seen.is_file()
+    ):  # once more, behind the rows: each line was written before the first row that it holds for
+        shutil.copyfile(seen, layout.note(to, table, "references.jsonl"))
 
 
 def _take(path: Path, to: Path) -> None:
