@@ -156,7 +156,8 @@ def outcomes(
     The streams follow one another in one lakehouse, each on a day of its own: that is cheaper by far than a lakehouse for each.
     """
     stage = Stage(spark, root, operators)
-    tables = [t for t in stage.lake.catalog if stage.lake.catalog.kind(t) != "ingest"]
+    catalog = stage.lake.catalog
+    tables = [t for t in catalog if catalog.kind(t) not in ("ingest", "reference")]
     names = [t.name for t in tables]
     agreed: Counter[str] = Counter()
     for number, stream in enumerate(streams):
@@ -195,6 +196,7 @@ def _play(stage: Stage, names: Sequence[str], stream: Stream, number: int) -> No
                 files_per_batch=stream.files,
                 abort_at=stream.crashes[-1] if stream.crashes else None,
             )
+            stage.refresh("latest_values")
     stage.advance("clicks", Click(0, _DAY * number + 3 * 3600, 0, 99, 0).row()[1])
     stage.run(*names, files_per_batch=stream.files)
 

@@ -193,6 +193,17 @@ def keyed_tables(clicks: DataFrame) -> DataFrame:
     )
 
 
+@table(layer="silver", keys=["user"], refresh="1 minute")
+def latest_values(keyed_tables: DataFrame) -> DataFrame:
+    """What moves under `refreshed_references`, by which a click sees what was known when it arrived."""
+    return keyed_tables.select("user", "clicks", "latest")
+
+
+@table(layer="silver", keys=["id"], late="update")
+def refreshed_references(clicks: DataFrame, latest_values: DataFrame) -> DataFrame:
+    return clicks.where("value > 20").join(latest_values, "user", "left")
+
+
 @table(layer="gold", keeps="latest", keys=["user"])
 def unbounded_joins(row_table: DataFrame, keyed_tables: DataFrame) -> DataFrame:
     """Rows joined with a table that changes; distinct values, and a filter behind them."""

@@ -181,6 +181,14 @@ class Stage:
         """Lets time pass at the broker: a partition that has no message meanwhile is silent for so long."""
         self._now += time
 
+    def refresh(self, reference_table: str) -> bool:
+        """Computes a reference table again, as its job does; whether it has other rows now.
+
+        Rows that are fed from then on see these, if the table is declared with `refresh=`.
+        """
+        table = self.lake.catalog.table(reference_table)
+        return reference_tables.refresh(self.lake, table) is not None
+
     def run(
         self,
         *tables: str,

@@ -26,7 +26,6 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse import logs
-from lakehouse.batch import reference_tables
 from lakehouse.declare import catalog
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, JobError, LakehouseError
@@ -42,6 +41,7 @@ from streaming_jobs.lease import Lease
 from streaming_jobs.places import here
 from streaming_jobs.progress import JobStatus, QueryStatus
 from streaming_jobs.queries import SupervisedQuery, cause
+from streaming_jobs.references import References
 
 _log = logging.getLogger("streaming_jobs.driver")  # it runs as __main__
 
@@ -77,6 +77,7 @@ class Job:
         self.asked = desired.read(settings, pipeline)
         self.well_since: datetime | None = None  # since when it is at work
         self.queries: dict[str, SupervisedQuery] = {}
+        self.references: References | None = None  # once there is a session
         self.previews: dict[str, StreamingQuery] = {}  # of early results: nothing depends on them
         self.flushed = time.monotonic()
 
@@ -124,9 +125,12 @@ class Job:
                 self.queries[each.table.name] = each
                 if not each.paused:
                     each.start()
+            assert self.references is not None  # it has filled its tables
+            self.references.start()
             early = [t for t in tables if t.early_results and self.settings.early_results]
             self.previews = {f"{t.name}__early": early_results.start(lake, t) for t in early}
             self._await(self.stopping.is_set)
+            self.references.stop()
         self.say(state="stopping")
         self._drain(lake, tables, available_now)
         self.say(queries=self._observed())
@@ -152,9 +156,8 @@ class Job:
 
     def _prepared(self, lake: Session) -> list[Table]:
         tables = lake.catalog.of_pipeline(self.pipeline)
-        for table in tables:
-            if lake.catalog.kind(table) == "reference":
-                reference_tables.refresh(lake, table)
+        self.references = References(lake, tables, self.turn.check if self.turn else lambda: None)
+        self.references.fill()
         streamed = [t for t in tables if lake.catalog.kind(t) != "reference"]
         queries.prepare(lake, streamed)
         for table in streamed:  # before a query looks where it was
@@ -196,7 +199,14 @@ class Job:
                 "python_bytes": progress.memory(self.status.pid),
                 "jvm_bytes": progress.memory(self.status.jvm),
             }
-            self.say(state=state, queries=self._observed(), well=self._well(), **memory)
+            references = self.references.status if self.references else ()
+            self.say(
+                state=state,
+                queries=self._observed(),
+                references=references,
+                well=self._well(),
+                **memory,
+            )
             if ended:
                 return
             self._obey()

@@ -39,6 +39,7 @@ from lakehouse.storage import delta_tables, layout
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.files import read_value, replace_file
+from lakehouse.storage.reference_versions import SEEN
 from streaming_jobs import progress
 from streaming_jobs.progress import AT_WORK, JobStatus
 
@@ -257,8 +258,9 @@ def _read(table: Table, catalog: Catalog, name: str, commit: Commit | None) -> o
     if source := catalog.topics_of(table).get(name):
         offsets = commit.inputs.get(source.topic)
         return json.dumps(offsets) if offsets else None
+    seen = {n: versions[-1] for n, versions in commit.inputs.get(SEEN, {}).items()}
     kinds = (commit.inputs.get(kind, {}) for kind in ("tables", "references", "versioned tables"))
-    found = next((read[name] for read in kinds if name in read), None)
+    found = next((read[name] for read in (seen, *kinds) if name in read), None)
     return found.get("reservoirVersion") if isinstance(found, dict) else found
 
 

@@ -140,6 +140,18 @@ DECLARED = (
         "lakehouse_table_frontier_delay_seconds", "How far the frontier lies behind the present"
     ),
     Declared(
+        "lakehouse_reference_version_timestamp_seconds",
+        "When the version of the refreshed reference table that is in use was made",
+    ),
+    Declared(
+        "lakehouse_reference_looked_timestamp_seconds",
+        "When the inputs of the refreshed reference table were last read without an error",
+    ),
+    Declared(
+        "lakehouse_reference_refresh_failed",
+        "1 if the reference table could not be refreshed when that was last tried",
+    ),
+    Declared(
         "lakehouse_certificate_verdict",
         "The last verdict of the reconciliation",
         _TABLE,

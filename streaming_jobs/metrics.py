@@ -28,7 +28,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage.commit_log import CommitLog
 from streaming_jobs import progress, scheduled
 from streaming_jobs.metric_families import NEVER_RAN, Families
-from streaming_jobs.progress import JobStatus, QueryStatus
+from streaming_jobs.progress import JobStatus, QueryStatus, ReferenceStatus
 from streaming_jobs.results import LastWindows
 
 _log = logging.getLogger(__name__)
@@ -102,6 +102,8 @@ class LakehouseCollector(Collector):
         queries = [q for q in status.queries if q.table in self._catalog.tables]
         for query in queries:
             _counts(found, status, query)
+        for reference in status.references:
+            _reference(found, pipeline, reference)
         if not status.alive:
             return  # how fast it was says nothing about now
         for query in queries:
@@ -211,6 +213,14 @@ def _counts(found: Families, status: JobStatus, query: QueryStatus) -> None:
         )
     found.add("lakehouse_table_query_active", labels, query.active)
     _lookups(found, status, query)
+
+
+def _reference(found: Families, pipeline: str, reference: ReferenceStatus) -> None:
+    labels = (pipeline, reference.table)
+    for name, moment in (("version", reference.made), ("looked", reference.looked)):
+        value = _epoch(parse_instant(moment)) if moment else None
+        found.add(f"lakehouse_reference_{name}_timestamp_seconds", labels, value)
+    found.add("lakehouse_reference_refresh_failed", labels, bool(reference.error))
 
 
 def _last_batch(found: Families, pipeline: str, query: QueryStatus, *, of_topic: bool) -> None:

@@ -76,6 +76,17 @@ class QueryStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ReferenceStatus:
+    """A reference table that is refreshed while the job runs; instants as ISO 8601 UTC."""
+
+    table: str
+    version: int = -1  # in use by rows that arrive now
+    made: str = ""  # when that version was
+    looked: str = ""  # when its inputs were last found to be these, or it was computed from them
+    error: str = ""  # why that failed since; the version stays in use
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """One life of a streaming job's process.
 
@@ -92,6 +103,7 @@ class JobStatus:
     started_at: str
     heartbeat: str
     queries: tuple[QueryStatus, ...] = ()
+    references: tuple[ReferenceStatus, ...] = ()
     error: str = ""
     epoch: int = 0  # of its lease
     python_bytes: int = 0  # resident memory
@@ -182,7 +194,9 @@ def unreadable(settings: Settings, pipeline: str) -> list[Path]:
 
 def _decoded(given: dict) -> JobStatus:
     queries = tuple(made(QueryStatus, query, table=str) for query in given["queries"])
-    status = made(JobStatus, given | {"queries": queries}, pid=int, state=str)
+    references = tuple(made(ReferenceStatus, r, table=str) for r in given.get("references", ()))
+    parts = {"queries": queries, "references": references}
+    status = made(JobStatus, given | parts, pid=int, state=str)
     for instant in (status.started_at, status.heartbeat):
         datetime.fromisoformat(instant)
     return status

@@ -18,6 +18,7 @@ from lakehouse.ranges import text
 from lakehouse.storage import checkpoint_files, checkpoints
 from lakehouse.storage.commit_log import note_dropped
 from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.reference_versions import SEEN
 from lakehouse.stream import queries
 from lakehouse.stream.advance import Stepped
 from streaming_jobs import healing, progress
@@ -53,7 +54,7 @@ class SupervisedQuery:
         self.due: datetime | None = None  # of the next restart
         self.noted = -1
         # versions, as the last micro-batch read them
-        self.references: Mapping[str, int] | None = None
+        self.references: Mapping[str, Mapping] | None = None
         self.began = datetime.now(UTC)
         self.ends = False  # whether its query may end by itself: it was asked to
 
@@ -192,12 +193,10 @@ class SupervisedQuery:
             status = replace(
                 status, batch=last.batch, frontier=last.frontier and text(last.frontier)
             )
-            if last.at > self.began and last.inputs.get("references") != self.references:
-                self.references = last.inputs.get("references")
-                status = replace(
-                    status,
-                    reads=queries.pinned_states(self.lake, self.table, self.references or {}),
-                )
+            read = {name: last.inputs.get(name, {}) for name in ("references", SEEN)}
+            if last.at > self.began and read != self.references:
+                self.references = read
+                status = replace(status, reads=queries.read_as_of(self.lake, self.table, read))
         # between two looks at a query that is idle its trigger may be active, too, but not at each
         # look
         busy = self.query is not None and self.active and self.query.status["isTriggerActive"]

@@ -116,11 +116,18 @@ def troubles(settings: Settings, pipeline: str, status: JobStatus | None) -> lis
         if q.state in ("paused", "restarting")
     ]
     waiting = [q.trouble for q in status.queries if q.trouble and status.state in ACTIVE]
+    stale = [
+        f"table={r.table}: it could not be refreshed since {r.looked or 'the start'}, and version {r.version} stays in use; "
+        f"{r.error}"
+        for r in status.references
+        if r.error
+    ]
     begun = [f"table={q.table} is in a new {q.begun}" for q in status.queries if q.begun]
     return [
         *([status.error] if status.error else []),
         *failed,
         *waiting,
+        *stale,
         *begun,
         *origins.differing(settings, status),
         *files,

@@ -5,6 +5,7 @@ publish            how a run gets into its table: whole partitions
 reference_tables   tables without event time, computed whole
 kept_states        the states with which a run begins, of a process function
 lookups            services asked for what has no recorded answer
+refreshed          reference tables that are refreshed, as rows saw them
 late_merge         late rows under the policy `update`
 late_view          the rows that came too late
 """

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import ranges
-from lakehouse.batch import kept_states, lookups
+from lakehouse.batch import kept_states, lookups, refreshed
 from lakehouse.batch.kept_states import Beginning, States
 from lakehouse.batch.publish import Computed, publish
 from lakehouse.declare.columns import ORIGIN, WINDOW
@@ -23,6 +23,7 @@ from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.transform import lasting, lateness, observing, plan
+from lakehouse.transform.function_inputs import Met
 from lakehouse.transform.lookups import Answers
 from lakehouse.transform.plan import Origin, Plan
 
@@ -143,8 +144,11 @@ def compute(
     if table.ttl:
         begun = kept_states.batch_begins(lake, table, span, at, states)
     looked_up = partial(lookups.of_range, lake, step, ask) if table.lookup else None
-    judged = _computed(lake, step, span, read, others, "batch", touched, context, begun, looked_up)
-    inputs = {"tables": at, "references": used}
+    met = _met(lake, table, span, read)
+    judged = _computed(
+        lake, step, span, read, others, "batch", touched, context, begun, looked_up, met
+    )
+    inputs: dict[str, dict[str, Any]] = {"tables": at, "references": used, **refreshed.seen(met)}
     return Computed(judged, inputs | ({"versioned tables": kept} if kept else {}), begun)
 
 
@@ -170,7 +174,7 @@ def preview(
 def closing(
     lake: Session, step: Plan, span: Range, references: Mapping[str, DataFrame]
 ) -> Computed:
-    """The judged rows of a span that has just closed, for a stream that computes each range as it closes.
+    """The rows of a span that has just closed, for a stream that computes each range as it closes.
 
     Of what lies before it a state is made of what the inputs hold now, as a batch run would.
     """
@@ -183,8 +187,20 @@ def closing(
         before = _moment(lake, of) < F.lit(span.start) if begun else F.lit(False)
         return lake.spanning(of, context, at.get(of.name)).where(by_stream | before)
 
-    judged = _computed(lake, step, span, read, references, "stream", begun=begun)
-    return Computed(judged, {"tables": at}, begun)
+    met = _met(lake, table, span, read)
+    judged = _computed(lake, step, span, read, references, "stream", begun=begun, met=met)
+    return Computed(judged, refreshed.seen(met), begun)
+
+
+def _met(
+    lake: Session, table: Table, span: Range, read: Callable[[Table, Range], DataFrame]
+) -> list[Met]:
+    driving = lake.catalog.driving(table)
+
+    def rows() -> DataFrame:
+        return read(driving, span).where(lateness.between(_moment(lake, driving), span))
+
+    return refreshed.met(lake, table, rows)
 
 
 def _computed(
@@ -198,6 +214,7 @@ def _computed(
     context: Range | None = None,
     begun: Beginning | None = None,
     looked_up: Callable[[DataFrame, Range, DataFrame | None], Answers] | None = None,
+    met: Sequence[Met] = (),
 ) -> DataFrame:
     """The judged rows of `span`; `read` gives an input's of a range, and maybe more.
 
@@ -222,7 +239,7 @@ def _computed(
         taken = rows(driving, context)
         answers = looked_up(taken, context, touched) if looked_up else None
         judged = step.derived(
-            taken, references, origin, None, touched, among, span.end, beside, answers
+            taken, references, origin, None, touched, among, span.end, beside, answers, met
         )
         # the observation stands between the cut and the function: a filter must not move below a
         # stateful operator

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -33,7 +34,7 @@ class Computed:
     """The judged rows of a range, not yet run, and what they are computed from."""
 
     judged: DataFrame
-    inputs: Mapping[str, Mapping[str, int]]
+    inputs: Mapping[str, Mapping[str, Any]]
     begun: Beginning | None = None  # with which states, of a table whose process function has some
 
 

@@ -15,12 +15,13 @@ from lakehouse.declare.columns import REASON
 from lakehouse.declare.sources import FileSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError, RangeError
-from lakehouse.storage import begun_with, checkpoints, delta_writer, layout
+from lakehouse.storage import begun_with, checkpoints, delta_log, delta_writer, layout
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.digest import digest
 from lakehouse.storage.files import checksum, read_value, replace_file
 from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.transform import creation, decode, judged_rows, plan
+from lakehouse.transform.function_inputs import as_read
 
 
 def refresh(lake: Session, table: Table) -> Commit | None:
@@ -83,7 +84,7 @@ def _of(lake: Lakehouse, table: Table, inputs: dict[str, object]) -> dict[str, o
 
 
 def _inputs(lake: Lakehouse, table: Table) -> dict[str, object]:
-    """By which one sees whether the inputs are the same: versions of tables, digests of local files.
+    """By which one sees whether the inputs are the same: versions of tables, also of others, digests of local files.
 
     Of others never.
     """
@@ -92,6 +93,8 @@ def _inputs(lake: Lakehouse, table: Table) -> dict[str, object]:
         source = lake.catalog.sources.get(name)
         if not isinstance(source, FileSource):
             found[name] = delta_writer.version(lake.path(lake.catalog.table(name)))
+        elif source.format == "delta" and (made := delta_log.made(Path(source.path))):
+            found[name] = [source.schema, made[0], delta_log.latest(Path(source.path))]
         elif known := checksum(Path(source.path)):
             found[name] = [source.schema, source.format, source.header, known]
         else:
@@ -105,7 +108,7 @@ def _rebuilt(lake: Session, table: Table) -> Commit | None:
     for name in table.inputs:
         source, read = lake.catalog.sources.get(name), lake.catalog.tables.get(name)
         if read:
-            inputs[name] = plan.as_read(read, lake.read(read))
+            inputs[name] = as_read(read, lake.read(read))
         else:
             assert isinstance(source, FileSource), name  # a topic is an ingest table's
             inputs[name] = decode.file_rows(lake.spark, source)

@@ -107,6 +107,7 @@ def _table(settings: Settings, catalog: "Catalog", name: str, as_json: bool) -> 
         table_status.columns(settings, table),
     )
     state = next(asdict(s) for s in table_status.overview(settings, catalog) if s.table == name)
+    reads = table_status.reads(settings, catalog, table)
     certificate = next(
         (asdict(c) for c in reversed(certificates.certificates(settings, table))), None
     )
@@ -116,6 +117,7 @@ def _table(settings: Settings, catalog: "Catalog", name: str, as_json: bool) -> 
             "declaration": declared,
             "columns": columns,
             "state": state,
+            "reads": {name: asdict(each) for name, each in reads.items()},
         }
         console.print_json([found | {"certificate": certificate}])
         return
@@ -131,7 +133,8 @@ def _table(settings: Settings, catalog: "Catalog", name: str, as_json: bool) -> 
         certificate
         and f"{certificate['verdict']} {console.shown({name: certificate[name] for name in ('start', 'end')})}"
     )
-    console.print_facts(stands | {"last certificate": last})
+    seen = {f"reads {each}" if each != name else "in use": str(v) for each, v in reads.items()}
+    console.print_facts(stands | seen | {"last certificate": last})
     _note_changed([state])
 
 

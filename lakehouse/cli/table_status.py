@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Literal
 
 from lakehouse.cli import query
@@ -15,6 +15,7 @@ from lakehouse.reconcile.verdicts import Outcomes, Verdicts
 from lakehouse.settings import Settings
 from lakehouse.storage import commit_log, delta_log, delta_tables, log_tables
 from lakehouse.storage.layout import table_path
+from lakehouse.storage.reference_versions import SEEN
 
 _LATE = """SELECT "table", sum(late) FROM (
     SELECT "table", max(late) AS late FROM _commits WHERE role = 'stream' GROUP BY "table", generation, batch
@@ -167,6 +168,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, object]:
         "ttl": str(table.ttl or ""),
         "duplicates": str(table.deduplicate or ""),
         "keys": list(table.keys),
+        "refresh": str(table.refresh) if table.refresh else "",
         "late": table.late if catalog.is_derived(table) else "",
         "partitions": table.partition_by if catalog.has_quarantine(table) else "",
         "tolerance": table.tolerance or "",
@@ -175,6 +177,37 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, object]:
         "code_version": table.code_version,
     }
     return {name: value for name, value in facts.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A version of a table without event time, and when it was made, if that is still known."""
+
+    version: int
+    made: datetime | None
+
+    def __str__(self) -> str:
+        if self.made is None:
+            return f"version {self.version}"
+        age = str(datetime.now(UTC) - self.made).partition(".")[0]
+        return f"version {self.version}, made {age} ago"
+
+
+def reads(settings: Settings, catalog: Catalog, table: Table) -> dict[str, Read]:
+    """The versions that the last rows of a table's stream saw of its reference and keyed tables; of a reference table its own."""
+    if catalog.kind(table) == "reference":
+        version = delta_log.latest(table_path(settings, table))
+        found = {table.name: version} if version >= 0 else {}
+    else:
+        last = next(commit_log.CommitLog(settings, table).by_stream(), None)
+        inputs = last.inputs if last else {}
+        found = dict(inputs.get("references", {}))
+        found |= {name: versions[-1] for name, versions in inputs.get(SEEN, {}).items()}
+    return {
+        name: Read(version, delta_log.written(table_path(settings, catalog.table(name)), version))
+        for name, version in found.items()
+        if name in catalog.tables
+    }
 
 
 def columns(settings: Settings, table: Table) -> dict[str, str]:

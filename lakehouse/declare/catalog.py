@@ -134,11 +134,28 @@ class Catalog:
     def pinned_inputs(self, table: Table) -> list[Table]:
         """The inputs that its stream does not follow: each pinned to a version that the commit records."""
         kinds = ("reference",) if table.keeps == "latest" else ("reference", "keyed")
+        refreshed = self.refreshed_inputs(table)
         return [
             t
             for t in (self.tables.get(name) for name in table.inputs)
-            if t and self.kind(t) in kinds
+            if t and self.kind(t) in kinds and t not in refreshed
         ]
+
+    def refreshed_inputs(self, table: Table) -> list[Table]:
+        """The reference tables of which each row of a row table sees the version in force when it arrived."""
+        if self.kind(table) != "row":
+            return []
+        inputs = (self.tables.get(name) for name in table.inputs)
+        return [t for t in inputs if t and t.refresh]
+
+    def refreshed_behind(self, ingest: Table) -> dict[str, Table]:
+        """The refreshed reference tables that rows of an ingest table meet, each with a table that reads it."""
+        return {
+            reference.name: reader
+            for reader in self
+            for reference in self.refreshed_inputs(reader)
+            if ingest in self.ingest_tables_of(reader)
+        }
 
     def versioned_inputs(self, table: Table) -> list[Table]:
         """The versioned tables that a table reads: its rows find in them what was valid at their event time."""

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from difflib import get_close_matches
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from lakehouse.settings import SOONEST_STALE
 if TYPE_CHECKING:
     from lakehouse.declare.catalog import Catalog
 
+SOONEST_REFRESH = timedelta(seconds=1)
 _OF_MANY_ROWS = {  # what changes nothing, and why something else cannot be kept
     "mostly": (
         (None, 1),
@@ -152,6 +154,7 @@ def check_table(catalog: "Catalog", table: Table) -> None:
     if table.ttl:
         _check_lasting_inputs(catalog, table, driving, where)
     _check_lookup(catalog, table, kind, where)
+    _check_refreshed(catalog, table, kind, where)
     if not table.keeps:  # which keep every row, and are judged as a whole
         check_single_rows(table)
     if table.stale_after and (
@@ -286,11 +289,40 @@ def _check_lookup(catalog: "Catalog", table: Table, kind: str, where: str) -> No
         return
     several = len(catalog.timed_inputs(table)) > 1
     neighbours = table.context or table.as_of or table.deduplicate or table.ttl
-    if kind != "row" or several or neighbours:
+    if kind != "row" or several or neighbours or catalog.refreshed_inputs(table):
         raise DeclarationError(
             f"{where}, kind={kind}, lookup={table.lookup.name}: a service is asked for each row of one input with event time, "
-            "and for no row twice; declare it on a row table without context=, deduplicate=, ttl= and versioned tables, and read "
-            "that"
+            "and for no row twice; declare it on a row table without context=, deduplicate=, ttl=, versioned tables and "
+            "refreshed reference tables, and read that"
+        )
+
+
+def _check_refreshed(catalog: "Catalog", table: Table, kind: str, where: str) -> None:
+    """Raises DeclarationError where it could not be said which version of a refreshed reference table a row saw."""
+    if table.refresh and kind != "reference":
+        raise DeclarationError(
+            f"{where}, refresh={table.refresh}: a {kind} table follows its inputs; declare it on a reference table, which has "
+            "no input with event time"
+        )
+    if table.refresh and table.refresh < SOONEST_REFRESH:
+        raise DeclarationError(
+            f"{where}, refresh={table.refresh}: the job looks once in {SOONEST_REFRESH} at most; raise it"
+        )
+    read = [n for n in table.inputs if n in catalog.tables and catalog.tables[n].refresh]
+    whole = kind in ("reference", "keyed")  # as of one version of each input, at each of its own
+    if not read or whole:
+        return
+    if kind != "row" or table.context or len(catalog.ingest_tables_of(table)) > 1:
+        what = f"a {kind} table" if kind != "row" else "a table whose rows are made of several rows"
+        raise DeclarationError(
+            f"{where}, input={read[0]}, refresh={catalog.tables[read[0]].refresh}: each row sees the version in force when it "
+            f"arrived, and this is {what}, which may have arrived under different ones; join {read[0]} in a row table of one "
+            "input before it, and read that"
+        )
+    if catalog.has_no_order(table):
+        raise DeclarationError(
+            f"{where}, input={read[0]}, refresh={catalog.tables[read[0]].refresh}: each row sees the version in force when it "
+            f"arrived, and results of windows have no arrival; join {read[0]} in a row table before the window"
         )
 
 

@@ -140,7 +140,7 @@ def files(path: str, *, schema: str, format: str = "csv", header: bool = True) -
 
     :param path: a file or folder; a relative one is relative to the module that declares it.
     :param schema: Spark DDL.
-    :param format: "csv", or another that Spark reads.
+    :param format: "csv", "delta" (a Delta table of others, at its newest version), or another that Spark reads.
     :param header: whether each CSV file begins with a line that names the columns in their order.
     :raises DeclarationError: for a column name of the library's own.
     """

@@ -102,6 +102,7 @@ class Table:
     publish: tuple[Target, ...] = ()
     ttl: timedelta = timedelta(0)  # of the lasting state of its process function; zero: it has none
     lookup: Lookup | None = None
+    refresh: timedelta = timedelta(0)  # zero: a reference table stands still while its job runs
     as_of: bool = False  # completed by the catalog: whether it reads a versioned table
 
     def __call__(self, *inputs: "DataFrame", **named: "DataFrame") -> "DataFrame":
@@ -179,6 +180,7 @@ class Declared(TypedDict, total=False):
     publish: Sequence[Target]
     ttl: str | timedelta
     lookup: Lookup | None
+    refresh: str | timedelta
 
 
 def table(
@@ -203,6 +205,7 @@ def table(
     publish: Sequence[Target] = (),
     ttl: str | timedelta = "0 seconds",
     lookup: Lookup | None = None,
+    refresh: str | timedelta = "0 seconds",
 ) -> Callable[[Callable[..., "DataFrame"]], Table]:
     """Declares the table that a pure `DataFrame -> DataFrame` function computes; its parameters name its inputs.
 
@@ -240,6 +243,9 @@ def table(
     :param ttl: of a row table that calls `process`: for how long after its last row, in event time, a
         key's state is kept; by default no state lasts.
     :param lookup: what `@lookup` declared: the input of a row table gets its answer as a column.
+    :param refresh: of a reference table: how often its job looks whether its files, or the tables that
+        it reads, have changed, and computes it again. A row sees the version that was in force when it
+        arrived. By default the table stands still until its job is started again.
     :raises DeclarationError: for values that do not fit each other; the rest is checked with the other
         tables, by `lakehouse validate` and at the start.
     """
@@ -274,6 +280,7 @@ def table(
             publish=tuple(publish),
             ttl=duration(ttl, "ttl"),
             lookup=lookup,
+            refresh=duration(refresh, "refresh"),
         )
 
     return declare

@@ -16,6 +16,7 @@ from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.files import read_value
 from lakehouse.storage.handovers import handover_of
 from lakehouse.storage.layout import table_path
+from lakehouse.storage.reference_versions import SEEN
 
 _log = logging.getLogger(__name__)
 
@@ -35,10 +36,7 @@ def needed(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]
     for checkpoint in checkpoint_files.of_all(settings):
         if (version := _read_up_to(checkpoint, identity)) is not None:
             found[checkpoint.parent.name] = version
-    for target in table.publish:
-        position = published.noted(settings, target.name)
-        if position and position.table == identity:
-            found[f"the follower of {target.name}"] = position.version
+    found |= _followers(settings, table, identity)
     for reader in catalog:
         begun = handover_of(settings, reader)
         # its stream has not started yet
@@ -59,7 +57,20 @@ def needed(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]
             found[reader.name] = read[table.name]["reservoirVersion"]
         elif last and table.name in (pinned := last.inputs.get("references", {})):
             found[reader.name] = pinned[table.name]
+        elif last and table.name in (seen := last.inputs.get(SEEN, {})):
+            # rows of its next step may have arrived with those of the last one
+            found[reader.name] = min(seen[table.name])
     return found
+
+
+def _followers(settings: Settings, table: Table, identity: str) -> dict[str, int]:
+    """Those that publish the table of that id, each with the version that its target holds."""
+    noted = {target.name: published.noted(settings, target.name) for target in table.publish}
+    return {
+        f"the follower of {name}": position.version
+        for name, position in noted.items()
+        if position and position.table == identity
+    }
 
 
 def wished(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]:

@@ -3,15 +3,17 @@
 import json
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from lakehouse.declare.table import Table
-from lakehouse.ranges import PARTITION_LENGTHS, partition_range
+from lakehouse.ranges import PARTITION_LENGTHS, Range, partition_range
+from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
 from lakehouse.storage import commits, delta_log, layout, log_tables
 from lakehouse.storage.delta_log import open_table
+from lakehouse.storage.lakehouse import Lakehouse
 
 _COLUMNS = ["role", "at", "code_version", "inputs", "frontier", "start", "end"]
 # of an instant, which name its partition
@@ -124,3 +126,25 @@ def _first(settings: Settings, table: Table) -> dict[_Writer, str]:
             )
             found[writer] = min(row["at_min"], found.get(writer, row["at_min"]))
     return found
+
+
+def by_references(
+    lake: Lakehouse, table: Table, span: Range
+) -> Iterator[tuple[Range, Mapping[str, int]]]:
+    """The range in parts, each with the versions of reference tables that the writers of its rows read last."""
+    start, versions = span.start, None
+    if lake.catalog.pinned_inputs(table):
+        _, stored = coverage.stored(lake.settings, table)
+        wholes = {
+            key: whole
+            for key in sorted(stored)
+            if (whole := partition_range(key, table.partition_by)).overlaps(span)
+        }
+        made = written_by(lake.settings, table, wholes)
+        for key, whole in wholes.items():
+            references = made[key].references[-1] if key in made and made[key].references else {}
+            if versions not in (None, references):
+                yield Range(start, whole.start), versions
+                start = whole.start
+            versions = references
+    yield Range(start, span.end), versions or {}

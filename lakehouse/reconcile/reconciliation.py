@@ -16,14 +16,15 @@ from lakehouse.declare.columns import ARRIVAL, ORIGIN, PARTITION, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, RangeError
 from lakehouse.ranges import Range, partition_range
-from lakehouse.reconcile import coverage, diagnosis, keyed_tables
-from lakehouse.reconcile.provenance import written_by
+from lakehouse.reconcile import diagnosis, keyed_tables
+from lakehouse.reconcile.provenance import by_references
 from lakehouse.reconcile.verdicts import GRAVEST
 from lakehouse.storage import delta_log, delta_writer
 from lakehouse.storage.attempts import noting_failure
 from lakehouse.storage.certificates import COUNTS, Certificate, certify
 from lakehouse.storage.digest import EMPTY, Difference, Digest, differences, digests_by
 from lakehouse.storage.lakehouse import Lakehouse, Session
+from lakehouse.storage.reference_versions import NotKept
 from lakehouse.transform import judged_rows, lateness
 
 
@@ -147,7 +148,7 @@ def _behind(lake: Session, table: Table, span: Range, blank: Certificate) -> Ite
         detail = "declared with deterministic=False: its runs may differ, so a difference would say nothing"
         yield replace(blank, end=span.end, verdict="UNVERIFIABLE", detail=detail)
         return
-    for part, references in _by_references(lake, table, span):
+    for part, references in by_references(lake, table, span):
         gone = [
             f"{n} at version {v}"
             for n, v in references.items()
@@ -159,7 +160,11 @@ def _behind(lake: Session, table: Table, span: Range, blank: Certificate) -> Ite
                 blank, start=part.start, end=part.end, verdict="UNVERIFIABLE", detail=detail
             )
             continue
-        sides = _computed(lake, table, part, references, blank)
+        try:
+            sides = _computed(lake, table, part, references, blank)
+        except NotKept as err:  # of some rows, perhaps of some partitions only
+            yield from _apart(lake, table, part, blank, str(err))
+            continue
         # of all that there is: not read without need
         first = compute.first(lake, table) if sides.unequal else None
         found = {key: c for key in sides.unequal if (c := _gone(table, key, sides, first, blank))}
@@ -204,6 +209,19 @@ def _of_states(certificate: Certificate, states: datetime | None) -> Certificate
         "not what the rows before give; a repair of this range keeps them again"
     )
     return replace(certificate, verdict="DIFFERENT", cause=cause)
+
+
+def _apart(
+    lake: Session, table: Table, span: Range, blank: Certificate, why: str
+) -> Iterator[Certificate]:
+    """As `_behind`, by halves, until a partition alone cannot be computed any more."""
+    keys = list(span.partitions(table.partition_by))
+    if len(keys) == 1:
+        yield replace(blank, start=span.start, end=span.end, verdict="UNVERIFIABLE", detail=why)
+        return
+    middle = partition_range(keys[len(keys) // 2], table.partition_by).start
+    for part in (Range(span.start, middle), Range(middle, span.end)):
+        yield from _behind(lake, table, part, blank)
 
 
 def _computed(
@@ -341,28 +359,6 @@ def _pending(
     return {key: (found[key], detail) for key in found if key not in others}, {
         key: others[key] for key in others if key in found
     }
-
-
-def _by_references(
-    lake: Lakehouse, table: Table, span: Range
-) -> Iterator[tuple[Range, Mapping[str, int]]]:
-    """The range in parts, each with the versions of reference tables that the writers of its rows read last."""
-    start, versions = span.start, None
-    if lake.catalog.pinned_inputs(table):
-        _, stored = coverage.stored(lake.settings, table)
-        wholes = {
-            key: whole
-            for key in sorted(stored)
-            if (whole := partition_range(key, table.partition_by)).overlaps(span)
-        }
-        made = written_by(lake.settings, table, wholes)
-        for key, whole in wholes.items():
-            references = made[key].references[-1] if key in made and made[key].references else {}
-            if versions not in (None, references):
-                yield Range(start, whole.start), versions
-                start = whole.start
-            versions = references
-    yield Range(start, span.end), versions or {}
 
 
 def _piece(keys: Sequence[str], table: Table, span: Range) -> Range:

@@ -38,6 +38,7 @@ commit_log_rebuild    its lines made again from the table's log
 log_tables            commit logs and verdicts in Delta, for queries
 certificates          the recorded verdicts
 attempts              that a reconciliation began, and why it failed
+reference_versions    which versions of refreshed reference tables rows see, by their arrival
 handovers             where batch ends and the stream begins
 begun_with            what a stream was begun with, and that it goes on as nothing else
 checkpoints           where a table stands, and whether a checkpoint fits that

@@ -97,7 +97,11 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
         **{f"schema of {source.topic}": _schema(source) for source in topics.values()},
         "input": ", ".join(each.name for each in catalog.followed_inputs(table)),
         "versioned tables": ", ".join(sorted(t.name for t in catalog.versioned_inputs(table))),
-        "reads": ", ".join(sorted(t.name for t in catalog.pinned_inputs(table))),
+        "reads": ", ".join(
+            sorted(
+                t.name for t in (*catalog.pinned_inputs(table), *catalog.refreshed_inputs(table))
+            )
+        ),
         "event time": catalog.event_time(table),
         "delay": str(table.delay),
         "window": str(table.window or ""),

@@ -46,6 +46,7 @@ Note = Literal[
     "reconciliation.json",  # up to which version each log was looked at
     "reconciling.json",  # a reconciliation that has given no verdict yet
     "reference.json",  # what a reference table was computed from
+    "references.jsonl",  # of an ingest table: which versions of reference tables its rows see
     "repairs.jsonl",  # what was repaired
     "topics.json",  # the ids of its topics
 ]

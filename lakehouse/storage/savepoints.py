@@ -217,6 +217,11 @@ def _take_table(settings: Settings, catalog: Catalog, table: Table, to: Settings
     answers: tuple[layout.Side, ...] = ("answers",) if table.lookup else ()
     for side in (*sides, "", *answers):
         _take(table_path(settings, table, side), table_path(to, table, side))
+    seen = layout.note(settings, table, "references.jsonl")
+    if (
+        seen.is_file()
+    ):  # once more, behind the rows: each line was written before the first row that it holds for
+        shutil.copyfile(seen, layout.note(to, table, "references.jsonl"))
 
 
 def _take_states(settings: Settings, table: Table, to: Settings) -> None:

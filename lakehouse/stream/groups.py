@@ -60,17 +60,19 @@ def group_steps(run: StreamRun) -> tuple[Take, Due, Due]:
         before = run.commit_log.before(run.generation, batch_id)
         start = (before and before.frontier) or run.start
         ahead = max(start, run.complete(log.inputs) or start)
-        inputs = {"tables": log.inputs, "references": run.pinned}
+        pinned = groups.pin(batch_id)
+        inputs = {"tables": log.inputs, "references": pinned}
         known: dict[str, Any] = {"inputs": inputs, "watermark": ahead, "frontier": ahead}
-        if log.quiet is not None:
+        # rows that no input has touched since were computed with what was pinned then
+        renewed = before is not None and before.inputs["references"] != pinned
+        if log.quiet is not None and not renewed:
             run.skip(batch_id, before, **known)
             return
-        # rows that no input has touched since were computed with what was pinned then
-        renewed = before is not None and before.inputs["references"] != run.pinned
         with groups.change(moved, batch_id, whole=renewed) as (written, write):
             run.keep(write, batch_id, arrived=log.rows or 0, written=written, **known)
 
-    return step, lambda offset: True, quiet_due(run)
+    gone_on = quiet_due(run)
+    return step, lambda offset: True, lambda offset: groups.are_outdated() or gone_on(offset)
 
 
 class _Groups:
@@ -78,7 +80,8 @@ class _Groups:
 
     def __init__(self, run: StreamRun) -> None:
         self.run, lake = run, run.lake
-        self.references = run.references()
+        self.references, self.pinned = run.references(), run.pinned
+        self.refreshed = [t for t in lake.catalog.pinned_inputs(run.table) if t.refresh]
         self.uses = keeping.group_uses(lake, run.plan)
         self.keys = keeping.key_columns(lake, run.table)
         self.tables = {name: lake.catalog.table(name) for name in run.plan.followed}
@@ -87,6 +90,28 @@ class _Groups:
         self.indices: dict[str, RowIndex] = {}
         found = {name: self._by_key(name, keeping.key_columns(lake, kept[name])) for name in kept}
         self.by_key = {name: columns for name, columns in found.items() if columns}
+
+    def _present(self) -> dict[str, int]:
+        path = self.run.lake.path
+        return self.pinned | {t.name: delta_log.latest(path(t)) for t in self.refreshed}
+
+    def are_outdated(self) -> bool:
+        """Whether the table was computed with other versions of reference tables than there are now."""
+        last = next(self.run.commit_log.by_stream(), None)
+        return last is not None and last.inputs["references"] != self._present()
+
+    def pin(self, batch: int) -> Mapping[str, int]:
+        """The versions of reference tables of a step: the present ones; of one whose rows are written, those that it had."""
+        run = self.run
+        if batch <= run.committed:
+            noted = delta_writer.noted(run.lake.path(run.table), run.app(batch), batch)
+            return noted["inputs"]["references"] if noted else self.pinned
+        present = self._present()
+        for name in (t.name for t in self.refreshed if present[t.name] != self.pinned[t.name]):
+            self.references[name].unpersist()
+            self.references |= {name: run.lake.references({name: present[name]})[name].persist()}
+        self.pinned = present
+        return present
 
     def _by_key(self, name: str, keys: Sequence[str]) -> list[str]:
         """The columns of the groups that are the whole key of a keyed input, in its order; none if they are not."""

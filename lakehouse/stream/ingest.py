@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 
 from lakehouse import watermarks
 from lakehouse.ranges import EPOCH, utc
+from lakehouse.storage import reference_versions
 from lakehouse.storage.checkpoints import Written, beginning
 from lakehouse.stream import offsets
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
@@ -79,6 +80,9 @@ def ingest_batch(run: StreamRun, batch: DataFrame, batch_id: int, log: BatchLog)
     )
     # a clock that was set back must not change the order in which rows arrived
     at = max([log.at, *(head.active + _INSTANT for head in heads.values())])
+    if batch_id > run.committed:  # before the first row that it holds for
+        readers = run.plan.once("refreshed", lambda: run.lake.catalog.refreshed_behind(run.table))
+        reference_versions.take_up(run.lake, run.table, readers, at)
     stood = max((before and before.watermark) or EPOCH, log.watermark)
     mark = watermarks.watermark(stood, heads, delay, idle)
     if log.quiet is not None and heads:

@@ -31,6 +31,7 @@ from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.handovers import Handover, handover_of
 from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.reference_versions import SEEN
 from lakehouse.stream import news
 from lakehouse.transform import judged_rows, observing, plan
 from lakehouse.transform.plan import Plan
@@ -269,6 +270,8 @@ class StreamRun:
         for point in ("begin", "rows", "quarantine"):
             self.reached(point)
         version = before.version if before else delta_writer.version(self.lake.path(self.table))
+        if before and SEEN in before.inputs:  # rows yet to be read may still see these versions
+            known["inputs"] = {**known["inputs"], SEEN: before.inputs[SEEN]}
         self._add_line(batch, version, **known)
 
     def keep(

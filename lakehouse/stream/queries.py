@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse import ranges
-from lakehouse.batch import compute, kept_states
+from lakehouse.batch import compute, kept_states, refreshed
 from lakehouse.batch.lookups import StepLookups
 from lakehouse.declare.table import Table
 from lakehouse.declare.windows import Duplicates
@@ -28,9 +28,11 @@ from lakehouse.storage.checkpoints import began
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.lakehouse import Lakehouse, Session
+from lakehouse.storage.reference_versions import SEEN
 from lakehouse.stream import generations, groups, handover, ingest, keyed
 from lakehouse.stream.advance import Stepped, Take
 from lakehouse.stream.micro_batch import BatchLog, StreamRun, stream_run
+from lakehouse.stream.refreshed_inputs import RefreshedInputs
 from lakehouse.stream.strategy import strategy
 from lakehouse.stream.table_steps import ChangeSteps, Due, TableSteps
 from lakehouse.transform import creation, lateness, observing
@@ -130,11 +132,21 @@ def pinned_states(lake: Lakehouse, table: Table, versions: Mapping[str, int]) ->
     states = [
         t for t in lake.catalog.pinned_inputs(table) if t.name in versions and _follows(lake, t)
     ]
-    at = {t.name: delta_log.written(lake.path(t), versions[t.name]) for t in states}
-    return {
-        name: f"version {versions[name]}" + (f" of {ranges.text(moment)}" if moment else "")
-        for name, moment in at.items()
-    }
+    return {t.name: _dated(lake, t, versions[t.name]) for t in states}
+
+
+def read_as_of(lake: Lakehouse, table: Table, inputs: Mapping[str, Mapping]) -> dict[str, str]:
+    """`pinned_states`, and the refreshed reference tables as the last rows saw them, by the inputs of a commit."""
+    pinned = inputs["references"]
+    seen = {**pinned, **{name: versions[-1] for name, versions in inputs[SEEN].items()}}
+    tables = (lake.catalog.tables.get(name) for name in seen)
+    refreshed = {t.name: _dated(lake, t, seen[t.name]) for t in tables if t and t.refresh}
+    return pinned_states(lake, table, pinned) | refreshed
+
+
+def _dated(lake: Lakehouse, table: Table, version: int) -> str:
+    moment = delta_log.written(lake.path(table), version)
+    return f"version {version}" + (f" of {ranges.text(moment)}" if moment else "")
 
 
 def _follows(lake: Lakehouse, table: Table) -> bool:
@@ -158,6 +170,7 @@ def _row(run: StreamRun) -> tuple[Take, Due, Due]:
     references = run.references()
     by_frontiers = lake.catalog.follows_frontiers(run.table)
     looked_up = StepLookups(lake, run.plan, run.service) if run.service else None
+    refreshed_inputs = RefreshedInputs(run)
 
     def begins(before: Commit | None) -> datetime:
         return (before and before.frontier) or run.start
@@ -183,18 +196,23 @@ def _row(run: StreamRun) -> tuple[Take, Due, Due]:
         duplicates = run.table.deduplicate
         others = _near(lake, run, batch, duplicates) if duplicates else None
         answers = looked_up.of(batch, run.app(batch_id)) if looked_up else None
+        met = refreshed_inputs.met(batch)
+        known["inputs"] |= refreshed.seen(met)
+        # of other inputs nothing is observed on the way, and what is read for several versions would be twice
+        observed = None if beside or answers or len(met) > 1 else late_filter
         judged = run.plan.derived(
             batch,
             references,
             "stream",
-            None if answers else late_filter,
+            observed,
             others=others,
             beside=beside,
             answers=answers,
+            met=met,
         )
 
         def counts(_: Mapping[str, Any]) -> dict[str, Any]:
-            if beside or answers:  # of which nothing is observed on the way
+            if observed is None:
                 passed = _counted(run.plan, rows)
             else:
                 passed = _in_micros(run.plan.late_filter_counts(late_filter, batch))
@@ -299,6 +317,7 @@ def _closing(run: StreamRun) -> tuple[Take, Due, Due]:
         closed = compute.closing(
             lake, computed, Range(start, ahead), references | lake.references(read)
         )
+        known["inputs"] = {**inputs, **closed.inputs}
         with kept_states.keeping(lake, closed.begun):
             # counted after it is written: it can be read sooner
             run.write(closed.judged, batch_id, lambda _: counted() | known, rows=log.rows, **known)

@@ -6,6 +6,7 @@ record_columns    what of a decoded record is kept
 lateness          arrival, windows, what is late
 quality           expectations as columns, and as a suite
 expectation_stub  the expectations that are installed, written down for `declare`
+function_inputs   inputs as functions see them
 judged_rows       good rows, and those of the quarantine
 lookups           rows that a service is asked for, and rows with their answers
 observing         what is counted while Spark computes

@@ -50,8 +50,10 @@ def file_rows(spark: SparkSession, source: FileSource) -> DataFrame:
 
     A row that does not fit the schema fails the read, since a reference must be whole.
 
-    Raises DeclarationError if the header line of CSV files does not name the columns.
+    Raises DeclarationError if the header line of CSV files does not name the columns, or a Delta table has others.
     """
+    if source.format == "delta":  # which has its columns itself
+        return _table_rows(spark, source)
     options = {"header": str(source.header).lower(), "mode": "FAILFAST"}
     if source.format == "csv" and source.header:
         _check_header(spark, source)
@@ -59,6 +61,21 @@ def file_rows(spark: SparkSession, source: FileSource) -> DataFrame:
     return (
         spark.read.format(source.format).schema(source.schema).options(**options).load(source.path)
     )
+
+
+def _table_rows(spark: SparkSession, source: FileSource) -> DataFrame:
+    """The declared columns of a Delta table of others, at its newest version."""
+    rows = spark.read.format("delta").load(source.path)
+    there = {field.name: field.dataType for field in rows.schema}
+    wanted = cast(StructType, StructType.fromDDL(source.schema)).fields
+    for field in wanted:
+        if there.get(field.name) != field.dataType:
+            found = there[field.name].simpleString() if field.name in there else "not there"
+            raise DeclarationError(
+                f"files={source.path}, column={field.name}: the schema has it as {field.dataType.simpleString()}, and in "
+                f"the Delta table it is {found}; declare the column as it is there"
+            )
+    return rows.select(*(field.name for field in wanted))
 
 
 def _check_header(spark: SparkSession, source: FileSource) -> None:

@@ -23,8 +23,13 @@ def group_uses(lake: Session, step: Plan) -> groups.Uses:
 
 
 def is_one_aggregate(lake: Session, table: Table) -> bool:
-    """Whether Spark can keep the state of a keyed table: one aggregate of all rows of one ingest table."""
+    """Whether Spark can keep the state of a keyed table: one aggregate of all rows of one ingest table.
+
+    A refreshed reference table would change what rows of before are worth.
+    """
     followed = lake.catalog.followed_inputs(table)
+    if any(each.refresh for each in lake.catalog.pinned_inputs(table)):
+        return False
     if [lake.catalog.kind(each) for each in followed] != ["ingest"]:
         return False
     step = plan.plan_of(lake, table, judged=False)

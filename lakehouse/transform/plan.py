@@ -10,6 +10,7 @@ good from bad by it.
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from pyspark.sql import Column, DataFrame, Observation
@@ -44,6 +45,7 @@ from lakehouse.transform import (
     returned,
     versions,
 )
+from lakehouse.transform.function_inputs import Met, as_read, called, plain
 from lakehouse.transform.judged_rows import good
 from lakehouse.transform.quality import RowRule
 
@@ -140,6 +142,7 @@ class Plan:
         end: datetime | None = None,
         beside: Mapping[str, DataFrame] | None = None,
         answers: lookups.Answers | None = None,
+        met: Sequence[Met] = (),
     ) -> DataFrame:
         """Rows of the driving input (with `_arrival`) through late filter and function, judged.
 
@@ -150,6 +153,7 @@ class Plan:
         windows, or to some rows of a row table. `others`: among which duplicates are looked for.
         `end`: up to where `rows` are complete; count windows are then. `beside`: rows of the other
         inputs with event time, of which there is no observation. `answers`: to the table's lookup.
+        `met`: refreshed reference tables.
         """
         taken, unanswered = self._accepted(self.driving, rows, origin, touched, observed), None
         if self.table.lookup and answers:
@@ -173,9 +177,10 @@ class Plan:
         if self.table.deduplicate:
             among = lateness.accepted(self._flagged(rows if others is None else others))
             taken = lateness.firsts(taken, among, self.table.deduplicate, self.event_time)
-        inputs = {self.driving: taken} | {name: _plain(each) for name, each in references.items()}
+        inputs = {self.driving: taken} | {name: plain(each) for name, each in references.items()}
         inputs |= {n: self._accepted(n, r, origin, touched) for n, r in (beside or {}).items()}
-        rows = self._called(inputs, {ARRIVAL} if self.kind == "row" else set())
+        function = partial(self._called, kept={ARRIVAL} if self.kind == "row" else set())
+        rows = called(function, inputs, self.driving, met)
         judged = rows.withColumns(self.once(f"derived {origin}", lambda: self._judged(origin)))
         placing = self._placing(F.col(self.event_time), origin) if unanswered else {}
         return lookups.with_unanswered(judged, unanswered, placing)
@@ -228,7 +233,7 @@ class Plan:
         of its keys would be wrong: the check reports it. `observed` is of the driving input.
         """
         inputs = {
-            n: _plain(each) for n, each in {**rows, **references}.items() if n not in self.timed
+            n: plain(each) for n, each in {**rows, **references}.items() if n not in self.timed
         }
         for name, each in ((name, rows[name]) for name in self.timed):
             flagged = self._flagged(each, name)
@@ -289,16 +294,6 @@ class Plan:
             lambda: returned.check(self.table, self.kind, rows, inputs, kept, self.event_time),
         )
         return rows
-
-
-def _plain(rows: DataFrame) -> DataFrame:
-    """An input as functions see it: without technical columns."""
-    return rows.drop(*(name for name in rows.columns if name.startswith("_")))
-
-
-def as_read(table: Table, rows: DataFrame) -> DataFrame:
-    """Rows of a table as a reference table reads them: of a keyed one without the column by which its rows are found."""
-    return rows.drop(row_keys.KEY) if table.keeps else rows
 
 
 def plan_of(lake: Session, table: Table, *, judged: bool = True) -> Plan:
@@ -367,7 +362,7 @@ def on_no_rows(lake: Session, step: Plan) -> DataFrame:
         timed[step.driving] = timed[step.driving].withColumn(WINDOW, none)
     if step.table.lookup:
         timed[step.driving] = lookups.without_answers(step.table.lookup, timed[step.driving])
-    return step.table(**{name: _plain(each) for name, each in inputs.items()} | timed)
+    return step.table(**{name: plain(each) for name, each in inputs.items()} | timed)
 
 
 def _columns(lake: Session, plan: Plan) -> StructType:

@@ -3,7 +3,9 @@
 from pathlib import Path
 from types import ModuleType
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from lakehouse.batch import reference_tables
 from lakehouse.declare.catalog import catalog_of
@@ -23,7 +25,7 @@ def campaigns(ad_campaigns):
 def read(spark, path: Path, **declared: object) -> list[tuple]:
     return [
         tuple(row)
-        for row in file_rows(spark, files(str(path), schema=SCHEMA, **declared)).collect()
+        for row in file_rows(spark, files(str(path), **{"schema": SCHEMA} | declared)).collect()
     ]
 
 
@@ -91,3 +93,28 @@ def test_a_table_of_such_files_keeps_its_rows_until_they_are_declared_as_they_ar
     made.ad_campaigns = files(str(file), schema=SCHEMA, header=False)
     lake = Session(lake.settings, catalog_of([made]), spark)
     assert reference_tables.refresh(lake, lake.catalog.table("campaigns")).written == 2
+
+
+def test_a_delta_table_of_others_is_read_again_only_when_it_has_a_new_version(spark, tmp_path):
+    theirs = tmp_path / "theirs"
+
+    def write(*rows: tuple[str, int]) -> None:
+        ads, numbers = zip(*rows, strict=True)
+        columns = {"ad_id": ads, "campaign_id": pa.array(numbers, pa.int32()), "note": ads}
+        write_deltalake(str(theirs), pa.table(columns), mode="overwrite")
+
+    write(("a", 1))
+    made = ModuleType("made")
+    campaigns.__module__ = "made"
+    made.ad_campaigns = files(str(theirs), schema=SCHEMA, format="delta")
+    made.campaigns = table(layer="bronze", keys=["ad_id"], refresh="1 minute")(campaigns)
+    lake = Session(Settings(root=tmp_path / "root", tables=("made",)), catalog_of([made]), spark)
+    mine = lake.catalog.table("campaigns")
+    assert reference_tables.refresh(lake, mine).written == 1
+    assert reference_tables.refresh(lake, mine) is None
+    write(("a", 1), ("b", 2))
+    assert reference_tables.refresh(lake, mine).written == 2
+    with pytest.raises(
+        DeclarationError, match=r"column=campaign_id: the schema has it as bigint, .* it is int"
+    ):
+        read(spark, theirs, format="delta", schema="ad_id STRING, campaign_id BIGINT")

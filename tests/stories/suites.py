@@ -107,9 +107,9 @@ SUITES = {
                 "tumbling_windows", "sessions", "deduplicated", "interval_joins", "window_joins", "as_of_joins",
                 "windows_of_windows", "joins_of_tables", "unions_of_tables", "rows_of_windows",
                 "updated_windows", "sliding_windows", "ranks_in_windows",
-                "count_windows", "sliding_count_windows", "keyed_tables", "unbounded_joins", "keyed_of_keyed", "row_table",
-                "windows_in_sql", "long_windows", "days_of_a_zone", "versioned_tables", "patterns", "repeated_patterns",
-                "lasting_states", "looked_up",
+                "count_windows", "sliding_count_windows", "keyed_tables", "refreshed_references", "unbounded_joins",
+                "keyed_of_keyed", "row_table", "windows_in_sql", "long_windows", "days_of_a_zone", "versioned_tables", "patterns",
+                "repeated_patterns", "lasting_states", "looked_up",
             ),
         ),
     )
@@ -145,6 +145,7 @@ def _played(stage: Stage, suite: Suite, story: Story) -> Counter[str]:
         if stage.lake.catalog.kind(t) != "reference"
     ]
     names = [t.name for t in tables]
+    refreshed = [t for t in suite.tables_of(story, stage.lake.catalog) if t.refresh]
     first, last = story.crashes
     for number, batch in enumerate(story.batches, 1):
         stage.wait(timedelta(seconds=batch.silence))
@@ -152,6 +153,9 @@ def _played(stage: Stage, suite: Suite, story: Story) -> Counter[str]:
             stage.quiet(suite.ingest, timedelta(seconds=batch.quiet))
         messages = [(e.partition, suite.message(e)) for e in batch.events]
         stage.feed(suite.ingest, messages + [(0, b"\xff junk")] * batch.junk, abort_at=batch.crash)
+        for each in refreshed:  # what the rows of the next batch see
+            stage.run(*each.inputs)
+            stage.refresh(each.name)
         if number == story.early:
             stage.run(*names, files_per_batch=story.files, abort_at=first, by_spark=True)
     end = max((e.at for e in story.events), default=0)

@@ -23,6 +23,7 @@ WELL = {
     f"lakehouse_table_frontier_timestamp_seconds{{{TABLE}}}": "0+60x120",
     f"lakehouse_table_commit_timestamp_seconds{{{TABLE}}}": "0+60x120",
     f'lakehouse_table_lag_records{{{TABLE},topic="ad-events",partition="0"}}': "500 400 600 500x117",
+    'lakehouse_reference_refresh_failed{pipeline="ads",table="campaigns"}': "0x120",
     f"lakehouse_certificate_ranges_different{{{TABLE}}}": "0x120",
     f"lakehouse_certificate_reconciled_until_timestamp_seconds{{{TABLE}}}": "0+60x120",
     'lakehouse_scrape_errors_total{part="jobs"}': "0x120",
@@ -45,6 +46,9 @@ WRONG = {
     "LakehouseMetricsIncomplete": {'lakehouse_scrape_errors_total{part="jobs"}': "0x110 1+1x10"},
     "LakehouseFrontierStandsStill": {
         f"lakehouse_table_frontier_timestamp_seconds{{{TABLE}}}": "0+60x60 3600x60"
+    },
+    "LakehouseReferenceOld": {
+        'lakehouse_reference_refresh_failed{pipeline="ads",table="campaigns"}': "0x60 1x60"
     },
     "LakehouseNoCommits": {
         f"lakehouse_table_commit_timestamp_seconds{{{TABLE}}}": "0+60x60 3600x60"

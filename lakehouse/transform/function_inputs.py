@@ -1,0 +1,50 @@
+"""Inputs as functions see them: without technical columns, and with the versions of reference tables that rows met."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+
+from lakehouse.declare.table import Table
+from lakehouse.storage import row_keys
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """Refreshed reference tables at the versions that rows saw which arrived `since` then, and which rows these are.
+
+    `rows`: None if all of a run.
+    """
+
+    versions: Mapping[str, int]
+    references: Mapping[str, DataFrame]
+    since: datetime
+    rows: Column | None = None
+
+
+def plain(rows: DataFrame) -> DataFrame:
+    """An input as functions see it: without technical columns."""
+    return rows.drop(*(name for name in rows.columns if name.startswith("_")))
+
+
+def as_read(table: Table, rows: DataFrame) -> DataFrame:
+    """Rows of a table as a reference table reads them: of a keyed one without the column by which its rows are found."""
+    return rows.drop(row_keys.KEY) if table.keeps else rows
+
+
+def called(
+    function: Callable[[Mapping[str, DataFrame]], DataFrame],
+    inputs: Mapping[str, DataFrame],
+    driving: str,
+    met: Sequence[Met],
+) -> DataFrame:
+    """What a function makes of its inputs: once for each set of versions that rows of the driving input saw."""
+
+    def of(each: Met) -> DataFrame:
+        rows = inputs[driving] if each.rows is None else inputs[driving].where(each.rows)
+        references = {name: plain(rows) for name, rows in each.references.items()}
+        return function({**inputs, driving: rows, **references})
+
+    return reduce(DataFrame.union, map(of, met)) if met else function(inputs)
