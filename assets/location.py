@@ -9,6 +9,7 @@ from assets import (
     checks,
     maintenance,
     reconciling,
+    reports,
     savepoints,
     scheduled,
     schedules,
@@ -54,7 +55,7 @@ def build(settings: Settings, own: Collection[str] = ()) -> dg.Definitions:
             savepoints.savepoint_daily,
             *scheduled.schedules(settings, known),
         ],
-        sensors=sensors.sensors(settings, known),
+        sensors=[*sensors.sensors(settings, known), *reports.compute_reports(settings, known)],
         resources={"lakehouse": Lakehouse.of(settings, own)},
         executor=dg.in_process_executor,  # the steps of a run share its one JVM
     )

@@ -30,6 +30,7 @@ _UNASKED = (
     diagnosis.BY_HAND,
     diagnosis.TWICE,
     diagnosis.DROPPED,
+    diagnosis.REPORT,
     diagnosis.UNKNOWN,
 )
 

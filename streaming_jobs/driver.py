@@ -155,7 +155,7 @@ class Job:
         for table in tables:
             if lake.catalog.kind(table) == "reference":
                 reference_tables.refresh(lake, table)
-        streamed = [t for t in tables if lake.catalog.kind(t) != "reference"]
+        streamed = [t for t in tables if lake.catalog.is_streamed(t)]
         queries.prepare(lake, streamed)
         for table in streamed:  # before a query looks where it was
             if message := commit_log_repair.mend(self.settings, table):

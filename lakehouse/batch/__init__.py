@@ -2,6 +2,7 @@
 
 compute            the rows of a range; backfills
 publish            how a run gets into its table: whole partitions
+report_drawing     the file of a report's partition
 reference_tables   tables without event time, computed whole
 late_merge         late rows under the policy `update`
 late_view          the rows that came too late

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -37,6 +38,11 @@ def closed_until(lake: Lakehouse, table: Table) -> datetime:
     """
     lake.catalog.check_derived(table)
     ahead = frontier(lake.settings, table)
+    if ahead is None and table.report:
+        raise RangeError(
+            f"table={table.name}, inputs={', '.join(t.name for t in table.closes_with)}: a report is computed of partitions that "
+            "all of these have closed, and not all have a frontier yet; start their jobs"
+        )
     if ahead is None and delta_log.files(lake.path(table)):
         raise RangeError(
             f"table={table.name}, commit log={lake.commit_log(table).path}: the table has rows, and its commit "
@@ -86,6 +92,11 @@ def check_range(lake: Lakehouse, table: Table, span: Range, *, whole_partitions:
     Raises RangeError as `closed_until`, and for a range that crosses it.
     """
     ahead = closed_until(lake, table)
+    if span.end > ahead and table.report:
+        raise RangeError(
+            f"table={table.name}, range end={ranges.text(span.end)}: its inputs are complete up to {ranges.text(ahead)}, and a "
+            "report is of closed partitions; end the range at or before that"
+        )
     if span.end > ahead:
         raise RangeError(
             f"table={table.name}, range end={ranges.text(span.end)}: it crosses the frontier {ranges.text(ahead)}; "
@@ -172,6 +183,8 @@ def _computed(
     `context`: what `touched` covers.
     """
     table, (driving, *others) = step.table, lake.catalog.timed_inputs(step.table)
+    if table.report:
+        return _reported(lake, step, span, read, references)
     # to choose files and pages by pays for code of its own if there may be many
     chosen = origin == "batch" or span.end - span.start > _LONG
     between = lateness.between if chosen else lateness.between_passing
@@ -199,6 +212,30 @@ def _computed(
         begins = _first(lake, table, read)
         context = _holding_whole_sessions(context, table.window.size, begins, computed)
     return computed(context)
+
+
+def _reported(
+    lake: Lakehouse,
+    step: Plan,
+    span: Range,
+    read: Callable[[Table, Range], DataFrame],
+    references: Mapping[str, DataFrame],
+) -> DataFrame:
+    """The judged rows of the partitions of a report that end in `span`, each computed by itself."""
+    table, timed = step.table, lake.catalog.timed_inputs(step.table)
+
+    def computed(key: str) -> DataFrame:
+        whole = ranges.partition_range(key, table.partition_by)
+        rows = {
+            each.name: read(each, whole).where(lateness.between(_moment(lake, each), whole))
+            for each in timed
+        }
+        return step.report({**references, **rows}, whole)
+
+    parts = map(computed, span.partitions(table.partition_by))
+    return reduce(DataFrame.unionByName, parts).where(
+        lateness.between(lateness.instant_of_window(), span)
+    )
 
 
 def _covers(touched: DataFrame) -> list[Range]:

@@ -15,7 +15,7 @@ from lakehouse.declare.columns import REASON
 from lakehouse.declare.sources import FileSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError, RangeError
-from lakehouse.storage import begun_with, checkpoints, delta_writer, layout
+from lakehouse.storage import begun_with, checkpoints, delta_writer, layout, row_keys
 from lakehouse.storage.commits import Commit
 from lakehouse.storage.digest import digest
 from lakehouse.storage.files import checksum, read_value, replace_file
@@ -105,7 +105,7 @@ def _rebuilt(lake: Session, table: Table) -> Commit | None:
     for name in table.inputs:
         source, read = lake.catalog.sources.get(name), lake.catalog.tables.get(name)
         if read:
-            inputs[name] = plan.as_read(read, lake.read(read))
+            inputs[name] = lake.read(read).drop(row_keys.KEY)
         else:
             assert isinstance(source, FileSource), name  # a topic is an ingest table's
             inputs[name] = decode.file_rows(lake.spark, source)

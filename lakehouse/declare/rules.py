@@ -127,6 +127,13 @@ def check_table(catalog: "Catalog", table: Table) -> None:
     """Raises DeclarationError for a table that cannot be what it is declared to be, with the inputs that it has."""
     kind, where = catalog.kind(table), f"table={table.name}"
     driving = [each.name for each in catalog.timed_inputs(table)]
+    if ended := [n for n in table.inputs if n in catalog.tables and catalog.tables[n].report]:
+        raise DeclarationError(
+            f"{where}, input={ended[0]}: a report is computed after its partition has closed, and nothing reads it; read what it "
+            "reads"
+        )
+    if table.report:
+        _check_report(catalog, table)
     if table.keeps:
         _check_keyed(catalog, table, driving)
     if table.as_of:
@@ -171,7 +178,7 @@ def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
 
 def _check_driving(catalog: "Catalog", table: Table, driving: Sequence[str], where: str) -> None:
     read_files = [n for n in table.inputs if isinstance(catalog.sources.get(n), FileSource)]
-    if catalog.has_no_order(table):
+    if catalog.has_no_order(table) and not table.report:
         _check_no_order(catalog, table, driving, where)
     if read_files and driving:
         raise DeclarationError(
@@ -256,6 +263,40 @@ def _check_keyed(catalog: "Catalog", table: Table, driving: Sequence[str]) -> No
         )
     if table.late != "side_output":
         raise DeclarationError(f"{where}, late={table.late!r}: no row is late for it; remove it")
+
+
+def _check_report(catalog: "Catalog", table: Table) -> None:
+    where = f"table={table.name}, report={table.report}"
+    kinds = {n: catalog.kind(catalog.tables[n]) for n in table.inputs if n in catalog.tables}
+    if sources := [n for n in table.inputs if n not in kinds]:
+        raise DeclarationError(
+            f"{where}, input={sources[0]}: a report reads tables; declare an ingest table (of files, a reference table) and a "
+            "row or window table before it"
+        )
+    if ingests := [n for n, kind in kinds.items() if kind == "ingest"]:
+        raise DeclarationError(
+            f"{where}, input={ingests[0]}: an ingest table takes late rows at any time and never closes; declare a row "
+            "table that reads it, and read that"
+        )
+    if not {"row", "window"} & set(kinds.values()):
+        raise DeclarationError(
+            f"{where}, inputs={table.inputs}: a report is computed when its inputs have closed, and none of these does; read a "
+            "row or window table, or leave report out, and it is a reference table"
+        )
+    unused = ("event_time", "context", "deduplicate", "early_results", "delay", "keeps")
+    if given := [name for name in unused if getattr(table, name)]:
+        raise DeclarationError(
+            f"{where}, {given[0]}={getattr(table, given[0])}: it is of streams, and batch runs alone compute a report; remove it"
+        )
+    if table.late != "side_output":
+        raise DeclarationError(
+            f"{where}, late={table.late!r}: no row is late for a report, which is computed again when its inputs are; remove it"
+        )
+    if not any(catalog.is_streamed(t) for t in catalog if t.pipeline == table.pipeline):
+        raise DeclarationError(
+            f"{where}, pipeline={table.pipeline!r}: its module has reports only, and a pipeline has a stream; declare it in the "
+            "module of a table that it reads"
+        )
 
 
 def _check_as_of(catalog: "Catalog", table: Table, where: str) -> None:

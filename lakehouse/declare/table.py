@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, Unpack
 
 from lakehouse.declare import code_version
 from lakehouse.declare.expectations import Expectation, expect
+from lakehouse.declare.reports import Report, report
 from lakehouse.declare.sources import files, kafka, one_of
 from lakehouse.declare.windows import (
     Duplicates,
@@ -53,6 +54,7 @@ __all__ = [
     "expect",
     "files",
     "kafka",
+    "report",
     "session",
     "sliding",
     "sql_table",
@@ -95,7 +97,10 @@ class Table:
     sql: str = ""  # the query, if the transformation was declared as one
     context: Interval | None = None
     keeps: Keeps = ""
+    report: Report | None = None
     as_of: bool = False  # completed by the catalog: whether it reads a versioned table
+    # completed by the catalog: of a report, the inputs by which it closes
+    closes_with: tuple["Table", ...] = field(default=(), repr=False, compare=False)
 
     def __call__(self, *inputs: "DataFrame", **named: "DataFrame") -> "DataFrame":
         return self.transformation(*inputs, **named)
@@ -133,6 +138,8 @@ class Table:
             if self.sql
             else [*code_version.dumped(code), *code_version.constants(code)]
         )
+        if self.report and (draw := self.report.draw):
+            parts += [self.report.suffix, *code_version.dumped(draw), *code_version.constants(draw)]
         decided: tuple[object, ...] = (
             self.event_time,
             self.delay,
@@ -166,6 +173,7 @@ class Declared(TypedDict, total=False):
     stale_after: str | timedelta
     context: Interval | None
     keeps: Keeps
+    report: Report | None
 
 
 def table(
@@ -187,6 +195,7 @@ def table(
     stale_after: str | timedelta = "0 seconds",
     context: Interval | None = None,
     keeps: Keeps = "",
+    report: Report | None = None,
 ) -> Callable[[Callable[..., "DataFrame"]], Table]:
     """Declares the table that a pure `DataFrame -> DataFrame` function computes; its parameters name its inputs.
 
@@ -220,6 +229,8 @@ def table(
     :param context: `around(...)`: a row table may join its input with itself within that time.
     :param keeps: "latest" keeps one row for each of the `keys` (the function groups by them),
         "versions" each version of one, with `valid_from` and `valid_to`.
+    :param report: `report(...)`: batch runs alone compute the table, each partition by itself when the
+        inputs have closed; the function may sort, limit and aggregate all of its rows.
     :raises DeclarationError: for values that do not fit each other; the rest is checked with the other
         tables, by `lakehouse validate` and at the start.
     """
@@ -228,6 +239,8 @@ def table(
     one_of("partition_by", partition_by, tuple(PARTITION_LENGTHS))
     one_of("keeps", keeps, ("", "latest", "versions"))
     _shown_as_metrics(metrics, window, keys)
+    if report:
+        window = _partition_as_window(report, window, partition_by)
 
     def declare(function: Callable[..., "DataFrame"]) -> Table:
         return Table(
@@ -251,6 +264,7 @@ def table(
             stale_after=duration(stale_after, "stale_after"),
             context=context,
             keeps=keeps,
+            report=report,
         )
 
     return declare
@@ -305,6 +319,18 @@ def sql_table(
     transformation.__name__, transformation.__doc__ = name, description
     transformation.__module__ = inspect.stack()[1].frame.f_globals["__name__"]
     return replace(table(**declared)(transformation), sql=query)
+
+
+def _partition_as_window(
+    report: Report, window: Window | None, partition_by: PartitionBy
+) -> Window:
+    """The window of a report, which is its partition."""
+    if window is not None:
+        raise DeclarationError(
+            f"report={report}, window={window}: a report is computed of whole partitions; leave window out, and choose "
+            "partition_by"
+        )
+    return tumbling(PARTITION_LENGTHS[partition_by])
 
 
 def _shown_as_metrics(metrics: Sequence[str], window: Window | None, keys: Sequence[str]) -> None:

@@ -1,12 +1,13 @@
 """Why a table differs from its batch run: what its log, that of its input, the log tables and a second computation say."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from lakehouse.declare.table import Table
 from lakehouse.reconcile.coverage import latest
 from lakehouse.reconcile.invalidation import reaches, version_of
 from lakehouse.reconcile.provenance import Provenance, written_by
-from lakehouse.storage import delta_log
+from lakehouse.storage import delta_log, report_files
 from lakehouse.storage.certificates import Certificate
 from lakehouse.storage.commit_log import dropped_by_spark
 from lakehouse.storage.delta_log import Change
@@ -21,7 +22,10 @@ DROPPED = "rows dropped by Spark"
 NOT_DETERMINISTIC = "not deterministic"
 DIMENSION = "dimension changed"
 CODE = "code changed"
+REPORT = "a report's file is not of its rows"
 UNKNOWN = "not known"
+
+NOT_COMPUTED = "the report is not computed yet; a backfill of this range computes it"
 
 
 def causes(
@@ -94,6 +98,21 @@ def causes(
         )
 
     return {key: cause(key) for key in partitions}
+
+
+def of_files(lake: Lakehouse, table: Table, rows: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """What is to be said of the partitions of a report whose rows are EQUAL and whose file is not of them.
+
+    `rows`: their checksum, by partition.
+    """
+    done, found = report_files.computed(lake.settings, table), {}
+    for key, held in rows.items():
+        if key not in done:
+            found[key] = {"verdict": "PENDING", "detail": NOT_COMPUTED}
+        elif why := report_files.fault(lake.settings, table, key, held):
+            cause = f"{REPORT}: {why}; a repair draws it again"
+            found[key] = {"verdict": "DIFFERENT", "cause": cause}
+    return found
 
 
 def lost(file: str) -> str:

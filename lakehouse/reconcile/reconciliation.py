@@ -19,7 +19,7 @@ from lakehouse.ranges import Range, partition_range
 from lakehouse.reconcile import coverage, diagnosis, keyed_tables
 from lakehouse.reconcile.provenance import written_by
 from lakehouse.reconcile.verdicts import GRAVEST
-from lakehouse.storage import delta_log, delta_writer
+from lakehouse.storage import delta_log, delta_writer, report_files
 from lakehouse.storage.attempts import noting_failure
 from lakehouse.storage.certificates import COUNTS, Certificate, certify
 from lakehouse.storage.digest import EMPTY, Difference, Digest, differences, digests_by
@@ -86,6 +86,11 @@ def _reconciled(lake: Session, table: Table, span: Range | None) -> list[Certifi
     if table.keeps:
         return [keyed_tables.reconciled(lake, table, span, started)]
     ahead = compute.closed_until(lake, table)
+    if table.report and not lake.exists(table):
+        raise RangeError(
+            f"table={table.name}: nothing of this report is computed yet, so nothing to compare; Dagster computes what closes, "
+            f"or `lakehouse backfill {table.name}`"
+        )
     span = span or _whole(lake, table, ahead)
     blank = Certificate(
         table=table.name,
@@ -172,6 +177,10 @@ def _behind(lake: Session, table: Table, span: Range, blank: Certificate) -> Ite
                 blank,
                 partial(_computed, lake, table, part, references, blank),
             )
+        if table.report:
+            sound = {k: str(sides.ours.get(k, EMPTY)) for k in sides.keys if k not in found}
+            for key, judged in diagnosis.of_files(lake, table, sound).items():
+                found[key] = _certificate(sides, _piece([key], table, part), key, blank, **judged)
         reached = part.start
         for key in sides.keys:
             piece = _piece([key], table, part)
@@ -211,6 +220,8 @@ def _computed(
         if origin == "batch":
             by_batch[key] = part.rows
     theirs = {key: part for (key, _), part in made.items()}
+    if table.report:  # of a partition without rows there is a file, too
+        theirs = dict.fromkeys(_wholes(table, span), EMPTY) | theirs
     return _Sides(span, actual, expected, computed.inputs, ours, theirs, by_batch, lost)
 
 
@@ -279,6 +290,12 @@ def _compared(
     }
 
 
+def _wholes(table: Table, span: Range) -> list[str]:
+    """The partitions that end in a range."""
+    keys = span.partitions(table.partition_by)
+    return [key for key in keys if partition_range(key, table.partition_by).end <= span.end]
+
+
 def _differences(
     lake: Lakehouse, table: Table, expected: DataFrame, actual: DataFrame
 ) -> dict[str, Difference]:
@@ -293,10 +310,15 @@ def _pending(
     if not found:
         return {}, {}
     if table.late != "update":
-        outdated = late_merge.outdated(lake.settings, lake.catalog, table)
         inputs = " or ".join(each.name for each in lake.catalog.timed_inputs(table))
-        detail = f"{inputs} was rewritten since; backfill this range to follow"
-        waiting = {key: (found[key], detail) for key in found if key in outdated}
+        why = dict.fromkeys(
+            late_merge.outdated(lake.settings, lake.catalog, table),
+            f"{inputs} was rewritten since; backfill this range to follow",
+        )
+        if table.report:
+            done = report_files.computed(lake.settings, table)
+            why |= {key: diagnosis.NOT_COMPUTED for key in found if key not in done}
+        waiting = {key: (found[key], why[key]) for key in found if key in why}
         return waiting, {key: difference for key, difference in found.items() if key not in waiting}
     dirt = [
         d

@@ -35,6 +35,7 @@ log_tables            commit logs and verdicts in Delta, for queries
 certificates          the recorded verdicts
 attempts              that a reconciliation began, and why it failed
 handovers             where batch ends and the stream begins
+report_files          the files that are drawn of a report's partitions
 begun_with            what a stream was begun with, and that it goes on as nothing else
 checkpoints           where a table stands, and whether a checkpoint fits that
 checkpoint_files      what Spark keeps in a checkpoint

@@ -55,6 +55,11 @@ def check(
         raise DeclarationError(
             f"{where}: {', '.join(own)} is added by the library; leave it to it, or rename yours"
         )
+    if kind == "report" and WINDOW in rows.columns:
+        raise DeclarationError(
+            f"{where}: the library adds the column {WINDOW}, which is the partition, to a report; rename yours, or select "
+            f"{WINDOW}.start or {WINDOW}.end by another name"
+        )
     if kind in ("window", "keyed") and ARRIVAL in rows.columns:
         raise DeclarationError(f"{where}{_of_single_rows(table, kind)}")
     if unknown := [name for name in rows.columns if name.startswith("_") and name not in kept]:
