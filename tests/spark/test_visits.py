@@ -12,6 +12,8 @@ from lakehouse.cli import query
 from lakehouse.examples.visits import producer
 from lakehouse.examples.visits import tables as visits
 from lakehouse.producers.workload import MALFORMED, Workload
+from lakehouse.ranges import partition_range
+from lakehouse.storage import report_files
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from support import ROOT
 
@@ -225,3 +227,15 @@ def test_the_queries_of_the_docs_are_answered(told):
     answers = [query.run(told.lake.settings, told.lake.catalog, sql).records() for sql in queries]
     assert len(answers) == 3 and all(answers)
     assert [row["path"] for row in answers[0]][:3] == list(producer.PAGES[:3])
+
+
+def test_the_report_of_a_day_ranks_its_pages_and_draws_them(told):
+    day = partition_range("2026-11-20", "day")
+    told.backfill("pages_of_a_day", day)
+    (row,) = told.rows("pages_of_a_day").collect()
+    found = (row["rank"], row["path"], row["views"], row["visitors"], float(row["share"]))
+    assert found == (1, "/", 7, 3, 100.0)
+    drawn = report_files.file(
+        told.lake.settings, told.lake.catalog.table("pages_of_a_day"), "2026-11-20"
+    )
+    assert ">7 views, 3 visitors, 100.00 %</text>" in drawn.read_text()

@@ -51,6 +51,7 @@ def test_the_shipped_tables_have_kinds_and_come_in_order():
         "visitor_sessions": "window",
         "page_views": "window",
         "top_pages": "window",
+        "pages_of_a_day": "report",
     }
     order = list(kinds)
     assert (

@@ -1,17 +1,21 @@
 """Reports as they are declared, what is refused with which remedy; and the files that are kept of them, without Spark."""
 
+import re
 from dataclasses import replace
 from types import ModuleType
 
+import pyarrow as pa
 import pytest
 
 from lakehouse.declare.catalog import Catalog, catalog_of
 from lakehouse.declare.table import kafka, report, table, tumbling
 from lakehouse.errors import DeclarationError, RangeError
+from lakehouse.ranges import partition_range
 from lakehouse.settings import Settings
 from lakehouse.storage import report_files
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.layout import report_path
+from support import ROOT
 
 topic = kafka("events", schema="k STRING NOT NULL, at TIMESTAMP NOT NULL")
 
@@ -128,6 +132,16 @@ def test_a_module_of_reports_alone_is_refused():
 def test_a_file_needs_a_suffix_and_a_function_of_rows_and_range(arguments, words):
     with pytest.raises(DeclarationError, match=words):
         report(*arguments)
+
+
+def test_the_declaration_of_the_docs_is_a_report_and_its_page_is_text():
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "reports.md").read_text(), re.S)
+    path = ROOT / "docs" / "reports.md"
+    names = {"__name__": "docs"}
+    exec(compile(code, str(path), "exec"), names)
+    assert names["best_shops"].report == report("md", names["page"])
+    rows = pa.table({"place": [1], "shop": ["a"], "cents": [5]})
+    assert names["page"](rows, partition_range("2026-01-01", "day")) == "# 2026-01-01\n1. a: 5"
 
 
 # ---- files
