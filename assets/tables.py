@@ -146,6 +146,7 @@ def _shown(settings: Settings, catalog: Catalog, table: Table) -> dict[str, Any]
     declared = {
         "kind": catalog.kind(table),
         "delay": str(table.delay) if table.delay else "",
+        "marker": table.marker,
         "window": str(table.window or ""),
         "context": str(table.context or ""),
         "keys": ", ".join(table.keys),

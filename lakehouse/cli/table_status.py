@@ -162,6 +162,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, object]:
         "read by": [t.name for t in catalog if table.name in t.inputs],
         "event time": catalog.event_time(table),
         "delay": str(table.delay) if table.delay else "",
+        "marker": table.marker,
         "window": str(table.window or ""),
         "context": str(table.context or ""),
         "duplicates": str(table.deduplicate or ""),

@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from lakehouse.declare import expectation_names
+from lakehouse.declare.columns import INGESTION
 from lakehouse.declare.modules import pipeline_of
 from lakehouse.declare.sources import FileSource
 from lakehouse.declare.table import Table
@@ -169,6 +170,11 @@ def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
     if kind == "ingest" and not table.event_time:
         raise DeclarationError(
             f"{where}: an ingest table needs an event time, by which rows are late; add event_time=<column>"
+        )
+    if table.marker and (kind != "ingest" or table.event_time == INGESTION):
+        raise DeclarationError(
+            f"{where}, marker={table.marker!r}: it says which rows move the watermark, and only an ingest table with an event "
+            "time of its own has such rows; declare it there, or remove it"
         )
     if kind == "ingest" and table.window is not None:
         raise DeclarationError(

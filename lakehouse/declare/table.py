@@ -98,6 +98,7 @@ class Table:
     context: Interval | None = None
     keeps: Keeps = ""
     report: Report | None = None
+    marker: str = ""
     as_of: bool = False  # completed by the catalog: whether it reads a versioned table
     # completed by the catalog: of a report, the inputs by which it closes
     closes_with: tuple["Table", ...] = field(default=(), repr=False, compare=False)
@@ -149,7 +150,9 @@ class Table:
             self.partition_by,
             self.expectations,
         )
-        decided += tuple(each for each in (self.deduplicate, self.context, self.keeps) if each)
+        decided += tuple(
+            each for each in (self.deduplicate, self.context, self.keeps, self.marker) if each
+        )
         return hashlib.sha256(repr((parts, decided)).encode()).hexdigest()[:16]
 
 
@@ -174,6 +177,7 @@ class Declared(TypedDict, total=False):
     context: Interval | None
     keeps: Keeps
     report: Report | None
+    marker: str
 
 
 def table(
@@ -196,6 +200,7 @@ def table(
     context: Interval | None = None,
     keeps: Keeps = "",
     report: Report | None = None,
+    marker: str = "",
 ) -> Callable[[Callable[..., "DataFrame"]], Table]:
     """Declares the table that a pure `DataFrame -> DataFrame` function computes; its parameters name its inputs.
 
@@ -231,6 +236,8 @@ def table(
         "versions" each version of one, with `valid_from` and `valid_to`.
     :param report: `report(...)`: batch runs alone compute the table, each partition by itself when the
         inputs have closed; the function may sort, limit and aggregate all of its rows.
+    :param marker: of an ingest table: its BOOLEAN column that is true of rows which say that time has come
+        to their event time. Only these move the watermark; by default all rows do.
     :raises DeclarationError: for values that do not fit each other; the rest is checked with the other
         tables, by `lakehouse validate` and at the start.
     """
@@ -265,6 +272,7 @@ def table(
             context=context,
             keeps=keeps,
             report=report,
+            marker=marker,
         )
 
     return declare

@@ -121,26 +121,6 @@ class Plan:
         ]
         return [*rest, *named.values(), reason.alias(REASON)], [*rest, *kept, REASON]
 
-    def maxima(self, partitions: Mapping[str, tuple[str, int]]) -> list[Column]:
-        """The latest event time among the good records of each partition (topic, number), to be observed by its key.
-
-        Where that is the time of arrival, an instant that says no more than that there are some.
-        """
-        moment = F.lit(ranges.EPOCH) if self.by_ingestion else F.col(self.event_time)
-        good = F.when(F.col(REASON).isNull(), moment)
-        return self.once(
-            f"maxima {sorted(partitions)}",
-            lambda: [
-                F.max(F.when(self._of_partition(*where), good)).alias(key)
-                for key, where in partitions.items()
-            ],
-        )
-
-    def _of_partition(self, topic: str, partition: int) -> Column:
-        """Whether a judged record came from that partition."""
-        here = F.col(f"{RECORD}_partition") == partition
-        return here if len(self.topics) == 1 else here & (F.col(f"{RECORD}_topic") == topic)
-
     @property
     def by_ingestion(self) -> bool:
         """Whether the event time of this record is its time of arrival, which `arrived` adds."""

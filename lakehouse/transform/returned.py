@@ -50,6 +50,11 @@ def check(
         raise DeclarationError(
             f"{where}: the declaration names {', '.join(sorted(missing))}; the function must return it"
         )
+    if table.marker and (found := dict(rows.dtypes).get(table.marker)) != "boolean":
+        raise DeclarationError(
+            f"{where}, marker={table.marker!r}: {found or 'no such column'}; the function returns a BOOLEAN column of that name, "
+            "true of the rows that say that time has come to their event time"
+        )
     added = {INGESTION} if by_ingestion else set(versions.VALID) if kind == "versioned" else set()
     if own := [name for name in rows.columns if name.lower() in added]:
         raise DeclarationError(

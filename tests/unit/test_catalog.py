@@ -137,6 +137,20 @@ def test_a_window_over_a_record_itself_is_refused():
         declared(windowed=windowed)
 
 
+def test_a_marker_is_of_an_ingest_table_with_an_event_time_of_its_own():
+    @table(layer="silver", marker="is_end")
+    def marked(things):
+        return things
+
+    @table(layer="bronze", event_time="ingestion_time", marker="is_end")
+    def arriving(topic):
+        return topic
+
+    for each in (marked, arriving):
+        with pytest.raises(DeclarationError, match="marker='is_end': it says which rows move"):
+            declared(**{each.name: each})
+
+
 def test_a_table_of_several_inputs_has_the_event_time_of_the_first():
     @table(layer="silver", window=tumbling("1 minute"), keys=["value"])
     def counted(things):
