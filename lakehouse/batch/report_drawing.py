@@ -21,7 +21,8 @@ def drawn(table: Table, rows: DataFrame, partitions: Iterable[str]) -> dict[str,
         return dict.fromkeys(partitions)
     found: dict[str, bytes | None] = {}
     for partition in partitions:
-        here = rows.where(F.col(PARTITION) == partition).orderBy(*table.keys)
+        here = rows.where(F.col(PARTITION) == partition)
+        here = here.orderBy(*table.keys) if table.keys else here
         shown = [c for c in rows.columns if not c.startswith("_") and c != WINDOW]
         made = draw(here.select(*shown).toArrow(), partition_range(partition, table.partition_by))
         if not isinstance(made, str | bytes):

@@ -12,6 +12,7 @@ from lakehouse.declare.modules import pipeline_of
 from lakehouse.declare.sources import FileSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
+from lakehouse.ranges import PARTITION_LENGTHS
 from lakehouse.settings import SOONEST_STALE
 
 if TYPE_CHECKING:
@@ -288,6 +289,12 @@ def _check_report(catalog: "Catalog", table: Table) -> None:
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: a report is computed when its inputs have closed, and none of these does; read a "
             "row or window table, or leave report out, and it is a reference table"
+        )
+    lengths = {t.name: PARTITION_LENGTHS[t.partition_by] for t in catalog.timed_inputs(table)}
+    if longer := [n for n, of in lengths.items() if of > PARTITION_LENGTHS[table.partition_by]]:
+        raise DeclarationError(
+            f"{where}, partition_by={table.partition_by!r}, input={longer[0]}: rows come to its days until they end, and the "
+            "report would be of an hour of one; declare partition_by='day'"
         )
     unused = ("event_time", "context", "deduplicate", "early_results", "delay", "keeps")
     if given := [name for name in unused if getattr(table, name)]:

@@ -30,6 +30,11 @@ def good(events):
     return events
 
 
+@table(layer="silver", partition_by="day")
+def by_day(events):
+    return events
+
+
 def page(rows, span):
     return f"{span} {rows.num_rows}"
 
@@ -50,6 +55,10 @@ def of_topic(topic):
     return topic
 
 
+def of_days(by_day):
+    return by_day
+
+
 def of_report(daily):
     return daily
 
@@ -59,7 +68,7 @@ def declared(function=of_good, **options) -> Catalog:
     given = {"report": report("txt", page), "layer": "gold"} | options
     daily = replace(table(**given)(function), name="daily")
     module = ModuleType(__name__)
-    module.__dict__.update(topic=topic, events=events, good=good, daily=daily)
+    module.__dict__.update(topic=topic, events=events, good=good, by_day=by_day, daily=daily)
     return catalog_of([module])
 
 
@@ -87,6 +96,7 @@ def test_the_function_that_draws_is_part_of_the_code():
     [
         ({"function": of_topic}, "a report reads tables"),
         ({"function": of_events}, "never closes; declare a row table"),
+        ({"function": of_days}, "declare partition_by='day'"),
         ({"event_time": "at"}, "event_time=at: it is of streams"),
         ({"early_results": "1 minute"}, "early_results=0:01:00: it is of streams"),
         ({"keeps": "latest", "keys": ["k"]}, "keeps=latest: it is of streams"),
