@@ -156,7 +156,9 @@ class _Demo:
 
         loaded = catalog.load(self.settings)
         with self.console.status("reconciling: every range again, in batch"):
-            found, wanted = [], [t for t in (*loaded.derived, *loaded.keyed) if t.deterministic]
+            found = []
+            streamed = filter(loaded.is_streamed, (*loaded.derived, *loaded.keyed))
+            wanted = [t for t in streamed if t.deterministic]
             with session.opened(self.settings, "demo reconciliation") as spark:
                 for table in wanted:
                     try:

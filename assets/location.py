@@ -9,6 +9,7 @@ from assets import (
     checks,
     maintenance,
     reconciling,
+    reports,
     savepoints,
     scheduled,
     schedules,
@@ -60,7 +61,7 @@ def build(settings: Settings, own: Collection[str] = ()) -> dg.Definitions:
             *scheduled.schedules(settings, known),
             *targets.schedules(known),
         ],
-        sensors=sensors.sensors(settings, known),
+        sensors=[*sensors.sensors(settings, known), *reports.compute_reports(settings, known)],
         resources={"lakehouse": Lakehouse.of(settings, own)},
         executor=dg.in_process_executor,  # the steps of a run share its one JVM
     )

@@ -17,7 +17,7 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import EPOCH, Range, parse_instant, text
 from lakehouse.reconcile.coverage import Coverage, Stored
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_tables
+from lakehouse.storage import delta_tables, report_files
 from lakehouse.storage.certificates import COUNTS, Certificate
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.layout import table_path
@@ -109,6 +109,12 @@ def of_partition(found: Stored, aside: Mapping[str, int]) -> Metadata:
     return {name: dg.MetadataValue.int(n) for name, n in counts.items()} | {
         "origin": dg.MetadataValue.text(found.origin)
     }
+
+
+def of_report(settings: Settings, table: Table, partition: str) -> Metadata:
+    """Where the file is that was drawn of a partition of a report; nothing of another table."""
+    path = report_files.file(settings, table, partition) if table.report else None
+    return {"report": dg.MetadataValue.path(str(path))} if path else {}
 
 
 def instant(name: str, moment: datetime | None) -> Metadata:

@@ -13,7 +13,7 @@ from typing import Any
 import dagster as dg
 
 from assets import automation, notifications, partitions
-from assets.metadata import column_schema, instant, of_commit, of_partition
+from assets.metadata import column_schema, instant, of_commit, of_partition, of_report
 from assets.streams import observed
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
@@ -57,7 +57,7 @@ def closed_partitions(settings: Settings, catalog: Catalog) -> dg.SensorDefiniti
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         reported: dict[str, str] = json.loads(context.cursor or "{}")
         events: list[dg.AssetMaterialization] = []
-        for table in catalog.derived:
+        for table in filter(catalog.is_streamed, catalog.derived):
             for event in _closings(
                 settings, catalog, table, reported.get(table.name), _MOST - len(events)
             ):
@@ -171,8 +171,9 @@ def _replacements(
         quarantined = coverage.reasons(settings, table, [key or "" for key in keys])
         for key in keys:
             rows = of_partition(found.get(key or "", coverage.Stored()), quarantined[key or ""])
+            file = of_report(settings, table, key) if key else {}
             yield dg.AssetMaterialization(
-                table.name, partition=key, metadata=rows | of_commit(commit)
+                table.name, partition=key, metadata=rows | of_commit(commit) | file
             )
 
 

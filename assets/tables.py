@@ -7,7 +7,15 @@ from typing import Any
 import dagster as dg
 
 from assets import partitions, staleness
-from assets.metadata import column_schema, instant, of_backfill, of_commit, of_outcome, of_partition
+from assets.metadata import (
+    column_schema,
+    instant,
+    of_backfill,
+    of_commit,
+    of_outcome,
+    of_partition,
+    of_report,
+)
 from assets.resources import BATCH, Lakehouse, refusals
 from assets.streams import job_key
 from lakehouse.declare.catalog import Catalog, Kind
@@ -31,6 +39,7 @@ def specs_and_assets(
         "versioned": _written_by_stream,
         "row": _derived,
         "window": _derived,
+        "report": _derived,
         "reference": _reference,
     }
     return [*sources, *(make[catalog.kind(t)](settings, catalog, t) for t in catalog)]
@@ -88,6 +97,7 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
             held = of_partition(found.get(key, coverage.Stored()), aside[key]) | of_outcome(
                 outcomes.get(key)
             )
+            held |= of_report(lakehouse.settings, table, key)
             context.add_asset_metadata(held, partition_key=key)
         known = instant("frontier", frontier(lakehouse.settings, table)) | column_schema(
             lakehouse.settings, table
@@ -136,10 +146,12 @@ def _shown(settings: Settings, catalog: Catalog, table: Table) -> dict[str, Any]
     declared = {
         "kind": catalog.kind(table),
         "delay": str(table.delay) if table.delay else "",
+        "marker": table.marker,
         "window": str(table.window or ""),
         "context": str(table.context or ""),
         "ttl": str(table.ttl or ""),
         "keys": ", ".join(table.keys),
+        "report": str(table.report or ""),
         "location": dg.MetadataValue.path(str(table_path(settings, table))),
         "declaration": dg.MetadataValue.md(
             f"```{'sql' if table.sql else 'python'}\n{table.code}\n```"
@@ -151,7 +163,7 @@ def _shown(settings: Settings, catalog: Catalog, table: Table) -> dict[str, Any]
         "group_name": table.layer,
         "owners": [table.owner] if table.owner else [],
         "kinds": {"delta", "spark"},
-        "tags": tags | ({"late": table.late} if catalog.is_derived(table) else {}),
+        "tags": tags | ({"late": table.late} if catalog.has_late_rows(table) else {}),
         "code_version": table.code_version,
         "freshness_policy": staleness.policy(settings, catalog, table),
         "metadata": {k: v for k, v in declared.items() if v} | column_schema(settings, table),

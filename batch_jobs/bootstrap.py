@@ -18,7 +18,7 @@ def plan(lake: Session, table_name: str) -> Backfill | None:
     Raises UnknownTable, RangeError, JobError.
     """
     table = lake.catalog.table(table_name)
-    lake.catalog.check_derived(table)
+    lake.catalog.check_streamed(table)
     creation.create(lake, table)
     handover.begin(lake, table)
     span = handover.history(lake, table)

@@ -106,7 +106,7 @@ def bootstrap(table: Name, as_json: AsJson = False) -> None:
     from lakehouse.storage.lakehouse import Session
 
     settings, catalog, _, _ = asked(None, None)
-    catalog.check_derived(catalog.table(table))  # refused before a JVM starts
+    catalog.check_streamed(catalog.table(table))  # refused before a JVM starts
     commits = []
     with ExitStack() as opened:
         with console.working("starting Spark") as now:

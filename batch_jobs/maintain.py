@@ -8,7 +8,7 @@ from lakehouse.errors import CommitError, JobError
 from lakehouse.maintenance import retention
 from lakehouse.maintenance.retention import Maintenance
 from lakehouse.settings import Settings
-from lakehouse.storage import log_tables
+from lakehouse.storage import log_tables, report_files
 from lakehouse.storage.publish_lock import publishing
 
 
@@ -40,6 +40,8 @@ def run(settings: Settings, catalog: Catalog, name: str | None = None) -> Iterat
             with publishing(settings, table):
                 for place in retention.places(settings, catalog, table):
                     yield retention.maintain(settings, place)
+                if table.report:
+                    report_files.tidy(settings, table)
         except (JobError, CommitError) as err:
             refused.append(str(err))
     if name is None:

@@ -31,6 +31,7 @@ _UNASKED = (
     diagnosis.TWICE,
     diagnosis.DROPPED,
     diagnosis.STATES,
+    diagnosis.REPORT,
     diagnosis.UNKNOWN,
 )
 

@@ -39,7 +39,7 @@ from lakehouse.storage.root import copy_root
 from lakehouse.stream import ingest, queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.micro_batch import BatchLog, stream_run
-from lakehouse.transform import decode
+from lakehouse.transform import creation, decode
 
 COMMIT_POINTS = ("begin", "rows", "quarantine", "commit_log")
 Value = Mapping[str, object] | bytes | str | None
@@ -62,7 +62,11 @@ class Stage:
         for table in self.lake.catalog:
             if self.lake.catalog.kind(table) == "reference":
                 reference_tables.rebuild(self.lake, table)
-        queries.prepare(self.lake, list(self.lake.catalog))
+        catalog = self.lake.catalog
+        queries.prepare(self.lake, list(filter(catalog.is_streamed, catalog)))
+        for table in catalog:
+            if table.report:
+                creation.create(self.lake, table)
         # (table, commit point): how often it crashed there
         self.crashes: Counter[tuple[str, str]] = Counter()
         # how often a streaming query went on from where an earlier life of it had ended

@@ -158,7 +158,7 @@ class Job:
         tables = lake.catalog.of_pipeline(self.pipeline)
         self.references = References(lake, tables, self.turn.check if self.turn else lambda: None)
         self.references.fill()
-        streamed = [t for t in tables if lake.catalog.kind(t) != "reference"]
+        streamed = [t for t in tables if lake.catalog.is_streamed(t)]
         queries.prepare(lake, streamed)
         for table in streamed:  # before a query looks where it was
             if message := commit_log_repair.mend(self.settings, table):

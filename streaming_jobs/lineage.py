@@ -130,7 +130,7 @@ class Lineage:
 
     def _stream(self, table: Table, known: dict) -> Iterator[RunEvent]:
         status = progress.read(self.settings, table.pipeline)
-        if status is None or self.catalog.kind(table) == "reference":
+        if status is None or not self.catalog.is_streamed(table):
             return
         started = parse_instant(status.started_at)
         run = str(uuid5(NAMESPACE_URL, f"{table.name} {status.pid} {status.process_started}"))

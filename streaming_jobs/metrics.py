@@ -122,7 +122,7 @@ class LakehouseCollector(Collector):
             )
 
     def _progress_of(self, found: Families, table: Table) -> None:
-        if self._catalog.kind(table) == "reference":
+        if not self._catalog.is_streamed(table):
             return  # no stream: its whole commit log would be searched for one
         commit_log = CommitLog(self._settings, table)
         last = next(commit_log.by_stream(), None)

@@ -2,6 +2,7 @@
 
 compute            the rows of a range; backfills
 publish            how a run gets into its table: whole partitions
+report_drawing     the file of a report's partition
 reference_tables   tables without event time, computed whole
 kept_states        the states with which a run begins, of a process function
 lookups            services asked for what has no recorded answer

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -44,6 +44,11 @@ def closed_until(lake: Lakehouse, table: Table) -> datetime:
     """
     lake.catalog.check_derived(table)
     ahead = frontier(lake.settings, table)
+    if ahead is None and table.report:
+        raise RangeError(
+            f"table={table.name}, inputs={', '.join(t.name for t in table.closes_with)}: a report is computed of partitions that "
+            "all of these have closed, and not all have a frontier yet; start their jobs"
+        )
     if ahead is None and delta_log.files(lake.path(table)):
         raise RangeError(
             f"table={table.name}, commit log={lake.commit_log(table).path}: the table has rows, and its commit "
@@ -93,6 +98,11 @@ def check_range(lake: Lakehouse, table: Table, span: Range, *, whole_partitions:
     Raises RangeError as `closed_until`, and for a range that crosses it.
     """
     ahead = closed_until(lake, table)
+    if span.end > ahead and table.report:
+        raise RangeError(
+            f"table={table.name}, range end={ranges.text(span.end)}: its inputs are complete up to {ranges.text(ahead)}, and a "
+            "report is of closed partitions; end the range at or before that"
+        )
     if span.end > ahead:
         raise RangeError(
             f"table={table.name}, range end={ranges.text(span.end)}: it crosses the frontier {ranges.text(ahead)}; "
@@ -134,7 +144,7 @@ def compute(
         for versioned in lake.catalog.versioned_inputs(table)
     }
     others = lake.references(used | kept)
-    covers = None if touched is None else _covers(touched) or [span]
+    covers = None if touched is None else observing.covers(touched) or [span]
 
     def read(of: Table, span: Range) -> DataFrame:
         return lake.spanning(of, span, at[of.name], covers)
@@ -221,6 +231,8 @@ def _computed(
     `context`: what `touched` covers. `begun`: with which states a process function begins.
     """
     table, (driving, *others) = step.table, lake.catalog.timed_inputs(step.table)
+    if table.report:
+        return _reported(lake, step, span, read, references)
     # to choose files and pages by pays for code of its own if there may be many
     chosen = origin == "batch" or span.end - span.start > _LONG
     between = lateness.between if chosen else lateness.between_passing
@@ -255,12 +267,28 @@ def _computed(
     return computed(context)
 
 
-def _covers(touched: DataFrame) -> list[Range]:
-    """The event time that `touched` covers, hour by hour: files between its hours are not read."""
-    hours = touched.groupBy(F.date_trunc("hour", "_from").alias("hour"))
-    found = hours.agg(F.min("_from").alias("start"), F.max("_to").alias("end")).collect()
-    spans = (Range(each["start"].astimezone(UTC), each["end"].astimezone(UTC)) for each in found)
-    return ranges.joined(sorted(spans, key=lambda each: each.start))
+def _reported(
+    lake: Lakehouse,
+    step: Plan,
+    span: Range,
+    read: Callable[[Table, Range], DataFrame],
+    references: Mapping[str, DataFrame],
+) -> DataFrame:
+    """The judged rows of the partitions of a report that end in `span`, each computed by itself."""
+    table, timed = step.table, lake.catalog.timed_inputs(step.table)
+
+    def computed(key: str) -> DataFrame:
+        whole = ranges.partition_range(key, table.partition_by)
+        rows = {
+            each.name: read(each, whole).where(lateness.between(_moment(lake, each), whole))
+            for each in timed
+        }
+        return step.report({**references, **rows}, whole)
+
+    parts = map(computed, span.partitions(table.partition_by))
+    return reduce(DataFrame.unionByName, parts).where(
+        lateness.between(lateness.instant_of_window(), span)
+    )
 
 
 def at_once(rows: int, partitions: int) -> int:

@@ -17,7 +17,7 @@ def late_rows(lake: Session, table: Table) -> DataFrame:
 
     Of several inputs each row has its own columns, and null in those of the others.
     """
-    if not lake.catalog.is_derived(table):
+    if not lake.catalog.has_late_rows(table):
         raise RangeError(
             f"table={table.name}: only row and window tables have late rows; name one of these"
         )

@@ -18,10 +18,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.batch.kept_states import Beginning
+from lakehouse.batch.report_drawing import drawn
 from lakehouse.declare.columns import PARTITION, REASON
 from lakehouse.declare.table import Table
 from lakehouse.ranges import Range
-from lakehouse.storage import answers, delta_writer, layout
+from lakehouse.storage import answers, delta_writer, layout, report_files
 from lakehouse.storage.commits import NOTHING, Commit, decoded, encoded
 from lakehouse.storage.digest import EMPTY, Digest, digests_by
 from lakehouse.storage.files import read_value, remove, replace_file
@@ -47,6 +48,7 @@ class _Found:
     counts: Mapping[str, Counter[str]]
     differ: frozenset[str]
     aside: frozenset[str]
+    wanted: Mapping[str, Digest]  # of the rows of each partition that has any
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,12 @@ def _committed(
             aside,
             metadata,
         )
+    # before anything is written: a function that fails leaves the table as it was
+    files = (
+        drawn(table, found.rows, [p for line in lot for p in line.partitions])
+        if table.report
+        else {}
+    )
     written = NOTHING
     differing = [line for line in lot if line.among(found.differ)]
     if differing:
@@ -165,6 +173,11 @@ def _committed(
         replace_file(layout.note(lake.settings, table, "publishing.json"), noted)
         written = delta_writer.replace(
             found.rows.where(F.col(PARTITION).isin(partitions)), path, partitions, metadata
+        )
+    for partition, content in files.items():
+        rows = str(found.wanted.get(partition, EMPTY))
+        report_files.keep(
+            lake.settings, table, partition, delta_writer.version(path), rows, content
         )
     for number, line in enumerate(lot):
         took = time.monotonic() - started if number == 0 else 0.0
@@ -212,7 +225,7 @@ def _found(
         made_bad, held = digests_by((bad, F.col(PARTITION)), (quarantined_rows, F.col(PARTITION)))
         aside |= _differing(made_bad, held, partitions)
     differ = _differing(wanted, there, partitions) | frozenset(lake.lost(table, partitions))
-    return _Found(rows, bad, counts, differ, aside)
+    return _Found(rows, bad, counts, differ, aside, wanted)
 
 
 def _stored(lake: Session, table: Table, side: Side, partitions: list[str]) -> DataFrame:

@@ -30,8 +30,8 @@ class Bucket:
 def histogram(settings: Settings, catalog: Catalog, table: Table) -> tuple[Table, list[Bucket]]:
     """The ingest table that `table` is computed from (or is), and how far behind its head at their arrival its rows were.
 
-    The head is the latest event time of the rows before it in its partition of the topic, in the
-    order of their offsets, or the one by which it was judged as it arrived, if that is later. So
+    The head is the latest event time of the rows (with a marker, of the marked ones) before it in its
+    partition of the topic, in the order of their offsets, or the one by which it was judged as it arrived, if that is later. So
     what is counted does not depend on how micro-batches were cut: it is what would be late if each
     row were a micro-batch of its own, and no other cutting calls more rows late. A partition that
     lags behind others makes it fewer. Raises RangeError for a table without an ingest table.
@@ -52,7 +52,8 @@ def histogram(settings: Settings, catalog: Catalog, table: Table) -> tuple[Table
     judged = f"date_part('epoch', _arrival['watermark']) + {ingest.delay.total_seconds()}"
     # of the rows before any other, and before any watermark, nothing is known: they count as on
     # time
-    head = f"greatest(max({moment}) OVER {before}, CASE WHEN _arrival['watermark'] > '1970-01-01' THEN {judged} END)"
+    marked = f"CASE WHEN {ingest.marker} THEN {moment} END" if ingest.marker else moment
+    head = f"greatest(max({marked}) OVER {before}, CASE WHEN _arrival['watermark'] > '1970-01-01' THEN {judged} END)"
     counted = ", ".join(
         f"count(*) FILTER (WHERE behind > 0 AND behind >= {step})" for step in _STEPS
     )

@@ -59,7 +59,7 @@ def _paths(settings: Settings, catalog: Catalog) -> dict[str, Path]:
 
 def late_views(catalog: Catalog) -> list[str]:
     """The names of the late views: of every table behind an ingest table."""
-    return [f"{t.name}__late" for t in catalog.derived]
+    return [f"{t.name}__late" for t in catalog if catalog.has_late_rows(t)]
 
 
 def named(sql: str, candidates: Iterable[str]) -> list[str]:

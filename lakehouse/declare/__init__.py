@@ -6,10 +6,12 @@ sources            topics of Kafka, and files
 targets            where tables are published, and the contract of what writes there
 windows            windows, intervals, the horizon of duplicates
 lookups            what a service outside is asked for each row
+reports            what is drawn of each partition of a report
 expectations       what must hold of a table's rows
 expectation_names  what each expectation takes, without importing Great Expectations
 catalog            the graph of all tables, checked, in order
 modules            the modules that the settings name, imported
+option_rules       the rules of single options
 rules              what is refused or warned of by the declarations alone
 code_version       the code that a function runs, by which a change is noticed
 columns            the names of the columns that the library adds

@@ -17,7 +17,7 @@ from lakehouse.declare.targets import Target
 from lakehouse.errors import DeclarationError, RangeError, SettingsError, UnknownTable
 from lakehouse.settings import Settings
 
-Kind = Literal["ingest", "row", "window", "reference", "keyed", "versioned"]
+Kind = Literal["ingest", "row", "window", "reference", "keyed", "versioned", "report"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,9 @@ class Catalog:
         return self.tables[name]
 
     def kind(self, table: Table) -> Kind:
-        """`ingest` (reads a topic), `window`, `row` (row-preserving), `keyed`, `versioned`, or `reference` (no event time)."""
+        """`ingest` (reads a topic), `window`, `row` (row-preserving), `keyed`, `versioned`, `report`, `reference` (no time)."""
+        if table.report:
+            return "report"
         if self.topics_of(table):
             return "ingest"
         if table.keeps:
@@ -86,7 +88,18 @@ class Catalog:
         return found
 
     def is_derived(self, table: Table) -> bool:
-        """Whether it has ranges of event time that batch runs may compute: windows or rows, no ingest or reference table."""
+        """Whether it has ranges of event time that batch runs may compute: windows, rows, reports, not what a topic brings."""
+        return self.kind(table) in ("row", "window", "report")
+
+    def is_streamed(self, table: Table) -> bool:
+        """Whether a stream fills it.
+
+        Batch runs alone fill reference tables and reports.
+        """
+        return self.kind(table) not in ("reference", "report")
+
+    def has_late_rows(self, table: Table) -> bool:
+        """Whether rows may come too late for it: for rows and windows of a stream."""
         return self.kind(table) in ("row", "window")
 
     def has_quarantine(self, table: Table) -> bool:
@@ -94,7 +107,7 @@ class Catalog:
 
         Reference, keyed and versioned tables have neither.
         """
-        return self.kind(table) in ("ingest", "row", "window")
+        return self.kind(table) in ("ingest", "row", "window", "report")
 
     @property
     def derived(self) -> list[Table]:
@@ -116,6 +129,15 @@ class Catalog:
             raise RangeError(
                 f"table={table.name}: a {kind} table has no ranges; `lakehouse backfill {table.name}` has its job "
                 "compute it again"
+            )
+
+    def check_streamed(self, table: Table) -> None:
+        """As `check_derived`, and raises RangeError for a report, which no stream fills."""
+        self.check_derived(table)
+        if table.report:
+            raise RangeError(
+                f"table={table.name}: a report has no stream, so none that begins after a batch run; Dagster computes what has "
+                f"closed, or `lakehouse backfill {table.name}`"
             )
 
     def downstream(self, table: Table) -> tuple[str, ...]:
@@ -326,6 +348,9 @@ def catalog_of(modules: Sequence[ModuleType]) -> Catalog:
                 sources[name] = replace(value, name=name)
     rules.check(modules, tables)
     catalog = Catalog(sources, _in_order(sources, tables))
+    for each in [t for t in catalog if t.report]:
+        timed = tuple(catalog.timed_inputs(each))
+        catalog.tables[each.name] = replace(each, closes_with=timed)
     for each in catalog:
         rules.check_table(catalog, each)
         _ = each.code_version  # read now, while the file is what was imported

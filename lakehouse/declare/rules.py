@@ -2,12 +2,12 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from difflib import get_close_matches
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from lakehouse.declare import expectation_names
+from lakehouse.declare import expectation_names, option_rules
+from lakehouse.declare.columns import INGESTION
 from lakehouse.declare.modules import pipeline_of
 from lakehouse.declare.sources import FileSource
 from lakehouse.declare.table import Table
@@ -17,7 +17,6 @@ from lakehouse.settings import SOONEST_STALE
 if TYPE_CHECKING:
     from lakehouse.declare.catalog import Catalog
 
-SOONEST_REFRESH = timedelta(seconds=1)
 _OF_MANY_ROWS = {  # what changes nothing, and why something else cannot be kept
     "mostly": (
         (None, 1),
@@ -143,18 +142,25 @@ def check_table(catalog: "Catalog", table: Table) -> None:
     """Raises DeclarationError for a table that cannot be what it is declared to be, with the inputs that it has."""
     kind, where = catalog.kind(table), f"table={table.name}"
     driving = [each.name for each in catalog.timed_inputs(table)]
+    if ended := [n for n in table.inputs if n in catalog.tables and catalog.tables[n].report]:
+        raise DeclarationError(
+            f"{where}, input={ended[0]}: a report is computed after its partition has closed, and nothing reads it; read what it "
+            "reads"
+        )
+    if table.report:
+        option_rules.check_report(catalog, table)
     if table.keeps:
         _check_keyed(catalog, table, driving)
     if table.as_of:
         _check_as_of(catalog, table, where)
-    _check_targets(catalog, table, where)
+    option_rules.check_targets(catalog, table, where)
     _check_ingest(catalog, table, where)
     _check_driving(catalog, table, driving, where)
     _check_row_by_row(table, kind, where)
     if table.ttl:
-        _check_lasting_inputs(catalog, table, driving, where)
-    _check_lookup(catalog, table, kind, where)
-    _check_refreshed(catalog, table, kind, where)
+        option_rules.check_lasting_inputs(catalog, table, driving, where)
+    option_rules.check_lookup(catalog, table, kind, where)
+    option_rules.check_refreshed(catalog, table, kind, where)
     if not table.keeps:  # which keep every row, and are judged as a whole
         check_single_rows(table)
     if table.stale_after and (
@@ -188,6 +194,11 @@ def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
         raise DeclarationError(
             f"{where}: an ingest table needs an event time, by which rows are late; add event_time=<column>"
         )
+    if table.marker and (kind != "ingest" or table.event_time == INGESTION):
+        raise DeclarationError(
+            f"{where}, marker={table.marker!r}: it says which rows move the watermark, and only an ingest table with an event "
+            "time of its own has such rows; declare it there, or remove it"
+        )
     if kind == "ingest" and table.window is not None:
         raise DeclarationError(
             f"{where}: an ingest table keeps every row; put the window into a table that reads it"
@@ -196,7 +207,7 @@ def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
 
 def _check_driving(catalog: "Catalog", table: Table, driving: Sequence[str], where: str) -> None:
     read_files = [n for n in table.inputs if isinstance(catalog.sources.get(n), FileSource)]
-    if catalog.has_no_order(table):
+    if catalog.has_no_order(table) and not table.report:
         _check_no_order(catalog, table, driving, where)
     if read_files and driving:
         raise DeclarationError(
@@ -248,81 +259,10 @@ def _check_row_by_row(table: Table, kind: str, where: str) -> None:
             "window, and deduplicate in a table that this one reads"
         )
     if table.ttl:
-        _check_lasting(table, kind)
+        option_rules.check_lasting(table, kind)
     if table.early_results and table.window is None:
         raise DeclarationError(
             f"{where}, early_results={table.early_results}: rows without a window are final at once; remove it"
-        )
-
-
-def _check_lasting(table: Table, kind: str) -> None:
-    where = f"table={table.name}, ttl={table.ttl}"
-    if kind != "row" or table.context or table.deduplicate:
-        raise DeclarationError(
-            f"{where}: it is the time for which the state of a process function lasts, in a row table without context= and "
-            "deduplicate=; leave ttl= out, or do the rest in a table before or behind"
-        )
-    if table.late == "update":
-        raise DeclarationError(
-            f"{where}, late='update': a row merged later would change the state that all later rows of its key were computed "
-            "with; use late='side_output' or 'drop', or a longer delay in the ingest table"
-        )
-
-
-def _check_lasting_inputs(
-    catalog: "Catalog", table: Table, timed: Sequence[str], where: str
-) -> None:
-    if others := [name for name in table.inputs if name not in timed]:
-        raise DeclarationError(
-            f"{where}, ttl={table.ttl}, input={others[0]}: a state outlives the version of a table that it was computed with; "
-            "join that in a row table before, and read that"
-        )
-    if len(timed) > 2:
-        raise DeclarationError(
-            f"{where}, ttl={table.ttl}, inputs={list(timed)}: a process function reads one input, or two (KeyedCoProcess); unite "
-            "some of them in a row table, and read that"
-        )
-
-
-def _check_lookup(catalog: "Catalog", table: Table, kind: str, where: str) -> None:
-    if table.lookup is None:
-        return
-    several = len(catalog.timed_inputs(table)) > 1
-    neighbours = table.context or table.as_of or table.deduplicate or table.ttl
-    if kind != "row" or several or neighbours or catalog.refreshed_inputs(table):
-        raise DeclarationError(
-            f"{where}, kind={kind}, lookup={table.lookup.name}: a service is asked for each row of one input with event time, "
-            "and for no row twice; declare it on a row table without context=, deduplicate=, ttl=, versioned tables and "
-            "refreshed reference tables, and read that"
-        )
-
-
-def _check_refreshed(catalog: "Catalog", table: Table, kind: str, where: str) -> None:
-    """Raises DeclarationError where it could not be said which version of a refreshed reference table a row saw."""
-    if table.refresh and kind != "reference":
-        raise DeclarationError(
-            f"{where}, refresh={table.refresh}: a {kind} table follows its inputs; declare it on a reference table, which has "
-            "no input with event time"
-        )
-    if table.refresh and table.refresh < SOONEST_REFRESH:
-        raise DeclarationError(
-            f"{where}, refresh={table.refresh}: the job looks once in {SOONEST_REFRESH} at most; raise it"
-        )
-    read = [n for n in table.inputs if n in catalog.tables and catalog.tables[n].refresh]
-    whole = kind in ("reference", "keyed")  # as of one version of each input, at each of its own
-    if not read or whole:
-        return
-    if kind != "row" or table.context or len(catalog.ingest_tables_of(table)) > 1:
-        what = f"a {kind} table" if kind != "row" else "a table whose rows are made of several rows"
-        raise DeclarationError(
-            f"{where}, input={read[0]}, refresh={catalog.tables[read[0]].refresh}: each row sees the version in force when it "
-            f"arrived, and this is {what}, which may have arrived under different ones; join {read[0]} in a row table of one "
-            "input before it, and read that"
-        )
-    if catalog.has_no_order(table):
-        raise DeclarationError(
-            f"{where}, input={read[0]}, refresh={catalog.tables[read[0]].refresh}: each row sees the version in force when it "
-            f"arrived, and results of windows have no arrival; join {read[0]} in a row table before the window"
         )
 
 
@@ -364,22 +304,3 @@ def _check_as_of(catalog: "Catalog", table: Table, where: str) -> None:
             f"{where}, inputs={table.inputs}: a versioned table is read row by row, as of each row's event time; do that in a "
             "row table without context= and deduplicate=, and read that"
         )
-
-
-def _check_targets(catalog: "Catalog", table: Table, where: str) -> None:
-    """Raises DeclarationError for a target in which rows would take each other's place, or that is read to compute the table."""
-    identity = set(table.keys) if table.keeps or table.window else set()
-    identity |= {"valid_from"} if table.keeps == "versions" else set()
-    identity |= {"window"} if table.window else set()
-    read = catalog.topics(catalog.ingest_tables_of(table))
-    for target in table.publish:
-        if missing := sorted(identity - set(target.key)):
-            raise DeclarationError(
-                f"{where}, target={target.name}, key={list(target.key)}: the target holds one row for each key, and a row "
-                f"of this table is known by {', '.join(sorted(identity))}; add {missing[0]} to the key"
-            )
-        if target.name in read:
-            raise DeclarationError(
-                f"{where}, target={target.name}: the table is computed from that topic, so it would read what it publishes; name "
-                "another topic"
-            )

@@ -18,17 +18,17 @@ Declaring is cheap: nothing here needs a session, a broker or Great Expectations
 
 import hashlib
 import inspect
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from string import Formatter
 from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, Unpack
 
-from lakehouse.declare import code_version
+from lakehouse.declare import code_version, option_rules
 from lakehouse.declare.calling import called
 from lakehouse.declare.expectations import Expectation, expect
 from lakehouse.declare.lookups import Lookup, lookup
+from lakehouse.declare.reports import Report, report
 from lakehouse.declare.sources import files, kafka, one_of
 from lakehouse.declare.targets import Target
 from lakehouse.declare.windows import (
@@ -57,6 +57,7 @@ __all__ = [
     "files",
     "kafka",
     "lookup",
+    "report",
     "session",
     "sliding",
     "sql_table",
@@ -67,7 +68,6 @@ __all__ = [
 Layer = Literal["bronze", "silver", "gold"]
 LatePolicy = Literal["drop", "side_output", "update"]
 Keeps = Literal["", "latest", "versions"]
-_LABEL = re.compile("[a-zA-Z][a-zA-Z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,11 @@ class Table:
     ttl: timedelta = timedelta(0)  # of the lasting state of its process function; zero: it has none
     lookup: Lookup | None = None
     refresh: timedelta = timedelta(0)  # zero: a reference table stands still while its job runs
+    report: Report | None = None
+    marker: str = ""
     as_of: bool = False  # completed by the catalog: whether it reads a versioned table
+    # completed by the catalog: of a report, the inputs by which it closes
+    closes_with: tuple["Table", ...] = field(default=(), repr=False, compare=False)
 
     def __call__(self, *inputs: "DataFrame", **named: "DataFrame") -> "DataFrame":
         with called(self):
@@ -142,6 +146,8 @@ class Table:
             if self.sql
             else [*code_version.dumped(code), *code_version.constants(code)]
         )
+        if self.report and (draw := self.report.draw):
+            parts += [self.report.suffix, *code_version.dumped(draw), *code_version.constants(draw)]
         decided: tuple[object, ...] = (
             self.event_time,
             self.delay,
@@ -152,7 +158,7 @@ class Table:
             self.expectations,
         )
         looked_up = self.lookup.meaning if self.lookup else ()
-        more = (self.deduplicate, self.context, self.keeps, self.ttl, looked_up)
+        more = (self.deduplicate, self.context, self.keeps, self.ttl, self.marker, looked_up)
         decided += tuple(each for each in more if each)
         return hashlib.sha256(repr((parts, decided)).encode()).hexdigest()[:16]
 
@@ -181,6 +187,8 @@ class Declared(TypedDict, total=False):
     ttl: str | timedelta
     lookup: Lookup | None
     refresh: str | timedelta
+    report: Report | None
+    marker: str
 
 
 def table(
@@ -206,6 +214,8 @@ def table(
     ttl: str | timedelta = "0 seconds",
     lookup: Lookup | None = None,
     refresh: str | timedelta = "0 seconds",
+    report: Report | None = None,
+    marker: str = "",
 ) -> Callable[[Callable[..., "DataFrame"]], Table]:
     """Declares the table that a pure `DataFrame -> DataFrame` function computes; its parameters name its inputs.
 
@@ -246,6 +256,10 @@ def table(
     :param refresh: of a reference table: how often its job looks whether its files, or the tables that
         it reads, have changed, and computes it again. A row sees the version that was in force when it
         arrived. By default the table stands still until its job is started again.
+    :param report: `report(...)`: batch runs alone compute the table, each partition by itself when the
+        inputs have closed; the function may sort, limit and aggregate all of its rows.
+    :param marker: of an ingest table: its BOOLEAN column that is true of rows which say that time has come
+        to their event time. Only these move the watermark; by default all rows do.
     :raises DeclarationError: for values that do not fit each other; the rest is checked with the other
         tables, by `lakehouse validate` and at the start.
     """
@@ -253,7 +267,9 @@ def table(
     one_of("late", late, ("drop", "side_output", "update"))
     one_of("partition_by", partition_by, tuple(PARTITION_LENGTHS))
     one_of("keeps", keeps, ("", "latest", "versions"))
-    _shown_as_metrics(metrics, window, keys)
+    option_rules.check_metrics(metrics, window, keys)
+    if report:
+        window = _partition_as_window(report, window, partition_by)
 
     def declare(function: Callable[..., "DataFrame"]) -> Table:
         return Table(
@@ -281,6 +297,8 @@ def table(
             ttl=duration(ttl, "ttl"),
             lookup=lookup,
             refresh=duration(refresh, "refresh"),
+            report=report,
+            marker=marker,
         )
 
     return declare
@@ -337,19 +355,16 @@ def sql_table(
     return replace(table(**declared)(transformation), sql=query)
 
 
-def _shown_as_metrics(metrics: Sequence[str], window: Window | None, keys: Sequence[str]) -> None:
-    if not metrics:
-        return
-    if window is None or window.kind not in ("tumbling", "sliding"):
+def _partition_as_window(
+    report: Report, window: Window | None, partition_by: PartitionBy
+) -> Window:
+    """The window of a report, which is its partition."""
+    if window is not None:
         raise DeclarationError(
-            f"metrics={list(metrics)}, window={window}: metrics are shown for the window that closed last, which only windows "
-            "of fixed size have for all keys; declare them on a tumbling or sliding window that reads this table"
+            f"report={report}, window={window}: a report is computed of whole partitions; leave window out, and choose "
+            "partition_by"
         )
-    if unusable := [name for name in (*metrics, *keys) if not _LABEL.fullmatch(name)]:
-        raise DeclarationError(
-            f"metrics={list(metrics)}, column={unusable[0]!r}: it becomes the name of a metric or label, so letters, digits "
-            "and '_', a letter first; rename the column"
-        )
+    return tumbling(PARTITION_LENGTHS[partition_by])
 
 
 def _named(name: str) -> str:

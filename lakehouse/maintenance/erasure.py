@@ -24,7 +24,7 @@ from lakehouse.maintenance import needs, propagate, retention
 from lakehouse.maintenance.quarantine import of_other_topics, quarantined_rows
 from lakehouse.maintenance.retention import Place
 from lakehouse.ranges import Range, partition_range, text
-from lakehouse.storage import delta_log, delta_writer
+from lakehouse.storage import delta_log, delta_writer, report_files
 from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.stream import early_results
 
@@ -213,6 +213,8 @@ def _forget(lake: Session, table: Table, partitions: list[str]) -> None:
     for place in retention.places(lake.settings, lake.catalog, table):
         delta_writer.purge(place.path, partitions)
         retention.forget(place)
+    if table.report:
+        report_files.forget(lake.settings, table, partitions)
     if table.early_results and delta_log.exists(lake.path(table, "early")):
         _forget_early(lake, table, partitions)
 

@@ -59,9 +59,10 @@ def spans(lake: Session, ingest: Table, hours: Iterable[datetime]) -> dict[str, 
             for span in joined(sorted(reached, key=lambda span: span.start))
         ]
         partitions = {p for span in touched for p in span.partitions(table.partition_by)}
-        again = found[table.name] = joined(
-            partition_range(p, table.partition_by) for p in sorted(partitions)
-        )
+        wholes = [partition_range(p, table.partition_by) for p in sorted(partitions)]
+        if table.report:  # of what is open nothing is computed
+            wholes = [whole for whole in wholes if whole.end <= ahead]
+        again = found[table.name] = joined(wholes)
         if again and again[-1].end > ahead:
             raise RangeError(
                 f"table={ingest.name}: {table.name} has something of these rows in what closes at {text(again[-1].end)}, and "

@@ -86,11 +86,11 @@ def _judged(lake: Session, ingest: Table) -> DataFrame:
 
 
 def _taken(lake: Lakehouse, ingest: Table) -> Column:
-    """Whether a row is good, and all that is computed from its hour has closed.
+    """Whether a row is good, and all that streams compute from its hour has closed.
 
     Of what still arrives nothing is taken.
     """
-    derived = propagate.derived(lake, ingest)
+    derived = [t for t in propagate.derived(lake, ingest) if lake.catalog.is_streamed(t)]
     closed = min(
         (frontier(lake.settings, table) or EPOCH for table in derived), default=datetime.now(UTC)
     )

@@ -23,7 +23,7 @@ from lakehouse.ranges import (
 )
 from lakehouse.reconcile.invalidation import Mark, emptied, look
 from lakehouse.settings import Settings
-from lakehouse.storage import delta_log
+from lakehouse.storage import delta_log, files, report_files
 from lakehouse.storage.certificates import Certificate, Verdict, certificates
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.delta_log import open_table
@@ -103,13 +103,17 @@ def stored(settings: Settings, table: Table) -> tuple[int, dict[str, Stored]]:
 
 
 def lost(settings: Settings, table: Table) -> dict[str, Lost]:
-    """The partitions of which a data file is not there."""
+    """The partitions of which a data file is not there, or the file that was drawn of a report."""
     path = table_path(settings, table)
     found: dict[str, Lost] = {}
     for file in delta_log.lost(path, delta_log.files(path)):
         key = file.get(f"partition.{PARTITION}", "")
         before = found.get(key, Lost(key, file["path"], 0))
         found[key] = Lost(key, before.file, before.rows + (file["num_records"] or 0))
+    for key in report_files.computed(settings, table) if table.report else ():
+        drawn = report_files.file(settings, table, key)
+        if drawn and not files.exists(drawn):
+            found.setdefault(key, Lost(key, str(drawn), 0))
     return found
 
 

@@ -1,12 +1,16 @@
 """Why a table differs from its batch run: what its log, that of its input, the log tables and a second computation say."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
 
+from lakehouse import ranges
 from lakehouse.declare.table import Table
 from lakehouse.reconcile.coverage import latest
 from lakehouse.reconcile.invalidation import reaches, version_of
 from lakehouse.reconcile.provenance import Provenance, written_by
-from lakehouse.storage import delta_log
+from lakehouse.storage import delta_log, report_files
 from lakehouse.storage.certificates import Certificate
 from lakehouse.storage.commit_log import dropped_by_spark
 from lakehouse.storage.delta_log import Change
@@ -23,7 +27,10 @@ DIMENSION = "dimension changed"
 CODE = "code changed"
 STATES = "kept states differ"
 UNANSWERED = "answers are missing"
+REPORT = "a report's file is not of its rows"
 UNKNOWN = "not known"
+
+NOT_COMPUTED = "the report is not computed yet; a backfill of this range computes it"
 
 
 def causes(
@@ -101,6 +108,36 @@ def causes(
 def unanswered(rows: int) -> str:
     """The cause where rows have no answer to repeat."""
     return f"{UNANSWERED}: {rows} rows have no recorded answer of the lookup; a backfill or repair asks for them"
+
+
+def of_files(lake: Lakehouse, table: Table, rows: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """What is to be said of the partitions of a report whose rows are EQUAL and whose file is not of them.
+
+    `rows`: their checksum, by partition.
+    """
+    done, found = report_files.computed(lake.settings, table), {}
+    for key, held in rows.items():
+        if key not in done:
+            found[key] = {"verdict": "PENDING", "detail": NOT_COMPUTED}
+        elif why := report_files.fault(lake.settings, table, key, held):
+            cause = f"{REPORT}: {why}; a repair draws it again"
+            found[key] = {"verdict": "DIFFERENT", "cause": cause}
+    return found
+
+
+def of_states(certificate: Certificate, states: datetime | None) -> Certificate:
+    """The certificate, DIFFERENT if states are kept in its range that the rows before do not give."""
+    if (
+        states is None
+        or certificate.verdict != "EQUAL"
+        or not certificate.start < states <= certificate.end
+    ):
+        return certificate
+    cause = (
+        f"{STATES}: its rows are equal, but those kept at {ranges.text(states)}, with which later ranges begin, are "
+        "not what the rows before give; a repair of this range keeps them again"
+    )
+    return replace(certificate, verdict="DIFFERENT", cause=cause)
 
 
 def lost(file: str) -> str:

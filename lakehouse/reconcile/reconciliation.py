@@ -14,12 +14,12 @@ from lakehouse import ranges
 from lakehouse.batch import compute, kept_states, late_merge, lookups
 from lakehouse.declare.columns import ARRIVAL, ORIGIN, PARTITION, WINDOW
 from lakehouse.declare.table import Table
-from lakehouse.errors import CommitError, RangeError
+from lakehouse.errors import RangeError
 from lakehouse.ranges import Range, partition_range
 from lakehouse.reconcile import diagnosis, keyed_tables
 from lakehouse.reconcile.provenance import by_references
 from lakehouse.reconcile.verdicts import GRAVEST
-from lakehouse.storage import delta_log, delta_writer
+from lakehouse.storage import delta_log, delta_writer, report_files
 from lakehouse.storage.attempts import noting_failure
 from lakehouse.storage.certificates import COUNTS, Certificate, certify
 from lakehouse.storage.digest import EMPTY, Difference, Digest, differences, digests_by
@@ -88,6 +88,11 @@ def _reconciled(lake: Session, table: Table, span: Range | None) -> list[Certifi
     if table.keeps:
         return [keyed_tables.reconciled(lake, table, span, started)]
     ahead = compute.closed_until(lake, table)
+    if table.report and not lake.exists(table):
+        raise RangeError(
+            f"table={table.name}: nothing of this report is computed yet, so nothing to compare; Dagster computes what closes, "
+            f"or `lakehouse backfill {table.name}`"
+        )
     span = span or _whole(lake, table, ahead)
     blank = Certificate(
         table=table.name,
@@ -178,7 +183,13 @@ def _behind(lake: Session, table: Table, span: Range, blank: Certificate) -> Ite
                 blank,
                 partial(_computed, lake, table, part, references, blank),
             )
-        yield from (_of_states(each, sides.states) for each in _pieces(table, sides, found, blank))
+        if table.report:
+            sound = {k: str(sides.ours.get(k, EMPTY)) for k in sides.keys if k not in found}
+            for key, judged in diagnosis.of_files(lake, table, sound).items():
+                found[key] = _certificate(sides, _piece([key], table, part), key, blank, **judged)
+        yield from (
+            diagnosis.of_states(each, sides.states) for each in _pieces(table, sides, found, blank)
+        )
 
 
 def _pieces(
@@ -194,21 +205,6 @@ def _pieces(
         reached = piece.end
     if reached < sides.span.end:
         yield _certificate(sides, Range(reached, sides.span.end), "", blank)
-
-
-def _of_states(certificate: Certificate, states: datetime | None) -> Certificate:
-    """The certificate, DIFFERENT if states are kept in its range that the rows before do not give."""
-    if (
-        states is None
-        or certificate.verdict != "EQUAL"
-        or not certificate.start < states <= certificate.end
-    ):
-        return certificate
-    cause = (
-        f"{diagnosis.STATES}: its rows are equal, but those kept at {ranges.text(states)}, with which later ranges begin, are "
-        "not what the rows before give; a repair of this range keeps them again"
-    )
-    return replace(certificate, verdict="DIFFERENT", cause=cause)
 
 
 def _apart(
@@ -234,7 +230,7 @@ def _computed(
         key: files[0]["path"] for key, files in lake.lost(table, partitions, blank.version).items()
     }
     if lost:
-        _check_reachable(lake, table, blank.version)
+        lake.check_reachable(table, blank.version)
     stored = lake.partitions(table, partitions, blank.version, without_lost=True)
     actual, expected = (
         stored.where(lateness.between(instant, span)),
@@ -252,19 +248,10 @@ def _computed(
         if origin == "batch":
             by_batch[key] = part.rows
     theirs = {key: part for (key, _), part in made.items()}
+    if table.report:  # of a partition without rows there is a file, too
+        theirs = dict.fromkeys(_wholes(table, span), EMPTY) | theirs
     states = kept_states.differing(lake, computed.begun)
     return _Sides(span, actual, expected, computed.inputs, ours, theirs, by_batch, lost, states)
-
-
-def _check_reachable(lake: Lakehouse, table: Table, version: int) -> None:
-    """Raises CommitError if none of the table's files is there: that is an outage, and no verdict."""
-    path = lake.path(table)
-    files = delta_log.files(path, version)
-    if len(delta_log.lost(path, files)) == len(files):
-        raise CommitError(
-            f"table={table.name}, files={len(files)} (in {path}): the table's log names them and none is there; bring the "
-            f"storage back, or, if they are lost, `lakehouse reconcile repair {table.name}` computes them again"
-        )
 
 
 def _certificate(
@@ -327,6 +314,12 @@ def _compared(
     }
 
 
+def _wholes(table: Table, span: Range) -> list[str]:
+    """The partitions that end in a range."""
+    keys = span.partitions(table.partition_by)
+    return [key for key in keys if partition_range(key, table.partition_by).end <= span.end]
+
+
 def _differences(
     lake: Lakehouse, table: Table, expected: DataFrame, actual: DataFrame
 ) -> dict[str, Difference]:
@@ -341,11 +334,16 @@ def _pending(
     if not found:
         return {}, {}
     if table.late != "update":
-        outdated = late_merge.outdated(lake.settings, lake.catalog, table)
         inputs = " or ".join(each.name for each in lake.catalog.timed_inputs(table))
         again = ", or its lookup asked again," if table.lookup else ""
-        detail = f"{inputs} was rewritten{again} since; backfill this range to follow"
-        waiting = {key: (found[key], detail) for key in found if key in outdated}
+        why = dict.fromkeys(
+            late_merge.outdated(lake.settings, lake.catalog, table),
+            f"{inputs} was rewritten{again} since; backfill this range to follow",
+        )
+        if table.report:
+            done = report_files.computed(lake.settings, table)
+            why |= {key: diagnosis.NOT_COMPUTED for key in found if key not in done}
+        waiting = {key: (found[key], why[key]) for key in found if key in why}
         return waiting, {key: difference for key, difference in found.items() if key not in waiting}
     dirt = [
         d

@@ -41,6 +41,7 @@ _MEANING = {  # of a change, by the first word of what changed
     "versioned": "rows before and after the change would be joined differently",
     "reads": "rows before and after the change would be joined with other tables",
     "event": "rows are in partitions by that time",
+    "marker": "rows before and after the change would be late by different rows",
     "delay": "rows before and after the change would be late by different delays",
     "window": "windows of both would stand in one table",
     "keys": _BOTH,
@@ -55,7 +56,7 @@ _MEANING = {  # of a change, by the first word of what changed
 }
 _RUNS = ("function", "query", "constant")
 _ONWARD = {  # kind -> what may change from here on: its query has no state, and each row keeps what it was computed with
-    "ingest": (*_RUNS, "delay", "schema"),
+    "ingest": (*_RUNS, "delay", "marker", "schema"),
     "row": (*_RUNS, "reads", "duplicates", "lookup"),
     "window": (
         *_RUNS,
@@ -104,6 +105,7 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
         ),
         "event time": catalog.event_time(table),
         "delay": str(table.delay),
+        "marker": table.marker,
         "window": str(table.window or ""),
         "keys": ", ".join(table.keys),
         "context": str(table.context or ""),

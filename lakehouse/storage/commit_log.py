@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lakehouse.declare.table import Table
+from lakehouse.ranges import PARTITION_LENGTHS, floor
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from lakehouse.storage.commits import Commit, encoded
@@ -102,8 +103,14 @@ def _holding(commits: Iterable[Commit]) -> Iterator[Commit]:
 def frontier(settings: Settings, table: Table) -> datetime | None:
     """How far the table is complete: no row behind it is still to come from the stream.
 
-    None before the first commit.
+    None before the first commit. A report is complete up to the last partition that its inputs have
+    all closed.
     """
+    if table.report:
+        inputs = [frontier(settings, each) for each in table.closes_with]
+        known = [each for each in inputs if each]
+        whole = PARTITION_LENGTHS[table.partition_by]
+        return floor(min(known), whole) if len(known) == len(inputs) else None
     reached = next((c.frontier for c in CommitLog(settings, table).by_stream() if c.frontier), None)
     if reached is None and (begun := handover_of(settings, table)):
         return begun.frontier

@@ -196,17 +196,20 @@ def _with_heads(
 
 
 def _latest(table: Table, files: list[Path]) -> tuple[dict[str, datetime], datetime | None]:
-    """The latest event time of each partition of a topic in these files of an ingest table, and when their rows arrived."""
+    """The latest event time of each partition of a topic in these files of an ingest table, and when their rows arrived.
+
+    With a marker, that of marked rows; EPOCH of a partition without one.
+    """
     import pyarrow.parquet as pq
 
     latest: dict[str, datetime] = {}
     at = None
     for file in files:
-        for row in pq.ParquetFile(file).read(columns=[table.event_time, ARRIVAL]).to_pylist():
-            key, moment = (
-                f"{row[ARRIVAL]['topic']}-{row[ARRIVAL]['partition']}",
-                _utc(row[table.event_time]),
-            )
+        columns = [table.event_time, ARRIVAL, *filter(None, [table.marker])]
+        for row in pq.ParquetFile(file).read(columns=columns).to_pylist():
+            key = f"{row[ARRIVAL]['topic']}-{row[ARRIVAL]['partition']}"
+            marked = not table.marker or row[table.marker]
+            moment = _utc(row[table.event_time]) if marked else EPOCH
             latest[key] = max(latest.get(key, moment), moment)
             at = _utc(row[ARRIVAL]["time"])
     return latest, at

@@ -77,13 +77,18 @@ def replace_file(path: Path, value: object) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
+    """Writes the file as `replace_bytes` does."""
+    replace_bytes(path, text.encode())
+
+
+def replace_bytes(path: Path, content: bytes) -> None:
     """Writes the file in one step: a reader sees the one before or this one, after a crash of the machine, too."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # two hosts may have one root, so a process id alone would not be a name of its own
     beside = path.with_suffix(f".{os.getpid()}-{uuid.uuid4().hex[:8]}")
     try:
-        with beside.open("w") as file:
-            file.write(text)
+        with beside.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)

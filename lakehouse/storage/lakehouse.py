@@ -73,6 +73,16 @@ class Lakehouse:
             found.setdefault(file[f"partition.{PARTITION}"], []).append(file)
         return found
 
+    def check_reachable(self, table: Table, version: int) -> None:
+        """Raises CommitError if none of the table's files is there: that is an outage, and no verdict."""
+        path = self.path(table)
+        files = delta_log.files(path, version)
+        if len(delta_log.lost(path, files)) == len(files):
+            raise CommitError(
+                f"table={table.name}, files={len(files)} (in {path}): the table's log names them and none is there; bring the "
+                f"storage back, or, if they are lost, `lakehouse reconcile repair {table.name}` computes them again"
+            )
+
     def check_whole(self, table: Table, version: int | None = None) -> None:
         """Raises CommitError if a file of the table, now or at a version, is not on disk."""
         path = self.path(table)

@@ -5,6 +5,7 @@
 <root>/<layer>/<table>__early           its early results
 <root>/<layer>/<table>__state           the states that its process function keeps: a folder and a note for each instant
 <root>/<layer>/<table>__answers         what services answered to its lookup
+<root>/<layer>/<table>__report          of a report: the files that are drawn of its partitions
 <root>/_commit_log/<table>.jsonl        its commit log
 <root>/_commit_log/<table>.<note>       the notes beside that (`Note`)
 <root>/_commit_log/<table>.*lock        held while the commit log, or such a note, is written
@@ -69,6 +70,16 @@ JobFile = Literal[
 def table_path(settings: Settings, table: Table, side: Side = "") -> Path:
     """The folder of a table, or of its side table."""
     return layer_path(settings, table.layer, f"{table.name}__{side}" if side else table.name)
+
+
+def reports(settings: Settings, table: Table) -> Path:
+    """The folder with a folder for each partition of a report."""
+    return layer_path(settings, table.layer, f"{table.name}__report")
+
+
+def report_path(settings: Settings, table: Table, partition: str) -> Path:
+    """The folder of what is drawn of a partition of a report."""
+    return reports(settings, table) / partition
 
 
 def layer_path(settings: Settings, layer: str, name: str) -> Path:

@@ -42,7 +42,7 @@ def begin(lake: Session, table: Table) -> Handover:
     that a stream cannot read any more, or if it has several inputs with event time,
     DeclarationError if the table was begun as another (`begun_with`).
     """
-    lake.catalog.check_derived(table)
+    lake.catalog.check_streamed(table)
     if len(inputs := lake.catalog.timed_inputs(table)) > 1:
         raise JobError(
             f"table={table.name}, inputs={', '.join(each.name for each in inputs)}: a handover is between a batch run and the "

@@ -15,7 +15,7 @@ from lakehouse.storage.checkpoints import Written, beginning
 from lakehouse.stream import offsets
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.topic_steps import TopicSteps
-from lakehouse.transform import decode
+from lakehouse.transform import decode, observing
 from lakehouse.watermarks import Head
 
 _INSTANT = timedelta(microseconds=1)
@@ -87,7 +87,7 @@ def ingest_batch(run: StreamRun, batch: DataFrame, batch_id: int, log: BatchLog)
     mark = watermarks.watermark(stood, heads, delay, idle)
     if log.quiet is not None and heads:
         mark += log.quiet
-    maxima = run.plan.maxima(partitions)
+    maxima = observing.maxima(run.plan, partitions)
 
     def counts(seen: Mapping[str, Any]) -> dict[str, Any]:
         latest = {key: utc(seen[key]) for key in partitions if seen[key] is not None}

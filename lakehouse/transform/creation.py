@@ -99,5 +99,5 @@ def _searched(lake: Lakehouse, table: Table) -> str:
     if not lake.catalog.has_quarantine(table):
         return ""
     # the origin shows what wrote a partition; an ingest table has one writer only
-    instant = WINDOW if kind == "window" else lake.catalog.event_time(table)
+    instant = WINDOW if table.window else lake.catalog.event_time(table)
     return instant if kind == "ingest" else f"{instant},{ORIGIN}"

@@ -66,7 +66,7 @@ def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
                 "take a frame of event time, rangeBetween within the interval (the row before is max(struct(event time, ...)) "
                 "over the frame that ends before the row); or declare deterministic=False, and its ranges stay UNVERIFIABLE"
             )
-    if table.window:
+    if table.window and not table.report:  # of which a partition is computed by itself
         for shown, rule in _across_windows(plan):
             raise DeclarationError(f"{where}, {shown}: {rule}")
     if not table.deterministic:
@@ -77,8 +77,8 @@ def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
         )
 
 
-def check_keyed(table: Table, rows: DataFrame) -> None:
-    """As `check`, of a keyed or versioned table.
+def check_whole(table: Table, rows: DataFrame) -> None:
+    """As `check`, of a table that is computed from all rows at once: a keyed or versioned one, a partition of a report.
 
     Raises DeclarationError also for a number of rows that no order chooses: another computation would take others.
     """
@@ -192,7 +192,7 @@ def _rule(expression, kind: str, parents: frozenset[str], tolerance: float) -> s
             "two runs have two clocks; use the event time, or _arrival.time for the time of arrival"
         )
     if kind in _ORDER and not parents & _SORTED:
-        return "it depends on the order in which rows come; use min, max, min_by, max_by, or sort what is collected"
+        return "it depends on the order in which rows come; use min, max, min_by, max_by, percentile, or sort what is collected"
     if kind == "CollectSet" and not parents & _COUNTED:
         return "its elements come in any order; put sort_array or size around it"
     if kind in _DOUBLES and not tolerance and _is_double(expression):

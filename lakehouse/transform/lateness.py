@@ -74,6 +74,12 @@ def out_of_time(
     return found
 
 
+def window_of(span: Range) -> dict[str, Column]:
+    """The column `window` of rows that are of one range."""
+    ends = (F.lit(span.start).alias("start"), F.lit(span.end).alias("end"))
+    return {WINDOW: F.struct(*ends)}
+
+
 def of_windows(rows: DataFrame) -> DataFrame:
     """Results of windows as rows of their own: each at the last instant of its window, and none of them late.
 

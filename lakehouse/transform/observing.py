@@ -1,8 +1,18 @@
 """What of a micro-batch is counted while Spark computes it."""
 
-from typing import Any
+from collections.abc import Mapping
+from datetime import UTC
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame, Observation, Row
+from pyspark.sql import Column, DataFrame, Observation, Row
+from pyspark.sql import functions as F
+
+from lakehouse import ranges
+from lakehouse.declare.columns import REASON, RECORD
+from lakehouse.ranges import EPOCH, Range
+
+if TYPE_CHECKING:
+    from lakehouse.transform.plan import Plan
 
 
 def observed(observation: Observation) -> dict[str, Any] | None:
@@ -19,3 +29,37 @@ def only(aggregated: DataFrame) -> Row:
     found = aggregated.head()
     assert found is not None
     return found
+
+
+def maxima(step: "Plan", partitions: Mapping[str, tuple[str, int]]) -> list[Column]:
+    """The latest event time among the good records of each partition (topic, number), to be observed by its key.
+
+    Where that is the time of arrival, or a record is not marked and a marker is declared: an instant
+    that says no more than that there are some.
+    """
+
+    def made() -> list[Column]:
+        moment = F.lit(EPOCH) if step.by_ingestion else F.col(step.event_time)
+        if marker := step.table.marker:
+            moment = F.when(F.col(marker), moment).otherwise(F.lit(EPOCH))
+        good = F.when(F.col(REASON).isNull(), moment)
+        return [
+            F.max(F.when(_of_partition(step, *where), good)).alias(key)
+            for key, where in partitions.items()
+        ]
+
+    return step.once(f"maxima {sorted(partitions)}", made)
+
+
+def _of_partition(step: "Plan", topic: str, partition: int) -> Column:
+    """Whether a judged record came from that partition."""
+    here = F.col(f"{RECORD}_partition") == partition
+    return here if len(step.topics) == 1 else here & (F.col(f"{RECORD}_topic") == topic)
+
+
+def covers(touched: DataFrame) -> list[Range]:
+    """The event time that `touched` covers, hour by hour: files between its hours are not read."""
+    hours = touched.groupBy(F.date_trunc("hour", "_from").alias("hour"))
+    found = hours.agg(F.min("_from").alias("start"), F.max("_to").alias("end")).collect()
+    spans = (Range(each["start"].astimezone(UTC), each["end"].astimezone(UTC)) for each in found)
+    return ranges.joined(sorted(spans, key=lambda each: each.start))

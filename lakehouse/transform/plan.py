@@ -45,7 +45,7 @@ from lakehouse.transform import (
     returned,
     versions,
 )
-from lakehouse.transform.function_inputs import Met, as_read, called, plain
+from lakehouse.transform.function_inputs import Met, called, plain
 from lakehouse.transform.judged_rows import good
 from lakehouse.transform.quality import RowRule
 
@@ -94,26 +94,6 @@ class Plan:
             f"record {timed}", lambda: record_columns.judging(self, rows.columns, timed)
         )
         return rows.select(*judged).select(*kept)
-
-    def maxima(self, partitions: Mapping[str, tuple[str, int]]) -> list[Column]:
-        """The latest event time among the good records of each partition (topic, number), to be observed by its key.
-
-        Where that is the time of arrival, an instant that says no more than that there are some.
-        """
-        moment = F.lit(ranges.EPOCH) if self.by_ingestion else F.col(self.event_time)
-        good = F.when(F.col(REASON).isNull(), moment)
-        return self.once(
-            f"maxima {sorted(partitions)}",
-            lambda: [
-                F.max(F.when(self._of_partition(*where), good)).alias(key)
-                for key, where in partitions.items()
-            ],
-        )
-
-    def _of_partition(self, topic: str, partition: int) -> Column:
-        """Whether a judged record came from that partition."""
-        here = F.col(f"{RECORD}_partition") == partition
-        return here if len(self.topics) == 1 else here & (F.col(f"{RECORD}_topic") == topic)
 
     @property
     def by_ingestion(self) -> bool:
@@ -272,6 +252,13 @@ class Plan:
         timed = lateness.of_windows(rows)
         return timed.drop(WINDOW) if self.table.window else timed
 
+    def report(self, inputs: Mapping[str, DataFrame], span: ranges.Range) -> DataFrame:
+        """A partition of a report, from the rows that its inputs have of it, judged."""
+        rows = self.reference({name: plain(each) for name, each in inputs.items()})
+        return rows.withColumns(
+            lateness.window_of(span) | self._placing(F.lit(span.start), "batch")
+        )
+
     def reference(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
         """A table without event time, computed whole.
 
@@ -303,11 +290,9 @@ def plan_of(lake: Session, table: Table, *, judged: bool = True) -> Plan:
     """
     known = lake.catalog.plans if lake.catalog.tables.get(table.name) is table else {}
     if (table.name, judged) not in known:
-        rules = (
-            quality.row_rules(lake.spark, stored_schema(lake, table), table.expectations)
-            if judged
-            else ()
-        )
+        rules: Sequence[RowRule] = ()
+        if judged:
+            rules = quality.row_rules(lake.spark, stored_schema(lake, table), table.expectations)
         known[table.name, judged] = _planned(lake, table, rules)
     return known[table.name, judged]
 
@@ -315,7 +300,7 @@ def plan_of(lake: Session, table: Table, *, judged: bool = True) -> Plan:
 def _planned(lake: Lakehouse, table: Table, rules: Sequence[RowRule]) -> Plan:
     catalog = lake.catalog
     kind, driving = catalog.kind(table), catalog.driving_input(table)
-    moment, timed = catalog.event_time(table), catalog.timed_inputs(table)
+    moment, timed = catalog.event_time(table), [] if table.report else catalog.timed_inputs(table)
     if driving and kind == "window":
         moment = catalog.time_column(driving)
     return Plan(
@@ -325,8 +310,7 @@ def _planned(lake: Lakehouse, table: Table, rules: Sequence[RowRule]) -> Plan:
         driving.name if driving else table.inputs[0],
         catalog.topics_of(table),
         rules,
-        {t.name: catalog.time_column(t) for t in timed[1:]}
-        | ({timed[0].name: moment} if timed else {}),
+        {t.name: catalog.time_column(t) for t in timed} | {t.name: moment for t in timed[:1]},
         [t.name for t in catalog.followed_inputs(table)],
         {t.name for t in timed if t.window},
     )
@@ -348,8 +332,8 @@ def check(lake: Session, table: Table) -> None:
     step = plan_of(lake, table, judged=False)
     if step.kind in ("row", "window"):
         determinism.check(table, on_no_rows(lake, step), row_preserving=step.kind == "row")
-    if step.table.keeps:
-        determinism.check_keyed(table, on_no_rows(lake, step))
+    if step.table.keeps or step.kind == "report":
+        determinism.check_whole(table, on_no_rows(lake, step))
 
 
 def on_no_rows(lake: Session, step: Plan) -> DataFrame:
@@ -371,6 +355,8 @@ def _columns(lake: Session, plan: Plan) -> StructType:
         return good(plan.arrived(plan.ingest(empty), ranges.EPOCH, ranges.EPOCH)).schema
     if plan.kind == "reference":
         return good(plan.reference(empty)).schema
+    if plan.kind == "report":
+        return good(plan.report(empty, ranges.partition_range("1970-01-01", "day"))).schema
     if plan.table.keeps:
         kept = plan.kept({name: empty.pop(name) for name in plan.followed}, empty)
         rows = versions.versions(kept, plan.table.keys) if plan.kind == "versioned" else kept
@@ -386,5 +372,5 @@ def no_rows(lake: Session, name: str) -> DataFrame:
         return lake.spark.createDataFrame([], decode.KAFKA_SCHEMA)
     if isinstance(source, FileSource):
         return lake.spark.createDataFrame([], source.schema)
-    table = lake.catalog.table(name)
-    return as_read(table, lake.spark.createDataFrame([], stored_schema(lake, table)))
+    columns = stored_schema(lake, lake.catalog.table(name))
+    return lake.spark.createDataFrame([], columns).drop(row_keys.KEY)

@@ -50,10 +50,20 @@ def check(
         raise DeclarationError(
             f"{where}: the declaration names {', '.join(sorted(missing))}; the function must return it"
         )
+    if table.marker and (found := dict(rows.dtypes).get(table.marker)) != "boolean":
+        raise DeclarationError(
+            f"{where}, marker={table.marker!r}: {found or 'no such column'}; the function returns a BOOLEAN column of that name, "
+            "true of the rows that say that time has come to their event time"
+        )
     added = {INGESTION} if by_ingestion else set(versions.VALID) if kind == "versioned" else set()
     if own := [name for name in rows.columns if name.lower() in added]:
         raise DeclarationError(
             f"{where}: {', '.join(own)} is added by the library; leave it to it, or rename yours"
+        )
+    if kind == "report" and WINDOW in rows.columns:
+        raise DeclarationError(
+            f"{where}: the library adds the column {WINDOW}, which is the partition, to a report; rename yours, or select "
+            f"{WINDOW}.start or {WINDOW}.end by another name"
         )
     if kind in ("window", "keyed") and ARRIVAL in rows.columns:
         raise DeclarationError(f"{where}{_of_single_rows(table, kind)}")

@@ -15,8 +15,9 @@ from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from batch_jobs import commands
-from lakehouse.declare.table import expect, kafka, lookup, session, table, tumbling
+from lakehouse.declare.table import expect, kafka, lookup, report, session, table, tumbling
 from lakehouse.maintenance import erasure
+from lakehouse.ranges import Range
 from lakehouse.stream import early_results
 from lakehouse.testing import Stage, assert_stream_equals_batch
 
@@ -70,6 +71,15 @@ def hourly(valid_clicks: DataFrame) -> DataFrame:
     return valid_clicks.groupBy("window", "user").agg(F.sum("twice").alias("twice"))
 
 
+@table(
+    layer="gold",
+    keys=["user"],
+    report=report("txt", lambda rows, span: "\n".join(rows["user"].to_pylist())),
+)
+def users_of_an_hour(valid_clicks: DataFrame) -> DataFrame:
+    return valid_clicks.groupBy("user").agg(F.count("*").alias("clicks"))
+
+
 RUNNING = ("valid_clicks", "minutes", "sessions")
 
 
@@ -94,6 +104,7 @@ def whole(spark, tmp_path_factory) -> Stage:
         stage.advance("clicks", at(hour * 3_600, "probe", hour))
         stage.run(*RUNNING)
         stage._now += timedelta(hours=1)
+    stage.backfill("users_of_an_hour", Range(START, START + timedelta(hours=2)))
     return stage
 
 
@@ -139,13 +150,13 @@ def test_rows_are_gone_for_good_and_everything_follows(stage):
     before = traces(stage)
     assert set(before) == {
         "clicks", "clicks__quarantine", "valid_clicks", "valid_clicks__quarantine", "valid_clicks__answers",
-        "minutes", "minutes__early", "sessions",
+        "minutes", "minutes__early", "sessions", "users_of_an_hour", "users_of_an_hour__report",
     }  # fmt: skip
     planned = erase(stage, "clicks", "--where", WHERE, "--dry-run", "--json")
     assert planned.exit_code == 0, planned.stderr
     found = json.loads(planned.stdout)
     assert (found["rows"], found["quarantined"], found["undecoded"]) == (3, 1, 2)
-    assert set(found["follow"]) == set(RUNNING), "hourly has never run"
+    assert set(found["follow"]) == {*RUNNING, "users_of_an_hour"}, "hourly has never run"
     assert traces(stage) == before, "nothing was changed"
 
     done = erase(stage, "clicks", "--where", WHERE)
@@ -153,8 +164,9 @@ def test_rows_are_gone_for_good_and_everything_follows(stage):
     assert traces(stage) == {}, "neither rows nor old versions, commit logs or logs"
     assert stage.rows("clicks").where("user IN ('a', 'b')").count() == 3
     assert stage.rows("clicks", "quarantine").count() == 2, "what no one can read stays"
-    for name in RUNNING:
-        assert assert_stream_equals_batch(stage, name).rows_in_table
+    for name in (*RUNNING, "users_of_an_hour"):
+        span = Range(START, START + timedelta(hours=2)) if name not in RUNNING else None
+        assert assert_stream_equals_batch(stage, name, span).rows_in_table
     assert json.loads(erase(stage, "clicks", "--where", WHERE, "--json").stdout)["follow"] == {}, (
         "nothing is left to do"
     )

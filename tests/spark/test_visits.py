@@ -12,6 +12,8 @@ from lakehouse.cli import query
 from lakehouse.examples.visits import producer
 from lakehouse.examples.visits import tables as visits
 from lakehouse.producers.workload import MALFORMED, Workload
+from lakehouse.ranges import partition_range
+from lakehouse.storage import report_files
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from support import ROOT
 
@@ -225,3 +227,22 @@ def test_the_queries_of_the_docs_are_answered(told):
     answers = [query.run(told.lake.settings, told.lake.catalog, sql).records() for sql in queries]
     assert len(answers) == 3 and all(answers)
     assert [row["path"] for row in answers[0]][:3] == list(producer.PAGES[:3])
+
+
+def test_the_report_of_a_day_ranks_its_pages_and_draws_them(told):
+    told.backfill("pages_of_a_day", partition_range("2026-11-20", "day"))
+    seen = told.rows("visits").where("is_page AND NOT is_bot AND _partition LIKE '2026-11-20%'")
+    visitors = defaultdict(list)
+    for row in seen.collect():
+        visitors[row["path"]].append(row["visitor"])
+    ranked = sorted(visitors, key=lambda path: (-len(visitors[path]), path))
+    assert len(ranked) > 1
+    found = told.rows("pages_of_a_day").orderBy("rank").collect()
+    assert [(r["rank"], r["path"], r["views"], r["visitors"]) for r in found] == [
+        (rank, path, len(visitors[path]), len(set(visitors[path])))
+        for rank, path in enumerate(ranked, 1)
+    ]
+    assert 99.9 < sum(r["share"] for r in found) < 100.1
+    table = told.lake.catalog.table("pages_of_a_day")
+    drawn = report_files.file(told.lake.settings, table, "2026-11-20").read_text()
+    assert drawn.count("<rect") == len(ranked) and f'<text x="0" y="14">{ranked[0]}<' in drawn

@@ -21,7 +21,7 @@ from lakehouse.examples.ads import tables as ads
 from lakehouse.examples.sensors import tables as sensors
 from lakehouse.reconcile import reconciliation
 from lakehouse.testing import Stage
-from stories import tally, windows
+from stories import marked, tally, windows
 from stories.story import Event, Story, stories
 
 # stories begin two hours later, at a midnight of Berlin before its clocks change
@@ -97,6 +97,7 @@ SUITES = {
     for suite in (
         Suite("sensors", sensors, reading, always=("valid_readings", "sensor_averages")),
         Suite("ads", ads, ad_event, always=("campaign_views",)),
+        Suite("markers", marked, click, always=("by_ten_seconds", "marked_sessions")),
         Suite("windows", windows, click, always=("sliding_sums", "user_sessions", "shifted")),
         Suite(
             "operators",

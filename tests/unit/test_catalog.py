@@ -51,6 +51,7 @@ def test_the_shipped_tables_have_kinds_and_come_in_order():
         "visitor_sessions": "window",
         "page_views": "window",
         "top_pages": "window",
+        "pages_of_a_day": "report",
     }
     order = list(kinds)
     assert (
@@ -134,6 +135,20 @@ def test_a_window_over_a_record_itself_is_refused():
 
     with pytest.raises(DeclarationError, match="an ingest table keeps every row"):
         declared(windowed=windowed)
+
+
+def test_a_marker_is_of_an_ingest_table_with_an_event_time_of_its_own():
+    @table(layer="silver", marker="is_end")
+    def marked(things):
+        return things
+
+    @table(layer="bronze", event_time="ingestion_time", marker="is_end")
+    def arriving(topic):
+        return topic
+
+    for each in (marked, arriving):
+        with pytest.raises(DeclarationError, match="marker='is_end': it says which rows move"):
+            declared(**{each.name: each})
 
 
 def test_a_table_of_several_inputs_has_the_event_time_of_the_first():

@@ -115,3 +115,13 @@ def test_heads_never_move_back_and_remember_when_they_were_active():
 def test_a_duration_is_a_number_and_a_unit(text):
     with pytest.raises(DeclarationError, match="a duration is a number and a unit"):
         duration(text, "delay")
+
+
+def test_a_partition_that_is_not_marked_yet_holds_the_watermark_until_it_is_idle():
+    idle = {"p-0": 30 * SECOND, "p-1": 30 * SECOND}
+    heads = advanced({}, {"p-0": NOON, "p-1": EPOCH}, NOON)
+    assert watermark(EPOCH, heads, SECOND, idle) == EPOCH
+    heads = advanced(heads, {"p-0": NOON + 9 * SECOND}, NOON + 31 * SECOND)
+    assert watermark(EPOCH, heads, SECOND, idle) == NOON + 8 * SECOND
+    heads = advanced(heads, {"p-1": EPOCH}, NOON + 40 * SECOND)  # it is back: nothing goes back
+    assert watermark(NOON + 8 * SECOND, heads, SECOND, idle) == NOON + 8 * SECOND

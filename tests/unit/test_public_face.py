@@ -8,8 +8,8 @@ FACE = {  # a name that goes, or is renamed, breaks users' modules
     "KeyedCoProcess", "KeyedProcess", "OutputTag", "Pattern", "Row", "State", "Timers", "as_of_join", "count",
     "directly_followed_by",
     "duplicates", "expect", "files",
-    "around", "begin", "kafka", "lookup", "main_output", "not_followed_by", "process", "session", "side_output", "sliding",
-    "sql_table", "table", "followed_by",
+    "around", "begin", "kafka", "lookup", "main_output", "not_followed_by", "process", "report", "session", "side_output",
+    "sliding", "sql_table", "table", "followed_by",
     "tumbling", "kafka_topic", "Position", "RowChange", "Sink", "Target",
 }  # fmt: skip
 

@@ -1,15 +1,17 @@
-"""Visits of a web site: access-log lines become requests, then visitors by country, their sessions, and page views."""
+"""Visits of a web site: access-log lines become requests, then visitors by country, their sessions, page views, a report."""
 
 import re
 from collections.abc import Callable
 from functools import cache
+from html import escape
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse import expect, kafka, session, sliding, table, tumbling
+from lakehouse import expect, kafka, report, session, sliding, table, tumbling
 
 _COUNTRY = re.compile("[A-Z]{2}")
 
@@ -170,6 +172,49 @@ def top_pages(visits: DataFrame) -> DataFrame:
     views = _page_views(visits).groupBy("window", "path").agg(F.count("*").alias("views"))
     most = Window.partitionBy("window").orderBy(F.desc("views"), "path")
     return views.withColumn("rank", F.row_number().over(most)).where("rank <= 10")
+
+
+def _page(rows: pa.Table, day: Any) -> str:
+    """A day as a page: a bar for each path, as long as it was viewed often."""
+    bars = [
+        f'<text x="0" y="{at + 14}">{escape(row["path"])}</text>'
+        f'<rect x="320" y="{at}" width="{300 * row["views"] / row["most_views"]:.0f}" height="18" fill="#4c78a8"/>'
+        f'<text x="640" y="{at + 14}">{row["views"]} views, {row["visitors"]} visitors, {row["share"]} %</text>'
+        for at, row in zip(range(0, 24 * rows.num_rows, 24), rows.to_pylist(), strict=True)
+    ]
+    title = f"Most viewed pages of {day.start:%Y-%m-%d}"
+    return "\n".join(
+        [
+            f"<!doctype html><meta charset=utf-8><title>{title}</title><h1>{title}</h1>",
+            f'<svg width="960" height="{24 * rows.num_rows}" font-family="sans-serif" font-size="13">',
+            *bars,
+            "</svg>",
+        ]
+    )
+
+
+@table(
+    layer="gold",
+    partition_by="day",
+    keys=["rank"],
+    owner="team:web",
+    report=report("html", _page),
+    expectations=[expect.column_values_to_be_between("rank", min_value=1, max_value=20)],
+)
+def pages_of_a_day(visits: DataFrame) -> DataFrame:
+    """The twenty pages most viewed in a day: views, distinct visitors, the share of all views; bots left out."""
+    pages = _page_views(visits).groupBy("path")
+    views = pages.agg(F.count("*").alias("views"), _distinct("visitor").alias("visitors"))
+    all_pages, most = Window.partitionBy(), Window.orderBy(F.desc("views"), "path")
+    share = F.col("views") * 100 / F.sum("views").over(all_pages)
+    ranked = views.withColumns(
+        {
+            "rank": F.row_number().over(most),
+            "share": share.cast("decimal(5, 2)"),
+            "most_views": F.max("views").over(all_pages),
+        }
+    )
+    return ranked.orderBy("rank").limit(20)
 
 
 def _page_views(visits: DataFrame) -> DataFrame:

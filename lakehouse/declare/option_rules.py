@@ -1,0 +1,162 @@
+"""The rules of single options of a declaration: `ttl`, `lookup`, `refresh`, `report`, `publish`, `metrics`."""
+
+import re
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from lakehouse.declare.windows import Window
+from lakehouse.errors import DeclarationError
+from lakehouse.ranges import PARTITION_LENGTHS
+
+if TYPE_CHECKING:
+    from lakehouse.declare.catalog import Catalog
+    from lakehouse.declare.table import Table
+
+SOONEST_REFRESH = timedelta(seconds=1)
+_LABEL = re.compile("[a-zA-Z][a-zA-Z0-9_]*")
+
+
+def check_lasting(table: "Table", kind: str) -> None:
+    where = f"table={table.name}, ttl={table.ttl}"
+    if kind != "row" or table.context or table.deduplicate:
+        raise DeclarationError(
+            f"{where}: it is the time for which the state of a process function lasts, in a row table without context= and "
+            "deduplicate=; leave ttl= out, or do the rest in a table before or behind"
+        )
+    if table.late == "update":
+        raise DeclarationError(
+            f"{where}, late='update': a row merged later would change the state that all later rows of its key were computed "
+            "with; use late='side_output' or 'drop', or a longer delay in the ingest table"
+        )
+
+
+def check_lasting_inputs(
+    catalog: "Catalog", table: "Table", timed: Sequence[str], where: str
+) -> None:
+    if others := [name for name in table.inputs if name not in timed]:
+        raise DeclarationError(
+            f"{where}, ttl={table.ttl}, input={others[0]}: a state outlives the version of a table that it was computed with; "
+            "join that in a row table before, and read that"
+        )
+    if len(timed) > 2:
+        raise DeclarationError(
+            f"{where}, ttl={table.ttl}, inputs={list(timed)}: a process function reads one input, or two (KeyedCoProcess); unite "
+            "some of them in a row table, and read that"
+        )
+
+
+def check_lookup(catalog: "Catalog", table: "Table", kind: str, where: str) -> None:
+    if table.lookup is None:
+        return
+    several = len(catalog.timed_inputs(table)) > 1
+    neighbours = table.context or table.as_of or table.deduplicate or table.ttl
+    if kind != "row" or several or neighbours or catalog.refreshed_inputs(table):
+        raise DeclarationError(
+            f"{where}, kind={kind}, lookup={table.lookup.name}: a service is asked for each row of one input with event time, "
+            "and for no row twice; declare it on a row table without context=, deduplicate=, ttl=, versioned tables and "
+            "refreshed reference tables, and read that"
+        )
+
+
+def check_refreshed(catalog: "Catalog", table: "Table", kind: str, where: str) -> None:
+    """Raises DeclarationError where it could not be said which version of a refreshed reference table a row saw."""
+    if table.refresh and kind != "reference":
+        raise DeclarationError(
+            f"{where}, refresh={table.refresh}: a {kind} table follows its inputs; declare it on a reference table, which has "
+            "no input with event time"
+        )
+    if table.refresh and table.refresh < SOONEST_REFRESH:
+        raise DeclarationError(
+            f"{where}, refresh={table.refresh}: the job looks once in {SOONEST_REFRESH} at most; raise it"
+        )
+    read = [n for n in table.inputs if n in catalog.tables and catalog.tables[n].refresh]
+    whole = kind in ("reference", "keyed")  # as of one version of each input, at each of its own
+    if not read or whole:
+        return
+    if kind != "row" or table.context or len(catalog.ingest_tables_of(table)) > 1:
+        what = f"a {kind} table" if kind != "row" else "a table whose rows are made of several rows"
+        raise DeclarationError(
+            f"{where}, input={read[0]}, refresh={catalog.tables[read[0]].refresh}: each row sees the version in force when it "
+            f"arrived, and this is {what}, which may have arrived under different ones; join {read[0]} in a row table of one "
+            "input before it, and read that"
+        )
+    if catalog.has_no_order(table):
+        raise DeclarationError(
+            f"{where}, input={read[0]}, refresh={catalog.tables[read[0]].refresh}: each row sees the version in force when it "
+            f"arrived, and results of windows have no arrival; join {read[0]} in a row table before the window"
+        )
+
+
+def check_report(catalog: "Catalog", table: "Table") -> None:
+    where = f"table={table.name}, report={table.report}"
+    kinds = {n: catalog.kind(catalog.tables[n]) for n in table.inputs if n in catalog.tables}
+    if sources := [n for n in table.inputs if n not in kinds]:
+        raise DeclarationError(
+            f"{where}, input={sources[0]}: a report reads tables; declare an ingest table (of files, a reference table) and a "
+            "row or window table before it"
+        )
+    if ingests := [n for n, kind in kinds.items() if kind == "ingest"]:
+        raise DeclarationError(
+            f"{where}, input={ingests[0]}: an ingest table takes late rows at any time and never closes; declare a row "
+            "table that reads it, and read that"
+        )
+    if not {"row", "window"} & set(kinds.values()):
+        raise DeclarationError(
+            f"{where}, inputs={table.inputs}: a report is computed when its inputs have closed, and none of these does; read a "
+            "row or window table, or leave report out, and it is a reference table"
+        )
+    lengths = {t.name: PARTITION_LENGTHS[t.partition_by] for t in catalog.timed_inputs(table)}
+    if longer := [n for n, of in lengths.items() if of > PARTITION_LENGTHS[table.partition_by]]:
+        raise DeclarationError(
+            f"{where}, partition_by={table.partition_by!r}, input={longer[0]}: rows come to its days until they end, and the "
+            "report would be of an hour of one; declare partition_by='day'"
+        )
+    unused = ("event_time", "context", "deduplicate", "early_results", "delay", "keeps")
+    if given := [name for name in unused if getattr(table, name)]:
+        raise DeclarationError(
+            f"{where}, {given[0]}={getattr(table, given[0])}: it is of streams, and batch runs alone compute a report; remove it"
+        )
+    if table.late != "side_output":
+        raise DeclarationError(
+            f"{where}, late={table.late!r}: no row is late for a report, which is computed again when its inputs are; remove it"
+        )
+    if not any(catalog.is_streamed(t) for t in catalog if t.pipeline == table.pipeline):
+        raise DeclarationError(
+            f"{where}, pipeline={table.pipeline!r}: its module has reports only, and a pipeline has a stream; declare it in the "
+            "module of a table that it reads"
+        )
+
+
+def check_targets(catalog: "Catalog", table: "Table", where: str) -> None:
+    """Raises DeclarationError for a target in which rows would take each other's place, or that is read to compute the table."""
+    identity = set(table.keys) if table.keeps or table.window else set()
+    identity |= {"valid_from"} if table.keeps == "versions" else set()
+    identity |= {"window"} if table.window else set()
+    read = catalog.topics(catalog.ingest_tables_of(table))
+    for target in table.publish:
+        if missing := sorted(identity - set(target.key)):
+            raise DeclarationError(
+                f"{where}, target={target.name}, key={list(target.key)}: the target holds one row for each key, and a row "
+                f"of this table is known by {', '.join(sorted(identity))}; add {missing[0]} to the key"
+            )
+        if target.name in read:
+            raise DeclarationError(
+                f"{where}, target={target.name}: the table is computed from that topic, so it would read what it publishes; name "
+                "another topic"
+            )
+
+
+def check_metrics(metrics: Sequence[str], window: Window | None, keys: Sequence[str]) -> None:
+    if not metrics:
+        return
+    if window is None or window.kind not in ("tumbling", "sliding"):
+        raise DeclarationError(
+            f"metrics={list(metrics)}, window={window}: metrics are shown for the window that closed last, which only windows "
+            "of fixed size have for all keys; declare them on a tumbling or sliding window that reads this table"
+        )
+    if unusable := [name for name in (*metrics, *keys) if not _LABEL.fullmatch(name)]:
+        raise DeclarationError(
+            f"metrics={list(metrics)}, column={unusable[0]!r}: it becomes the name of a metric or label, so letters, digits "
+            "and '_', a letter first; rename the column"
+        )

@@ -1,0 +1,94 @@
+"""A watermark that marked rows alone move (`marker=`): as a stream and in batch, cut, crashed and made again from the log."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from lakehouse.cli import lateness_report
+from lakehouse.errors import DeclarationError
+from lakehouse.ranges import EPOCH
+from lakehouse.storage import commit_log_repair
+from lakehouse.stream import queries
+from lakehouse.testing import Stage, assert_stream_equals_batch
+from stories import marked
+from stories.story import ALL_AT_ONCE
+from stories.suites import SUITES
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(seconds: float, value: int = 1) -> dict:
+    """A click; one whose value is 0 is a marker."""
+    return {"user": "ann", "at": (START + timedelta(seconds=seconds)).isoformat(), "value": value}
+
+
+def after(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def stage(spark, tmp_path) -> Stage:
+    return Stage(spark, tmp_path, marked)
+
+
+def frontier(stage: Stage) -> float:
+    return (stage.frontier("clicks") - START).total_seconds()
+
+
+def test_marked_rows_alone_move_the_watermark_that_batch_repeats(stage):
+    stage.feed("clicks", [at(1), at(50)], abort_at="rows")
+    assert stage.frontier("clicks") == EPOCH
+    stage.feed("clicks", [at(20, 0), (1, at(60))])
+    assert stage.frontier("clicks") == EPOCH, "the second partition is not marked yet"
+    stage.feed("clicks", [(1, at(40, 0)), at(21)])
+    assert frontier(stage) == 15
+    # before the watermark, 15, with 70 still ahead of it; a malformed marker does nothing
+    stage.feed("clicks", [at(3), at(70), at(18), {"user": "ann", "at": None, "value": 0}])
+    assert frontier(stage) == 15
+    stage.wait(timedelta(minutes=5))
+    stage.feed("clicks", [at(55, 0)])
+    assert frontier(stage) == 50, "the second partition is silent, and holds nothing back"
+    log = stage.lake.commit_log(table_of(stage))
+    line = next(log.by_stream())
+    shown = lateness_report.histogram(stage.lake.settings, stage.lake.catalog, table_of(stage))[1]
+    assert shown[0].rows == 8 and sum(bucket.rows for bucket in shown) == 10
+    # the line is made again from the rows alone, with the same heads
+    done = stage.lake.settings.root / "_checkpoints" / "clicks" / f"{line.generation}" / "commits"
+    done.mkdir(parents=True)
+    (done / f"{line.batch}").touch()  # so that the micro-batch is not run again
+    path = log.path
+    kept = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(kept[:-1]) + kept[-1][:50])
+    assert "made again" in commit_log_repair.mend(stage.lake.settings, table_of(stage))
+    again = next(log.by_stream())
+    assert (again.frontier, again.heads) == (line.frontier, line.heads)
+    stage.advance("clicks", at(3700, 0))
+    stage.run("by_ten_seconds", "marked_sessions", abort_at="commit_log", files_per_batch=1)
+    for name in ("by_ten_seconds", "marked_sessions"):
+        assert_stream_equals_batch(stage, name)
+    by_start = {
+        r.window.start.astimezone(UTC): r.clicks for r in stage.rows("by_ten_seconds").collect()
+    }
+    assert by_start[START] == 1, "the row at 3 s came behind the marker at 20 s"
+    assert by_start[after(10)] == 1 and by_start[after(70)] == 1
+
+
+def table_of(stage: Stage):
+    return stage.lake.catalog.table("clicks")
+
+
+def test_a_story_with_every_disturbance_agrees(player):
+    occurred = player.play(SUITES["markers"], replace(ALL_AT_ONCE, tables=("by_ten_seconds",)))
+    assert occurred["late rows"] and occurred["duplicates"] and occurred["a silent topic"]
+
+
+def test_a_marker_that_is_no_boolean_is_refused(stage):
+    other = replace(table_of(stage), marker="value")
+    with pytest.raises(
+        DeclarationError, match="marker='value': bigint; the function returns a BOOLEAN"
+    ):
+        queries.prepare(stage.lake, [other])
+    missing = replace(table_of(stage), marker="mark")
+    with pytest.raises(DeclarationError, match="no such column"):
+        queries.prepare(stage.lake, [missing])
