@@ -12,7 +12,7 @@ from lakehouse.errors import CommitError, SinkError
 from lakehouse.sinks import changes
 from lakehouse.sinks.encoding import key_of, value_of
 from lakehouse.sinks.follower import changes_of, written
-from lakehouse.storage import delta_log, small_commits, version_rows
+from lakehouse.storage import delta_log, forks, small_commits, version_rows
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.read_holds import under_way
 
@@ -115,6 +115,7 @@ def repair(lakehouse: Lakehouse, table: Table, target: Target) -> int:
     sink, path = target.sink(lakehouse.settings, table.name), lakehouse.path(table)
     if not delta_log.exists(path):
         raise SinkError(f"table={table.name}: there is no such table yet; start its job first")
+    forks.check(lakehouse.settings, target.name)
     sink.open()
     with under_way(lakehouse.settings):
         version = delta_log.latest(path)

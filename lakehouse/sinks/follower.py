@@ -13,7 +13,14 @@ from lakehouse.declare.table import Table
 from lakehouse.declare.targets import Position, RowChange, Sink, Target
 from lakehouse.errors import CommitError, SinkError
 from lakehouse.sinks import changes
-from lakehouse.storage import delta_log, delta_tables, published, small_commits, version_rows
+from lakehouse.storage import (
+    delta_log,
+    delta_tables,
+    forks,
+    published,
+    small_commits,
+    version_rows,
+)
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.read_holds import under_way
 
@@ -65,6 +72,7 @@ class Follower:
         Raises SinkError if the position is of another table, or of a version that the log does not
         lead on from.
         """
+        forks.check(self.lakehouse.settings, self.target.name)
         self.sink.open()
         self.position = found = self.sink.position()
         if found is None:

@@ -47,5 +47,6 @@ checkpoint_files      what Spark keeps in a checkpoint
 read_holds            runs that read what is on disk now
 savepoints            all tables at one consistent cut, kept by links
 restoring             a savepoint restored, forked, or moved as one file
+forks                 whether a lakehouse is a fork, and where the other one publishes
 cut_off               whether a restore was cut off
 """

@@ -20,6 +20,7 @@
 <root>/_locks/runs/                     a file for each run that reads what is on disk now
 <root>/_savepoints/<name>/              a savepoint (`SavepointFile`), and below `root` all that it holds, as it lies here
 <root>/_savepoints/restoring.json       which savepoint is being restored
+<root>/_savepoints/forked.json          of a fork: which lakehouse it was forked from, and where that publishes
 <root>/_savepoints/.lock                held while one is created, restored or removed
 <root>/_published/<target>.json         up to which version a table was published there, for retention
 <root>/_lineage.json                    up to where lineage was sent
@@ -163,6 +164,10 @@ def savepoint_file(settings: Settings, name: str, file: SavepointFile) -> Path:
 
 def restoring(settings: Settings) -> Path:
     return savepoints(settings) / "restoring.json"
+
+
+def forked(settings: Settings) -> Path:
+    return savepoints(settings) / "forked.json"
 
 
 def savepoints_lock(settings: Settings) -> Path:

@@ -16,7 +16,7 @@ from typing import get_args
 from lakehouse.declare.catalog import Catalog
 from lakehouse.errors import SavepointError
 from lakehouse.settings import Settings
-from lakehouse.storage import checkpoints, cut_off, layout, read_holds, savepoints
+from lakehouse.storage import checkpoints, cut_off, forks, layout, read_holds, savepoints
 from lakehouse.storage.files import replace_file
 from lakehouse.storage.publish_lock import publishing
 from lakehouse.storage.savepoints import Savepoint, copy_into
@@ -67,7 +67,7 @@ def fork(settings: Settings, name: str, root: Path) -> Settings:
 
     :raises SavepointError: if the savepoint is damaged, or the root has anything in it.
     """
-    savepoints.verify(settings, name)
+    found = savepoints.verify(settings, name)
     if root.exists() and any(root.iterdir()):
         raise SavepointError(
             f"root={root}: a fork begins in a folder that is new or empty, and this one is not; name another"
@@ -75,6 +75,8 @@ def fork(settings: Settings, name: str, root: Path) -> Settings:
     beside = root.with_name(f".{root.name}.new")  # half of it is never taken for one
     shutil.rmtree(beside, ignore_errors=True)
     copy_into(layout.savepoint_root(settings, name), beside)
+    targets = {target for table in found.tables.values() for target in table.targets}
+    forks.note(replace(settings, root=beside), settings.root, targets)
     if root.exists():
         root.rmdir()
     root.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +136,7 @@ def _restore(settings: Settings, catalog: Catalog, found: Savepoint) -> None:
     for name in get_args(layout.LogTable):
         _put(layout.log_table(source, name), layout.log_table(settings, name))
     for name, saved in found.tables.items():
-        for side in get_args(layout.Side):
+        for side in (*get_args(layout.Side), "report"):
             folder = f"{name}__{side}" if side else name
             _put(*(layout.layer_path(each, saved.layer, folder) for each in (source, settings)))
         _put(*(layout.query_checkpoints(each, name) for each in (source, settings)))

@@ -55,6 +55,7 @@ class SavedTable:
     position: Mapping[str, Any]  # up to where its stream had read its inputs
     code_version: str  # of its declaration
     reads: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()  # where it is published
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +275,7 @@ def _saved(settings: Settings, catalog: Catalog, table: Table) -> SavedTable:
         dict(last.inputs) if last else {},
         table.code_version,
         tuple(each.name for each in catalog.timed_inputs(table)),
+        tuple(target.name for target in table.publish),
     )
 
 
@@ -328,7 +330,7 @@ def _read(settings: Settings, name: str) -> Savepoint:
     try:
         given = read_json(path)
         tables = {
-            each: SavedTable(**saved | {"reads": tuple(saved["reads"])})
+            each: SavedTable(**saved | {name: tuple(saved[name]) for name in ("reads", "targets")})
             for each, saved in given["tables"].items()
         }
         return Savepoint(**given | {"tables": tables})

@@ -16,9 +16,11 @@ from pyspark.sql import functions as F
 
 from lakehouse.declare import catalog
 from lakehouse.declare.table import expect, kafka, table, tumbling
-from lakehouse.errors import SavepointError
+from lakehouse.errors import SavepointError, SinkError
 from lakehouse.settings import Settings
-from lakehouse.storage import cut_off, housekeeping, layout, locks, restoring, savepoints
+from lakehouse.sinks.follower import Follower
+from lakehouse.storage import cut_off, forks, housekeeping, layout, locks, restoring, savepoints
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from streaming_jobs import supervisor
 
@@ -304,6 +306,21 @@ def test_an_exported_savepoint_is_the_same_elsewhere(lake, tmp_path):
     ):
         restoring.take_in(elsewhere, file)
     assert not savepoints.savepoints(elsewhere)
+
+
+def test_a_fork_does_not_publish_where_the_other_one_does(tmp_path):
+    there = Settings(root=tmp_path / "there", tables=("lakehouse.examples.bank.tables",))
+    known = catalog.load(there)
+    savepoints.create(there, known, "one")
+    beside = restoring.fork(there, "one", tmp_path / "beside")
+    targets = {target.name: (table, target) for table in known for target in table.publish}
+    assert set(targets) == {"transactions.debits", "transactions.credits"}
+    for name, (source, target) in targets.items():
+        told = f"target={name}: the lakehouse in {there.root}, of which this one is a fork"
+        with pytest.raises(SinkError, match=told):
+            Follower(Lakehouse(beside, known), source, target).begin()
+    forks.check(there, "transactions.debits")
+    forks.check(beside, "another")
 
 
 def test_of_scheduled_ones_the_newest_stay(lake):
