@@ -89,21 +89,20 @@ def process(
     :raises DeclarationError: if an output has no event time, if how long a key is remembered is not
         said, or said twice, or if the function needs to be remembered for longer.
     """
-    schema = _columns(function, at)
-    rows = _of_both(rows, [*by, at, ARRIVAL], function)
     call = calling.current()
     ttl = call.table.ttl if call else timedelta(0)
     if call:
         call.processes += 1
-    if within is None and ttl:
-        function.check(ttl, at)
-        return lasting(rows, by, Rules(function, at, ttl, lasting=True), schema)
-    if within is None or ttl:
+    if (within is None) == (not ttl):
         raise DeclarationError(
             f"within={within}, ttl={ttl}: how long a key is remembered is said once; declare the table with ttl=, or with "
             "context= and give within= here"
         )
-    function.check(within, at)
+    function.check(ttl if within is None else within, at)
+    schema = _columns(function, at)
+    rows = _of_both(rows, [*by, at, ARRIVAL], function)
+    if within is None:
+        return lasting(rows, by, Rules(function, at, ttl, lasting=True), schema)
     schema[ARRIVAL].metadata = {REACH: within // timedelta(microseconds=1)}
 
     def of_keys(group: "pa.Table") -> "pa.Table":

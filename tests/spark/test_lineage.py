@@ -61,7 +61,7 @@ def say(stage: Stage, state: str, error: str = "") -> JobStatus:
     began = (last.at - timedelta(minutes=1)).isoformat()
     queries = (QueryStatus("valid_readings", True, rows=31),)
     status = JobStatus(
-        "sensors", me.pid, me.create_time(), 0, 0.0, state, began, now, queries, error
+        "sensors", me.pid, me.create_time(), 0, 0.0, state, began, now, queries, error=error
     )
     progress.write(stage.lake.settings, status)
     return status
