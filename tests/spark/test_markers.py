@@ -36,6 +36,8 @@ def frontier(stage: Stage) -> float:
     return (stage.frontier("clicks") - START).total_seconds()
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_marked_rows_alone_move_the_watermark_that_batch_repeats(stage):
     stage.feed("clicks", [at(1), at(50)], abort_at="rows")
     assert stage.frontier("clicks") == EPOCH
@@ -78,6 +80,8 @@ def table_of(stage: Stage):
     return stage.lake.catalog.table("clicks")
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_a_story_with_every_disturbance_agrees(player):
     occurred = player.play(SUITES["markers"], replace(ALL_AT_ONCE, tables=("by_ten_seconds",)))
     assert occurred["late rows"] and occurred["duplicates"] and occurred["a silent topic"]

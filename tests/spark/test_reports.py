@@ -149,6 +149,8 @@ def test_it_is_reconciled_and_what_is_open_is_refused(stage):
     assert found[0].rows_recomputed == 2 and found[2].detail == diagnosis.NOT_COMPUTED
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_late_rows_that_are_merged_make_a_report_stale_and_it_follows(computed):
     stage = computed
     stage.feed("sales", [sale(20, "c", 100)])
@@ -199,6 +201,8 @@ def test_a_function_that_fails_leaves_the_table_as_it_was(stage):
     assert report_files.kept(stage.lake.settings, of(stage), KEYS[0]) is None
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_the_commands_work_as_of_other_tables(stage):
     environment = {
         "LAKEHOUSE_ROOT": str(stage.lake.settings.root),

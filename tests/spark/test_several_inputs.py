@@ -147,6 +147,8 @@ def rows(stage: Stage, name: str, *columns: str) -> list[tuple]:
     return sorted(tuple(row) for row in stage.rows(name).select(*columns).collect())
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_a_table_goes_as_far_as_all_of_its_inputs_have_come(stage):
     stage.feed("ads", [shown(1), shown(2), shown(12), shown(13, ad=2)])
     stage.feed("sales", [sold(4), sold(5, price=7)])

@@ -232,6 +232,8 @@ def test_a_zombie_is_refused_and_leaves_nothing(lakehouse):
     assert compare(lakehouse, heir.table, heir.target).verdict == "EQUAL"
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_corrections_are_held_back_or_ignored_and_a_repair_sends_them(lakehouse):
     payments = path_of(lakehouse, "payments")
     published.append(payments, 0, [("a", 0, "1.00"), ("a", 1, "1.00")])
@@ -263,6 +265,8 @@ def test_corrections_are_held_back_or_ignored_and_a_repair_sends_them(lakehouse)
     assert compare(lakehouse, ignoring.table, ignoring.target).verdict == "DIFFERENT"
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_a_keyed_table_is_its_topic_by_key_and_what_was_edited_there_is_found(lakehouse):
     settings, balances = lakehouse.settings, path_of(lakehouse, "balances")
     published.upsert(balances, 0, {"a": "1.00", "b": "2.00", "c": "3.00"})
