@@ -2,7 +2,6 @@
 
 import argparse
 import signal
-import threading
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
@@ -12,6 +11,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from lakehouse.runtime import session
 from lakehouse.settings import Settings, from_environment
+from lakehouse.stopping import Stop
 
 _TRIGGER = "500 milliseconds"
 
@@ -51,7 +51,7 @@ def run(name: str, events: Callable[..., DataFrame], views: Callable[..., DataFr
     parser = argparse.ArgumentParser()
     parser.add_argument("--live", action="store_true", help="until SIGTERM; else up to the present")
     live, settings = parser.parse_args().live, from_environment()
-    stopping = threading.Event()
+    stopping = Stop()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     spark = session.create(settings, name)
     # as our own tables have it; Delta's default is 10
@@ -66,7 +66,8 @@ def run(name: str, events: Callable[..., DataFrame], views: Callable[..., DataFr
     second = _start(counted, gold(settings.root), settings, live)
     if live:
         (settings.root / READY).touch()
-        stopping.wait()
+        while not stopping.wait(1):
+            pass
         first.processAllAvailable()
         first.stop()
         second.processAllAvailable()
