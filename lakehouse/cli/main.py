@@ -31,7 +31,7 @@ def app() -> typer.Typer:
         help="Declare tables once, fill them by streams and batch runs, and reconcile the two.",
     )
     root.callback()(_options)
-    for command in (project.init, commands.validate, doctor.doctor, commands.query, serve):
+    for command in (project.init, commands.validate, plan, doctor.doctor, commands.query, serve):
         root.command()(command)
     _join("produce", lambda: root.command()(_produce()))
     groups = {
@@ -96,6 +96,35 @@ def _produce() -> Callable:
     from lakehouse.cli.produce import produce
 
     return produce
+
+
+def plan(
+    pipelines: Annotated[
+        list[str] | None, typer.Argument(help="Pipelines; all if none is named")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a start of the tables as they are declared now would change. Changes nothing.
+
+    Exit code 0 if a start is accepted, 1 if a table needs its command first.
+    """
+    from lakehouse.cli import change_plan
+    from lakehouse.declare.catalog import load
+    from lakehouse.storage import begun_with
+
+    settings = from_environment()
+    catalog = load(settings)
+    named = pipelines or catalog.pipelines()
+    tables = [table for name in named for table in catalog.of_pipeline(name)]
+    found = change_plan.planned(settings, catalog, tables, undeclared=not pipelines)
+    if as_json:
+        console.print_json(found)
+    else:
+        change_plan.show(found)
+    for remark in begun_with.remarks(settings, catalog, tables):
+        console.print_note(f"warning: {remark}")
+    if any(each.action in change_plan.ASKING for each in found):
+        raise typer.Exit(1)
 
 
 def serve(

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import zip_longest
 from pathlib import Path
+from typing import Literal
 
 from lakehouse.declare import code_version, rules
 from lakehouse.declare.catalog import Catalog
@@ -63,6 +64,7 @@ _ONWARD = {  # kind -> what may change from here on: its query has no state, and
         "reads",
     ),  # if each is computed whole when it closes, whatever the function does
 }
+Way = Literal["accept", "compute whole", "another name"]
 _SHOWN = 90  # characters of a line of code in a message
 
 
@@ -213,6 +215,11 @@ def accept(settings: Settings, catalog: Catalog, table: Table) -> list[Change]:
     return changed
 
 
+def begins(settings: Settings, table: Table) -> bool:
+    """Whether the table's stream is still to begin, so that any declaration is right."""
+    return _kept(settings, table) is None
+
+
 def remarks(settings: Settings, catalog: Catalog, tables: Sequence[Table]) -> list[str]:
     """What a start of these tables' queries warns of: settings and declarations without effect."""
     pinned = (_pinned(settings, catalog, table) for table in tables)
@@ -264,21 +271,30 @@ def _differs(name: str, kept: Mapping[str, str], now: Mapping[str, str]) -> bool
     )
 
 
-def _goes_onward(catalog: Catalog, table: Table, changed: list[Change]) -> bool:
+def _goes_onward(catalog: Catalog, table: Table, changed: Sequence[Change]) -> bool:
     if table.window and not (table.window.short or table.window.kind == "count"):
         return False
     allowed = _ONWARD.get(catalog.kind(table), ())
     return all(change.what in allowed for change in changed)
 
 
-def _refusal(catalog: Catalog, table: Table, changed: list[Change]) -> str:
-    kind, what = catalog.kind(table), {change.what for change in changed}
-    another = "declare it under another name, or take the change back"
+def way(catalog: Catalog, table: Table, changed: Sequence[Change]) -> Way:
+    """How a table comes to be as it is declared now."""
     if _goes_onward(catalog, table, changed):
+        return "accept"
+    if table.keeps and not {change.what for change in changed} & {"layer", "kind"}:
+        return "compute whole"
+    return "another name"
+
+
+def _refusal(catalog: Catalog, table: Table, changed: list[Change]) -> str:
+    another = "declare it under another name, or take the change back"
+    chosen = way(catalog, table, changed)
+    if chosen == "accept":
         remedy = f"`lakehouse table accept {table.name}` has it go on from here, with the rows before as they are; or {another}"
-    elif kind in ("keyed", "versioned") and not what & {"layer", "kind"}:
+    elif chosen == "compute whole":
         remedy = f"`lakehouse backfill {table.name}` has its job compute it whole at the next start; or {another}"
-    elif kind in ("row", "window"):
+    elif catalog.kind(table) in ("row", "window"):
         remedy = f"{another}; `lakehouse bootstrap NAME` fills the new table from the rows that its input has"
     else:
         remedy = f"{another}; a new ingest table reads its topics from their beginning"

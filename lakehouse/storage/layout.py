@@ -96,6 +96,13 @@ def commit_log(settings: Settings, table: Table) -> Path:
     return commit_logs(settings) / f"{table.name}.jsonl"
 
 
+def known(settings: Settings) -> list[str]:
+    """The names of all tables that have a commit log, declared or not."""
+    return sorted(
+        path.stem for path in commit_logs(settings).glob("*.jsonl") if "." not in path.stem
+    )
+
+
 def note(settings: Settings, table: Table, name: Note) -> Path:
     """A file beside the table's commit log."""
     return commit_logs(settings) / f"{table.name}.{name}"

@@ -1,0 +1,127 @@
+"""What a start of the declared tables would change, table by table, read from logs: `lakehouse plan`. Needs no JVM."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from lakehouse.cli import console
+from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.table import Table
+from lakehouse.settings import Settings
+from lakehouse.storage import begun_with, delta_log, layout
+from lakehouse.storage.commit_log import CommitLog
+from lakehouse.storage.layout import table_path
+
+Action = Literal[
+    "nothing", "in place", "begin", "accept", "compute whole", "another name", "not declared"
+]
+ASKING = ("accept", "compute whole", "another name")
+"""Actions without whose command a start is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What becomes of one table.
+
+    :param changes: what decides its rows and was declared otherwise when its stream began.
+    :param command: what does it; empty if a start alone does.
+    :param rows: of its inputs, to be read for it.
+    :param bytes: the same, as the files are on disk.
+    :param downstream: the tables that read it, and those that read them.
+    """
+
+    table: str
+    action: Action
+    says: str
+    changes: tuple[str, ...] = ()
+    command: str = ""
+    rows: int = 0
+    bytes: int = 0
+    downstream: tuple[str, ...] = ()
+
+
+def planned(
+    settings: Settings, catalog: Catalog, tables: Iterable[Table], *, undeclared: bool = False
+) -> list[Planned]:
+    """What becomes of each of the tables; with `undeclared` also of those that are there and no module declares."""
+    found = [_of(settings, catalog, table) for table in tables]
+    if undeclared:
+        says = "no module declares it; its rows stay, and nothing fills or maintains it"
+        found += [
+            Planned(name, "not declared", says)
+            for name in layout.known(settings)
+            if name not in catalog.tables
+        ]
+    return found
+
+
+def _of(settings: Settings, catalog: Catalog, table: Table) -> Planned:
+    downstream = tuple(_reading(catalog, table))
+    rows, size = _read(settings, catalog, table)
+    if catalog.kind(table) in ("reference", "report"):
+        return Planned(table.name, "nothing", "it is computed whole, as its inputs change")
+    if begun_with.begins(settings, table):
+        says = "its stream begins with all that its inputs have"
+        return Planned(table.name, "begin", says, rows=rows, bytes=size, downstream=downstream)
+    changed = begun_with.changes(settings, catalog, table)
+    if not changed:
+        last = next(CommitLog(settings, table).by_stream(), None)
+        if last is None or last.code_version == table.code_version:
+            return Planned(table.name, "nothing", "it is declared as its stream began")
+        says = "its stream goes on; what changed decides no row of it, such as an expectation or the policy for late rows"
+        return Planned(table.name, "in place", says)
+    action = begun_with.way(catalog, table, changed)
+    shown = tuple(map(str, changed))
+    if action == "accept":
+        command = f"lakehouse table accept {table.name}"
+        says = "rows from the next start on are by the new code, those before stay; a backfill computes closed ranges again"
+        return Planned(table.name, action, says, shown, command, downstream=downstream)
+    if action == "compute whole":
+        command = f"lakehouse backfill {table.name}"
+        says = "its job computes it whole at the next start, and its readers see one change"
+        return Planned(table.name, action, says, shown, command, rows, size, downstream)
+    says = (
+        "one table cannot hold rows of both; declare it under another name, or take the change back"
+    )
+    command = "lakehouse bootstrap NEW_NAME" if catalog.is_derived(table) else ""
+    return Planned(table.name, "another name", says, shown, command, rows, size, downstream)
+
+
+def _reading(catalog: Catalog, table: Table) -> list[str]:
+    names = {table.name}
+    for each in catalog:  # inputs come first
+        if names & set(each.inputs):
+            names.add(each.name)
+    return [each.name for each in catalog if each.name in names - {table.name}]
+
+
+def _read(settings: Settings, catalog: Catalog, table: Table) -> tuple[int, int]:
+    """The rows of the inputs that are tables, and their bytes."""
+    files = [
+        file
+        for name in table.inputs
+        if name in catalog.tables
+        for file in delta_log.files(table_path(settings, catalog.table(name)))
+    ]
+    return sum(f["num_records"] or 0 for f in files), sum(f["size_bytes"] for f in files)
+
+
+def show(found: Sequence[Planned]) -> None:
+    console.print_rows(
+        ("table", "plan", "command", "reads rows", "bytes", "downstream"),
+        (
+            (
+                each.table,
+                each.action,
+                each.command,
+                each.rows or "",
+                each.bytes or "",
+                ", ".join(each.downstream),
+            )
+            for each in found
+        ),
+    )
+    for each in found:
+        if each.action not in ("nothing", "begin"):
+            why = "; ".join(each.changes)
+            console.print_text(f"{each.table}: {f'{why}; ' if why else ''}{each.says}")
