@@ -36,7 +36,7 @@ test: setup ## the tests to run before every commit
 
 verify: setup ## everything else: style, types, processes killed, the demo in a browser; fails above VERIFY_MINUTES
 	@started=$$(date +%s); status=0; $(BIN)/ruff check || status=1; \
-	$(BIN)/pytest -m "slow and parallel" -n 2 --dist loadgroup --lasting --durations=20 || status=1; \
+	$(BIN)/pytest -m "slow and parallel" -n 2 --dist loadgroup --no-loadscope-reorder --lasting --durations=20 || status=1; \
 	$(BIN)/mypy & types=$$!; \
 	$(BIN)/pytest -m "slow and not parallel" -n 2 --dist loadfile --no-loadscope-reorder --durations=20 || status=1; \
 	wait $$types || status=1; \

@@ -20,15 +20,18 @@ from stories.work import LASTING_JVM, QUICK_JVM
 
 _LONG = (
     "ui",
+    "equivalence",
+    "bank",
+    "nexmark",
+    "windows",
+    "streaming_job",
+    "outages",
     "assets",
     "updates",
-    "equivalence",
     "batch_jobs",
     "bad_input",
-    "windows",
     "visits",
     "backfill",
-    "nexmark",
 )
 
 
@@ -44,10 +47,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that take longest first: of two workers none is to be left alone with one at the end."""
+    """The files that take longest first: of two workers none is to be left alone with one at the end.
+
+    Tests of a file that share a fixture go to one worker (`--dist loadgroup`): each would make it for itself.
+    """
     places = {f"test_{name}.py": place for place, name in enumerate(_LONG)}
     items.sort(key=lambda item: places.get(item.path.name, len(_LONG)))
+    for item in items:
+        known = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
+        shares = any(found[-1].scope == "module" for found in known)
+        if shares and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.fixture(scope="session")
