@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from lakehouse.declare.table import tumbling as tumbling
     from lakehouse.declare.targets import Position, RowChange, Sink, Target
     from lakehouse.sinks.kafka import kafka_topic
+    from lakehouse.sinks.postgres import postgres
     from lakehouse.transform.patterns import (
         Pattern,
         begin,
@@ -93,6 +94,7 @@ __all__ = [
     "lookup",
     "main_output",
     "not_followed_by",
+    "postgres",
     "process",
     "report",
     "session",
@@ -124,6 +126,7 @@ _ELSEWHERE = {  # what a declaration needs not have: it is imported when it is a
     "as_of_join": "transform.versions",
     **dict.fromkeys(("Position", "RowChange", "Sink", "Target"), "declare.targets"),
     "kafka_topic": "sinks.kafka",
+    "postgres": "sinks.postgres",
 }
 
 

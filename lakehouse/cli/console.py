@@ -47,6 +47,7 @@ EXTRAS = {  # top-level module -> the extra that installs it
     "uvicorn": "serve",
     "openlineage": "lineage",
     "apprise": "notify",
+    "psycopg": "postgres",
     "geoip2fast": "examples",
     "crawlerdetect": "examples",
 }

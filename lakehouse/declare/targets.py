@@ -3,16 +3,19 @@
 A target of your own is a subclass of `Target` whose `sink` gives a subclass of `Sink`. The follower
 (`lakehouse.sinks.follower`) calls a sink in this order, and nothing else:
 
-    open, position, then for each version of the table: write, commit
+    open, position, then for each version of the table: columns (where they are new), write, commit
 """
 
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from lakehouse.settings import Settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Corrections = Literal["send", "hold", "ignore"]
 Row = Mapping[str, object]
@@ -76,6 +79,9 @@ class Sink(ABC):
     @abstractmethod
     def position(self) -> Position | None:
         """What the target holds, read after `open`; None if nothing was ever committed."""
+
+    def columns(self, schema: "pa.Schema") -> None:  # noqa: B027 - most targets need none
+        """Is given the columns of the rows that come next, before the first of them and where they change."""
 
     @abstractmethod
     def write(self, version: int, changes: Sequence[RowChange]) -> None:

@@ -7,4 +7,5 @@ encoding     a row and its key as text
 follower     brings a target from its position to the newest version
 comparison   what a target holds, compared with the table
 kafka        topics of Kafka as targets
+postgres     tables of PostgreSQL as targets
 """

@@ -3,11 +3,12 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal
 
 from lakehouse.declare.table import Table
-from lakehouse.declare.targets import Position, Row, RowChange, Target
+from lakehouse.declare.targets import Position, Row, RowChange, Sink, Target
 from lakehouse.errors import CommitError, SinkError
 from lakehouse.sinks import changes
 from lakehouse.sinks.encoding import key_of, value_of
@@ -55,7 +56,11 @@ def compare(lakehouse: Lakehouse, table: Table, target: Target) -> Comparison:
     Raises SinkError if nothing was published yet, CommitError if the table does not have that
     version any more.
     """
-    sink = target.sink(lakehouse.settings, table.name)
+    with closing(target.sink(lakehouse.settings, table.name)) as sink:
+        return _compared(lakehouse, table, target, sink)
+
+
+def _compared(lakehouse: Lakehouse, table: Table, target: Target, sink: Sink) -> Comparison:
     attempts = 0
     while True:
         position = sink.position()
@@ -112,19 +117,20 @@ def repair(lakehouse: Lakehouse, table: Table, target: Target) -> int:
     What was held back is released by it. A follower that runs is refused from then on: its
     supervisor starts it again.
     """
-    sink, path = target.sink(lakehouse.settings, table.name), lakehouse.path(table)
+    path = lakehouse.path(table)
     if not delta_log.exists(path):
         raise SinkError(f"table={table.name}: there is no such table yet; start its job first")
     forks.check(lakehouse.settings, target.name)
-    sink.open()
-    with under_way(lakehouse.settings):
-        version = delta_log.latest(path)
-        rows = changes.ordered(version_rows.all_at(path, version))
-    found = {key: value for key, value, _ in sink.rows(_ALL)}
-    sending = _repairing(rows, found, target.key)
-    sink.write(version, sending)
-    sink.commit(Position(small_commits.identity(path), version, written(path, version)))
-    sink.close()
+    with closing(target.sink(lakehouse.settings, table.name)) as sink:
+        sink.open()
+        with under_way(lakehouse.settings):
+            version = delta_log.latest(path)
+            rows = changes.ordered(version_rows.all_at(path, version))
+        found = {key: value for key, value, _ in sink.rows(_ALL)}
+        sending = _repairing(rows, found, target.key)
+        sink.columns(version_rows.columns(path, version))
+        sink.write(version, sending)
+        sink.commit(Position(small_commits.identity(path), version, written(path, version)))
     return len(sending)
 
 

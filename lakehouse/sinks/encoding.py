@@ -19,6 +19,11 @@ def value_of(row: Row) -> str:
     return _json({name: _plain(value) for name, value in row.items() if value is not None})
 
 
+def json_of(value: object) -> str:
+    """One value as JSON."""
+    return _json(_plain(value))
+
+
 def key_of(row: Row, key: Sequence[str]) -> str:
     """The key of a row: the text of one column, or a JSON object of several.
 

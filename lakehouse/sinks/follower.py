@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lakehouse.declare.table import Table
 from lakehouse.declare.targets import Position, RowChange, Sink, Target
@@ -23,6 +24,9 @@ from lakehouse.storage import (
 )
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.read_holds import under_way
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # versions without a change of rows (compaction) that the position may be behind: after a crash they
 # are looked at again
@@ -64,6 +68,7 @@ class Follower:
         self._path = lakehouse.path(table)
         self._committed = -1
         self._stamp = ""
+        self._columns: pa.Schema | None = None
         self._looked = self._noted = 0.0
 
     def begin(self) -> None:
@@ -146,7 +151,7 @@ class Follower:
         )
         with under_way(self.lakehouse.settings):
             rows = changes.ordered(version_rows.all_at(self._path, version))
-        self.sink.write(version, changes.difference((), rows, self.target.key))
+        self._send(version, changes.difference((), rows, self.target.key))
         self._commit(Position(identity, version, written(self._path, version)))
         return Step(version, sent=len(rows))
 
@@ -170,12 +175,19 @@ class Follower:
         at = written(self._path, version)
         position = replace(position, version=version, written=at, held=position.held + held)
         if found and what == "send":
-            self.sink.write(version, found)
+            self._send(version, found)
         if (found and what != "ignore") or version - self._committed >= _UNCOMMITTED:
             self._commit(position)
         self.position = position
         counts = {"send": "sent", "hold": "held", "ignore": "ignored"}
         return Step(version, **{counts[what]: len(found)})
+
+    def _send(self, version: int, found: Sequence[RowChange]) -> None:
+        columns = version_rows.columns(self._path, version)
+        if columns != self._columns:
+            self.sink.columns(columns)
+            self._columns = columns
+        self.sink.write(version, found)
 
     def _commit(self, position: Position) -> None:
         self.sink.commit(position)

@@ -50,6 +50,11 @@ def all_at(path: Path, version: int) -> pa.Table:
     return _joined([_living(path, files[name], schema) for name in sorted(files)], schema)
 
 
+def columns(path: Path, version: int) -> pa.Schema:
+    """The columns of the rows of a version, without technical ones."""
+    return pa.schema([field for field in _schema(path, version) if field.name != ARRIVAL])
+
+
 def _schema(path: Path, version: int) -> pa.Schema:
     # of the files themselves a column may be missing that was added since
     stored = pa.schema(delta_log.open_table(path, version).schema().to_arrow())

@@ -1,0 +1,305 @@
+"""Tables of PostgreSQL as targets: each version of a table is one transaction, and its position is in it.
+
+The position is a row of `lakehouse_positions` beside the tables. A follower that starts takes that
+row over with a higher epoch; a transaction of the one before, which knows the former epoch, is
+refused as it commits.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lakehouse.declare.sources import one_of
+from lakehouse.declare.targets import Corrections, Position, Row, RowChange, Sink, Target
+from lakehouse.errors import DeclarationError, SinkError
+from lakehouse.settings import Settings
+from lakehouse.sinks.encoding import json_of, key_of, value_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from psycopg import Connection
+    from psycopg.sql import Composed, Identifier
+
+_POSITIONS = "lakehouse_positions"
+# seconds after which the server ends a transaction of a process that does not go on, whose locks others wait for
+_IDLE = 60
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresTable(Target):
+    """A table of PostgreSQL that holds, for each key, the row of a table."""
+
+    into: str
+    dsn: str
+
+    def sink(self, settings: Settings, table: str) -> "PostgresSink":
+        return PostgresSink(self)
+
+
+def postgres(
+    into: str,
+    *,
+    key: str | Sequence[str],
+    name: str = "",
+    dsn: str = "",
+    corrections: Corrections = "send",
+) -> PostgresTable:
+    """A table of PostgreSQL to which a table is published: `publish=[postgres(...)]`.
+
+        @table(layer="gold", keeps="latest", keys=["account"], publish=[postgres("balances", key="account")])
+        def balances(payment_events: DataFrame) -> DataFrame: ...
+
+    Each version of the table is one transaction. The table is created with the columns of the
+    published one and `key` as its primary key, unless it is there; columns that it lacks are added.
+
+    :param into: the table, with its schema if it is not in the search path: `bank.balances`.
+    :param key: the columns that identify a row; none of them may be null.
+    :param name: names the target in commands. Default: `into`.
+    :param dsn: how to connect, as libpq has it. Default: by the environment (`PGHOST`, `PGDATABASE`,
+        `PGUSER`, `PGPASSFILE`, `PGSERVICE`), where passwords belong.
+    :param corrections: "send", "hold" or "ignore" what changes rows that were final before.
+    :raises DeclarationError: for values that cannot be used.
+    """
+    one_of("corrections", corrections, ("send", "hold", "ignore"))
+    keys = (key,) if isinstance(key, str) else tuple(key)
+    parts = into.split(".")
+    if not keys or not all(parts) or len(parts) > 2:
+        raise DeclarationError(
+            f"into={into!r}, key={list(keys)}: a table, or schema.table, and at least one column that identifies a row"
+        )
+    return PostgresTable(name or into, keys, corrections, into, dsn)
+
+
+class PostgresSink(Sink):
+    """Writes a table to PostgreSQL."""
+
+    def __init__(self, target: PostgresTable) -> None:
+        self._target = target
+        self._db: Connection | None = None
+        self._epoch = 0
+        self._columns: list[str] = []
+        self._nested: set[str] = set()
+
+    def open(self) -> None:
+        with self._failing("taking it over"):
+            # two that start at once would both make it
+            self._run("SELECT pg_advisory_xact_lock(hashtext(%s))", [_POSITIONS])
+            self._run(
+                f"CREATE TABLE IF NOT EXISTS {_POSITIONS} (target text PRIMARY KEY, epoch bigint NOT NULL, position text)"
+            )
+            taken = self._run(
+                f"INSERT INTO {_POSITIONS} AS p VALUES (%s, 1, NULL) ON CONFLICT (target) DO UPDATE SET epoch = p.epoch + 1 "
+                "RETURNING epoch",
+                [self._target.name],
+            )
+            self._epoch = taken[0][0]
+            self._connection.commit()
+
+    def position(self) -> Position | None:
+        with self._failing("reading its position"):
+            found = self._run(
+                f"SELECT position FROM {_POSITIONS} WHERE target = %s", [self._target.name]
+            )
+            self._connection.rollback()
+        if not found or found[0][0] is None:
+            return None
+        try:
+            return Position.from_json(found[0][0])
+        except ValueError as err:
+            raise SinkError(
+                f"target={self._target.name}: its row in {_POSITIONS} holds something else than a position ({err}); "
+                f"`lakehouse reconcile sink {self._target.name} --repair` writes a new one"
+            ) from err
+
+    def columns(self, schema: "pa.Schema") -> None:
+        import pyarrow as pa
+
+        types = {field.name: _type(field.type) for field in schema}
+        self._columns = list(types)
+        self._nested = {field.name for field in schema if pa.types.is_nested(field.type)}
+        with self._failing("making its table"):
+            there = self._there()
+            if not there:
+                columns = [_sql("{} " + of, name) for name, of in types.items()]
+                columns.append(_sql("PRIMARY KEY ({})", self._target.key))
+                self._run(_sql("CREATE TABLE {} ({})", self._table, columns))
+            for name, of in types.items() if there else ():
+                if name not in there:
+                    self._run(_sql("ALTER TABLE {} ADD COLUMN {} " + of, self._table, name))
+                elif there[name] != of:
+                    raise SinkError(
+                        f"target={self._target.name}, column={name}: it is {there[name]} in {self._target.into}, and its values "
+                        f"are {of}; change the column, or publish to another table"
+                    )
+
+    def write(self, version: int, changes: Sequence[RowChange]) -> None:
+        rows: dict[str, Row] = {}
+        gone: dict[str, Row] = {}
+        for change in changes:
+            key = self._key(change.row)
+            rows.pop(key, None)
+            gone.pop(key, None)
+            (gone if change.kind == "delete" else rows)[key] = change.row
+        with self._failing(f"writing version {version}"):
+            self._delete(list(gone.values()))
+            self._upsert(list(rows.values()))
+
+    def commit(self, position: Position) -> None:
+        with self._failing(f"committing version {position.version}"):
+            noted = self._run(
+                f"UPDATE {_POSITIONS} SET position = %s WHERE target = %s AND epoch = %s RETURNING epoch",
+                [position.to_json(), self._target.name, self._epoch],
+            )
+            if not noted:
+                self._connection.rollback()
+                raise SinkError(
+                    f"target={self._target.name}: another process has taken it over; one process writes a target, so this one "
+                    "ends, and nothing of its transaction is visible"
+                )
+            self._connection.commit()
+
+    def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
+        with self._failing("reading it"):
+            columns = list(self._there())
+            found = self._run(_sql("SELECT {} FROM {}", columns, self._table)) if columns else []
+            self._connection.rollback()
+        for values in found:
+            row = dict(zip(columns, values, strict=True))
+            yield key_of(row, self._target.key), value_of(row), True
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+
+    @property
+    def _connection(self) -> "Connection":
+        """Made when it is needed first: a comparison reads without taking the target over."""
+        import psycopg
+
+        if self._db is None:
+            self._db = psycopg.connect(self._target.dsn, application_name="lakehouse")
+            self._db.execute("SET TIME ZONE 'UTC'")
+            self._db.execute(f"SET idle_in_transaction_session_timeout = '{_IDLE}s'")
+            self._db.commit()
+        return self._db
+
+    @property
+    def _table(self) -> "Identifier":
+        from psycopg.sql import Identifier
+
+        return Identifier(*self._target.into.split("."))
+
+    def _run(self, query: Any, values: Sequence[object] = ()) -> list[tuple]:
+        done = self._connection.execute(query, values or None)
+        return done.fetchall() if done.description else []
+
+    def _there(self) -> dict[str, str]:
+        """The columns of the table, in their order, with their types; none if there is no such table."""
+        return dict(
+            self._run(
+                "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
+                "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+                [self._table.as_string(self._connection)],
+            )
+        )
+
+    def _key(self, row: Row) -> str:
+        if null := [name for name in self._target.key if row[name] is None]:
+            raise SinkError(
+                f"target={self._target.name}, key={null[0]}: a row in which it is null has no key; leave such rows out of the "
+                "table, or choose other columns"
+            )
+        return key_of(row, self._target.key)
+
+    def _delete(self, rows: Sequence[Row]) -> None:
+        if not rows:
+            return
+        key = self._target.key
+        self._copy("gone", key, rows)
+        same = [_sql("t.{} = g.{}", name, name) for name in key]
+        self._run(
+            _sql("DELETE FROM {} t USING gone g WHERE ", self._table) + _joined(" AND ", same)
+        )
+        self._run("DROP TABLE gone")
+
+    def _upsert(self, rows: Sequence[Row]) -> None:
+        if not rows:
+            return
+        key, names = self._target.key, self._columns
+        self._copy("come", names, rows)
+        others = [_sql("{} = excluded.{}", name, name) for name in names if name not in key]
+        then = _sql("UPDATE SET {}", others) if others else _sql("NOTHING")
+        insert = _sql("INSERT INTO {} ({}) SELECT {} FROM come ", self._table, names, names)
+        self._run(insert + _sql("ON CONFLICT ({}) DO ", key) + then)
+        self._run("DROP TABLE come")
+
+    def _copy(self, into: str, names: Sequence[str], rows: Sequence[Row]) -> None:
+        """Puts these columns of the rows into a table of this transaction alone."""
+        made = _sql(
+            "CREATE TEMP TABLE {} ON COMMIT DROP AS SELECT {} FROM {} LIMIT 0",
+            into,
+            list(names),
+            self._table,
+        )
+        self._run(made)
+        copy = _sql("COPY {} ({}) FROM STDIN", into, list(names))
+        with self._connection.cursor() as cursor, cursor.copy(copy) as stream:
+            for row in rows:
+                stream.write_row([self._value(name, row[name]) for name in names])
+
+    def _value(self, name: str, value: object) -> object:
+        return json_of(value) if name in self._nested and value is not None else value
+
+    @contextmanager
+    def _failing(self, doing: str) -> Iterator[None]:
+        """Says what failed, and why. Nothing of the transaction stays."""
+        import psycopg
+
+        try:
+            yield
+        except psycopg.Error as err:
+            said = " ".join(str(err).split())
+            raise SinkError(
+                f"target={self._target.name}, table={self._target.into}: {doing} failed, {said}; the next process goes on from "
+                "the position"
+            ) from err
+
+
+def _type(of: "pa.DataType") -> str:
+    """The type of PostgreSQL for values of that type; a nested one is JSON as `encoding` has it."""
+    import pyarrow as pa
+
+    if pa.types.is_decimal(of):
+        return f"numeric({of.precision},{of.scale})"
+    if pa.types.is_timestamp(of):
+        return f"timestamp {'with' if of.tz else 'without'} time zone"
+    kinds = {
+        "boolean": pa.types.is_boolean,
+        "bigint": pa.types.is_integer,
+        "double precision": pa.types.is_floating,
+        "date": pa.types.is_date,
+        "bytea": lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t),
+        "json": pa.types.is_nested,
+    }
+    return next((name for name, fits in kinds.items() if fits(of)), "text")
+
+
+def _sql(text: str, *parts: Any) -> "Composed":
+    """SQL with names in its braces: one, or several with commas between; or what is SQL already."""
+    from psycopg.sql import SQL, Composable, Identifier
+
+    def part(given: Any) -> Composable:
+        if isinstance(given, Composable):
+            return given
+        if isinstance(given, str):
+            return Identifier(given)
+        return SQL(", ").join(map(part, given))
+
+    return SQL(text).format(*map(part, parts))
+
+
+def _joined(by: str, parts: Sequence["Composed"]) -> "Composed":
+    from psycopg.sql import SQL
+
+    return SQL(by).join(parts)

@@ -1,0 +1,240 @@
+"""A table published to PostgreSQL: each version once, whole for whoever reads beside, however often its follower is killed."""
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from lakehouse import Position, RowChange, postgres
+from lakehouse.declare import catalog
+from lakehouse.errors import DeclarationError, SinkError
+from lakehouse.settings import Settings
+from lakehouse.sinks.comparison import compare, repair
+from lakehouse.sinks.encoding import value_of
+from lakehouse.sinks.follower import Follower
+from lakehouse.sinks.postgres import PostgresSink
+from lakehouse.storage.lakehouse import Lakehouse
+from support import postgres as server
+from support import published
+
+pytestmark = [pytest.mark.slow, pytest.mark.parallel]
+
+LIVES, VERSIONS = 6, 40
+OPENED: list[PostgresSink] = []  # to be closed when a test ends
+DEATHS = ("opened", "written", "committed", "at random")
+
+
+@pytest.fixture(scope="module")
+def dsn() -> Iterator[str]:
+    with server.running() as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def lakehouse(tmp_path) -> Lakehouse:
+    settings = Settings(root=tmp_path, tables=("support.published",))
+    made = Lakehouse(settings, catalog.load(settings))
+    published.make_payments(path_of(made, "payments"))
+    published.make_balances(path_of(made, "balances"))
+    return made
+
+
+@pytest.fixture
+def database(dsn) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(dsn, autocommit=True) as found:
+        yield found
+        while OPENED:
+            OPENED.pop().close()
+        found.execute("DROP TABLE IF EXISTS payments, balances, lakehouse_positions")
+
+
+def path_of(lakehouse: Lakehouse, table: str) -> Path:
+    return lakehouse.path(lakehouse.catalog.table(table))
+
+
+def follower(lakehouse: Lakehouse, dsn: str, table: str, *key: str, **how) -> Follower:
+    target = postgres(table, key=key, dsn=dsn, **how)
+    made = Follower(lakehouse, lakehouse.catalog.table(table), target)
+    OPENED.append(made.sink)
+    return made
+
+
+def caught_up(following: Follower) -> None:
+    while following.step():
+        pass
+
+
+def come(row: dict) -> RowChange:
+    return RowChange("insert", row)
+
+
+def rows(database: psycopg.Connection, query: str) -> set[tuple]:
+    return set(database.execute(query).fetchall())
+
+
+def test_rows_come_change_and_go_with_the_versions(lakehouse, dsn, database):
+    payments = path_of(lakehouse, "payments")
+    following = follower(lakehouse, dsn, "payments", "account", "n")
+    published.append(payments, 0, [("a", 1, "1.00"), ("b", 2, "2.00")])
+    following.begin()
+    caught_up(following)
+    published.append(payments, 1, [("a", 3, "3.00")], "1")
+    caught_up(following)
+    all_there = {("a", 1, Decimal("1.00")), ("b", 2, Decimal("2.00")), ("a", 3, Decimal("3.00"))}
+    assert rows(database, "SELECT account, n, amount FROM payments") == all_there
+    # a batch run: one row goes, one changes, one comes
+    published.replace(payments, [("a", 1, "9.00"), ("c", 4, "4.00")], "0")
+    caught_up(following)
+    now = {("a", 1, Decimal("9.00")), ("c", 4, Decimal("4.00")), ("a", 3, Decimal("3.00"))}
+    assert rows(database, "SELECT account, n, amount FROM payments") == now
+    following.end()
+    found = compare(lakehouse, following.table, following.target)
+    assert found.verdict == "EQUAL", found
+    database.execute("UPDATE payments SET amount = 7 WHERE n = 4")
+    database.execute("DELETE FROM payments WHERE n = 3")
+    found = compare(lakehouse, following.table, following.target)
+    assert {each.cause for each in found.differences} == {"other row", "missing"}, found
+    assert repair(lakehouse, following.table, following.target) == 2
+    assert rows(database, "SELECT account, n, amount FROM payments") == now
+
+
+class Dying(PostgresSink):
+    """Dies at a point, by SIGKILL."""
+
+    point = ""
+
+    def _die(self, point: str) -> None:
+        if self.point == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def open(self) -> None:
+        super().open()
+        self._die("opened")
+
+    def write(self, version, changes) -> None:
+        super().write(version, changes)
+        self._die("written")
+
+    def commit(self, position) -> None:
+        super().commit(position)
+        self._die("committed")
+
+
+def follow(settings: Settings, dsn: str, point: str) -> None:
+    """A process: follows until it dies."""
+    following = follower(Lakehouse(settings, catalog.load(settings)), dsn, "balances", "account")
+    following.sink = Dying(following.target)
+    following.sink.point = point
+    following.begin()
+    while True:
+        if following.step() is None:
+            time.sleep(0.01)
+
+
+def test_a_reader_beside_sees_whole_versions_though_the_follower_is_killed_again_and_again(
+    lakehouse, dsn, database
+):
+    """Each version moves money between accounts, so that a part of one would not add up to nothing."""
+    choose, path = random.Random(4711), path_of(lakehouse, "balances")
+    balances = dict.fromkeys("abcdefg", 0)
+    published.upsert(path, 0, dict.fromkeys(balances, "0.00"))
+    context = multiprocessing.get_context("spawn")
+    sums, deaths, batch = set(), [], 1
+    for life in range(LIVES):
+        point = DEATHS[life % len(DEATHS)]
+        process = context.Process(target=follow, args=(lakehouse.settings, dsn, point))
+        process.start()
+        for _ in range(VERSIONS // LIVES):
+            one, other = choose.sample(sorted(balances), 2)
+            amount = choose.randint(1, 99)
+            balances[one] -= amount
+            balances[other] += amount
+            changed = {name: f"{balances[name]}.00" for name in (one, other)}
+            published.upsert(path, batch, changed)
+            batch += 1
+            if database.execute("SELECT to_regclass('balances')").fetchone()[0]:
+                sums |= rows(database, "SELECT sum(balance) FROM balances")
+            time.sleep(0.05)
+        if point == "at random":
+            time.sleep(choose.random() * 2)
+            process.kill()
+        process.join(60)
+        deaths.append((point, process.exitcode))
+    assert deaths == [(DEATHS[n % len(DEATHS)], -signal.SIGKILL) for n in range(LIVES)]
+    last = follower(lakehouse, dsn, "balances", "account")
+    last.begin()
+    caught_up(last)
+    last.end()
+    there = rows(database, "SELECT account, balance FROM balances")
+    assert there == {(name, Decimal(amount)) for name, amount in balances.items()}
+    assert sums <= {(Decimal(0),), (None,)} and (Decimal(0),) in sums, sums
+    assert compare(lakehouse, last.table, last.target).verdict == "EQUAL"
+
+
+def test_a_follower_that_was_replaced_is_refused_and_leaves_nothing(lakehouse, dsn, database):
+    path = path_of(lakehouse, "payments")
+    published.append(path, 0, [("a", 1, "1.00")])
+    zombie, heir = (follower(lakehouse, dsn, "payments", "account", "n") for _ in range(2))
+    zombie.begin()
+    heir.begin()
+    caught_up(heir)
+    published.append(path, 1, [("b", 2, "2.00")])
+    zombie.position = heir.position
+    with pytest.raises(SinkError, match="another process has taken it over"):
+        caught_up(zombie)
+    assert rows(database, "SELECT account FROM payments") == {("a",)}
+    caught_up(heir)
+    assert rows(database, "SELECT account FROM payments") == {("a",), ("b",)}
+
+
+def test_columns_of_another_type_and_keys_that_are_null_are_refused(lakehouse, dsn, database):
+    database.execute("CREATE TABLE payments (account text, n text, PRIMARY KEY (account, n))")
+    published.append(path_of(lakehouse, "payments"), 0, [("a", 1, "1.00")])
+    following = follower(lakehouse, dsn, "payments", "account", "n")
+    following.begin()
+    with pytest.raises(
+        SinkError, match=r"column=n: it is text in payments, and its values are bigint"
+    ):
+        caught_up(following)
+    database.execute("DROP TABLE payments")
+    sink = PostgresSink(following.target)
+    OPENED.append(sink)
+    sink.open()
+    sink.columns(pa.schema([("account", pa.string()), ("n", pa.int64())]))
+    with pytest.raises(SinkError, match="key=n: a row in which it is null has no key"):
+        sink.write(1, [come({"account": "a", "n": None})])
+    with pytest.raises(DeclarationError, match=r"into='a\.b\.c'"):
+        postgres("a.b.c", key="n")
+
+
+def test_values_of_every_type_come_back_as_they_are(lakehouse, dsn, database):
+    target = postgres("payments", key="n", dsn=dsn)
+    schema = pa.schema(
+        [
+            ("n", pa.int64()), ("t", pa.string()), ("b", pa.bool_()), ("d", pa.float64()), ("f", pa.float32()),
+            ("day", pa.date32()), ("at", pa.timestamp("us", "UTC")), ("raw", pa.binary()), ("m", pa.decimal128(12, 3)),
+            ("many", pa.list_(pa.int64())), ("part", pa.struct([("x", pa.decimal128(4, 1)), ("y", pa.string())])),
+        ]
+    )  # fmt: skip
+    given = {
+        "n": 1, "t": "\u00fc\t\\ ' \n", "b": True, "d": 0.1, "f": 0.5, "day": date(2026, 1, 2),
+        "at": datetime(2026, 1, 2, 3, 4, 5, 678, UTC), "raw": b"\x00\xff", "m": Decimal("123456789.100"),
+        "many": [1, 2], "part": {"x": Decimal("1.5"), "y": None},
+    }  # fmt: skip
+    sink = PostgresSink(target)
+    sink.open()
+    sink.columns(schema)
+    nothing = dict.fromkeys(given) | {"n": 2}
+    sink.write(1, [come(given), come(nothing)])
+    sink.commit(Position("id", 1))
+    assert {value for _, value, _ in sink.rows(1)} == {value_of(given), value_of(nothing)}
+    sink.close()
