@@ -10,6 +10,7 @@ LakehouseError
 ├── JarsError            the jars cannot be resolved, or are not the ones checked in
 ├── TopicError           a topic is not the one that a table has read
 ├── SinkError            a target cannot be written, or holds something else than the table says
+│   └── SinkAway         it does not answer; its follower waits for it
 ├── SavepointError       a savepoint is damaged, is not there, or cannot be restored as things are
 ├── JobError             a job cannot be started or stopped, or must wait for another
 ├── LookupFailed         a service that a lookup asks has not answered
@@ -72,4 +73,8 @@ class CommitError(LakehouseError):
 
 
 class SinkError(LakehouseError):
+    pass
+
+
+class SinkAway(SinkError):
     pass

@@ -21,7 +21,7 @@ import psutil
 
 from lakehouse import logs
 from lakehouse.declare import catalog
-from lakehouse.errors import JobError, LakehouseError
+from lakehouse.errors import BrokerError, JobError, LakehouseError, SinkAway
 from lakehouse.settings import Settings, from_environment
 from lakehouse.sinks.follower import Follower
 from lakehouse.stopping import Stop
@@ -36,6 +36,10 @@ from streaming_jobs.progress import JobStatus, QueryStatus, State
 _log = logging.getLogger("streaming_jobs.follower")  # it runs as __main__
 
 _HEARTBEAT = 1.0
+_PAUSES = (
+    1.0,
+    30.0,
+)  # seconds before a target that does not answer is asked again, at first and at most
 _LOOK = 0.05  # seconds between two looks for the next version
 
 
@@ -48,6 +52,7 @@ class Job:
         self.follower = Follower(lakehouse, *lakehouse.catalog.target(target))
         self.state: State = "starting"
         self.sent = self.ignored = 0
+        self.away = ""  # why the target is waited for
         self.busy_since: str | None = None
         self.refusal: Exception | None = None
         self.began = datetime.now(UTC)
@@ -88,7 +93,8 @@ class Job:
         self.turn.check()
         position = self.follower.position
         held = position.held if position else ()
-        remarks = [f"held back: versions {', '.join(map(str, held))}"] if held else []
+        remarks = [self.away] if self.away else []
+        remarks += [f"held back: versions {', '.join(map(str, held))}"] if held else []
         remarks += [f"ignored: {self.ignored} rows of corrections"] if self.ignored else []
         query = QueryStatus(
             self.follower.table.name,
@@ -111,8 +117,27 @@ class Job:
         progress.write(self.settings, self.status)
 
     def _follow(self) -> None:
-        self.follower.begin()
-        self.state = "running"
+        """Follows, and waits for a target that does not answer: an outage is no failure of this process."""
+        pause = _PAUSES[0]
+        while not self.stopping.is_set():
+            try:
+                self.follower.begin()
+                self.state, self.away, pause = "running", "", _PAUSES[0]
+                self._steps()
+            except (BrokerError, SinkAway) as err:
+                self.state, self.away, self.busy_since = "running", str(err), None
+                _log.warning(f"{err}; it is asked again in {pause:g} s")
+                with suppress(LakehouseError):
+                    self.follower.sink.close()
+                self.stopping.wait(pause)
+                pause = min(2 * pause, _PAUSES[1])
+                of = self.follower
+                self.follower = Follower(of.lakehouse, of.table, of.target)
+        self.state = "stopping"
+        if self.refusal is None and not self.away:
+            self.follower.end()
+
+    def _steps(self) -> None:
         while not self.stopping.is_set():
             self.busy_since = progress.now()
             step = self.follower.step()
@@ -122,9 +147,6 @@ class Job:
                 continue
             self.sent += step.sent
             self.ignored += step.ignored
-        self.state = "stopping"
-        if self.refusal is None:
-            self.follower.end()
 
     def _beat(self, ended: threading.Event) -> None:
         """Says that it lives, and looks whether it is to stop: who wants that may be on another host."""

@@ -69,7 +69,8 @@ class Position:
 class Sink(ABC):
     """Writes the versions of one table to one target, for one process at a time.
 
-    Any error ends the process; the next one opens the target again and goes on from the position.
+    `SinkAway` says that the target does not answer: the follower opens it again until it does. Any other error
+    ends the process; the next one opens the target again. Either goes on from the position.
     """
 
     @abstractmethod

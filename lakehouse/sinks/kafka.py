@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lakehouse.declare.sources import one_of
 from lakehouse.declare.targets import Corrections, Position, Row, RowChange, Sink, Target
-from lakehouse.errors import BrokerError, DeclarationError, LakehouseError, SinkError
+from lakehouse.errors import DeclarationError, LakehouseError, SinkAway, SinkError
 from lakehouse.settings import Settings
 from lakehouse.sinks.encoding import key_of, value_of
 
@@ -275,9 +275,9 @@ class KafkaSink(Sink):
 
         away = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
         if error.code() in away:
-            return BrokerError(
+            return SinkAway(
                 f"topic={self._target.name}, {doing}: the broker must answer within {_ANSWER:.0f} s and did not ({error.str()}); "
-                "the next process goes on from the position"
+                "its follower asks again, and goes on from the position"
             )
         if error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
             return SinkError(

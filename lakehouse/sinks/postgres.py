@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse.declare.sources import one_of
 from lakehouse.declare.targets import Corrections, Position, Row, RowChange, Sink, Target
-from lakehouse.errors import DeclarationError, SinkError
+from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.settings import Settings
 from lakehouse.sinks.encoding import json_of, key_of, value_of
 
 if TYPE_CHECKING:
+    import psycopg
     import pyarrow as pa
     from psycopg import Connection
     from psycopg.sql import Composed, Identifier
@@ -251,6 +252,13 @@ class PostgresSink(Sink):
     def _value(self, name: str, value: object) -> object:
         return json_of(value) if name in self._nested and value is not None else value
 
+    def _is_away(self, err: "psycopg.Error") -> bool:
+        """Whether the connection could not be made, or is gone."""
+        import psycopg
+
+        gone = self._db is None or self._db.closed
+        return gone and isinstance(err, psycopg.OperationalError | psycopg.InterfaceError)
+
     @contextmanager
     def _failing(self, doing: str) -> Iterator[None]:
         """Says what failed, and why. Nothing of the transaction stays."""
@@ -260,6 +268,11 @@ class PostgresSink(Sink):
             yield
         except psycopg.Error as err:
             said = " ".join(str(err).split())
+            if self._is_away(err):
+                raise SinkAway(
+                    f"target={self._target.name}, {doing}: the database must answer and did not ({said}); its follower asks "
+                    "again, and goes on from the position"
+                ) from err
             raise SinkError(
                 f"target={self._target.name}, table={self._target.into}: {doing} failed, {said}; the next process goes on from "
                 "the position"

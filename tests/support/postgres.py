@@ -12,26 +12,49 @@ from pathlib import Path
 USER = "postgres"
 
 
+class Server:
+    """A server in a folder of its own."""
+
+    def __init__(self) -> None:
+        found = list(Path("/usr/lib/postgresql").glob("*/bin"))
+        assert found, (
+            "no server of PostgreSQL is installed (Debian and Ubuntu: apt install postgresql)"
+        )
+        self._binaries = max(found, key=lambda each: int(each.parent.name))
+        self._home = Path(tempfile.mkdtemp(prefix="pg-"))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        if os.getuid() == 0:
+            shutil.chown(self._home, USER)
+        self.dsn = f"host=127.0.0.1 port={port} user={USER} dbname=postgres"
+        self._options = f"-p {port} -k {self._home} -c listen_addresses=127.0.0.1 -c fsync=off"
+        self._do("initdb", "-U", USER, "--auth=trust", "--no-sync")
+
+    def start(self) -> None:
+        self._do("pg_ctl", "-l", self._home / "log", "-w", "-o", self._options, "start")
+
+    def kill(self) -> None:
+        """As by a crash: open transactions end, connections are gone."""
+        self._do("pg_ctl", "-m", "immediate", "stop")
+
+    def remove(self) -> None:
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def _do(self, program: str, *arguments: object) -> None:
+        _run(self._binaries / program, "-D", self._home / "data", *arguments)
+
+
 @contextmanager
-def running() -> Iterator[str]:
-    """How to connect to it, as libpq has it."""
-    found = list(Path("/usr/lib/postgresql").glob("*/bin"))
-    assert found, "no server of PostgreSQL is installed (Debian and Ubuntu: apt install postgresql)"
-    binaries = max(found, key=lambda each: int(each.parent.name))
-    home = Path(tempfile.mkdtemp(prefix="pg-"))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    if os.getuid() == 0:
-        shutil.chown(home, USER)
-    data, options = home / "data", f"-p {port} -k {home} -c listen_addresses=127.0.0.1 -c fsync=off"
-    _run(binaries / "initdb", "-D", data, "-U", USER, "--auth=trust", "--no-sync")
+def running() -> Iterator[Server]:
+    """A server that runs."""
+    server = Server()
+    server.start()
     try:
-        _run(binaries / "pg_ctl", "-D", data, "-l", home / "log", "-w", "-o", options, "start")
-        yield f"host=127.0.0.1 port={port} user={USER} dbname=postgres"
+        yield server
     finally:
-        _run(binaries / "pg_ctl", "-D", data, "-m", "immediate", "stop")
-        shutil.rmtree(home, ignore_errors=True)
+        server.kill()
+        server.remove()
 
 
 def _run(*command: object) -> None:

@@ -1,14 +1,17 @@
 """A table published to PostgreSQL: each version once, whole for whoever reads beside, however often its follower is killed."""
 
+import dataclasses
 import multiprocessing
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from threading import Thread
 
 import psycopg
 import pyarrow as pa
@@ -23,8 +26,12 @@ from lakehouse.sinks.encoding import value_of
 from lakehouse.sinks.follower import Follower
 from lakehouse.sinks.postgres import PostgresSink
 from lakehouse.storage.lakehouse import Lakehouse
-from support import postgres as server
+from streaming_jobs import lease, progress
+from streaming_jobs.follower import Job
+from streaming_jobs.jobs import follower_of
 from support import published
+from support.postgres import Server, running
+from support.sensors_job import awaited
 
 pytestmark = [pytest.mark.slow, pytest.mark.parallel]
 
@@ -34,9 +41,14 @@ DEATHS = ("opened", "written", "committed", "at random")
 
 
 @pytest.fixture(scope="module")
-def dsn() -> Iterator[str]:
-    with server.running() as dsn:
-        yield dsn
+def server() -> Iterator[Server]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def dsn(server) -> str:
+    return server.dsn
 
 
 @pytest.fixture
@@ -54,6 +66,7 @@ def database(dsn) -> Iterator[psycopg.Connection]:
         yield found
         while OPENED:
             OPENED.pop().close()
+    with psycopg.connect(dsn, autocommit=True) as found:  # a test may have ended the first one
         found.execute("DROP TABLE IF EXISTS payments, balances, lakehouse_positions")
 
 
@@ -194,6 +207,49 @@ def test_a_follower_that_was_replaced_is_refused_and_leaves_nothing(lakehouse, d
     assert rows(database, "SELECT account FROM payments") == {("a",)}
     caught_up(heir)
     assert rows(database, "SELECT account FROM payments") == {("a",), ("b",)}
+
+
+def test_a_database_that_is_away_is_waited_for(lakehouse, server, database):
+    path, target = (
+        path_of(lakehouse, "payments"),
+        postgres("payments", key=("account", "n"), dsn=server.dsn),
+    )
+    table = lakehouse.catalog.table("payments")
+    lakehouse.catalog.tables["payments"] = dataclasses.replace(table, publish=(target,))
+    published.append(path, 0, [("a", 1, "1.00")])
+
+    def there() -> set[str]:
+        with psycopg.connect(server.dsn) as reader:
+            if not reader.execute("SELECT to_regclass('payments')").fetchone()[0]:
+                return set()
+            return {name for (name,) in reader.execute("SELECT account FROM payments")}
+
+    with lease.held(lakehouse.settings, follower_of("payments")) as turn:
+        job = Job(lakehouse, "payments", turn)
+        process = Thread(target=job.run)
+        process.start()
+        awaited(lambda: there() == {"a"}, "the first row", 30)
+        server.kill()
+        published.append(path, 1, [("b", 2, "2.00")])
+        awaited(lambda: bool(job.away), "that it is away", 30)
+        said = "target=payments, .*: the database must answer and did not"
+        awaited(
+            lambda: re.match(said, trouble(lakehouse.settings)) is not None, "that it is said", 30
+        )
+        server.start()
+        awaited(lambda: there() == {"a", "b"}, "the second row", 60)
+        awaited(lambda: not trouble(lakehouse.settings), "that it is back", 30)
+        job.stopping.set()
+        process.join(30)
+    assert (
+        job.state == "stopped"
+        and compare(lakehouse, lakehouse.catalog.table("payments"), target).verdict == "EQUAL"
+    )
+
+
+def trouble(settings: Settings) -> str:
+    status = progress.read(settings, follower_of("payments"))
+    return status.queries[0].trouble if status and status.queries else ""
 
 
 def test_columns_of_another_type_and_keys_that_are_null_are_refused(lakehouse, dsn, database):
