@@ -54,7 +54,6 @@ class SavedTable:
     frontier: str  # ISO 8601; empty before the first
     position: Mapping[str, Any]  # up to where its stream had read its inputs
     code_version: str  # of its declaration
-    reads: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()  # where it is published
 
 
@@ -99,7 +98,7 @@ def create(settings: Settings, catalog: Catalog, name: str, note: str = "") -> S
             for table in reversed(list(catalog)):  # inputs come first there
                 _take_table(settings, catalog, table, to)
         size, files = _list(settings, beside)
-        tables = {table.name: _saved(to, catalog, table) for table in catalog}
+        tables = {table.name: _saved(to, table) for table in catalog}
         listed = _checksum(layout.savepoint_file(settings, beside, "contents.jsonl"))
         library = version_of("unified-lakehouse")
         made = Savepoint(name, at, note, library, tables, files, size, listed)
@@ -264,7 +263,7 @@ def _link(path: Path, to: Path) -> None:
         shutil.copyfile(path, to)  # another disk, or one without links
 
 
-def _saved(settings: Settings, catalog: Catalog, table: Table) -> SavedTable:
+def _saved(settings: Settings, table: Table) -> SavedTable:
     path, reached = table_path(settings, table), frontier(settings, table)
     last = checkpoints.standing(settings, table).last
     return SavedTable(
@@ -274,7 +273,6 @@ def _saved(settings: Settings, catalog: Catalog, table: Table) -> SavedTable:
         reached.isoformat() if reached else "",
         dict(last.inputs) if last else {},
         table.code_version,
-        tuple(each.name for each in catalog.timed_inputs(table)),
         tuple(target.name for target in table.publish),
     )
 
@@ -330,7 +328,7 @@ def _read(settings: Settings, name: str) -> Savepoint:
     try:
         given = read_json(path)
         tables = {
-            each: SavedTable(**saved | {name: tuple(saved[name]) for name in ("reads", "targets")})
+            each: SavedTable(**saved | {"targets": tuple(saved["targets"])})
             for each, saved in given["tables"].items()
         }
         return Savepoint(**given | {"tables": tables})
