@@ -27,6 +27,8 @@ from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import creation, lookups
 from tests.support.places import Places, serving
 
+# each goes on from where the one before it has left the lakehouse
+pytestmark = [pytest.mark.slow, pytest.mark.parallel]
 HERE = sys.modules[__name__]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = Range(START, START + timedelta(hours=1))
@@ -139,8 +141,6 @@ def test_answers_are_recorded_and_repeated(stage):
     assert PLACES.asked == {"a": 2, "b": 1, "c": 1}, "a batch run asks for nothing that is recorded"
 
 
-@pytest.mark.slow
-@pytest.mark.parallel
 def test_a_range_is_asked_again(stage):
     located, settings = stage.lake.catalog.table("located"), stage.lake.settings
     PLACES.opinion, PLACES.failing, PLACES.most_open, PLACES.seconds = 4, {"b"}, 0, 0.05
@@ -170,8 +170,6 @@ def test_a_range_is_asked_again(stage):
     assert query.run(saved, stage.lake.catalog, count).rows == [(5,)]
 
 
-@pytest.mark.slow
-@pytest.mark.parallel
 def test_a_failed_lookup_is_quarantined_until_it_is_asked_again(stage):
     checked = stage.lake.catalog.table("checked")
     PLACES.failing, PLACES.hanging = {"a"}, {"d"}
@@ -207,8 +205,6 @@ def test_a_failed_lookup_is_quarantined_until_it_is_asked_again(stage):
     assert_stream_equals_batch(stage, "checked", hour)
 
 
-@pytest.mark.slow
-@pytest.mark.parallel
 def test_a_table_waits_for_its_service_and_an_answer_is_kept_for_a_while(stage):
     stage.feed("visits", [visit(21, "x", 7401), visit(22, "y", 7402)])
     PLACES.failing = {"x"}
