@@ -25,7 +25,7 @@ from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import creation, lookups
-from tests.support.places import Places, serving
+from support.places import Places, serving
 
 # each goes on from where the one before it has left the lakehouse
 pytestmark = [pytest.mark.slow, pytest.mark.parallel]
