@@ -60,6 +60,26 @@ IN_TENTHS = """
 def sensor_tenths(valid_readings):
     return valid_readings.groupBy("window", "sensor_id").agg(F.count("*").alias("readings"))
 """  # long windows, so Spark keeps state for them
+WITH_LOOKUP = """
+from lakehouse import files, lookup
+
+maker_file = files({path!r}, schema="sensor_id STRING, maker STRING")
+
+
+@table(layer="silver", refresh="1 second")
+def makers(maker_file):
+    return maker_file
+
+
+@lookup(schema="known BOOLEAN")
+def owner(sensor_id):
+    return {{"known": True}}
+
+
+@table(layer="silver", lookup=owner)
+def owned_readings(valid_readings):
+    return valid_readings.withColumn("known", F.col("owner.known")).drop("owner")
+"""
 Labels = dict[str, str]
 Exposed = dict[str, list[tuple[Labels, float]]]
 
@@ -82,7 +102,9 @@ class Running(NamedTuple):
 @pytest.fixture(scope="module")
 def running(spark, tmp_path_factory, quick_jvm) -> Iterator[Running]:
     root, modules = tmp_path_factory.mktemp("metrics"), tmp_path_factory.mktemp("modules")
-    (modules / "sensors.py").write_text(inspect.getsource(tables_of_sensors) + IN_TENTHS)
+    (modules / "makers.csv").write_text("sensor_id,maker\nsensor-1,a\n")
+    more = IN_TENTHS + WITH_LOOKUP.format(path=str(modules / "makers.csv"))
+    (modules / "sensors.py").write_text(inspect.getsource(tables_of_sensors) + more)
     tables = ("sensors", "lakehouse.examples.ads.tables", "lakehouse.examples.visits.tables")
     nightly = {"visits": "scheduled 0 3 * * *"}
     settings = Settings(
@@ -123,6 +145,8 @@ def running(spark, tmp_path_factory, quick_jvm) -> Iterator[Running]:
             lambda: of_query(settings, "sensor_tenths").state_rows,
             "state of Spark's in the status file",
         )
+        awaited(lambda: of_query(settings, "owned_readings").lookups, "questions to the service")
+        awaited(lambda: progress.read(settings, "sensors").references, "the refreshed table")
         yield Running(settings, exposition(settings), sent)
     finally:
         now = supervisor.status(settings, "sensors")
