@@ -72,7 +72,13 @@ def spark(pytestconfig):
     """The session of all tests."""
     jvm = LASTING_JVM if pytestconfig.getoption("lasting") else QUICK_JVM
     spark = session.create(
-        Settings(jars=from_environment().jars, spark_conf=jvm, shuffle_partitions=1), "tests"
+        Settings(
+            jars=from_environment().jars,
+            spark_conf=jvm,
+            shuffle_partitions=1,
+            module_path=(Path(__file__).parent,),  # Python workers import what tests share
+        ),
+        "tests",
     )
     yield spark
     spark.stop()

@@ -153,7 +153,7 @@ def _format(home: Path, jars: Jars) -> None:
         )
 
 
-def _launch(home: Path, jars: Jars, address: str, jvm: Sequence[str]) -> Broker:
+def _launch(home: Path, jars: Jars, address: str, jvm: Sequence[str] = ()) -> Broker:
     if (home / _LOG).exists():
         os.replace(home / _LOG, home / f"{_LOG}.1")
     # By way of a shell that ends at once: in a session of its own no terminal reaches the broker,

@@ -209,7 +209,7 @@ def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
         jars=from_environment().jars,
         tables=(bank.__name__,),
         spark_conf=quick_jvm,
-        max_offsets_per_trigger=500,
+        max_offsets_per_trigger=200,  # so many steps that each life has its two
     )
     kafka_broker.start(settings, jars.resolve(settings.jars))
     yield settings
