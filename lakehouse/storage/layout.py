@@ -31,7 +31,7 @@
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
@@ -183,8 +183,8 @@ def savepoints_lock(settings: Settings) -> Path:
 
 def notes_of(settings: Settings, name: str) -> list[Path]:
     """The commit log of the table of that name, and the notes beside it, as far as they are there."""
-    found = commit_logs(settings).glob(f"{name}.*")
-    return sorted(path for path in found if not path.name.endswith("lock"))
+    found = (commit_logs(settings) / f"{name}.{each}" for each in ("jsonl", *get_args(Note)))
+    return [path for path in found if path.exists()]
 
 
 def published(settings: Settings, target: str) -> Path:

@@ -99,6 +99,14 @@ def files_at(path: Path, version: int) -> list[dict]:
     return list(_read(path, version).files.values())
 
 
+def files_since(path: Path, oldest: int) -> list[dict]:
+    """The data files of the version `oldest`, of a checkpoint or the first one, and those that any later commit added."""
+    found = files_at(path, oldest)
+    for _, actions in commits(path, oldest + 1):
+        found += [action["add"] for action in actions if action.get("add")]
+    return found
+
+
 def _read(path: Path, until: int | None) -> LogState:
     state = LogState(path)
     kept = delta_log.checkpoints(path)

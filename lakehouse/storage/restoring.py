@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import get_args
 
 from lakehouse.declare.catalog import Catalog
-from lakehouse.errors import SavepointError
+from lakehouse.errors import CommitError, SavepointError
 from lakehouse.settings import Settings
 from lakehouse.storage import checkpoints, cut_off, forks, layout, read_holds, savepoints
 from lakehouse.storage.files import replace_file
@@ -44,7 +44,13 @@ def restore(settings: Settings, catalog: Catalog, name: str, *, keep: bool = Tru
         if keep:
             now = datetime.now(UTC)
             before = f"{BEFORE}{name}-{now:%Y%m%dT%H%M%S}"
-            savepoints.create(settings, catalog, before, f"before {name} was restored")
+            try:
+                savepoints.create(settings, catalog, before, f"before {name} was restored")
+            except CommitError as err:
+                raise SavepointError(
+                    f"savepoint={name}: what is there now would be kept first, and is not whole ({err}); `lakehouse savepoint "
+                    f"restore {name} --discard` restores without keeping it"
+                ) from err
     with ExitStack() as held:
         held.enter_context(savepoints.alone(settings))
         for table in catalog:
@@ -55,7 +61,13 @@ def restore(settings: Settings, catalog: Catalog, name: str, *, keep: bool = Tru
                 "hands; restore when it has ended"
             )
         replace_file(layout.restoring(settings), {"savepoint": name, "before": before})
-        _restore(settings, catalog, found)
+        try:
+            _restore(settings, found)
+        except OSError as err:
+            raise SavepointError(
+                f"savepoint={name}: its tables must be put back whole and were not ({err}); make room, and run this command "
+                "again, which goes on with it; until then nothing starts"
+            ) from err
         layout.restoring(settings).unlink()
     return before
 
@@ -68,19 +80,18 @@ def fork(settings: Settings, name: str, root: Path) -> Settings:
     :raises SavepointError: if the savepoint is damaged, or the root has anything in it.
     """
     found = savepoints.verify(settings, name)
+    root = root.absolute()
     if root.exists() and any(root.iterdir()):
         raise SavepointError(
             f"root={root}: a fork begins in a folder that is new or empty, and this one is not; name another"
         )
-    beside = root.with_name(f".{root.name}.new")  # half of it is never taken for one
-    shutil.rmtree(beside, ignore_errors=True)
-    copy_into(layout.savepoint_root(settings, name), beside)
     targets = {target for table in found.tables.values() for target in table.targets}
-    forks.note(replace(settings, root=beside), settings.root, targets)
-    if root.exists():
-        root.rmdir()
-    root.parent.mkdir(parents=True, exist_ok=True)
-    beside.rename(root)
+    with savepoints.clean(root.with_name(f".{root.name}.new"), f"root={root}") as beside:
+        copy_into(layout.savepoint_root(settings, name), beside)
+        forks.note(replace(settings, root=beside), settings.root, targets)
+        if root.exists():
+            root.rmdir()
+        beside.rename(root)
     return replace(settings, root=root)
 
 
@@ -93,9 +104,15 @@ def export(settings: Settings, name: str, file: Path) -> None:
     if file.exists():
         raise SavepointError(f"file={file}: it is there already; name another, or remove it")
     beside = file.with_name(f".{file.name}.new")
-    with tarfile.open(beside, "w") as archive:
-        archive.add(layout.savepoint(settings, name), name)
-    beside.rename(file)
+    try:
+        with tarfile.open(beside, "w") as archive:
+            archive.add(layout.savepoint(settings, name), name)
+        beside.rename(file)
+    except OSError as err:
+        beside.unlink(missing_ok=True)
+        raise SavepointError(
+            f"file={file}: the savepoint must be written whole and was not ({err}); name a file where there is room"
+        ) from err
 
 
 def take_in(settings: Settings, file: Path) -> Savepoint:
@@ -130,7 +147,7 @@ def take_in(settings: Settings, file: Path) -> Savepoint:
         raise
 
 
-def _restore(settings: Settings, catalog: Catalog, found: Savepoint) -> None:
+def _restore(settings: Settings, found: Savepoint) -> None:
     source = replace(settings, root=layout.savepoint_root(settings, found.name))
     layout.commit_logs(settings).mkdir(exist_ok=True)
     for name in get_args(layout.LogTable):

@@ -14,8 +14,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as version_of
@@ -34,6 +34,7 @@ from lakehouse.storage import (
     log_state,
     read_holds,
     state_files,
+    vectors,
 )
 from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.files import read_json, replace_file
@@ -86,24 +87,29 @@ def create(settings: Settings, catalog: Catalog, name: str, note: str = "") -> S
             raise SavepointError(
                 f"savepoint={name}: there is one of that name; choose another, or drop it (`lakehouse savepoint drop {name}`)"
             )
-        beside = f".{name}.new"
-        shutil.rmtree(layout.savepoint(settings, beside), ignore_errors=True)
-        to = replace(settings, root=layout.savepoint_root(settings, beside))
-        to.root.mkdir(parents=True)
-        at = datetime.now(UTC).isoformat()
-        # lines of commit logs move to the log tables meanwhile, and are to be in one of the two
-        with locks.alone(layout.flush_lock(settings)):
-            for log in get_args(layout.LogTable):
-                _take(layout.log_table(settings, log), layout.log_table(to, log))
-            for table in reversed(list(catalog)):  # inputs come first there
-                _take_table(settings, catalog, table, to)
-        size, files = _list(settings, beside)
-        tables = {table.name: _saved(to, table) for table in catalog}
-        listed = _checksum(layout.savepoint_file(settings, beside, "contents.jsonl"))
-        library = version_of("unified-lakehouse")
-        made = Savepoint(name, at, note, library, tables, files, size, listed)
-        replace_file(layout.savepoint_file(settings, beside, "savepoint.json"), asdict(made))
-        layout.savepoint(settings, beside).rename(layout.savepoint(settings, name))
+        with clean(layout.savepoint(settings, f".{name}.new"), f"savepoint={name}") as beside:
+            made = _made(settings, catalog, name, beside.name, note)
+            beside.rename(layout.savepoint(settings, name))
+    return made
+
+
+def _made(settings: Settings, catalog: Catalog, name: str, beside: str, note: str) -> Savepoint:
+    """All that belongs to the savepoint, in the folder `beside`."""
+    to = replace(settings, root=layout.savepoint_root(settings, beside))
+    to.root.mkdir(parents=True)
+    at = datetime.now(UTC).isoformat()
+    # lines of commit logs move to the log tables meanwhile, and are to be in one of the two
+    with locks.alone(layout.flush_lock(settings)):
+        for log in get_args(layout.LogTable):
+            _take(layout.log_table(settings, log), layout.log_table(to, log))
+        for table in reversed(list(catalog)):  # inputs come first there
+            _take_table(settings, catalog, table, to)
+    size, files = _list(settings, beside)
+    tables = {table.name: _saved(to, table) for table in catalog}
+    listed = _checksum(layout.savepoint_file(settings, beside, "contents.jsonl"))
+    library = version_of("unified-lakehouse")
+    made = Savepoint(name, at, note, library, tables, files, size, listed)
+    replace_file(layout.savepoint_file(settings, beside, "savepoint.json"), asdict(made))
     return made
 
 
@@ -189,8 +195,37 @@ def copy_into(source: Path, to: Path) -> None:
             shutil.copyfile(path, beside)
 
 
-def alone(settings: Settings) -> AbstractContextManager[object]:
-    """One command at a time creates, restores or removes savepoints. Raises SavepointError."""
+@contextmanager
+def clean(beside: Path, what: str) -> Iterator[Path]:
+    """A folder that is filled beside the place where it is to be: half of it goes if that does not succeed.
+
+    Raises SavepointError where the disk does not take it.
+    """
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        yield beside
+    except OSError as err:
+        raise SavepointError(
+            f"{what}: it must be written whole and was not ({err}); nothing of it is left; make room, and run this again"
+        ) from err
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+@contextmanager
+def alone(settings: Settings) -> Iterator[None]:
+    """One command at a time creates, restores or removes savepoints.
+
+    What one that was killed has left half done, and holds room, goes first. Raises SavepointError.
+    """
+    with _locked(settings):
+        for left in layout.savepoints(settings).glob(".*"):
+            if left.suffix in (".new", ".gone"):
+                shutil.rmtree(left, ignore_errors=True)
+        yield
+
+
+def _locked(settings: Settings) -> AbstractContextManager[object]:
     try:
         return locks.alone(layout.savepoints_lock(settings), _BUSY, str(os.getpid()))
     except locks.Locked as err:
@@ -204,7 +239,11 @@ def _take_table(settings: Settings, catalog: Catalog, table: Table, to: Settings
     checkpoint = layout.query_checkpoints(settings, table.name)
     if checkpoint.is_dir():
         # first: one that knows of a later micro-batch than the table would not fit it
-        copy_into(checkpoint, layout.query_checkpoints(to, table.name))
+        for path in _files(checkpoint):
+            beside = layout.query_checkpoints(to, table.name) / path.relative_to(checkpoint)
+            beside.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):  # Spark removes what it needs no more
+                shutil.copyfile(path, beside)
     with CommitLog(settings, table).writing():
         for path in layout.notes_of(settings, table.name):
             beside = layout.commit_logs(to) / path.name
@@ -242,16 +281,25 @@ def _take(path: Path, to: Path) -> None:
         number = _COMMIT.match(file.name)
         if number and int(number[1]) <= version:
             shutil.copyfile(file, delta_log.folder(to) / file.name)
-    for file in _files(path):
-        if "_delta_log" not in file.relative_to(path).parts and not file.name.startswith("."):
-            beside = to / file.relative_to(path)
+    # what no commit names yet is still being written, and would change under its link
+    for file in _named(path, log_state.files_since(to, delta_log.oldest(to))):
+        beside = to / file.relative_to(path)
+        if file.exists() and not beside.exists():
             beside.parent.mkdir(parents=True, exist_ok=True)
             _link(file, beside)
-    if lost := delta_log.lost(to, delta_log.files(to)):
-        raise CommitError(
-            f"table={path.name}, file={lost[0]['path']}: the table's log names it and it is not there, so a savepoint would lack "
-            f"its rows; `lakehouse reconcile repair {path.name}` computes them again where that is possible"
-        )
+    for file in _named(to, log_state.files_at(to, version)):
+        if not file.exists():
+            raise CommitError(
+                f"table={path.name}, file={file.relative_to(to)}: the table's log names it and it is not there, so a savepoint "
+                f"would lack its rows; `lakehouse reconcile repair {path.name}` computes them again where that is possible"
+            )
+
+
+def _named(path: Path, files: Sequence[Mapping]) -> list[Path]:
+    """Where these data files of a table and their deletion vectors are."""
+    return sorted(
+        {delta_log.data_file(path, each) for each in files} | vectors.of_files(path, files)
+    )
 
 
 def _link(path: Path, to: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_range_is_asked_again(stage):
     creation.create(stage.lake, located)
     lost = reconciliation.reconcile(stage.lake, located, HOUR)
     assert lost.verdict == "DIFFERENT" and "5 rows have no recorded answer" in lost.cause
-    assert PLACES.asked == {"a": 2, "b": 3, "c": 2}, "a reconciliation asks nobody"
+    assert PLACES.asked == {"a": 2, "b": 3, "c": 2}, "a reconciliation asks for nothing"
     PLACES.opinion = 5
     stage.backfill("located", HOUR)
     assert PLACES.asked == {"a": 3, "b": 4, "c": 3}

@@ -1,23 +1,30 @@
 """Savepoints: taken while tables are at different places, restored, forked, moved; killed and damaged."""
 
+import errno
 import json
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import dagster as dg
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from typer.testing import CliRunner
 
+from assets import resources as resource
+from assets import savepoints as dagster_savepoints
+from lakehouse.cli import main
 from lakehouse.declare import catalog
 from lakehouse.declare.table import expect, kafka, table, tumbling
 from lakehouse.errors import SavepointError, SinkError
-from lakehouse.settings import Settings
+from lakehouse.settings import Settings, to_environment
 from lakehouse.sinks.follower import Follower
 from lakehouse.storage import cut_off, forks, housekeeping, layout, locks, restoring, savepoints
 from lakehouse.storage.lakehouse import Lakehouse
@@ -148,7 +155,9 @@ def everything(root: Path) -> dict[str, bytes]:
     found = (p for p in root.rglob("*") if p.is_file() and not p.name.endswith("lock"))
     relative = {str(p.relative_to(root)): p for p in found}
     kept = {
-        name: p for name, p in relative.items() if not name.startswith(("_savepoints", "_locks"))
+        name: p
+        for name, p in relative.items()
+        if not name.startswith(("_savepoints", "_locks", "_jobs"))
     }
     return {
         name: p.read_bytes()
@@ -243,8 +252,11 @@ def test_one_byte_another_file_and_one_that_is_missing_are_named(lake):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+from assets import resources as resource
+from assets import savepoints as dagster_savepoints
+from lakehouse.cli import main
 from lakehouse.declare import catalog
-from lakehouse.settings import Settings
+from lakehouse.settings import Settings, to_environment
 from lakehouse.storage import restoring
 settings = Settings(root=Path(sys.argv[1]), tables=(sys.argv[2],))
 put, calls = restoring._put, 0
@@ -321,6 +333,104 @@ def test_a_fork_does_not_publish_where_the_other_one_does(tmp_path):
             Follower(Lakehouse(beside, known), source, target).begin()
     forks.check(there, "transactions.debits")
     forks.check(beside, "another")
+
+
+def full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_leaves_nothing_half_and_says_so(lake, monkeypatch, tmp_path):
+    settings, known = lake
+    before = everything(settings.root)
+    savepoints.create(settings, known, "one")
+    with monkeypatch.context() as disk:
+        disk.setattr(shutil, "copyfile", full)
+        with pytest.raises(
+            SavepointError,
+            match=r"savepoint=two: it must be written whole .*No space left.*make room",
+        ):
+            savepoints.create(settings, known, "two")
+        with pytest.raises(SavepointError, match=r"root=.*fork: it must be written whole"):
+            restoring.fork(settings, "one", tmp_path / "fork")
+        with pytest.raises(
+            SavepointError, match=r"savepoint=one: its tables .*run this command again"
+        ):
+            restoring.restore(settings, known, "one", keep=False)
+    left = [path.name for path in (settings.root / "_savepoints").iterdir()]
+    assert (
+        sorted(left) == [".lock", "one", "restoring.json"] and not (tmp_path / ".fork.new").exists()
+    )
+    restoring.restore(settings, known, "one")
+    assert everything(settings.root) == before
+
+
+def test_what_a_killed_command_left_goes_with_the_next_one(lake):
+    settings, known = lake
+    savepoints.create(settings, known, "one")
+    for left in (".two.new", ".three.gone"):
+        shutil.copytree(layout.savepoint(settings, "one"), layout.savepoint(settings, left))
+    assert [each.name for each in savepoints.savepoints(settings)] == ["one"]
+    savepoints.create(settings, known, "four")
+    assert {path.name for path in (settings.root / "_savepoints").iterdir()} == {
+        ".lock",
+        "one",
+        "four",
+    }
+
+
+def test_a_file_that_is_being_written_is_not_taken(lake):
+    settings, known = lake
+    table = settings.root / "silver" / "valid_readings"
+    writing = next(table.glob("_partition=*")) / "part-00009.snappy.parquet"
+    writing.write_bytes(b"PAR1 half")
+    savepoints.create(settings, known, "one")
+    writing.write_bytes(b"PAR1 whole PAR1")
+    savepoints.verify(settings, "one")
+    assert not list(layout.savepoint_root(settings, "one").rglob(writing.name))
+
+
+def test_every_command_works_on_a_lakehouse(lake, tmp_path):
+    settings, _ = lake
+    file, there = tmp_path / "one.tar", replace(settings, root=tmp_path / "there")
+    for command, said, of in (
+        (["create", "one", "--note", "of a test"], "one: ", settings),
+        (["show", "one"], "sensor_averages", settings),
+        (["verify", "one"], "each as it was", settings),
+        (["export", "one", str(file)], str(file), settings),
+        (["import", str(file)], "one: imported", there),
+        (["list", "--json"], '"held"', there),
+        (["restore", "one", "--yes", "--discard"], "are as they were", there),
+        (["drop", "one", "--yes"], "one: dropped", settings),
+    ):
+        environment = to_environment(of)
+        shown = CliRunner().invoke(main.app(), ["savepoint", *command], env=environment)
+        assert shown.exit_code == 0 and said in shown.output, (command, shown.output)
+    assert (tmp_path / "there" / "gold" / "sensor_averages").is_dir()
+
+
+def test_dagster_creates_keeps_the_newest_and_restores(lake):
+    settings, _ = lake
+    resources = {"lakehouse": resource.Lakehouse.of(settings, own=("root", "tables"))}
+
+    def restored(name: str, **how: bool) -> bool:
+        wanted = {"ops": {"restore": {"config": {"savepoint": name, **how}}}}
+        return dagster_savepoints.restore_savepoint.execute_in_process(
+            wanted, resources=resources
+        ).success
+
+    config = {"ops": {"create": {"config": {"prefix": "nightly", "keep": 1}}}}
+    for _ in range(2):
+        time.sleep(1.1)  # their names have seconds
+        made = dagster_savepoints.create_savepoint.execute_in_process(config, resources=resources)
+        assert made.success
+    (only,) = savepoints.savepoints(settings)
+    assert made.output_for_node("create") == only.name and only.name.startswith("nightly-")
+    expected = everything(settings.root)
+    change(settings)
+    with pytest.raises(dg.Failure, match="what is there now would be kept first, and is not whole"):
+        restored(only.name, discard=False)
+    assert restored(only.name, discard=True)
+    assert everything(settings.root) == expected
 
 
 def test_of_scheduled_ones_the_newest_stay(lake):

@@ -36,6 +36,7 @@ from lakehouse.storage.lakehouse import Lakehouse
 from streaming_jobs import control_loop, supervisor
 from streaming_jobs.jobs import follower_of
 from support import ROOT, published
+from support.dying import Dying
 from support.sensors_job import awaited
 
 LIVES, ROWS, ACCOUNTS = 8, 20, 7
@@ -119,33 +120,15 @@ def checked(settings: Settings, target: str) -> tuple[bool, dict]:
     return found.passed, found.metadata["differences"].value
 
 
-class Dying(KafkaSink):
-    """Dies at a point, by SIGKILL."""
-
-    point = ""
-
-    def _die(self, point: str) -> None:
-        if self.point == point:
-            self._producer.flush(1)  # what was written is at the broker, in an open transaction
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def open(self) -> None:
-        super().open()
-        self._die("opened")
-
-    def write(self, version, changes) -> None:
-        super().write(version, changes)
-        self._die("written")
-
-    def commit(self, position) -> None:
-        super().commit(position)
-        self._die("committed")
+class Mortal(Dying, KafkaSink):
+    def last_words(self) -> None:
+        self._producer.flush(1)  # what was written is at the broker, in an open transaction
 
 
 def follow(settings: Settings, point: str) -> None:
     """A process: follows until it dies."""
     following = follower(Lakehouse(settings, catalog.load(settings)))
-    following.sink = Dying(settings, following.target, following.table.name)
+    following.sink = Mortal(settings, following.target, following.table.name)
     following.sink.point = point
     following.begin()
     while True:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import multiprocessing
-import os
 import random
 import re
 import signal
@@ -30,6 +29,7 @@ from streaming_jobs import lease, progress
 from streaming_jobs.follower import Job
 from streaming_jobs.jobs import follower_of
 from support import published
+from support.dying import Dying
 from support.postgres import Server, running
 from support.sensors_job import awaited
 
@@ -97,8 +97,10 @@ def rows(database: psycopg.Connection, query: str) -> set[tuple]:
 def test_rows_come_change_and_go_with_the_versions(lakehouse, dsn, database):
     payments = path_of(lakehouse, "payments")
     following = follower(lakehouse, dsn, "payments", "account", "n")
-    published.append(payments, 0, [("a", 1, "1.00"), ("b", 2, "2.00")])
     following.begin()
+    caught_up(following)
+    assert rows(database, "SELECT account FROM payments") == set(), "a table without a row is there"
+    published.append(payments, 0, [("a", 1, "1.00"), ("b", 2, "2.00")])
     caught_up(following)
     published.append(payments, 1, [("a", 3, "3.00")], "1")
     caught_up(following)
@@ -120,32 +122,14 @@ def test_rows_come_change_and_go_with_the_versions(lakehouse, dsn, database):
     assert rows(database, "SELECT account, n, amount FROM payments") == now
 
 
-class Dying(PostgresSink):
-    """Dies at a point, by SIGKILL."""
-
-    point = ""
-
-    def _die(self, point: str) -> None:
-        if self.point == point:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def open(self) -> None:
-        super().open()
-        self._die("opened")
-
-    def write(self, version, changes) -> None:
-        super().write(version, changes)
-        self._die("written")
-
-    def commit(self, position) -> None:
-        super().commit(position)
-        self._die("committed")
+class Mortal(Dying, PostgresSink):
+    """A sink that dies."""
 
 
 def follow(settings: Settings, dsn: str, point: str) -> None:
     """A process: follows until it dies."""
     following = follower(Lakehouse(settings, catalog.load(settings)), dsn, "balances", "account")
-    following.sink = Dying(following.target)
+    following.sink = Mortal(following.target)
     following.sink.point = point
     following.begin()
     while True:

@@ -17,6 +17,8 @@ from lakehouse.storage.lakehouse import Session
 from streaming_jobs import supervisor
 from support.sensors_job import arrived, awaited, every_offset_once, produce
 
+MORE = 8
+
 
 @pytest.fixture
 def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
@@ -48,7 +50,11 @@ def test_what_was_taken_under_a_running_job_is_restored_and_forked(settings, spa
     job = supervisor.start(settings, "sensors", wait=120)
     awaited(lambda: arrived(settings, "sensor_averages") > 0, "the windows have begun")
     lakehouse(settings, "savepoint", "create", "running", "--note", "under the job")
+    for number in range(MORE):  # whatever the job is at
+        lakehouse(settings, "savepoint", "create", f"more-{number}")
     awaited(lambda: arrived(settings, "sensor_readings") == sent, "all messages")
+    for name in ("running", *(f"more-{number}" for number in range(MORE))):
+        lakehouse(settings, "savepoint", "verify", name)
     refused = lakehouse(settings, "savepoint", "restore", "running", "--yes", exit_code=2)
     assert "its job runs" in refused and "lakehouse stream stop" in refused
     os.kill(job.pid, signal.SIGKILL)
