@@ -50,6 +50,7 @@ def test_what_was_taken_under_a_running_job_is_restored_and_forked(settings, spa
     job = supervisor.start(settings, "sensors", wait=120)
     awaited(lambda: arrived(settings, "sensor_averages") > 0, "the windows have begun")
     lakehouse(settings, "savepoint", "create", "running", "--note", "under the job")
+    sent += produce(settings, 2, 3)  # which the savepoint cannot have
     for number in range(MORE):  # whatever the job is at
         lakehouse(settings, "savepoint", "create", f"more-{number}")
     awaited(lambda: arrived(settings, "sensor_readings") == sent, "all messages")
@@ -68,7 +69,7 @@ def test_what_was_taken_under_a_running_job_is_restored_and_forked(settings, spa
 
     lakehouse(settings, "savepoint", "restore", "running", "--yes")
     assert 0 < arrived(settings, "sensor_readings") < sent, "messages are to be read again"
-    sent += produce(settings, 2, 3)
+    sent += produce(settings, 3, 4)
     known = catalog.load(settings)
     try:
         for each in (settings, beside):
