@@ -32,13 +32,13 @@ demo: setup ## start everything and show it at work (SECONDS=60 ends it after a 
 	@$(BIN)/lakehouse demo $(if $(SECONDS),--seconds $(SECONDS))
 
 test: setup ## the tests to run before every commit
-	@$(BIN)/pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/pytest -m "not slow" -n 2 --dist loadgroup --no-loadscope-reorder
 
 verify: setup ## everything else: style, types, processes killed, the demo in a browser; fails above VERIFY_MINUTES
 	@started=$$(date +%s); status=0; $(BIN)/ruff check || status=1; \
 	$(BIN)/pytest -m "slow and parallel" -n 2 --dist loadgroup --no-loadscope-reorder --lasting --durations=20 || status=1; \
 	$(BIN)/mypy & types=$$!; \
-	$(BIN)/pytest -m "slow and not parallel" -n 2 --dist loadfile --no-loadscope-reorder --durations=20 || status=1; \
+	$(BIN)/pytest -m "slow and not parallel" -n 2 --dist loadgroup --no-loadscope-reorder --durations=20 || status=1; \
 	wait $$types || status=1; \
 	seconds=$$(($$(date +%s) - started)); echo "make verify took $$seconds s of $$(($(VERIFY_MINUTES) * 60)) s"; \
 	if [ $$seconds -gt $$(($(VERIFY_MINUTES) * 60)) ]; then status=1; \

@@ -16,21 +16,41 @@ from lakehouse.runtime import session
 from lakehouse.settings import Settings, from_environment
 from lakehouse.testing import Stage
 from stories.suites import Player
-from stories.work import LASTING_JVM, QUICK_JVM
+from stories.work import INTERPRETED, LASTING_JVM, QUICK_JVM
 
 _LONG = (
     "ui",
     "equivalence",
     "bank",
+    "outages",
+    "readme",
+    "scheduled_runs",
+    "processes",
+    "supervision",
+    "savepoints",
+    "savepoints_of_a_job",
     "nexmark",
     "windows",
+    "checkpoints",
+    "several_inputs",
+    "cluster",
+    "project",
+    "replay",
+    "joined_topics",
+    "backpressure",
+    "backfill_killed",
+    "full_disk",
+    "metrics",
+    "torn_commit_log_of_a_job",
+    "windows_of_windows",
+    "quiet_with_a_broker",
+    "propagate",
+    "groups",
+    "keyed",
+    "serve",
     "streaming_job",
-    "outages",
     "assets",
     "updates",
-    "batch_jobs",
-    "bad_input",
-    "visits",
     "backfill",
 )
 
@@ -70,7 +90,7 @@ def quick_jvm() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def spark(pytestconfig):
     """The session of all tests."""
-    jvm = LASTING_JVM if pytestconfig.getoption("lasting") else QUICK_JVM
+    jvm = LASTING_JVM | INTERPRETED if pytestconfig.getoption("lasting") else QUICK_JVM
     spark = session.create(
         Settings(
             jars=from_environment().jars,
