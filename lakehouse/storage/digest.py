@@ -74,7 +74,12 @@ def reconciled_columns(rows: DataFrame) -> list[str]:
 
 def digest(rows: DataFrame) -> Digest:
     """The checksum of `rows`, technical columns left out."""
-    return digests_by((rows, F.lit(1)))[0].get(1, EMPTY)
+    return digests(rows)[0]
+
+
+def digests(*sets: DataFrame) -> list[Digest]:
+    """As `digest`, of each set of rows, by one query."""
+    return [found.get(1, EMPTY) for found in digests_by(*((rows, F.lit(1)) for rows in sets))]
 
 
 def digests_by(*sets: tuple[DataFrame, Column]) -> list[dict]:
