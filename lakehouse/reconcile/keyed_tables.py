@@ -12,7 +12,7 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.ranges import Range
 from lakehouse.storage.certificates import Certificate
-from lakehouse.storage.digest import Difference, differences, digest
+from lakehouse.storage.digest import Difference, differences, digests
 from lakehouse.storage.lakehouse import Session
 from lakehouse.stream import keyed
 from lakehouse.transform.versions import VALID
@@ -32,7 +32,7 @@ def reconciled(lake: Session, table: Table, span: Range | None, started: float) 
     lake.check_whole(table, last.version)
     actual = lake.read(table, last.version)
     expected = keyed.recomputed(lake, table, read, dict(last.inputs["references"]))
-    ours, theirs = digest(actual), digest(expected)
+    ours, theirs = digests(actual, expected)
     first = compute.first(lake, table) or last.frontier
     found = Certificate(
         table=table.name,
