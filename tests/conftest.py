@@ -139,13 +139,13 @@ def _fill(stage: Stage) -> None:
 
 
 @pytest.fixture
-def stage_of(spark):
-    """Makes stages in folders that go with the test."""
+def stage_of(player):
+    """Makes stages in folders that go with the test: of a module that is asked for again, copies."""
     folders = []
 
     def make(module) -> Stage:
         folders.append(tempfile.mkdtemp())
-        return Stage(spark, Path(folders[-1]), module)
+        return player.empty(module).copied(Path(folders[-1]))
 
     yield make
     for folder in folders:

@@ -83,9 +83,9 @@ def at(minutes: float, user: str = "a", value: int = 1) -> dict:
 
 
 @pytest.fixture
-def stage(spark, tmp_path):
+def stage(stage_of):
     """Three hours of history in the record, some of it late, user `b` without a pause; nothing was computed from it yet."""
-    stage = Stage(spark, tmp_path / "root", HERE)
+    stage = stage_of(HERE)
     for hour in range(3):
         minutes = range(60 * hour, 60 * hour + (40 if hour == 2 else 60), 6)
         stage.feed(
@@ -219,8 +219,8 @@ def test_behind_a_table_with_a_handover_a_window_does_not_reach_across_it(stage)
 
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_without_history_behind_it_there_is_nothing_to_compute(spark, tmp_path):
-    stage = Stage(spark, tmp_path / "root", HERE)
+def test_without_history_behind_it_there_is_nothing_to_compute(stage_of):
+    stage = stage_of(HERE)
     with pytest.raises(JobError, match="has no frontier yet"):
         job.plan(stage.lake, "sums")
     stage.feed("seen", [at(1)])

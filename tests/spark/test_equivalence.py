@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from lakehouse.examples.sensors import tables as sensors
-from lakehouse.testing import Stage, assert_stream_equals_batch
+from lakehouse.testing import assert_stream_equals_batch
 from stories import machine, tally
 from stories.engine import tell
 from stories.story import EXAMPLES, Story
@@ -85,11 +85,11 @@ def test_stream_and_batch_agree_whatever_happens_alone(player, disturbance):
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(2400)
-def test_whatever_happens_in_whatever_order_all_is_equal_in_the_end(spark, say, fresh_seed):
+def test_whatever_happens_in_whatever_order_all_is_equal_in_the_end(player, say, fresh_seed):
     print(f"seed {fresh_seed}")
     runs = machine.runs(25)
     occurred = tell(
-        lambda steps: machine.play(spark, steps),
+        lambda steps: machine.play(player.empty(machine), steps),
         runs,
         count=5,
         by_seed=fresh_seed,
@@ -101,10 +101,10 @@ def test_whatever_happens_in_whatever_order_all_is_equal_in_the_end(spark, say, 
     ], occurred
 
 
-def test_a_late_row_is_out_of_the_window_in_both_runs_and_in_the_late_view(spark, tmp_path):
+def test_a_late_row_is_out_of_the_window_in_both_runs_and_in_the_late_view(stage_of):
     from lakehouse.batch import late_view
 
-    stage = Stage(spark, tmp_path, sensors)
+    stage = stage_of(sensors)
     stage.feed("sensor_readings", [reading(Event(0, 1, 0, 70)), reading(Event(100, 1, 0, 70))])
     # watermark 95: one late
     stage.feed("sensor_readings", [reading(Event(2, 1, 0, 50)), reading(Event(96, 1, 0, 60))])
@@ -123,8 +123,8 @@ def test_a_late_row_is_out_of_the_window_in_both_runs_and_in_the_late_view(spark
     )
 
 
-def test_a_partition_read_more_slowly_does_not_make_its_rows_late(spark, tmp_path):
-    stage = Stage(spark, tmp_path, sensors)
+def test_a_partition_read_more_slowly_does_not_make_its_rows_late(stage_of):
+    stage = stage_of(sensors)
     stage.feed(
         "sensor_readings", [(0, reading(Event(600, 1, 0, 70))), (1, reading(Event(10, 2, 1, 70)))]
     )

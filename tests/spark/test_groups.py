@@ -24,8 +24,8 @@ from support.auctions import KEPT, auction, bid, person
 
 
 @pytest.fixture
-def stage(spark, tmp_path) -> Stage:
-    return Stage(spark, tmp_path, auctions)
+def stage(stage_of) -> Stage:
+    return stage_of(auctions)
 
 
 def equal_at_every_version(stage: Stage, name: str) -> int:

@@ -28,8 +28,8 @@ def after(seconds: float) -> datetime:
 
 
 @pytest.fixture
-def stage(spark, tmp_path) -> Stage:
-    return Stage(spark, tmp_path, marked)
+def stage(stage_of) -> Stage:
+    return stage_of(marked)
 
 
 def frontier(stage: Stage) -> float:

@@ -15,8 +15,8 @@ from support.quiet import TABLES, after, at
 
 
 @pytest.fixture
-def stage(spark, tmp_path) -> Stage:
-    return Stage(spark, tmp_path, quiet)
+def stage(stage_of) -> Stage:
+    return stage_of(quiet)
 
 
 def test_the_last_windows_close_while_no_row_comes(stage):

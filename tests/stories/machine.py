@@ -4,7 +4,6 @@ And it is what was sent: an oracle that knows nothing of micro-batches counts th
 """
 
 import shutil
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from unittest.mock import patch
 
 from deltalake import DeltaTable, write_deltalake
 from hypothesis import strategies as st
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from batch_jobs import repair
@@ -246,11 +245,14 @@ class Machine:
             does()
 
 
-def play(spark: SparkSession, steps: tuple[Step, ...]) -> Counter[str]:
-    """One run of the machine; how often each rule did something, and how many rows were compared in the end."""
+def play(empty: Stage, steps: tuple[Step, ...]) -> Counter[str]:
+    """One run of the machine in a copy of a stage of this module.
+
+    How often each rule did something, and how many rows were compared in the end.
+    """
     folder = Path(tempfile.mkdtemp(prefix="machine-"))
     try:
-        machine = Machine(Stage(spark, folder, sys.modules[__name__]))
+        machine = Machine(empty.copied(folder))
         for step in steps:
             machine.do(step)
         return machine.ran + Counter({"rows compared": machine.ends(), "steps": len(steps)})

@@ -123,18 +123,23 @@ class Player:
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
         self.folder = Path(tempfile.mkdtemp(prefix="stories-"))
-        self._made: dict[str, Stage] = {}
+        self._empty: dict[ModuleType, Stage] = {}
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def empty(self, module: ModuleType) -> Stage:
+        """A stage of the tables of a module, without a row, to be copied: to make tables and plans takes longer."""
+        if module not in self._empty:
+            folder = Path(tempfile.mkdtemp(dir=self.folder))
+            self._empty[module] = Stage(self.spark, folder, module)
+        return self._empty[module]
+
     def play(self, suite: Suite, story: Story) -> Counter[str]:
         """Plays the story and asserts all that must hold; what occurred in it, and how many rows were compared."""
-        if suite.name not in self._made:
-            self._made[suite.name] = Stage(self.spark, self.folder / suite.name, suite.module)
         root = Path(tempfile.mkdtemp(dir=self.folder))
         try:
-            return _played(self._made[suite.name].copied(root), suite, story)
+            return _played(self.empty(suite.module).copied(root), suite, story)
         finally:
             shutil.rmtree(root)
 

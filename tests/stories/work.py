@@ -77,7 +77,7 @@ def told(piece: Piece) -> dict:
     draws = partial(tell, count=piece.count, by_seed=piece.seed, first=piece.number == 0)
     try:
         if piece.suite == "machine":
-            occurred = draws(partial(machine.play, _player.spark), machine.runs(STEPS))
+            occurred = draws(partial(machine.play, _player.empty(machine)), machine.runs(STEPS))
         else:
             suite = SUITES[piece.suite]
             occurred = draws(partial(_player.play, suite), suite.stories)
