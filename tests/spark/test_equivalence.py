@@ -69,11 +69,12 @@ def test_stream_and_batch_agree_in_fifteen_stories(player, suite, say, fresh_see
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("disturbance", EXAMPLES)
+# the first two, all of them at once, are among the fifteen stories of `ads`
+@pytest.mark.parametrize("disturbance", list(EXAMPLES)[2:])
 def test_stream_and_batch_agree_whatever_happens_alone(player, disturbance):
     occurred = player.play(SUITES["ads"], EXAMPLES[disturbance])
     assert occurred[tally.COMPARED]
-    alone = "a crash at", "crashes", "all at once", "rows late by a little"
+    alone = "a crash at", "rows late by a little"
     names = {
         "cut file by file": "input cut into more micro-batches than it had commits",
         "messages that cannot be parsed": "quarantined rows",
