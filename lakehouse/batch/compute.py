@@ -62,19 +62,21 @@ def closed_until(lake: Lakehouse, table: Table) -> datetime:
     return ahead
 
 
-def first(lake: Session, table: Table) -> datetime | None:
-    """The first event time that the table's inputs have."""
-    return _first(lake, table, lake.spanning)
+def first(lake: Session, table: Table, at: Mapping[str, int] | None = None) -> datetime | None:
+    """The first event time that the table's inputs have, now or `at` their versions, to a millisecond."""
+    inputs = lake.catalog.timed_inputs(table)
+    found = (_first(lake, each, (at or {}).get(each.name)) for each in inputs)
+    return min(filter(None, found), default=None)
 
 
-def _first(
-    lake: Lakehouse, table: Table, read: Callable[[Table, Range], DataFrame]
-) -> datetime | None:
-    firsts = (
-        observing.only(read(each, _EVER).agg(F.min(_moment(lake, each))))[0]
-        for each in lake.catalog.timed_inputs(table)
-    )
-    return min((found.astimezone(UTC) for found in firsts if found), default=None)
+def _first(lake: Session, of: Table, version: int | None) -> datetime | None:
+    """As the statistics of its files say; read only if one has none, as files of other writers may."""
+    least = lake.least(of, version)
+    if None not in least:
+        return min(filter(None, least), default=None)
+    rows = lake.spanning(of, _EVER, version)
+    found = observing.only(rows.agg(F.min(_moment(lake, of))))[0]
+    return found and found.astimezone(UTC)
 
 
 def _moment(lake: Lakehouse, driving: Table) -> Column:
@@ -156,7 +158,7 @@ def compute(
     looked_up = partial(lookups.of_range, lake, step, ask) if table.lookup else None
     met = _met(lake, table, span, read)
     judged = _computed(
-        lake, step, span, read, others, "batch", touched, context, begun, looked_up, met
+        lake, step, span, read, others, "batch", touched, context, begun, looked_up, met, at
     )
     inputs: dict[str, dict[str, Any]] = {"tables": at, "references": used, **refreshed.seen(met)}
     return Computed(judged, inputs | ({"versioned tables": kept} if kept else {}), begun)
@@ -214,7 +216,7 @@ def _met(
 
 
 def _computed(
-    lake: Lakehouse,
+    lake: Session,
     step: Plan,
     span: Range,
     read: Callable[[Table, Range], DataFrame],
@@ -225,10 +227,11 @@ def _computed(
     begun: Beginning | None = None,
     looked_up: Callable[[DataFrame, Range, DataFrame | None], Answers] | None = None,
     met: Sequence[Met] = (),
+    at: Mapping[str, int] | None = None,
 ) -> DataFrame:
     """The judged rows of `span`; `read` gives an input's of a range, and maybe more.
 
-    `context`: what `touched` covers. `begun`: with which states a process function begins.
+    `context`: what `touched` covers. `begun`: with which states a process function begins. `at`: versions of the inputs.
     """
     table, (driving, *others) = step.table, lake.catalog.timed_inputs(step.table)
     if table.report:
@@ -262,7 +265,7 @@ def _computed(
         with lasting.over(begun.run):
             return computed(Range(begun.start, span.end))
     if table.window and table.window.kind == "session":
-        begins = _first(lake, table, read)
+        begins = first(lake, table, at)
         context = _holding_whole_sessions(context, table.window.size, begins, computed)
     return computed(context)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -57,6 +57,18 @@ class Lakehouse:
         end = span.end + _INSTANT if table.window else span.end
         column = self.catalog.time_statistic(table)
         return delta_log.may_hold(file, column, Range(span.start, end))
+
+    def least(self, table: Table, version: int | None = None) -> list[datetime | None]:
+        """The first event time of each file of the table, to a millisecond; None where its statistics do not say.
+
+        Raises CommitError if one is not on disk: nobody else may look for it.
+        """
+        self.check_whole(table, version)
+        column = self.catalog.time_statistic(table)
+        # a window's result is placed by the last instant before the end that the statistics have
+        before = _INSTANT if table.window else timedelta(0)
+        found = [file.get(f"min.{column}") for file in delta_log.files(self.path(table), version)]
+        return [each and each - before for each in found]
 
     def lost(
         self, table: Table, keys: Collection[str], version: int | None = None, side: Side = ""

@@ -10,10 +10,11 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from batch_jobs import backfill, commands, reconcile
-from lakehouse.batch import reference_tables
+from lakehouse.batch import compute, reference_tables
 from lakehouse.declare.catalog import load
 from lakehouse.errors import JobError, LakehouseError
 from lakehouse.reconcile import reconciliation
@@ -252,3 +253,17 @@ def test_a_reference_table_is_computed_again_when_something_changed_and_only_the
     assert lake.read(table).count() == 2
     shutil.rmtree(lake.path(table))
     assert reference_tables.refresh(lake, table).written == 2, "removed, to be filled again"
+
+
+def test_the_first_row_is_known_by_the_statistics_and_read_where_a_file_has_none(lake):
+    readings = lake.catalog.table("sensor_readings")
+    first = lake.read(readings).agg(F.min("event_time")).first()[0].astimezone(UTC)
+    averages = lake.catalog.table(AVERAGES)
+    assert compute.first(lake, averages) == first == min(lake.least(readings))
+    path = lake.path(readings)
+    with_none = DeltaTable(str(path)).to_pyarrow_table().slice(0, 1)
+    DeltaTable(str(path)).alter.set_table_properties(
+        {"delta.dataSkippingNumIndexedCols": "0", "delta.dataSkippingStatsColumns": ""}
+    )
+    write_deltalake(path, with_none, mode="append")
+    assert None in lake.least(readings) and compute.first(lake, averages) == first
