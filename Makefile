@@ -71,6 +71,7 @@ setup: $(READY) ## make .venv and fetch the jars, once
 	@$(CHECK_JAVA)
 	@$(BIN)/python -m lakehouse.runtime.jars
 	@$(BIN)/python -m lakehouse.cli.record_classes
+	@$(BIN)/python -m compileall -q lakehouse streaming_jobs batch_jobs assets tests
 
 $(READY): $(LOCKED) pyproject.toml lakehouse/__init__.py
 	@$(BIN)/pip install --quiet --no-index --no-deps --no-build-isolation --editable .
