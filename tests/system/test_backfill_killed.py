@@ -20,6 +20,7 @@ from support.sensors_job import awaited
 
 VALID = "valid_readings"
 START = datetime(2026, 1, 1, tzinfo=UTC)
+HOURS = 14  # it is killed after three or four of them
 
 
 def at(hour: int, minute: int = 0) -> datetime:
@@ -40,9 +41,9 @@ def reading(hour: int, minute: int, sensor: str = "sensor-1") -> dict[str, str]:
 def test_a_backfill_that_is_killed_goes_on_where_it_was(spark, tmp_path, quick_jvm):
     stage = Stage(spark, tmp_path / "root", sensors)
     stage.feed(
-        "sensor_readings", [reading(h, m, f"sensor-{m}") for h in range(26) for m in (0, 20, 40)]
+        "sensor_readings", [reading(h, m, f"sensor-{m}") for h in range(HOURS) for m in (0, 20, 40)]
     )
-    stage.advance("sensor_readings", reading(27, 0))
+    stage.advance("sensor_readings", reading(HOURS + 1, 0))
     stage.run(VALID)
     lake = stage.lake
     whole, table = digest(stage.rows(VALID)), lake.catalog.table(VALID)
@@ -57,7 +58,7 @@ def test_a_backfill_that_is_killed_goes_on_where_it_was(spark, tmp_path, quick_j
         "--start",
         "2026-01-01",
         "--end",
-        "2026-01-02T02",
+        f"2026-01-01T{HOURS}",
         "--json",
     ]
 
@@ -71,7 +72,7 @@ def test_a_backfill_that_is_killed_goes_on_where_it_was(spark, tmp_path, quick_j
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
     before = done()
-    assert before < 26, "killed too late to say anything"
+    assert before < HOURS, "killed too late to say anything"
 
     again = subprocess.run(
         command, env=os.environ | to_environment(settings), capture_output=True, text=True
@@ -83,7 +84,7 @@ def test_a_backfill_that_is_killed_goes_on_where_it_was(spark, tmp_path, quick_j
         for kind in ("rewritten", "unchanged", "done before")
     }
     assert len(outcomes["done before"]) == before
-    assert len(outcomes["rewritten"]) + len(outcomes["unchanged"]) == 26 - before
+    assert len(outcomes["rewritten"]) + len(outcomes["unchanged"]) == HOURS - before
     assert len(outcomes["unchanged"]) <= 1, "at most the one that was published and not told"
     assert digest(stage.rows(VALID)) == whole
-    assert_stream_equals_batch(stage, VALID, Range(at(0), at(26)))
+    assert_stream_equals_batch(stage, VALID, Range(at(0), at(HOURS)))
