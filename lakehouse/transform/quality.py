@@ -5,7 +5,6 @@ over a partition. It is imported inside functions only: it takes seconds, and de
 not cost that.
 """
 
-import gc
 import inspect
 import json
 import os
@@ -14,8 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import LazyLoader
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -25,7 +22,6 @@ from pyspark.sql.types import StructType
 from lakehouse.declare.expectations import Expectation
 from lakehouse.errors import DeclarationError
 
-_RARELY_USED = ("altair", "scipy.stats")  # by three expectations; a third of the import's work
 _DOMAIN = ("column", "column_A", "column_B", "column_list", "ignore_row_if")
 
 
@@ -158,7 +154,7 @@ class _GX:
 
 def _gx() -> _GX:
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
-    with _named_main(), _little_work():
+    with _named_main():
         import great_expectations
     from great_expectations.execution_engine import SparkDFExecutionEngine
     from great_expectations.expectations.registry import get_expectation_impl
@@ -241,34 +237,6 @@ def _named_main() -> Iterator[None]:
     finally:
         if unnamed:
             del main.__file__
-
-
-class _WhenUsed:
-    """A finder of the modules that are rarely used: each is loaded when something of it is asked for."""
-
-    @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
-        found = PathFinder.find_spec(name, path, target) if name in _RARELY_USED else None
-        if found and found.loader:
-            found.loader = LazyLoader(found.loader)
-        return found
-
-
-@contextmanager
-def _little_work() -> Iterator[None]:
-    """Has Great Expectations imported with half the work: each job and each batch run waits for it.
-
-    What an import makes is there to stay, so collecting garbage meanwhile finds none.
-    """
-    collects = gc.isenabled()
-    gc.disable()
-    sys.meta_path.insert(0, _WhenUsed)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(_WhenUsed)
-        if collects:
-            gc.enable()
 
 
 def _resolved(gx: _GX, expectation: Expectation):

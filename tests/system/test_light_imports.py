@@ -75,18 +75,3 @@ def test_definitions_load_without_spark_session_and_great_expectations():
         "lakehouse.transform.quality",
     }
     assert not set(run.stdout.split()) & dear
-
-
-def test_great_expectations_loads_what_few_expectations_use_once_they_do():
-    code = """
-import sys
-from lakehouse.transform import quality
-quality.preload()
-dear = {"altair.vegalite", "scipy.optimize"}
-assert not dear & set(sys.modules)
-from great_expectations.expectations.core import expect_column_kl_divergence_to_be_less_than as used
-used.stats.entropy, used.alt.Chart
-print(dear <= set(sys.modules))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout.endswith("True\n"), done.stderr
