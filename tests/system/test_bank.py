@@ -209,7 +209,6 @@ def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
         jars=from_environment().jars,
         tables=(bank.__name__,),
         spark_conf=quick_jvm,
-        max_offsets_per_trigger=200,  # so many steps that each life has its two
     )
     kafka_broker.start(settings, jars.resolve(settings.jars))
     yield settings
@@ -224,8 +223,13 @@ def test_killed_again_and_again_the_sum_is_zero_at_every_version_for_a_reader_be
     settings, spark
 ):
     given = sent(rate=20)
+    size = -(-len(given) // 10)  # three lots for each life that is killed, and one for the last
+    lots = (given[first : first + size] for first in range(0, len(given), size))
     ensure_topics(settings, producer("bank"), 5)
-    send(given, TRANSACTIONS, client_config(settings))
+
+    def send_lot() -> None:
+        send(next(lots), TRANSACTIONS, client_config(settings))
+
     table = catalog.load(settings).table("account_totals")
     totals, done = table_path(settings, table), Event()
     joined = table_path(settings, catalog.load(settings).table("account_balances"))
@@ -234,13 +238,20 @@ def test_killed_again_and_again_the_sum_is_zero_at_every_version_for_a_reader_be
         reading = [beside.submit(read_again_and_again, each, done) for each in (totals, joined)]
         try:
             for _ in range(3):
-                before, job = version(totals), supervisor.start(settings, "bank", wait=120)
-                awaited(lambda before=before: version(totals) >= before + 2, "two more versions")
-                os.kill(job.pid, signal.SIGKILL)
+                before = version(totals)
+                send_lot()
+                job = supervisor.start(settings, "bank", wait=240)
+                for new in (1, 2):
+                    awaited(
+                        lambda least=before + new: version(totals) >= least, "a new version", 240
+                    )
+                    send_lot()
+                os.kill(job.pid, signal.SIGKILL)  # in the middle of the lot before, and of this one
                 awaited(
                     lambda: supervisor.status(settings, "bank").state == "dead", "seen to be dead"
                 )
-            supervisor.start(settings, "bank", wait=120)
+            send_lot()
+            supervisor.start(settings, "bank", wait=240)
             all_there(totals, joined, whole, given)
             # while they catch up the inputs of the joined table may not meet; now they do each time
             for second in (0, 1_000):
