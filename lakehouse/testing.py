@@ -9,6 +9,8 @@
 
 Real Spark, real Delta, the same code as in a streaming job; only the topic is left out: a fed row
 enters the ingest table as a raw Kafka record of the partition and time that the test chooses.
+
+`assert_exactly_once` tries a target of your own; it needs no Spark.
 """
 
 import json
@@ -31,6 +33,7 @@ from lakehouse.declare.catalog import catalog_of
 from lakehouse.ranges import EPOCH, Range
 from lakehouse.reconcile import reconciliation
 from lakehouse.settings import Settings
+from lakehouse.sinks.trial import assert_exactly_once as assert_exactly_once
 from lakehouse.storage.certificates import Certificate
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.commits import Commit

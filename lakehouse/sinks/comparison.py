@@ -17,7 +17,7 @@ from lakehouse.storage import delta_log, forks, small_commits, version_rows
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.read_holds import under_way
 
-Cause = Literal["missing", "extra", "edited", "held", "several rows", "other row"]
+Cause = Literal["missing", "extra", "edited", "held", "several rows", "other row", "twice"]
 _ATTEMPTS = 3  # a topic may be compacted while it is read: a difference is looked at again at the next version
 
 
@@ -26,7 +26,7 @@ class Difference:
     """A key of which table and target do not have the same row.
 
     "edited": somebody else wrote it there; "held": a correction of it is held back; "several rows":
-    the table has different rows with that key, so it is none.
+    the table has different rows with that key, so it is none; "twice": the target has it more than once.
     """
 
     key: str
@@ -78,10 +78,10 @@ def _compared(lakehouse: Lakehouse, table: Table, target: Target, sink: Sink) ->
         with under_way(lakehouse.settings):
             rows = version_rows.all_at(path, position.version)
             held = _keys_held(lakehouse, table, target, position)
-        found = {key: (value, ours) for key, value, ours in sink.rows(position.version)}
+        found, twice = _found(sink, position.version)
         wanted = _by_key(changes.ordered(rows), target.key)
         attempts += 1
-        differences = differing(wanted, found, held)
+        differences = differing(wanted, found, held, twice)
         if not differences or attempts == _ATTEMPTS or sink.position() == position:
             repeated = sum(sum(values.values()) - 1 for values in wanted.values())
             return Comparison(
@@ -99,9 +99,13 @@ def differing(
     wanted: Mapping[str, Counter[str]],
     found: Mapping[str, tuple[str, bool]],
     held: Iterable[str] = (),
+    twice: Iterable[str] = (),
 ) -> list[Difference]:
-    """The keys that differ, in order: `wanted` rows by key, rows `found` with whether a follower wrote them, keys `held`."""
-    differences, held = [], set(held)
+    """The keys that differ, in order: `wanted` rows by key, rows `found` with whether a follower wrote them.
+
+    Also keys `held`, and those which the target has `twice`.
+    """
+    differences, held = [Difference(key, "twice") for key in sorted(twice)], set(held)
     for key in sorted(wanted.keys() | found.keys()):
         rows, (value, ours) = wanted.get(key, Counter[str]()), found.get(key, ("", True))
         if len(rows) > 1:
@@ -126,8 +130,9 @@ def repair(lakehouse: Lakehouse, table: Table, target: Target) -> int:
         with under_way(lakehouse.settings):
             version = delta_log.latest(path)
             rows = changes.ordered(version_rows.all_at(path, version))
-        found = {key: value for key, value, _ in sink.rows(_ALL)}
-        sending = _repairing(rows, found, target.key)
+        found, twice = _found(sink, _ALL)
+        values = {key: "" if key in twice else value for key, (value, _) in found.items()}
+        sending = _repairing(rows, values, target.key)
         sink.columns(version_rows.columns(path, version))
         sink.write(version, sending)
         sink.commit(Position(small_commits.identity(path), version, written(path, version)))
@@ -147,6 +152,17 @@ def _repairing(
         for of, row in wanted.items()
         if found.get(of) != value_of(row)
     ]
+
+
+def _found(sink: Sink, version: int) -> tuple[dict[str, tuple[str, bool]], set[str]]:
+    """What a target holds by key, and the keys that it has more than once."""
+    found: dict[str, tuple[str, bool]] = {}
+    twice = set()
+    for key, value, ours in sink.rows(version):
+        if key in found:
+            twice.add(key)
+        found[key] = value, ours
+    return found, twice
 
 
 def _row_of(text: str, key: Sequence[str]) -> Row:

@@ -99,9 +99,9 @@ class PostgresSink(Sink):
 
     def position(self) -> Position | None:
         with self._failing("reading its position"):
-            found = self._run(
-                f"SELECT position FROM {_POSITIONS} WHERE target = %s", [self._target.name]
-            )
+            made = self._run("SELECT to_regclass(%s) IS NOT NULL", [_POSITIONS])[0][0]
+            asked = f"SELECT position FROM {_POSITIONS} WHERE target = %s"
+            found = self._run(asked, [self._target.name]) if made else []
             self._connection.rollback()
         if not found or found[0][0] is None:
             return None
@@ -268,6 +268,11 @@ class PostgresSink(Sink):
             yield
         except psycopg.Error as err:
             said = " ".join(str(err).split())
+            if self._db is None and is_refusal(said):
+                raise SinkError(
+                    f"target={self._target.name}, {doing}: the database refuses the connection ({said}); set user, password "
+                    "and database in the follower's environment (PGUSER, PGPASSFILE, PGDATABASE) or by dsn=, and start it"
+                ) from err
             if self._is_away(err):
                 raise SinkAway(
                     f"target={self._target.name}, {doing}: the database must answer and did not ({said}); its follower asks "
@@ -277,6 +282,25 @@ class PostgresSink(Sink):
                 f"target={self._target.name}, table={self._target.into}: {doing} failed, {said}; the next process goes on from "
                 "the position"
             ) from err
+
+
+# what a server, or libpq, says of a connection that will be refused each time: no code comes with it
+_REFUSALS = (
+    "authentication failed",
+    "no password supplied",
+    "pg_hba.conf",
+    "does not exist",
+    "is not permitted to log in",
+    "permission denied",
+)
+
+
+def is_refusal(said: str) -> bool:
+    """Whether a connection that failed would be refused again, rather than that the server is away.
+
+    By the text in English. A server that says it in another language counts as away.
+    """
+    return any(each in said for each in _REFUSALS)
 
 
 def _type(of: "pa.DataType") -> str:

@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from assets import resources, targets
+from lakehouse import kafka_topic
 from lakehouse.cli.main import app
 from lakehouse.declare import catalog
 from lakehouse.errors import CommitError, LakehouseError, SinkError
@@ -28,11 +29,13 @@ from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_address import bootstrap_servers
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.sinks import trial
 from lakehouse.sinks.comparison import compare, repair
 from lakehouse.sinks.follower import Follower
 from lakehouse.sinks.kafka import KafkaSink
 from lakehouse.storage import delta_log
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.testing import assert_exactly_once
 from streaming_jobs import control_loop, supervisor
 from streaming_jobs.jobs import follower_of
 from support import ROOT, published
@@ -213,6 +216,15 @@ def test_a_zombie_is_refused_and_leaves_nothing(lakehouse):
     heir.end()
     assert len(read(lakehouse.settings, "payments", 3)) == 2
     assert compare(lakehouse, heir.table, heir.target).verdict == "EQUAL"
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_topic_passes_the_test_kit_of_sinks(lakehouse, tmp_path):
+    target = kafka_topic("accounts", key=["account", "region"], order_by="account", partitions=2)
+    servers = lakehouse.settings.bootstrap_servers
+    ends = assert_exactly_once(target, tmp_path / "trial", lives=3, bootstrap_servers=servers)
+    assert set(ends) > {*trial.DEATHS[:3], "replaced, opened", "replaced, written"}
 
 
 @pytest.mark.slow

@@ -18,13 +18,15 @@ import pytest
 
 from lakehouse import Position, RowChange, postgres
 from lakehouse.declare import catalog
-from lakehouse.errors import DeclarationError, SinkError
+from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.settings import Settings
+from lakehouse.sinks import trial
 from lakehouse.sinks.comparison import compare, repair
 from lakehouse.sinks.encoding import value_of
 from lakehouse.sinks.follower import Follower
 from lakehouse.sinks.postgres import PostgresSink
 from lakehouse.storage.lakehouse import Lakehouse
+from lakehouse.testing import assert_exactly_once
 from streaming_jobs import lease, progress
 from streaming_jobs.follower import Job
 from streaming_jobs.jobs import follower_of
@@ -191,6 +193,45 @@ def test_a_follower_that_was_replaced_is_refused_and_leaves_nothing(lakehouse, d
     assert rows(database, "SELECT account FROM payments") == {("a",)}
     caught_up(heir)
     assert rows(database, "SELECT account FROM payments") == {("a",), ("b",)}
+
+
+def test_a_table_of_postgres_passes_the_test_kit_of_sinks(dsn, database, tmp_path):
+    target = postgres("accounts", key=["account"], dsn=dsn)
+    try:
+        ends = assert_exactly_once(target, tmp_path / "trial", lives=3)
+    finally:
+        database.execute("DROP TABLE IF EXISTS accounts, lakehouse_positions")
+    assert set(ends) > {*trial.DEATHS[:3], "replaced, opened", "replaced, written"}
+
+
+def test_a_password_that_is_wrong_ends_the_follower_at_once(lakehouse, dsn, database):
+    database.execute("CREATE ROLE teller LOGIN PASSWORD 'right'")
+    [(rules,)] = rows(database, "SHOW hba_file")
+    before = Path(rules).read_text()
+    Path(rules).write_text(f"host all teller 127.0.0.1/32 scram-sha-256\n{before}")
+    wrong = psycopg.conninfo.make_conninfo(dsn, user="teller", password="wrong")
+    try:
+        database.execute("SELECT pg_reload_conf()")
+        awaited(lambda: refused(wrong), "that the server has read its rules", 30)
+        target = postgres("payments", key=("account", "n"), dsn=wrong)
+        table = lakehouse.catalog.table("payments")
+        lakehouse.catalog.tables["payments"] = dataclasses.replace(table, publish=(target,))
+        held = lease.held(lakehouse.settings, follower_of("payments"))
+        said = "the database refuses the connection"
+        with held as turn, pytest.raises(SinkError, match=said) as failed:
+            Job(lakehouse, "payments", turn).run()
+        assert not isinstance(failed.value, SinkAway) and "PGPASSFILE" in str(failed.value)
+    finally:
+        Path(rules).write_text(before)
+        database.execute("DROP ROLE teller")
+
+
+def refused(dsn: str) -> bool:
+    try:
+        psycopg.connect(dsn).close()
+    except psycopg.OperationalError as err:
+        return "password authentication failed" in str(err)
+    return False
 
 
 def test_a_database_that_is_away_is_waited_for(lakehouse, server, database):

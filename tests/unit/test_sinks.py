@@ -23,6 +23,7 @@ from lakehouse.sinks import changes
 from lakehouse.sinks.comparison import _repairing, compare, differing
 from lakehouse.sinks.encoding import key_of, value_of
 from lakehouse.sinks.follower import Follower, Step
+from lakehouse.sinks.postgres import is_refusal
 from lakehouse.storage import delta_log, version_rows
 from lakehouse.storage.lakehouse import Lakehouse
 from support import ROOT, published
@@ -177,10 +178,10 @@ def test_a_position_is_read_as_it_was_written_and_nothing_else_is():
 
 
 def test_the_target_of_the_docs_holds_the_table_and_refuses_a_zombie(tmp_path):
-    page = (ROOT / "docs" / "publish.md").read_text()
-    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        given: dict[str, Any] = {"__name__": "docs"}
-        exec(code, given)  # the last one declares the target
+    page = (ROOT / "docs" / "own-sink.md").read_text()
+    code, _ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    given: dict[str, Any] = {"__name__": "docs"}
+    exec(code, given)
     target = replace(given["target"], path=str(tmp_path / "balances.db"))
     lakehouse = Lakehouse(Settings(root=tmp_path), catalog_of([published]))
     table = lakehouse.catalog.table("balances")
@@ -242,13 +243,13 @@ def test_a_key_is_text_of_one_column_and_an_object_of_several():
 
 def test_each_key_that_differs_has_its_cause():
     wanted = {key: Counter([key]) for key in ("same", "missing", "edited", "held", "other")}
-    wanted |= {"twice": Counter({"twice": 2}), "several": Counter(["x", "y"])}
-    found = {key: (key, True) for key in ("same", "twice", "extra", "several")}
+    wanted |= {"repeated": Counter({"repeated": 2}), "several": Counter(["x", "y"])}
+    found = {key: (key, True) for key in ("same", "repeated", "extra", "several")}
     found |= {"edited": ("?", False), "held": ("old", True), "other": ("old", True)}
-    causes = {each.key: each.cause for each in differing(wanted, found, ["held"])}
+    causes = {each.key: each.cause for each in differing(wanted, found, ["held"], {"same"})}
     assert causes == {
         "missing": "missing", "edited": "edited", "held": "held", "other": "other row", "several": "several rows",
-        "extra": "extra",
+        "extra": "extra", "same": "twice",
     }  # fmt: skip
 
 
@@ -261,6 +262,19 @@ def test_a_repair_sends_what_differs_alone():
     ]  # fmt: skip
     with pytest.raises(SinkError, match="somebody else wrote it"):
         _repairing([], {"no json": ""}, KEY)
+
+
+def test_a_connection_that_is_refused_is_not_one_that_is_away():
+    at = 'connection failed: connection to server at "127.0.0.1", port 5432 failed: '
+    for said in (
+        'FATAL:  password authentication failed for user "bob"',
+        "fe_sendauth: no password supplied",
+        'FATAL:  role "nobody" does not exist',
+        'FATAL:  pg_hba.conf rejects connection for host "127.0.0.1"',
+    ):
+        assert is_refusal(at + said)
+    for said in ("Connection refused", "FATAL:  the database system is starting up"):
+        assert not is_refusal(at + said)
 
 
 # ---- what is declared
