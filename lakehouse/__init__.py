@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from lakehouse.declare.table import table as table
     from lakehouse.declare.table import tumbling as tumbling
     from lakehouse.declare.targets import Position, RowChange, Sink, Target
+    from lakehouse.sinks.files import file_folder
     from lakehouse.sinks.kafka import kafka_topic
     from lakehouse.sinks.postgres import postgres
     from lakehouse.transform.patterns import (
@@ -87,6 +88,7 @@ __all__ = [
     "directly_followed_by",
     "duplicates",
     "expect",
+    "file_folder",
     "files",
     "followed_by",
     "kafka",
@@ -125,6 +127,7 @@ _ELSEWHERE = {  # what a declaration needs not have: it is imported when it is a
     ),
     "as_of_join": "transform.versions",
     **dict.fromkeys(("Position", "RowChange", "Sink", "Target"), "declare.targets"),
+    "file_folder": "sinks.files",
     "kafka_topic": "sinks.kafka",
     "postgres": "sinks.postgres",
 }

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Corrections = Literal["send", "hold", "ignore"]
+Fault = Literal["missing file", "damaged file", "foreign file"]
 Row = Mapping[str, object]
 
 
@@ -98,6 +99,13 @@ class Sink(ABC):
 
         The third says whether a follower of this table wrote it.
         """
+
+    def faults(self) -> Iterator[tuple[str, Fault]]:
+        """What is wrong at the target beside its rows: names of files, each with why. Most targets have none."""
+        return iter(())
+
+    def mend(self) -> None:  # noqa: B027 - as above
+        """Lets go of what is damaged, so that `rows` lacks it. A repair calls it after `open`, and writes what is lacking."""
 
     @abstractmethod
     def close(self) -> None:

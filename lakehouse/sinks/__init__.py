@@ -8,6 +8,8 @@ follower     brings a target from its position to the newest version
 comparison   what a target holds, compared with the table
 kafka        topics of Kafka as targets
 postgres     tables of PostgreSQL as targets
+files        folders of files as targets
+file_formats rows as Parquet, CSV and JSON
 trial        the test kit of a sink of one's own
 mortal       what happens in its processes
 """

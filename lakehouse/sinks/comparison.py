@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lakehouse.declare.table import Table
-from lakehouse.declare.targets import Position, Row, RowChange, Sink, Target
+from lakehouse.declare.targets import Fault, Position, Row, RowChange, Sink, Target
 from lakehouse.errors import CommitError, SinkError
 from lakehouse.sinks import changes
 from lakehouse.sinks.encoding import key_of, value_of
@@ -17,7 +17,7 @@ from lakehouse.storage import delta_log, forks, small_commits, version_rows
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.read_holds import under_way
 
-Cause = Literal["missing", "extra", "edited", "held", "several rows", "other row", "twice"]
+Cause = Literal["missing", "extra", "edited", "held", "several rows", "other row", "twice"] | Fault
 _ATTEMPTS = 3  # a topic may be compacted while it is read: a difference is looked at again at the next version
 
 
@@ -82,6 +82,7 @@ def _compared(lakehouse: Lakehouse, table: Table, target: Target, sink: Sink) ->
         wanted = _by_key(changes.ordered(rows), target.key)
         attempts += 1
         differences = differing(wanted, found, held, twice)
+        differences += [Difference(*fault) for fault in sink.faults()]
         if not differences or attempts == _ATTEMPTS or sink.position() == position:
             repeated = sum(sum(values.values()) - 1 for values in wanted.values())
             return Comparison(
@@ -127,6 +128,7 @@ def repair(lakehouse: Lakehouse, table: Table, target: Target) -> int:
     forks.check(lakehouse.settings, target.name)
     with closing(target.sink(lakehouse.settings, table.name)) as sink:
         sink.open()
+        sink.mend()
         with under_way(lakehouse.settings):
             version = delta_log.latest(path)
             rows = changes.ordered(version_rows.all_at(path, version))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from lakehouse import file_folder
 from lakehouse.errors import DeclarationError
 from lakehouse.sinks import trial
 from lakehouse.testing import assert_exactly_once
@@ -18,6 +19,13 @@ def test_the_sink_of_the_docs_passes_its_own_test(tmp_path):
     assert all(ends[0][point] for point in trial.DEATHS)
     assert ends[0]["replaced, opened"] == ends[0]["replaced, written"] == 1
     assert ends[0]["versions"] > 8
+
+
+def test_a_folder_of_files_passes(tmp_path):
+    out = str(tmp_path / "out")
+    target = file_folder(out, key=["account", "region"], partition_by="region", name="accounts")
+    ends = assert_exactly_once(target, tmp_path / "lakehouse", lives=4)
+    assert set(ends) > {*trial.DEATHS[:4], "replaced, opened", "replaced, written"}
 
 
 @pytest.mark.parametrize(
