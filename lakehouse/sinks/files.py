@@ -110,10 +110,11 @@ class FilesSink(Sink):
     def __init__(self, settings: Settings, target: FileFolder, table: str) -> None:
         self._target, self._table = target, table
         self._folder = Path(target.path).absolute()
-        if self._folder.is_relative_to(settings.root.absolute()):
+        root = settings.root.absolute()
+        if self._folder.is_relative_to(root) or root.is_relative_to(self._folder):
             raise SinkError(
-                f"target={target.name}, path={target.path}: it lies in the root of the lakehouse, whose files are its own; "
-                "name a folder elsewhere"
+                f"target={target.name}, path={target.path}: a folder belongs to the target alone, and one of it and the root of "
+                "the lakehouse lies in the other; name a folder elsewhere"
             )
         self._epoch = 0
         self._schema: pa.Schema | None = None
@@ -123,18 +124,27 @@ class FilesSink(Sink):
 
     def open(self) -> None:
         with self._alone():
-            self._epoch = self._turn() + 1
-            replace_bytes(self._folder / _EPOCH, str(self._epoch).encode())
             try:
-                found = self._read()
+                found, readable = self._read(), True
             except SinkError:  # the position says so
-                return
-            left = {name for name in self._there() if _OURS.fullmatch(name)}
+                found, readable = None, False
+            there = self._there()
+            ours = {name for name in there if _OURS.fullmatch(name)}
             if found:  # what a process wrote that died before its commit
-                for name in left - _known(found):
+                for name in ours - _known(found):
                     (self._folder / name).unlink(missing_ok=True)
-            elif not left:  # from now on its absence is a loss
-                replace_file(self._folder / MANIFEST, _nothing())
+            elif readable and not ours:
+                if there:
+                    raise SinkError(
+                        f"target={self._target.name}, path={self._folder}: it has files already ({min(there)}), and a folder "
+                        "belongs to the target alone; name an empty one"
+                    )
+                replace_file(
+                    self._folder / MANIFEST, _nothing()
+                )  # its absence is a loss from now on
+            # the number may be gone, and no name of a file may come again
+            self._epoch = max([self._turn(), *map(_epoch_of, ours)]) + 1
+            replace_bytes(self._folder / _EPOCH, str(self._epoch).encode())
 
     def position(self) -> Position | None:
         self._manifest = found = self._read()
@@ -167,7 +177,7 @@ class FilesSink(Sink):
         manifest = {
             "table": self._table,
             "version": position.version,
-            "format": self._target.format,
+            **self._layout(),
             "columns": of_columns or state["columns"],
             "files": state["files"],
             "left": {name: left for name, left in state["left"].items() if name not in expired},
@@ -315,11 +325,19 @@ class FilesSink(Sink):
             found = json.loads((self._folder / MANIFEST).read_bytes())
             if found["position"]:
                 Position.from_json(json.dumps(found["position"]))
+                for name, value in self._layout().items():
+                    if found[name] != value:
+                        raise self._refusal(f"its files have {name}={found[name]!r}, not {value!r}")
             return found | {name: found[name] for name in ("columns", "files", "left")}
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as err:
             raise self._refusal(f"{MANIFEST} cannot be read ({err})") from err
+
+    def _layout(self) -> dict[str, object]:
+        """What the files of a manifest have in common."""
+        of = self._target
+        return {"format": of.format, "key": [*of.key], "partition_by": [*of.partition_by]}
 
     def _there(self) -> set[str]:
         """The files of the folder but for the target's own, by their names in it."""
@@ -330,7 +348,7 @@ class FilesSink(Sink):
     def _turn(self) -> int:
         try:
             return int((self._folder / _EPOCH).read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):
             return 0
 
     def _refusal(self, what: str) -> SinkError:
@@ -346,6 +364,10 @@ class FilesSink(Sink):
                 yield
         except Locked as err:
             raise SinkAway(f"target={self._target.name}: {err}") from err
+
+
+def _epoch_of(name: str) -> int:
+    return int(name.rpartition("/")[2].split("-")[1])
 
 
 def _nothing() -> dict[str, Any]:

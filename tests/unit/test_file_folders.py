@@ -124,6 +124,12 @@ def test_a_manifest_that_is_gone_or_unreadable_is_refused_and_repaired(lakehouse
             follower(lakehouse, tmp_path).begin()
         assert repair(lakehouse, following.table, following.target) == 1
         assert compare(lakehouse, following.table, following.target).verdict == "EQUAL"
+    (tmp_path / "out" / "_epoch").unlink()  # no name of a file comes again
+    other = follower(lakehouse, tmp_path, format="csv", partition_by="account")
+    with pytest.raises(SinkError, match="its files have format='parquet', not 'csv'"):
+        other.begin()
+    assert repair(lakehouse, following.table, other.target) == 1
+    assert compare(lakehouse, following.table, other.target).verdict == "EQUAL"
 
 
 def test_a_process_that_was_replaced_is_refused_and_what_it_wrote_goes(lakehouse, tmp_path):
@@ -191,5 +197,10 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path):
         file_folder("out", key="n", partition_by="day")
     with pytest.raises(DeclarationError, match="each row is a partition of its own"):
         file_folder("out", key="n", partition_by="n")
-    with pytest.raises(SinkError, match="it lies in the root of the lakehouse"):
-        file_folder(str(tmp_path / "x"), key="n").sink(Settings(root=tmp_path), "t")
+    for path, root in ((tmp_path / "x", tmp_path), (tmp_path, tmp_path / "x")):
+        with pytest.raises(SinkError, match="one of it and the root of the lakehouse"):
+            file_folder(str(path), key="n").sink(Settings(root=root), "t")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").touch()
+    with pytest.raises(SinkError, match=r"it has files already \(mine.txt\)"):
+        file_folder(str(tmp_path / "out"), key="n").sink(Settings(root=tmp_path / "x"), "t").open()
