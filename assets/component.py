@@ -31,7 +31,7 @@ _NO_PROCESS = (
 )
 _ELSEWHERE = {
     "tables": "it is an attribute of its own; write it beside `settings`",
-    **dict.fromkeys(("kafka", "spark_conf", "notification_command", "notification_urls"), _SECRET),
+    **dict.fromkeys(settings_values.SECRET, _SECRET),
     **dict.fromkeys(("metrics_host", "metrics_port"), _NO_PROCESS),
 }
 _FORM = ("`{}: value`".format, "`{}:` and below it a line `name: value` for each".format)

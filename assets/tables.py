@@ -47,7 +47,12 @@ def specs_and_assets(
 
 def _source(source: Source) -> dg.AssetSpec:
     if isinstance(source, KafkaSource):
-        values = {"json": "JSON objects", "text": "text"}[source.format]
+        values = {
+            "json": "JSON objects",
+            "text": "text",
+            "avro": "Avro, of a schema registry",
+            "json_schema": "JSON objects of a schema registry's JSON Schema",
+        }[source.format]
         text, kind, where = (
             f"The topic `{source.topic}`: {values}.",
             "kafka",

@@ -87,7 +87,7 @@ def _commit(lake: Session, query: StreamRun, n: int, step: timedelta) -> None:
     at = START + step * n
     log = BatchLog(EPOCH, at, {"keys": {"0": (n + 1) * ROWS}})
     batch = records(lake, range(n * ROWS, (n + 1) * ROWS), at, n * ROWS)
-    ingest.ingest_batch(query, query.plan.ingest({"key_topic": batch}), n, log)
+    ingest.ingest_batch(query, *query.judged({"key_topic": batch}), n, log)
 
 
 def _read(lake: Session, n: int, step: timedelta) -> None:

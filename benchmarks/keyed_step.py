@@ -100,7 +100,7 @@ def stream(lake: Session, keys: int, changed: int, changed_versions: int, steps:
         )
         offset += count if count <= 100_000 else 1 << 40
         log = BatchLog(EPOCH, datetime.now(UTC), {"movements": {"0": offset}})
-        ingest.ingest_batch(run, run.plan.ingest({"movement_topic": placed}), batch, log)
+        ingest.ingest_batch(run, *run.judged({"movement_topic": placed}), batch, log)
         batch += 1
 
     feed(lake.spark.range(0, keys, 1, max(2, keys // 1_000_000)), keys)

@@ -38,7 +38,7 @@ def fill(lake: Session, commits: int, keys: int, step: timedelta) -> None:
             lake, range(n * keys, (n + 1) * keys) if n < commits else range(-n, 1 - n), at, n * keys
         )
         log = BatchLog(EPOCH, datetime.now(UTC), {"keys": {"0": (n + 1) * keys}})
-        ingest.ingest_batch(run, run.plan.ingest({"key_topic": batch}), n, log)
+        ingest.ingest_batch(run, *run.judged({"key_topic": batch}), n, log)
 
 
 def records(lake: Session, ids: range, at: datetime, offset: int) -> DataFrame:

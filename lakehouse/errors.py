@@ -13,7 +13,9 @@ LakehouseError
 │   └── SinkAway         it does not answer; its follower waits for it
 ├── SavepointError       a savepoint is damaged, is not there, or cannot be restored as things are
 ├── JobError             a job cannot be started or stopped, or must wait for another
-├── LookupFailed         a service that a lookup asks has not answered
+├── ServiceAway          a service that a step needs has not answered
+│   ├── LookupFailed     it is the one that a lookup asks
+│   └── RegistryAway     it is the schema registry
 └── CommitError          a table holds something else than the log tables, its input or its checkpoint say
 
 Text: *what (field=value): the rule; the consequence or the fix*.
@@ -64,7 +66,15 @@ class JobError(LakehouseError):
     pass
 
 
-class LookupFailed(LakehouseError):
+class ServiceAway(LakehouseError):
+    pass
+
+
+class LookupFailed(ServiceAway):
+    pass
+
+
+class RegistryAway(ServiceAway):
     pass
 
 

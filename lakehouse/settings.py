@@ -22,7 +22,7 @@ from lakehouse.errors import DeclarationError, SettingsError
 from lakehouse.freshness import Freshness, freshness
 from lakehouse.settings_values import SECRET, Repair, Resources, check_local
 
-_SECRET = ("password", "jaas", "secret", "token", "ssl.key")  # in a property's name
+_SECRET = ("password", "jaas", "secret", "token", "ssl.key", "user.info")  # in a property's name
 _CONFIG = "LAKEHOUSE_CONFIG"
 _ALL = "LAKEHOUSE_SETTINGS"
 _LEAST = (  # of a number: its name, the least value, and why
@@ -69,6 +69,8 @@ class Settings:
     bootstrap_servers: str = ""  # empty: the embedded broker under the root
     # client properties; may hold secrets
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    # the schema registry: `url`, and properties by the names of Confluent's clients; may hold secrets
+    registry: Mapping[str, str] = field(default_factory=dict, repr=False)
     spark_master: str = "local[2]"
     batch_master: str = ""  # of batch runs that Dagster starts; empty: where the streaming jobs run, on one core if here
     # Spark properties; may hold secrets
@@ -256,6 +258,7 @@ class Settings:
             plain
             | notifications
             | _masked("kafka", self.kafka)
+            | _masked("registry", self.registry)
             | _masked("spark_conf", self.spark_conf)
         )
 

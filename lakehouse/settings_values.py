@@ -8,6 +8,9 @@ tables = ["orders"]          # LAKEHOUSE_TABLES=orders
 [kafka]
 "sasl.username" = "ann"      # LAKEHOUSE_KAFKA_SASL_USERNAME
 
+[registry]
+url = "http://10.0.0.7:8081" # LAKEHOUSE_REGISTRY_URL
+
 [freshness]
 orders = "every 30 seconds"  # LAKEHOUSE_FRESHNESS__ORDERS
 
@@ -36,7 +39,7 @@ from lakehouse.errors import SettingsError
 
 NAME = "lakehouse.toml"
 PREFIX = "LAKEHOUSE_"
-SECRET = ("kafka", "spark_conf", "notification_command", "notification_urls")
+SECRET = ("kafka", "registry", "spark_conf", "notification_command", "notification_urls")
 _WHOLE = (
     "shuffle_partitions",
     "max_offsets_per_trigger",
@@ -168,8 +171,10 @@ def check_local(name: str, text: str) -> None:
 
 def _names_of(variable: str) -> list[str]:
     """The names in a variable, the setting first: RESOURCES__ORDERS__STEP_ROWS has three."""
-    if variable.startswith("KAFKA_"):
-        return ["kafka", variable.removeprefix("KAFKA_").lower().replace("_", ".")]
+    for setting in ("KAFKA", "REGISTRY"):
+        if variable.startswith(f"{setting}_"):
+            name = variable.removeprefix(f"{setting}_")
+            return [setting.lower(), name.lower().replace("_", ".")]
     setting, *names = variable.split("__", 1)
     if setting in ("RESOURCES", "REPAIR"):  # the name of a table may have "__"
         names = [each for name in names for each in name.rsplit("__", 1)]
@@ -196,6 +201,7 @@ def _variables(name: str) -> str:
         return PREFIX + """SPARK_CONF='{"spark.ui.port": "4040"}'"""
     below = {
         "kafka": "_<PROPERTY>",
+        "registry": "_<PROPERTY>",
         "repair": "__<TABLE>__ROWS",
         "resources": "__<NAME>__STEP_ROWS",
     }
@@ -298,6 +304,7 @@ _READERS: dict[str, Reader] = {
     "early_results": _flag,
     "notification_urls": partial(_list, None),
     "kafka": partial(_table, _text),
+    "registry": partial(_table, _text),
     "spark_conf": partial(_table, _text),
     "freshness": partial(_table, _text),
     "together": partial(_table, partial(_list, ",")),

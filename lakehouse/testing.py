@@ -128,7 +128,7 @@ class Stage:
         arrow = pa.Table.from_pylist(
             [dict(zip(columns.names, row, strict=True)) for row in rows], columns
         )
-        records = self.lake.spark.createDataFrame(arrow)
+        records: DataFrame | pa.Table = arrow
         self._now += timedelta(seconds=1)
         log = BatchLog(
             EPOCH,
@@ -139,22 +139,21 @@ class Stage:
         if batch_id % 2:  # one file, written without Spark
             log = replace(log, rows=len(rows))
         else:  # two files, written by Spark
-            records = records.repartition(2)
+            records = self.lake.spark.createDataFrame(arrow).repartition(2)
         self._batches[ingest_table] = batch_id + 1
         run = stream_run(self.lake, table)
-        judged = run.plan.ingest(
-            {name: records if name == source else records.limit(0) for name in topics}
-        )
+        none = arrow.schema.empty_table()
+        judged = run.judged({name: records if name == source else none for name in topics})
         if abort_at:
             with suppress(Aborted):
                 ingest.ingest_batch(
                     replace(run, reached=self._aborting(ingest_table, abort_at)),
-                    judged,
+                    *judged,
                     batch_id,
                     log,
                 )
             run = stream_run(self.lake, table)
-        ingest.ingest_batch(run, judged, batch_id, log)
+        ingest.ingest_batch(run, *judged, batch_id, log)
 
     def advance(self, ingest_table: str, row: Value, *, source: str = "") -> None:
         """Moves the watermark of an ingest table to the event time of `row` less the delay, on every partition it has.
@@ -181,8 +180,8 @@ class Stage:
         self._batches[ingest_table] = batch_id + 1
         none = self.lake.spark.createDataFrame([], decode.KAFKA_SCHEMA)
         run = stream_run(self.lake, table)
-        judged = run.plan.ingest(dict.fromkeys(run.plan.topics, none))
-        ingest.ingest_batch(run, judged, batch_id, BatchLog(EPOCH, self._now, ends, 0, passed))
+        judged = run.judged(dict.fromkeys(run.plan.topics, none))
+        ingest.ingest_batch(run, *judged, batch_id, BatchLog(EPOCH, self._now, ends, 0, passed))
 
     def wait(self, time: timedelta) -> None:
         """Lets time pass at the broker: a partition that has no message meanwhile is silent for so long."""

@@ -11,15 +11,17 @@ from lakehouse.declare import columns
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 
-ValueFormat = Literal["json", "text"]
+ValueFormat = Literal["json", "text", "avro", "json_schema"]
 UnknownFields = Literal["ignore", "quarantine"]
 Isolation = Literal["", "read_uncommitted", "read_committed"]
+OF_REGISTRY = ("avro", "json_schema")
+"""Formats of values whose schema is in a schema registry."""
 _TEXT = re.compile(r"\s*\w+\s+STRING(\s+NOT\s+NULL)?\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSource:
-    """A topic of JSON objects or of text.
+    """A topic of JSON objects, of text, or of values whose schemas are in a registry.
 
     Columns marked NOT NULL in `schema` are required, else: quarantine.
     """
@@ -37,6 +39,11 @@ class KafkaSource:
     key: str = ""
     isolation: Isolation = ""  # by the settings
     name: str = ""
+
+    @property
+    def of_registry(self) -> bool:
+        """Whether the schema of each value is in a schema registry."""
+        return self.format in OF_REGISTRY
 
 
 def kafka(
@@ -63,7 +70,9 @@ def kafka(
 
     :param topic: its name at the broker.
     :param schema: Spark DDL; a column that is NOT NULL must be there.
-    :param format: "json", objects of the schema, or "text": text as it is, the one STRING column.
+    :param format: "json", objects of the schema; "text", text as it is, the one STRING column; "avro" and
+        "json_schema", values with the id of their schema in the schema registry that the settings name
+        (`LAKEHOUSE_REGISTRY_URL`), in Confluent's wire format.
     :param require_key: quarantines records without a key.
     :param unknown_fields: "quarantine" puts away records with fields that the schema does not name:
         what a producer adds or renames is reported, where else ("ignore") it is null or not seen.
@@ -83,7 +92,7 @@ def kafka(
         else "read_uncommitted".
     :raises DeclarationError: for a schema or key that cannot be.
     """
-    one_of("format", format, ("json", "text"))
+    one_of("format", format, ("json", "text", *OF_REGISTRY))
     one_of("unknown_fields", unknown_fields, ("ignore", "quarantine"))
     one_of("isolation", isolation, ("", "read_uncommitted", "read_committed"))
     _check_names(schema)
@@ -96,11 +105,11 @@ def kafka(
             "unknown_fields='quarantine', format='text': text has no fields; leave unknown_fields out"
         )
     if key and (
-        format != "json"
+        format == "text"
         or not re.search(rf"(^|,)\s*{re.escape(key)}\s+STRING\b", schema, re.IGNORECASE)
     ):
         raise DeclarationError(
-            f"key={key!r}, schema={schema!r}: the key is text; name a STRING column of a JSON schema"
+            f"key={key!r}, schema={schema!r}: the key is text; name a STRING column of the schema; format='text' has no other"
         )
     if min_event_time.tzinfo is None:
         raise DeclarationError(

@@ -8,7 +8,7 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.storage import delta_log
 from lakehouse.storage.lakehouse import Session
-from lakehouse.transform import plan
+from lakehouse.transform import plan, schemas
 
 
 def quarantined_rows(lake: Session, ingest: Table, *, judged: bool = True) -> DataFrame:
@@ -16,7 +16,7 @@ def quarantined_rows(lake: Session, ingest: Table, *, judged: bool = True) -> Da
 
     The time of arrival takes the place of a record's own timestamp, by which event times too far
     ahead are found. With judged=False expectations are left out. Raises RangeError if the
-    quarantine is not there.
+    quarantine is not there, RegistryAway if the registry is to be asked for a schema and does not answer.
     """
     step, stored = plan.plan_of(lake, ingest, judged=judged), _quarantine(lake, ingest)
     # with the time, for of a topic that was made again the offsets come again
@@ -26,7 +26,9 @@ def quarantined_rows(lake: Session, ingest: Table, *, judged: bool = True) -> Da
     for name, source in step.topics.items():
         own = stored.where(F.col(f"{ARRIVAL}.topic") == source.topic)
         raw = own.select("key", "value", *(c.alias(n) for n, c in position.items()))
-        rows = step.ingest({n: raw if n == name else raw.limit(0) for n in step.topics}, timed=True)
+        records = {n: raw if n == name else raw.limit(0) for n in step.topics}
+        written_by = schemas.of_records(lake, ingest, {name: source}, records)
+        rows = step.ingest(records, written_by, timed=True)
         arrived = own.select(
             *(c.alias(f"{RECORD}_{n}") for n, c in position.items()), ARRIVAL, PARTITION
         )

@@ -8,7 +8,7 @@ table is restored. So a generation that begins is above all that folders, the co
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,6 +54,7 @@ class Written:
     watermark: datetime | None
     frontier: datetime | None
     topics: Mapping[str, str] = field(default_factory=dict)  # of an ingest table: their ids
+    unknown_schemas: Sequence[int] = ()  # and ids of schemas that the registry did not know
 
     @property
     def number(self) -> tuple[int, int]:
@@ -175,6 +176,7 @@ def _written(table: Table, version: int, info: Mapping) -> Written | None:
         watermark,
         frontier,
         mark.get("topics", {}),
+        mark.get("unknown_schemas", ()),
     )
 
 

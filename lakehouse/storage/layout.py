@@ -50,6 +50,7 @@ Note = Literal[
     "reference.json",  # what a reference table was computed from
     "references.jsonl",  # of an ingest table: which versions of reference tables its rows see
     "repairs.jsonl",  # what was repaired
+    "schemas.jsonl",  # of an ingest table: the schemas of a registry that its messages have had
     "topics.json",  # the ids of its topics
 ]
 SavepointFile = Literal[

@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pyspark import InheritableThread
 
-from lakehouse.errors import LookupFailed
+from lakehouse.errors import ServiceAway
 from lakehouse.ranges import EPOCH
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 
@@ -257,7 +257,7 @@ class Stepped(ABC, Generic[P]):
         while True:
             try:
                 self.take(self._rows(piece), number, log)
-            except LookupFailed as err:
+            except ServiceAway as err:
                 if self.available_now or self._stopping.is_set():
                     raise
                 # it is at no work that could hang

@@ -1,6 +1,6 @@
 """The stream of an ingest table: the micro-batches of its topics, their offsets, and the watermark that follows from them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -30,7 +30,7 @@ def steps(
     """
     return TopicSteps(
         run,
-        partial(ingest_batch, run),
+        lambda judged, *step: ingest_batch(run, *judged, *step),
         partial(finish, run),
         quiet_timeout=run.lake.catalog.quiet_timeout(run.table),
         available_now=available_now,
@@ -53,14 +53,20 @@ def finish(run: StreamRun, written: Written) -> None:
     }
     ingest_batch(
         of,
-        run.plan.ingest(records),
+        *of.judged(records, written.unknown_schemas),
         written.batch,
         BatchLog(written.watermark or EPOCH, written.at, dict(written.inputs)),
     )
 
 
-def ingest_batch(run: StreamRun, batch: DataFrame, batch_id: int, log: BatchLog) -> None:
-    """Writes one micro-batch of judged records (`Plan.ingest`).
+def ingest_batch(
+    run: StreamRun,
+    batch: DataFrame,
+    unknown: Collection[int],
+    batch_id: int,
+    log: BatchLog,
+) -> None:
+    """Writes one micro-batch of judged records (`StreamRun.judged`).
 
     `log.inputs`: topic -> partition -> next offset. While its topics are quiet the batch is empty, and
     its watermark further by the time that has passed: with the commit that is a fact, which every run repeats.
@@ -104,7 +110,12 @@ def ingest_batch(run: StreamRun, batch: DataFrame, batch_id: int, log: BatchLog)
     def arrived(judged: DataFrame) -> DataFrame:
         return run.plan.arrived(judged, mark, at)
 
-    noted = {"topics": dict(offsets.known(run.lake.settings, run.table).ids), "at": log.at}
+    noted = {
+        "topics": dict(offsets.known(run.lake.settings, run.table).ids),
+        "at": log.at,
+        # a resume quarantines the same rows, also if the registry knows more by then
+        **({"unknown_schemas": [*unknown]} if unknown else {}),
+    }
     run.write(
         batch,
         batch_id,

@@ -8,7 +8,7 @@ of Spark's its own commit file.
 import json
 import time
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -33,7 +33,7 @@ from lakehouse.storage.handovers import Handover, handover_of
 from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.reference_versions import SEEN
 from lakehouse.stream import news
-from lakehouse.transform import judged_rows, observing, plan
+from lakehouse.transform import judged_rows, observing, plan, schemas
 from lakehouse.transform.plan import Plan
 
 
@@ -69,6 +69,20 @@ class StreamRun:
     @property
     def commit_log(self) -> CommitLog:
         return self.lake.commit_log(self.table)
+
+    def judged(
+        self, records: Mapping[str, DataFrame | pa.Table], unknown: Collection[int] = ()
+    ) -> tuple[DataFrame, Collection[int]]:
+        """Raw records of an ingest table's inputs, judged, and the ids of schemas that the registry does not know.
+
+        `unknown`: those that it did not know when a part of the same batch was written. Raises RegistryAway.
+        """
+        found = schemas.of_records(self.lake, self.table, self.plan.topics, records, unknown)
+        frames = {
+            name: each if isinstance(each, DataFrame) else self.lake.spark.createDataFrame(each)
+            for name, each in records.items()
+        }
+        return self.plan.ingest(frames, found), found.unknown
 
     def references(self) -> dict[str, DataFrame]:
         """The pinned inputs, kept in memory: else each micro-batch would look for their files again."""

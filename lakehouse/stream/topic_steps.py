@@ -8,7 +8,7 @@ broker happens to answer first decides nothing.
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -270,15 +270,11 @@ class TopicSteps(Stepped[Records]):
             self._say(f"{message}; a broker that has just started may still recover it")
         return bool(message)
 
-    def _rows(self, piece: Records) -> DataFrame:
+    def _rows(self, piece: Records) -> tuple[DataFrame, Collection[int]]:
+        """What the step takes (`StreamRun.judged`)."""
         lake, plan, here = self.run.lake, self.run.plan, piece.here
         if here is not None:
-            return plan.ingest(
-                {
-                    name: lake.spark.createDataFrame(here[of.topic])
-                    for name, of in plan.topics.items()
-                }
-            )
+            return self.run.judged({name: here[of.topic] for name, of in plan.topics.items()})
         records = {
             name: decode.topic_rows(
                 lake.spark, lake.settings, of, piece.begin.get(of.topic), piece.end
@@ -287,7 +283,8 @@ class TopicSteps(Stepped[Records]):
         }
         # each task writes a file, and all that reads the table opens it
         tasks, partitions = 1 + piece.rows // _RECORDS, sum(map(len, piece.end.values()))
-        return plan.ingest(records).coalesce(tasks) if tasks < partitions else plan.ingest(records)
+        judged, unknown = self.run.judged(records)
+        return judged.coalesce(tasks) if tasks < partitions else judged, unknown
 
     def _offset(self, position: Offsets) -> dict[str, Any]:
         return {topic: dict(partitions) for topic, partitions in position.items()}

@@ -7,17 +7,20 @@ from typing import cast
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from lakehouse.declare.columns import RECORD, helper
 from lakehouse.declare.sources import FileSource, KafkaSource
 from lakehouse.errors import DeclarationError
 from lakehouse.runtime.kafka_options import isolated, spark_options
 from lakehouse.settings import Settings
+from lakehouse.transform.schemas import DECODED, HEAD, NO_SCHEMAS, Schemas, WriterSchema, unreadable
 
 KAFKA_SCHEMA = "key BINARY, value BINARY, partition INT, offset BIGINT, timestamp TIMESTAMP"
 RAW = ("key", "value", "partition", "offset", "timestamp")
 _CORRUPT = helper("corrupt")
+_NO_JSON = "not a JSON object of the declared types"
 
 
 def topic_rows(
@@ -91,29 +94,35 @@ def _check_header(spark: SparkSession, source: FileSource) -> None:
         )
 
 
-def decoded(records: DataFrame, source: KafkaSource) -> DataFrame:
+def decoded(records: DataFrame, source: KafkaSource, schemas: Schemas = NO_SCHEMAS) -> DataFrame:
     """Raw records as rows of the source's columns and the struct `_record`: the record's own columns and `problem`.
 
     Every record gives one row, also those that cannot be parsed: `_record.problem` says why. The
     generator keeps the optimiser from copying the parser into every column that is computed from
-    its result.
+    its result. `schemas`: of the values, if they are in a registry.
     """
-    parsed, named = _decoding(source)
+    writers = tuple(schemas.known.values()) if source.of_registry else ()
+    parsed, named = _decoding(source, writers)
     return records.select(*parsed).select(*named)
 
 
 # made once for each source: a call of Spark for each column costs more than a short step's records
 @lru_cache(maxsize=64)
-def _decoding(source: KafkaSource) -> tuple[list[Column], list[Column]]:
+def _decoding(
+    source: KafkaSource, writers: tuple[WriterSchema, ...]
+) -> tuple[list[Column], list[Column]]:
     """What is selected of raw records, and what of that."""
     schema = cast(StructType, StructType.fromDDL(source.schema))
-    wanted = StructType(schema.fields).add(_CORRUPT, "string")
-    text = F.when(F.length("value") <= source.max_bytes, F.col("value").cast("string"))
-    parsed = {
-        "json": F.from_json(text, wanted, {"columnNameOfCorruptRecord": _CORRUPT}),
-        "text": F.struct(text.alias(schema.names[0]), F.lit(None).cast("string").alias(_CORRUPT)),
-    }
-    event = F.inline(F.array(parsed[source.format]))
+    wanted = StructType([*schema.fields]).add(_CORRUPT, "string")
+    value = F.when(F.length("value") <= source.max_bytes, F.col("value"))
+    text = value.cast("string")
+    if source.format == "text":
+        row = F.struct(text.alias(schema.names[0]), F.lit(None).cast("string").alias(_CORRUPT))
+    elif source.format == "json":
+        row = F.from_json(text, wanted, {"columnNameOfCorruptRecord": _CORRUPT})
+    else:
+        row = _of_registry(source, schema, writers, value)
+    event = F.inline(F.array(row))
     if own := [
         name
         for name in schema.names
@@ -138,6 +147,83 @@ def _decoding(source: KafkaSource) -> tuple[list[Column], list[Column]]:
     ]
 
 
+def _of_registry(
+    source: KafkaSource, schema: StructType, writers: tuple[WriterSchema, ...], value: Column
+) -> Column:
+    """The struct of the declared columns and, in _CORRUPT, why a value is none; each by the schema that it names."""
+    head = F.substring(value, 1, HEAD)
+    number = F.conv(F.hex(F.substring(value, 2, HEAD - 1)), 16, 10)
+    named = (F.length(value) >= HEAD) & (F.substring(value, 1, 1) == F.lit(b"\0"))
+    why = F.when(
+        named, F.concat(F.lit("schema id="), number, F.lit(": the registry does not know it"))
+    ).otherwise("no schema id: the value does not begin with the byte 0 and four bytes of an id")
+    row = _no_row(schema, F.when(value.isNotNull(), why))
+    for writer in writers:
+        own = f"schema id={writer.schema.id}: "
+        if problem := unreadable(writer, source, schema):
+            found = _no_row(schema, F.lit(own + problem))
+        else:
+            found = _written_by(writer, schema, value, own)
+        row = F.when(head == F.lit(writer.schema.id.to_bytes(HEAD)), found).otherwise(row)
+    return row
+
+
+def _written_by(writer: WriterSchema, schema: StructType, value: Column, own: str) -> Column:
+    """The struct of values that a readable schema has written. The lambda keeps the parser from being copied into each column."""
+    payload = F.substring(value, HEAD + 1, 0x7FFFFFFF)
+    if writer.columns is None:
+        wanted = StructType([*schema.fields]).add(_CORRUPT, "string")
+        parsed = F.from_json(
+            payload.cast("string"), wanted, {"columnNameOfCorruptRecord": _CORRUPT}
+        )
+        bad = ~F.is_valid_utf8(payload.cast("string"))
+
+        def rows(there: Column) -> Column:
+            why = F.when(bad | there[_CORRUPT].isNotNull(), F.lit(own + _NO_JSON))
+            return F.struct(
+                *(there[name].alias(name) for name in schema.names), why.alias(_CORRUPT)
+            )
+    else:
+        parsed = from_avro(payload, writer.schema.text, {"avroSchema": writer.reader})
+        columns = writer.columns
+
+        def rows(there: Column) -> Column:
+            why = F.when(there[DECODED].isNull(), F.lit(f"{own}not Avro of that schema"))
+            return F.struct(*_fields(there, columns, schema), why.alias(_CORRUPT))
+
+    return F.transform(F.array(parsed), rows)[0]
+
+
+def _no_row(schema: StructType, why: Column) -> Column:
+    nulls = (F.lit(None).cast(f.dataType).alias(f.name) for f in schema)
+    return F.struct(*nulls, why.alias(_CORRUPT))
+
+
+def _fields(there: Column, of: StructType, declared: StructType) -> list[Column]:
+    types = {f.name: f.dataType for f in of}
+    return [
+        (
+            _as_declared(there[f.name], types[f.name], f.dataType)
+            if f.name in types
+            else F.lit(None).cast(f.dataType)
+        ).alias(f.name)
+        for f in declared
+    ]
+
+
+def _as_declared(there: Column, of: DataType, declared: DataType) -> Column:
+    """A value of a readable type (`schemas.apart`) as the declared one."""
+    if isinstance(of, StructType) and isinstance(declared, StructType):
+        return F.when(there.isNotNull(), F.struct(*_fields(there, of, declared)))
+    if isinstance(of, ArrayType) and isinstance(declared, ArrayType):
+        inner, wanted = of.elementType, declared.elementType
+        return F.transform(there, lambda each: _as_declared(each, inner, wanted))
+    if isinstance(of, MapType) and isinstance(declared, MapType):
+        inner, wanted = of.valueType, declared.valueType
+        return F.transform_values(there, lambda _, each: _as_declared(each, inner, wanted))
+    return there.cast(declared)
+
+
 def _problem(
     source: KafkaSource,
     schema: StructType,
@@ -147,15 +233,18 @@ def _problem(
     """Why a record is not a row of the source, the first reason found; null if it is one."""
     value = raw["value"]
     there = value.isNotNull() if source.key else F.lit(True)
-    rules = [
+    rules: list[tuple[Column, Column | str]] = [
         (
             (value.isNull() & F.lit(not source.key)) | (F.length(value) == 0),
             "empty value (tombstone)",
         ),
         (F.length(value) > source.max_bytes, f"larger than max_bytes={source.max_bytes}"),
-        (~F.is_valid_utf8(value.cast("string")), "not UTF-8"),
-        (F.col(_CORRUPT).isNotNull(), "not a JSON object of the declared types"),
     ]
+    if source.of_registry:
+        rules.append((F.col(_CORRUPT).isNotNull(), F.col(_CORRUPT)))
+    else:
+        rules.append((~F.is_valid_utf8(value.cast("string")), "not UTF-8"))
+        rules.append((F.col(_CORRUPT).isNotNull(), _NO_JSON))
     if source.require_key or source.key:
         rules.append((raw["key"].isNull(), "no key"))
     rules += [
@@ -165,7 +254,7 @@ def _problem(
     ]
     problem = (
         _undeclared(value, schema)
-        if source.unknown_fields == "quarantine"
+        if source.unknown_fields == "quarantine" and source.format == "json"
         else F.lit(None).cast("string")
     )
     for broken, reason in reversed(rules):

@@ -48,6 +48,7 @@ from lakehouse.transform import (
 from lakehouse.transform.function_inputs import Met, called, plain
 from lakehouse.transform.judged_rows import good
 from lakehouse.transform.quality import RowRule
+from lakehouse.transform.schemas import NO_SCHEMAS, Schemas
 
 Origin = Literal["stream", "batch", "early"]
 T = TypeVar("T")
@@ -80,14 +81,23 @@ class Plan:
         """The column, of input and output alike, by which rows belong together: a window, or a row's own arrival."""
         return WINDOW if self.kind == "window" else ARRIVAL
 
-    def ingest(self, records: Mapping[str, DataFrame], *, timed: bool = False) -> DataFrame:
+    def ingest(
+        self,
+        records: Mapping[str, DataFrame],
+        schemas: Schemas = NO_SCHEMAS,
+        *,
+        timed: bool = False,
+    ) -> DataFrame:
         """Raw records of each topic through parser and function, judged: parsing first, then event time, then expectations.
 
         Nothing in it changes from one micro-batch to the next; `arrived` adds what does. Key and
-        value are kept of bad rows only; the timestamp if `timed`.
+        value are kept of bad rows only; the timestamp if `timed`. `schemas`: of the records' values.
         """
         rows = self._called(
-            {name: decode.decoded(records[name], source) for name, source in self.topics.items()},
+            {
+                name: decode.decoded(records[name], source, schemas)
+                for name, source in self.topics.items()
+            },
             {RECORD},
         )
         judged, kept = self.once(

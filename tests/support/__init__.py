@@ -13,6 +13,7 @@ payments         keyed and versioned tables, and what they read
 purchases        tables whose ingest table reads two topics
 ads_and_sales    tables that read two ingest tables, each of a topic
 changing_tables  tables that tests declare otherwise
+schema_registry  a schema registry over a dictionary, and values in its wire format
 calls            a process function that reports each call
 quiet            tables whose topics may be silent
 accounts         rows of a keyed table, written without Spark

@@ -368,11 +368,11 @@ def test_a_writer_that_sleeps_while_another_takes_over_writes_nothing(spark, tmp
         with lease.held(stage.lake.settings, "sensors"):
             stage.feed("sensor_readings", [reading])
             with pytest.raises(JobError, match="runs it now"):
-                ingest.ingest_batch(asleep, asleep.plan.ingest({"sensor_topic": records}), 0, log)
+                ingest.ingest_batch(asleep, *asleep.judged({"sensor_topic": records}), 0, log)
     assert stage.rows("sensor_readings").count() == 1
     unchecked = replace(asleep, reached=lambda point: None)
     with pytest.raises(
         CommitError, match="has committed batch 0 already, so another process writes the table"
     ):
-        ingest.ingest_batch(unchecked, asleep.plan.ingest({"sensor_topic": records}), 0, log)
+        ingest.ingest_batch(unchecked, *asleep.judged({"sensor_topic": records}), 0, log)
     assert stage.rows("sensor_readings").count() == 1, "the table's own commit refuses it, too"

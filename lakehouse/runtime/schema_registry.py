@@ -1,0 +1,108 @@
+"""The schema registry, asked over HTTP as Confluent's is: other registries have the same interface."""
+
+import base64
+import json
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+from lakehouse.declare.sources import OF_REGISTRY
+from lakehouse.errors import RegistryAway, SettingsError
+from lakehouse.settings import Settings
+from lakehouse.storage.schemas import Schema
+
+_ANSWER = 10.0  # seconds for the registry to answer
+_NONE = (40401, 40402, 40403)  # error codes: no such subject, version, schema
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """The registry that the settings name."""
+
+    url: str
+    properties: Mapping[str, str]
+
+    def schema(self, number: int) -> Schema | None:
+        """The schema of that id; None if the registry has none. Raises RegistryAway."""
+        path = f"/schemas/ids/{number}"
+        found = self._ask(path)
+        if found and found.get("references"):  # put in the place of their names
+            found = self._ask(f"{path}?format=resolved") or found
+        return _schema(number, found) if found else None
+
+    def newest(self, subject: str) -> Schema | None:
+        """The newest schema of a subject; None if the registry has no such subject. Raises RegistryAway."""
+        found = self._ask(f"/subjects/{quote(subject, safe='')}/versions/latest")
+        return _schema(found["id"], found) if found else None
+
+    def _ask(self, path: str) -> dict[str, Any] | None:
+        try:
+            with urlopen(self._request(path), timeout=_ANSWER, context=self._tls()) as answer:
+                return json.load(answer)
+        except HTTPError as err:
+            with err:
+                if err.code == 404 and _code(err) in _NONE:
+                    return None
+            raise self._away(path, f"HTTP {err.code} {err.reason}") from err
+        except (URLError, TimeoutError, OSError, ValueError) as err:
+            raise self._away(path, str(getattr(err, "reason", err))) from err
+
+    def _request(self, path: str) -> Request:
+        request = Request(self.url.rstrip("/") + path)
+        if user := self.properties.get("basic.auth.user.info"):
+            request.add_header("Authorization", f"Basic {base64.b64encode(user.encode()).decode()}")
+        elif token := self.properties.get("bearer.auth.token"):
+            request.add_header("Authorization", f"Bearer {token}")
+        return request
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if not self.url.startswith("https"):
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.properties.get("ssl.ca.location"))
+            if certificate := self.properties.get("ssl.certificate.location"):
+                context.load_cert_chain(certificate, self.properties.get("ssl.key.location"))
+        except OSError as err:
+            raise SettingsError(
+                f"registry.ssl: certificates and key are readable PEM files, and one is not ({err}); correct its location"
+            ) from err
+        return context
+
+    def _away(self, path: str, why: str) -> RegistryAway:
+        return RegistryAway(
+            f"registry={self.url}, {path}: the schema registry must answer within {_ANSWER:.0f} s and did not ({why}); start it, "
+            "or correct the settings of `registry`"
+        )
+
+
+def registry(settings: Settings) -> Registry:
+    """Raises SettingsError if the settings name none."""
+    url = settings.registry.get("url", "")
+    if url.startswith(("http://", "https://")) and "@" not in url:
+        return Registry(url, settings.registry)
+    if url:
+        raise SettingsError(
+            "registry.url: an address http://host:port or https://host:port, without a user; a user and password go to "
+            "LAKEHOUSE_REGISTRY_BASIC_AUTH_USER_INFO=user:password"
+        )
+    raise SettingsError(
+        f"registry.url='': a topic is declared with format={' or '.join(map(repr, OF_REGISTRY))}, and the schemas of its values "
+        "are in a registry; set LAKEHOUSE_REGISTRY_URL, for example to http://127.0.0.1:8081"
+    )
+
+
+def _schema(number: int, found: Mapping[str, Any]) -> Schema:
+    return Schema(
+        number, found.get("schemaType", "AVRO"), found["schema"]
+    )  # of Avro it is left out
+
+
+def _code(err: HTTPError) -> int:
+    try:
+        return json.load(err)["error_code"]
+    except (ValueError, KeyError, TypeError):
+        return 0

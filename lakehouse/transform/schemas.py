@@ -1,0 +1,225 @@
+"""By which schemas of a registry the values of records were written, and what of them can be read as the declared columns.
+
+A value begins with the byte 0 and the four bytes of its schema's id (Confluent's wire format). Each
+id is asked for once and kept beside the table's commit log. An id that the registry does not know
+makes rows of the quarantine, which a later replay decodes when the schema is there.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StructType,
+)
+
+from lakehouse.declare.columns import helper
+from lakehouse.declare.sources import KafkaSource
+from lakehouse.declare.table import Table
+from lakehouse.runtime.schema_registry import registry
+from lakehouse.storage import schemas
+from lakehouse.storage.lakehouse import Session
+from lakehouse.storage.schemas import Schema
+
+DECODED = helper("decoded")  # a field that every record has which could be decoded
+HEAD = 5  # bytes before the payload
+_TYPES = {"avro": "AVRO", "json_schema": "JSON"}  # of a source's format
+_WHOLE: dict[DataType, int] = {
+    ByteType(): 3,
+    ShortType(): 5,
+    IntegerType(): 10,
+    LongType(): 19,
+}  # with their digits
+_WIDER: dict[DataType, tuple[DataType, ...]] = {  # no value changes
+    ByteType(): (ShortType(), IntegerType(), LongType(), FloatType(), DoubleType()),
+    ShortType(): (IntegerType(), LongType(), FloatType(), DoubleType()),
+    IntegerType(): (LongType(), DoubleType()),
+    FloatType(): (DoubleType(),),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WriterSchema:
+    """A schema of the registry, as Spark reads it. One value for each id, by which it is known again."""
+
+    schema: Schema
+    columns: StructType | None = None  # of Avro
+    problem: str = ""  # why Spark cannot read it
+    reader: str = ""  # of Avro: with the field DECODED
+
+
+@dataclass(frozen=True, slots=True)
+class Schemas:
+    """The schemas of the values of some records, and the ids that the registry does not know."""
+
+    known: Mapping[int, WriterSchema] = field(default_factory=dict)
+    unknown: Collection[int] = ()
+
+
+NO_SCHEMAS = Schemas()
+
+
+def of_records(
+    lake: Session,
+    table: Table,
+    topics: Mapping[str, KafkaSource],
+    records: "Mapping[str, DataFrame | pa.Table]",
+    unknown: Collection[int] = (),
+) -> Schemas:
+    """The schemas of the raw records of an ingest table, by its inputs.
+
+    :param unknown: ids that were found to be unknown when the same records were read first, and stay so.
+    :raises RegistryAway: if a schema is not kept yet, and the registry does not answer.
+    :raises SettingsError: if a schema is not kept yet, and the settings name no registry.
+    """
+    ids = {
+        number
+        for name, source in topics.items()
+        if source.of_registry
+        for number in ids_of(records[name])
+    }
+    if not ids:
+        return NO_SCHEMAS
+    kept = schemas.kept(lake.settings, table)
+    found, none = {number: kept[number] for number in ids & kept.keys()}, set(unknown)
+    for number in sorted(ids - kept.keys() - none):
+        if (schema := registry(lake.settings).schema(number)) is None:
+            none.add(number)
+        else:
+            schemas.keep(lake.settings, table, schema)
+            found[number] = schema
+    return Schemas(
+        {n: _read(lake.spark, schema) for n, schema in found.items() if n not in none},
+        sorted(ids & none),
+    )
+
+
+def ids_of(records: DataFrame | pa.Table) -> set[int]:
+    """The ids in the values of raw records; a value that does not begin with one has none."""
+    if isinstance(records, DataFrame):
+        framed = (F.length("value") >= HEAD) & (F.substring("value", 1, 1) == F.lit(b"\0"))
+        heads = records.where(framed).select(F.substring("value", 1, HEAD)).distinct().collect()
+        return {int.from_bytes(row[0]) for row in heads}
+    heads = pc.unique(pc.binary_slice(records["value"].combine_chunks(), 0, HEAD)).to_pylist()
+    return {int.from_bytes(head) for head in heads if head and len(head) == HEAD and head[0] == 0}
+
+
+def refusal(lake: Session, source: KafkaSource) -> str:
+    """Why values of the newest schema of the topic's subject cannot be read; empty if they can, or there is no subject yet.
+
+    Raises RegistryAway, SettingsError.
+    """
+    subject = f"{source.topic}-value"
+    newest = registry(lake.settings).newest(subject)
+    if newest is None:
+        return ""
+    declared = cast(StructType, StructType.fromDDL(source.schema))
+    writer = _read(lake.spark, newest)
+    problem = unreadable(writer, source, declared)
+    if not problem and writer.columns is not None:
+        there = set(writer.columns.fieldNames())
+        lacking = [f.name for f in declared if f.name not in there and not f.nullable]
+        problem = f"it has no field {lacking[0]}, which is declared NOT NULL" if lacking else ""
+    return problem and (
+        f"topic={source.topic}, subject={subject}, schema id={newest.id}: {problem}; its messages would be quarantined. "
+        "Declare the columns as they are sent, or have the producers send what is declared"
+    )
+
+
+def unreadable(writer: WriterSchema, source: KafkaSource, declared: StructType) -> str:
+    """Why values of that schema are no rows of the source; empty if they are."""
+    wanted = _TYPES[source.format]
+    if writer.schema.type != wanted:
+        return f"it is of type {writer.schema.type}, and format={source.format!r} is declared"
+    if writer.problem or writer.columns is None:
+        return writer.problem
+    there = {f.name: f.dataType for f in writer.columns}
+    if source.unknown_fields == "quarantine" and (others := there.keys() - declared.fieldNames()):
+        return f"fields not declared: {', '.join(sorted(others))}"
+    return apart(writer.columns, declared)
+
+
+def apart(there: DataType, declared: DataType, name: str = "") -> str:
+    """Why values of one type cannot be read as another without a change; empty if they can.
+
+    Fields of structs are found by their names. One that is not there is null.
+    """
+    if isinstance(there, StructType) and isinstance(declared, StructType):
+        types = {f.name: f.dataType for f in there}
+        pairs = [
+            (types[f.name], f.dataType, _within(name, f.name)) for f in declared if f.name in types
+        ]
+    elif isinstance(there, ArrayType) and isinstance(declared, ArrayType):
+        pairs = [(there.elementType, declared.elementType, f"{name}[]")]
+    elif isinstance(there, MapType) and isinstance(declared, MapType):
+        pairs = [
+            (there.keyType, declared.keyType, f"{name} (key)"),
+            (there.valueType, declared.valueType, f"{name}[]"),
+        ]
+    elif there == declared or is_wider(declared, there):
+        return ""
+    else:
+        return f"{name} is {there.simpleString()} there, and declared as {declared.simpleString()}"
+    return next(filter(None, (apart(*pair) for pair in pairs)), "")
+
+
+def is_wider(declared: DataType, there: DataType) -> bool:
+    """Whether a type has every value of another."""
+    if isinstance(declared, DecimalType):
+        before = declared.precision - declared.scale  # digits before the point
+        if isinstance(there, DecimalType):
+            return there.scale <= declared.scale and there.precision - there.scale <= before
+        return _WHOLE.get(there, before + 1) <= before
+    return declared in _WIDER.get(there, ())
+
+
+def _within(name: str, field: str) -> str:
+    return f"{name}.{field}" if name else field
+
+
+_known: dict[Schema, WriterSchema] = {}
+
+
+def _read(spark: SparkSession, schema: Schema) -> WriterSchema:
+    """The schema as Spark reads it: its own rules say which type a field has."""
+    if schema not in _known:
+        _known[schema] = _as_avro(spark, schema) if schema.type == "AVRO" else WriterSchema(schema)
+    return _known[schema]
+
+
+def _as_avro(spark: SparkSession, schema: Schema) -> WriterSchema:
+    written = json.loads(schema.text)
+    if not isinstance(written, dict) or written.get("type") != "record":
+        return WriterSchema(schema, problem="it is no record, and has no fields")
+    # Spark gives nulls for what cannot be decoded; this field is then null, too
+    decoded = {"name": DECODED, "type": "boolean", "default": True}
+    reader = json.dumps({**written, "fields": [*written["fields"], decoded]})
+    try:
+        none = F.lit(None).cast("binary")
+        rows = spark.range(0).select(
+            from_avro(none, schema.text, {"avroSchema": reader}).alias("value")
+        )
+    except PySparkException as err:
+        return WriterSchema(
+            schema, problem=f"Spark cannot read the schema: {str(err).splitlines()[0]}"
+        )
+    value = cast(StructType, rows.schema["value"].dataType)
+    columns = StructType([f for f in value if f.name != DECODED])
+    return WriterSchema(schema, columns, reader=reader)
