@@ -184,7 +184,9 @@ def _written_by(writer: WriterSchema, schema: StructType, value: Column, own: st
                 *(there[name].alias(name) for name in schema.names), why.alias(_CORRUPT)
             )
     else:
-        parsed = from_avro(payload, writer.schema.text, {"avroSchema": writer.reader})
+        parsed = from_avro(
+            payload, writer.schema.text, {"avroSchema": writer.reader, "mode": "PERMISSIVE"}
+        )
         columns = writer.columns
 
         def rows(there: Column) -> Column:

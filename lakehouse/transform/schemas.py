@@ -12,6 +12,7 @@ from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -216,10 +217,10 @@ def _as_avro(spark: SparkSession, schema: Schema) -> WriterSchema:
         rows = spark.range(0).select(
             from_avro(none, schema.text, {"avroSchema": reader}).alias("value")
         )
-    except PySparkException as err:
-        return WriterSchema(
-            schema, problem=f"Spark cannot read the schema: {str(err).splitlines()[0]}"
-        )
+    except (PySparkException, Py4JJavaError) as err:
+        text = str(err.java_exception.getMessage() if isinstance(err, Py4JJavaError) else err)
+        why = text.strip().splitlines()[0]
+        return WriterSchema(schema, problem=f"Spark cannot read the schema: {why}")
     value = cast(StructType, rows.schema["value"].dataType)
     columns = StructType([f for f in value if f.name != DECODED])
     return WriterSchema(schema, columns, reader=reader)

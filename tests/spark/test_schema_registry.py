@@ -155,7 +155,7 @@ def test_nested_values_are_read_by_name_and_widened(spark):
     schema = record(
         ("kind", {"type": "enum", "name": "kind", "symbols": ["x", "y"]}),
         ("one", ["null", inner]),
-        ("many", {"type": "array", "items": "inner"}),
+        ("many", {"type": "array", "items": {**inner, "name": "element"}}),
         ("by_name", {"type": "map", "values": "float"}),
         ("amount", {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}),
         ("day", {"type": "int", "logicalType": "date"}),
