@@ -10,7 +10,7 @@ import typer
 
 from lakehouse.cli import console
 from lakehouse.cli.console import AsJson
-from lakehouse.errors import RangeError
+from lakehouse.errors import RangeError, RegistryAway
 from lakehouse.settings import Settings, from_environment
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def validate(
 def _refused_by_spark(settings: Settings, catalog: "Catalog", tables: "list[Table]") -> list[str]:
     from lakehouse.runtime import session
     from lakehouse.storage.lakehouse import Session
-    from lakehouse.transform.validation import refusal
+    from lakehouse.transform.validation import refusal, unreadable
 
     with console.working("starting Spark") as now, session.opened(settings, "validate") as spark:
         lake = Session(settings, catalog, spark)
@@ -183,6 +183,12 @@ def _refused_by_spark(settings: Settings, catalog: "Catalog", tables: "list[Tabl
         for table in tables:
             now(f"looking at {table.name}")
             refused += filter(None, [refusal(lake, table)])
+            try:
+                refused += unreadable(lake, table)
+            except RegistryAway as err:
+                console.print_note(
+                    f"table={table.name}, its topics' schemas were not compared: {err}"
+                )
     return refused
 
 

@@ -45,6 +45,7 @@ begun_with            what a stream was begun with, and that it goes on as nothi
 checkpoints           where a table stands, and whether a checkpoint fits that
 checkpoint_files      what Spark keeps in a checkpoint
 read_holds            runs that read what is on disk now
+schemas               schemas of a registry that an ingest table's messages have had
 savepoints            all tables at one consistent cut, kept by links
 restoring             a savepoint restored, forked, or moved as one file
 forks                 whether a lakehouse is a fork, and where the other one publishes

@@ -260,6 +260,8 @@ class Stepped(ABC, Generic[P]):
             except ServiceAway as err:
                 if self.available_now or self._stopping.is_set():
                     raise
+                if str(err) != self.trouble:
+                    _log.warning(f"table={self.name}: {err}; its step waits")
                 # it is at no work that could hang
                 self.trouble, self.in_flight = str(err), None
                 if self._stopping.wait(pause):

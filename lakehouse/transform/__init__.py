@@ -2,6 +2,7 @@
 
 plan              the plan of a table: decode, late filter, function, expectations
 decode            records of a topic, and files, as rows
+schemas           schemas of a registry: which ids values name, what of them is readable
 record_columns    what of a decoded record is kept
 lateness          arrival, windows, what is late
 quality           expectations as columns, and as a suite

@@ -34,7 +34,9 @@ from pyspark.sql.types import (
 from lakehouse.declare.columns import helper
 from lakehouse.declare.sources import KafkaSource
 from lakehouse.declare.table import Table
+from lakehouse.errors import SettingsError
 from lakehouse.runtime.schema_registry import registry
+from lakehouse.settings import Settings
 from lakehouse.storage import schemas
 from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.schemas import Schema
@@ -88,7 +90,7 @@ def of_records(
 
     :param unknown: ids that were found to be unknown when the same records were read first, and stay so.
     :raises RegistryAway: if a schema is not kept yet, and the registry does not answer.
-    :raises SettingsError: if a schema is not kept yet, and the settings name no registry.
+    :raises SettingsError: if a schema is not kept yet, and the settings name no registry, or another one than before.
     """
     ids = {
         number
@@ -100,7 +102,9 @@ def of_records(
         return NO_SCHEMAS
     kept = schemas.kept(lake.settings, table)
     found, none = {number: kept[number] for number in ids & kept.keys()}, set(unknown)
-    for number in sorted(ids - kept.keys() - none):
+    if new := sorted(ids - kept.keys() - none):
+        check_registry(lake.settings, table, kept)
+    for number in new:
         if (schema := registry(lake.settings).schema(number)) is None:
             none.add(number)
         else:
@@ -110,6 +114,20 @@ def of_records(
         {n: _read(lake.spark, schema) for n, schema in found.items() if n not in none},
         sorted(ids & none),
     )
+
+
+def check_registry(settings: Settings, table: Table, kept: Mapping[int, Schema]) -> None:
+    """Raises SettingsError if the registry is another one: it has other schemas under the same ids."""
+    if not kept:
+        return
+    asked, known = registry(settings), kept[max(kept)]
+    there = asked.schema(known.id)
+    if there is not None and there != known:
+        raise SettingsError(
+            f"registry.url={asked.url}, table={table.name}, schema id={known.id}: an id never changes, and the table was filled "
+            "by another schema of that id, so this is another registry. Set the address of that one, or read the topic by a "
+            "new ingest table"
+        )
 
 
 def ids_of(records: DataFrame | pa.Table) -> set[int]:
@@ -122,11 +140,12 @@ def ids_of(records: DataFrame | pa.Table) -> set[int]:
     return {int.from_bytes(head) for head in heads if head and len(head) == HEAD and head[0] == 0}
 
 
-def refusal(lake: Session, source: KafkaSource) -> str:
+def refusal(lake: Session, table: Table, source: KafkaSource) -> str:
     """Why values of the newest schema of the topic's subject cannot be read; empty if they can, or there is no subject yet.
 
-    Raises RegistryAway, SettingsError.
+    Raises RegistryAway, and SettingsError if the registry is another one than before.
     """
+    check_registry(lake.settings, table, schemas.kept(lake.settings, table))
     subject = f"{source.topic}-value"
     newest = registry(lake.settings).newest(subject)
     if newest is None:

@@ -3,9 +3,9 @@
 from pyspark.errors import PySparkException
 
 from lakehouse.declare.table import Table
-from lakehouse.errors import LakehouseError
+from lakehouse.errors import LakehouseError, SettingsError
 from lakehouse.storage.lakehouse import Session
-from lakehouse.transform import plan
+from lakehouse.transform import plan, schemas
 
 
 def refusal(lake: Session, table: Table) -> str:
@@ -19,3 +19,15 @@ def refusal(lake: Session, table: Table) -> str:
     except PySparkException as err:  # a column that is not there, say
         return f"table={table.name}: its function, or one before it, cannot be run: {str(err).splitlines()[0]}"
     return ""
+
+
+def unreadable(lake: Session, table: Table) -> list[str]:
+    """Why the newest schemas of an ingest table's topics cannot be read as its columns; empty if they can.
+
+    Raises RegistryAway.
+    """
+    topics = [each for each in lake.catalog.topics_of(table).values() if each.of_registry]
+    try:
+        return list(filter(None, (schemas.refusal(lake, table, each) for each in topics)))
+    except SettingsError as err:
+        return [str(err)]

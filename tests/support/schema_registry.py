@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
+from urllib.parse import unquote
 
 SCHEMAS, SUBJECTS = "/schemas/ids/", "/subjects/"
 
@@ -30,6 +31,7 @@ class Served:
         self.newest[subject] = number
 
     def answer(self, path: str) -> tuple[int, object]:
+        path = unquote(path)
         if self.away:
             return 503, {"error_code": 50301, "message": "not now"}
         if path.startswith(SCHEMAS):

@@ -201,8 +201,10 @@ def test_the_page_of_settings_has_each_of_them_and_other_pages_name_no_other():
     named = {
         name for text in pages.values() for name in re.findall(r"\bLAKEHOUSE_([A-Z]+\w*)", text)
     }
-    settings = {re.sub(r"^kafka_.*", "kafka", name.split("__")[0].lower()) for name in named}
-    assert settings - {"config", "settings"} <= of_each | {"kafka_"}
+    settings = {
+        re.sub(r"^(kafka|registry)_.*", r"\1", name.split("__")[0].lower()) for name in named
+    }
+    assert settings - {"config", "settings"} <= of_each | {"kafka_", "registry_"}
 
 
 def test_the_variables_of_the_page_of_settings_are_those_of_its_file(tmp_path):
