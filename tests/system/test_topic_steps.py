@@ -28,6 +28,7 @@ from lakehouse.stream import offsets, queries, topic_reader, topic_steps
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.topic_check import check
 from lakehouse.stream.topic_steps import _between, _limited
+from support import schema_registry as registry
 from support.sensors_job import awaited
 
 HERE = sys.modules[__name__]
@@ -38,6 +39,7 @@ plain_topic = kafka("plain", schema=SCHEMA)
 other_topic = kafka("other", schema=SCHEMA)
 marked_topic = kafka("marked", schema=SCHEMA, isolation="read_committed")
 grown_topic = kafka("grown", schema=SCHEMA)
+coded_topic = kafka("coded", schema=SCHEMA, format="avro")
 large_topic = kafka("large", schema="n BIGINT NOT NULL, at TIMESTAMP NOT NULL, text STRING")
 
 
@@ -64,6 +66,11 @@ def grown(grown_topic: DataFrame) -> DataFrame:
 @table(layer="bronze", event_time="at", delay="5 seconds")
 def large(large_topic: DataFrame) -> DataFrame:
     return large_topic
+
+
+@table(layer="bronze", event_time="at", delay="5 seconds")
+def coded(coded_topic: DataFrame) -> DataFrame:
+    return coded_topic
 
 
 @pytest.fixture(scope="module")
@@ -311,6 +318,52 @@ def test_a_broker_that_is_away_is_said_and_waited_for(lake, served, capsys, monk
     finally:
         steps.stop()
     all_once(lake, "plain")
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_registry_is_waited_for_and_a_crashed_step_is_finished_by_what_it_had_answered(
+    lake, capsys
+):
+    """Rows of an id that was unknown are quarantined, also if it is known by the time at which that is written."""
+    millis = {"type": "long", "logicalType": "timestamp-millis"}
+    schemas = {number: registry.record(("n", "long"), ("at", millis)) for number in (1, 2)}
+    at = int(START.timestamp() * 1000)
+
+    def send_coded(*pairs: tuple[int, int]) -> None:
+        producer = Producer(client_config(lake.settings) | {"acks": "all", "log_level": "0"})
+        for number, n in pairs:
+            producer.produce("coded", registry.avro(number, schemas[number], n, at + n * 1000))
+        assert producer.flush(30) == 0
+
+    def crash(point: str) -> None:
+        if point == "rows":
+            raise KeyboardInterrupt
+
+    with registry.served() as known:
+        known.register(1, schemas[1])
+        known.away = True
+        given = {"registry": {"url": known.url}, "step_rows": 5}
+        lake = replace(lake, settings=replace(lake.settings, **given))
+        kafka_broker.ensure_topics(lake.settings, {"coded": 2})
+        send_coded((1, 0), (1, 1))
+        steps = query(lake, "coded")
+        awaited(lambda: "/schemas/ids/1" in steps.trouble, "it says what it waits for")
+        assert numbers(lake, "coded") == [] and steps.isActive
+        known.away = False
+        awaited(lambda: numbers(lake, "coded") == [0, 1], "it goes on by itself")
+        steps.stop()
+        assert "HTTP 503" in capsys.readouterr().err and not steps.trouble
+        send_coded((1, 2), (2, 3), *((1, n) for n in range(4, 12)))  # more than a short step
+        with pytest.raises(StepFailed):
+            query(lake, "coded", available_now=True, reached=crash).awaitTermination()
+        known.register(2, schemas[2])
+        send_coded((2, 12))
+        query(lake, "coded", available_now=True).awaitTermination()
+    assert numbers(lake, "coded") == [0, 1, 2, *range(4, 13)]
+    (bad,) = lake.read(lake.catalog.table("coded"), side="quarantine").collect()
+    assert bad.reason == "schema id=2: the registry does not know it"
+    all_once(lake, "coded")
 
 
 def test_a_topic_that_ends_before_what_was_read_is_refused_after_a_while(lake, monkeypatch, capsys):
