@@ -16,6 +16,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage.schemas import Schema
 
 _ANSWER = 10.0  # seconds for the registry to answer
+_LARGEST = (1 << 31) - 1  # of an id; asked for another a registry answers that it cannot read it
 _NONE = (40401, 40402, 40403)  # error codes: no such subject, version, schema
 
 
@@ -28,6 +29,8 @@ class Registry:
 
     def schema(self, number: int) -> Schema | None:
         """The schema of that id; None if the registry has none. Raises RegistryAway."""
+        if number > _LARGEST:
+            return None
         path = f"/schemas/ids/{number}"
         found = self._ask(path)
         if found and found.get("references"):  # put in the place of their names

@@ -24,6 +24,7 @@ def test_it_is_asked_with_the_credentials_of_the_settings():
         assert user.schema(1) == user.newest("a b/c-value") == Schema(1, "AVRO", '"string"')
         assert user.schema(2) == Schema(2, "JSON", '{"type": "object"}')
         assert user.schema(3) == Schema(3, "AVRO", '"both"')
+        assert user.schema(1 << 31) is None and len(known.asked) == 5, "it is no id"
         assert user.schema(4) is None and user.newest("none-value") is None
         assert known.asked[0] == ("/schemas/ids/1", "Basic YW5uOnMzY3JldA==")
         assert known.asked[1][0] == "/subjects/a%20b%2Fc-value/versions/latest"
