@@ -8,14 +8,20 @@ from typing import Annotated, Literal
 
 import typer
 
-from batch_jobs import reconcile_commands, views
+from batch_jobs import reconcile_commands, upgrade_commands, views
 from batch_jobs.arguments import DryRun, End, Name, Start, asked
 from lakehouse.cli import console
 from lakehouse.cli.console import AsJson
 from lakehouse.errors import RangeError
 
 tables = console.group("Tables: what they hold, what was quarantined or late.")
-app = console.group(groups={"reconcile": reconcile_commands.group, "table": tables})
+app = console.group(
+    groups={
+        "reconcile": reconcile_commands.group,
+        "table": tables,
+        "upgrade": upgrade_commands.group,
+    }
+)
 
 
 @app.command()
@@ -188,7 +194,7 @@ def erase(
     """
     from batch_jobs import erase as job
     from lakehouse.runtime import session
-    from lakehouse.storage import savepoints
+    from lakehouse.storage import savepoints, upgrades
     from lakehouse.storage.lakehouse import Session
 
     settings, catalog, _, _ = asked(None, None)
@@ -214,6 +220,11 @@ def erase(
             console.print_note(
                 f"savepoints={', '.join(names)}: they hold the tables as they were, with these rows; "
                 "`lakehouse savepoint drop` removes one"
+            )
+        if names := list(upgrades.of_all(settings, catalog)):
+            console.print_note(
+                f"tables={', '.join(names)}: the version beside each holds rows as they were, with these; "
+                "`lakehouse upgrade drop` removes it"
             )
         if dry_run:
             console.print_note("nothing was changed")

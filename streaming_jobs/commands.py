@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakehouse.cli.console import group
-from streaming_jobs import publish_commands, savepoint_commands, topic_commands
+from streaming_jobs import publish_commands, savepoint_commands, topic_commands, upgrade_commands
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,6 +23,7 @@ app = group(
         "topic": topic_commands.group,
         "savepoint": savepoint_commands.group,
         "publish": publish_commands.group,
+        "upgrade": upgrade_commands.group,
     }
 )
 

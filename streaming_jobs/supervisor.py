@@ -123,7 +123,7 @@ def all_stopped(settings: Settings, pipelines: Iterable[str]) -> Iterator[None]:
             held.enter_context(desired.acting(settings, pipeline))
             if lives(settings, pipeline) or lease.others(settings, pipeline):
                 raise JobError(
-                    f"pipeline={pipeline!r}: its job runs, and would write on into tables that are put back; stop it first "
+                    f"pipeline={pipeline!r}: its job runs, and would write on into tables that are to be replaced; stop it first "
                     f"(`lakehouse stream stop`)"
                 )
         yield

@@ -13,9 +13,16 @@ from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.layout import table_path
 
 Action = Literal[
-    "nothing", "in place", "begin", "accept", "compute whole", "another name", "not declared"
+    "nothing",
+    "in place",
+    "begin",
+    "accept",
+    "compute whole",
+    "upgrade",
+    "another name",
+    "not declared",
 ]
-ASKING = ("accept", "compute whole", "another name")
+ASKING = ("accept", "compute whole", "upgrade", "another name")
 """Actions without whose command a start is refused."""
 
 
@@ -79,6 +86,10 @@ def _of(settings: Settings, catalog: Catalog, table: Table) -> Planned:
     if action == "compute whole":
         command = f"lakehouse backfill {table.name}"
         says = "its job computes it whole at the next start, and its readers see one change"
+        return Planned(table.name, action, says, shown, command, rows, size, downstream)
+    if action == "upgrade":
+        command = f"lakehouse upgrade fill {table.name}"
+        says = "the changed table is filled beside this one, compared with it, and takes its place in one commit"
         return Planned(table.name, action, says, shown, command, rows, size, downstream)
     says = (
         "one table cannot hold rows of both; declare it under another name, or take the change back"

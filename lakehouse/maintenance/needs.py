@@ -11,7 +11,14 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import PARTITION_LENGTHS, floor, partition_range
 from lakehouse.reconcile import invalidation
 from lakehouse.settings import Settings
-from lakehouse.storage import checkpoint_files, checkpoints, delta_log, layout, published
+from lakehouse.storage import (
+    checkpoint_files,
+    checkpoints,
+    delta_log,
+    layout,
+    published,
+    upgrades,
+)
 from lakehouse.storage.commit_log import frontier
 from lakehouse.storage.files import read_value
 from lakehouse.storage.handovers import handover_of
@@ -60,6 +67,25 @@ def needed(settings: Settings, catalog: Catalog, table: Table) -> dict[str, int]
         elif last and table.name in (seen := last.inputs.get(SEEN, {})):
             # rows of its next step may have arrived with those of the last one
             found[reader.name] = min(seen[table.name])
+    return found | _beside(settings, catalog, table, identity)
+
+
+def _beside(settings: Settings, catalog: Catalog, table: Table, identity: str) -> dict[str, int]:
+    """The versions beside tables that read this one: each goes on from where it was filled, when it is promoted or taken back."""
+    found: dict[str, int] = {}
+    for reader in catalog:
+        if table.name not in reader.inputs or upgrades.upgrade(settings, reader) is None:
+            continue
+        other = upgrades.beside(settings, reader)
+        last, begun = checkpoints.standing(other, reader).last, handover_of(other, reader)
+        checkpoint = checkpoint_files.newest(other, reader)
+        version = _read_up_to(checkpoint, identity) if checkpoint else None
+        if version is None and last and table.name in (read := last.inputs.get("tables", {})):
+            version = read[table.name]["reservoirVersion"]
+        elif version is None and begun and begun.input == table.name:
+            version = begun.version
+        if version is not None:
+            found[f"the version beside {reader.name}"] = version
     return found
 
 

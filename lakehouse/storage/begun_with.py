@@ -64,7 +64,7 @@ _ONWARD = {  # kind -> what may change from here on: its query has no state, and
         "reads",
     ),  # if each is computed whole when it closes, whatever the function does
 }
-Way = Literal["accept", "compute whole", "another name"]
+Way = Literal["accept", "compute whole", "upgrade", "another name"]
 _SHOWN = 90  # characters of a line of code in a message
 
 
@@ -238,11 +238,7 @@ def _pinned(settings: Settings, catalog: Catalog, table: Table) -> str:
     )
     if then in (None, now):
         return ""
-    whole = (
-        f"`lakehouse backfill {table.name}` has its job compute it whole"
-        if table.keeps
-        else "declare it under another name"
-    )
+    whole = f"`lakehouse {'backfill' if table.keeps else 'upgrade fill'} {table.name}` computes it again"
     return (
         f"table={table.name}, shuffle_partitions={now}: its state is in {then} partitions, and Spark keeps to them as long as "
         f"the checkpoint is there, so the setting changes nothing here; set shuffle_partitions to {then} among the "
@@ -284,14 +280,25 @@ def way(catalog: Catalog, table: Table, changed: Sequence[Change]) -> Way:
         return "accept"
     if table.keeps and not {change.what for change in changed} & {"layer", "kind"}:
         return "compute whole"
-    return "another name"
+    return "upgrade" if upgradable(catalog, table, changed) else "another name"
+
+
+def upgradable(catalog: Catalog, table: Table, changed: Sequence[Change]) -> bool:
+    """Whether the changed table can be filled beside the present one and take its place (`storage.upgrades`)."""
+    elsewhere = {change.what for change in changed} & {"layer", "kind", "event"}
+    # a second version of a lookup would ask its service for all of the past again
+    return catalog.kind(table) in ("row", "window") and not elsewhere and not table.lookup
 
 
 def _refusal(catalog: Catalog, table: Table, changed: list[Change]) -> str:
     another = "declare it under another name, or take the change back"
+    upgrade = f"`lakehouse upgrade fill {table.name}` fills the changed table beside this one, to be compared and promoted"
     chosen = way(catalog, table, changed)
-    if chosen == "accept":
-        remedy = f"`lakehouse table accept {table.name}` has it go on from here, with the rows before as they are; or {another}"
+    if chosen == "upgrade":
+        remedy = f"{upgrade}; or {another}"
+    elif chosen == "accept":
+        rather = upgrade if upgradable(catalog, table, changed) else another
+        remedy = f"`lakehouse table accept {table.name}` has it go on from here, with the rows before as they are; or {rather}"
     elif chosen == "compute whole":
         remedy = f"`lakehouse backfill {table.name}` has its job compute it whole at the next start; or {another}"
     elif catalog.kind(table) in ("row", "window"):

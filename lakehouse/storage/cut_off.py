@@ -1,15 +1,33 @@
-"""Whether a restore was cut off: tables of two moments are in one lakehouse then, and nothing is to read or write them."""
+"""Whether a restore, or the promotion of an upgrade, was cut off: tables, or a table and its commit log, are of two moments
+then, and nothing is to read or write them."""
 
-from lakehouse.errors import SavepointError
+from collections.abc import Iterator
+
+from lakehouse.errors import JobError, SavepointError
 from lakehouse.settings import Settings
 from lakehouse.storage import layout
 from lakehouse.storage.files import read_json
 
 
 def check(settings: Settings) -> None:
-    """Raises SavepointError if a restore was cut off."""
+    """Raises SavepointError if a restore was cut off, JobError if the promotion of an upgrade was."""
     if found := begun(settings):
         raise SavepointError(said(found["savepoint"]))
+    for table, command in promoting(settings):
+        raise JobError(
+            f"table={table}: its versions were being exchanged, and that was cut off, so its rows and its commit log may be of "
+            f"two versions; run `lakehouse upgrade {command} {table}` again, which goes on with it"
+        )
+
+
+def promoting(settings: Settings) -> Iterator[tuple[str, str]]:
+    """The tables whose versions are being exchanged, each with the command that does it."""
+    folder = layout.upgrades(settings)
+    for name in sorted(path.name for path in folder.iterdir()) if folder.is_dir() else ():
+        path = layout.upgrade(settings, name, "upgrade.json")
+        known = read_json(path) if path.exists() else {}
+        if known.get("command"):
+            yield name, known["command"]
 
 
 def begun(settings: Settings) -> dict[str, str] | None:

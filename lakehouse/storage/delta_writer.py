@@ -88,6 +88,16 @@ def replace(
     return _overwrite(rows, path, partitions, _text(f"batch:{metadata['run']}", 0, metadata))
 
 
+def exchange(source: Path, path: Path, app: str, batch: int, metadata: Mapping[str, object]) -> int:
+    """Replaces all that a table holds by what the table in `source` holds, in one commit, and returns its version.
+
+    Columns come along. Files are linked, not copied. Done before by `app`, it is not done again.
+    """
+    version = small_commits.exchange(source, path, app, batch, _text(app, batch, metadata))
+    _bases.pop(path, None)  # it has other columns, maybe
+    return version
+
+
 def overwrite(rows: DataFrame, path: Path, metadata: Mapping[str, object]) -> int:
     """Replaces a whole reference table, in one commit, and returns its version."""
     return _overwrite(rows, path, None, _text(f"reference:{metadata['run']}", 0, metadata))

@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -127,6 +128,16 @@ def exists(path: Path) -> bool:
 def remove(path: Path) -> None:
     """Removes the file, if it is there."""
     path.unlink(missing_ok=True)
+
+
+def link(path: Path, to: Path) -> None:
+    """A second name for a file that never changes."""
+    try:
+        os.link(path, to)
+    except OSError as err:
+        if isinstance(err, FileNotFoundError | FileExistsError):
+            raise
+        shutil.copyfile(path, to)  # another disk, or one without links
 
 
 def touch(path: Path) -> bool:

@@ -22,6 +22,11 @@
 <root>/_savepoints/restoring.json       which savepoint is being restored
 <root>/_savepoints/forked.json          of a fork: which lakehouse it was forked from, and where that publishes
 <root>/_savepoints/.lock                held while one is created, restored or removed
+<root>/_upgrades/<table>/upgrade.json   how far an upgrade of the table is
+<root>/_upgrades/<table>/beside/        its other version: a root of its own, with links to what it reads
+<root>/_upgrades/<table>/taken/         the present version, while the two are exchanged
+<root>/_upgrades/<table>/gone/          what is about to be removed of them
+<root>/_upgrades/<table>.lock           held while a version is filled, exchanged or removed
 <root>/_published/<target>.json         up to which version a table was published there, for retention
 <root>/_lineage.json                    up to where lineage was sent
 <root>/_broker/                         the embedded Kafka broker
@@ -180,6 +185,21 @@ def forked(settings: Settings) -> Path:
 
 def savepoints_lock(settings: Settings) -> Path:
     return savepoints(settings) / ".lock"
+
+
+def upgrades(settings: Settings) -> Path:
+    """The folder with a folder for each table that has another version beside it."""
+    return settings.root / "_upgrades"
+
+
+def upgrade(
+    settings: Settings, name: str, part: Literal["upgrade.json", "beside", "taken", "gone"]
+) -> Path:
+    return upgrades(settings) / name / part
+
+
+def upgrade_lock(settings: Settings, name: str) -> Path:
+    return upgrades(settings) / f"{name}.lock"
 
 
 def notes_of(settings: Settings, name: str) -> list[Path]:

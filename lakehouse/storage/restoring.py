@@ -151,12 +151,12 @@ def _restore(settings: Settings, found: Savepoint) -> None:
     source = replace(settings, root=layout.savepoint_root(settings, found.name))
     layout.commit_logs(settings).mkdir(exist_ok=True)
     for name in get_args(layout.LogTable):
-        _put(layout.log_table(source, name), layout.log_table(settings, name))
+        put(layout.log_table(source, name), layout.log_table(settings, name))
     for name, saved in found.tables.items():
         for side in (*get_args(layout.Side), "report"):
             folder = f"{name}__{side}" if side else name
-            _put(*(layout.layer_path(each, saved.layer, folder) for each in (source, settings)))
-        _put(*(layout.query_checkpoints(each, name) for each in (source, settings)))
+            put(*(layout.layer_path(each, saved.layer, folder) for each in (source, settings)))
+        put(*(layout.query_checkpoints(each, name) for each in (source, settings)))
         kept = {path.name: path for path in layout.notes_of(source, name)}
         for path in layout.notes_of(settings, name):
             if path.name not in kept:
@@ -167,7 +167,7 @@ def _restore(settings: Settings, found: Savepoint) -> None:
             beside.rename(layout.commit_logs(settings) / path.name)
 
 
-def _put(source: Path, to: Path) -> None:
+def put(source: Path, to: Path) -> None:
     """Puts a folder in the place of another; without the first, the other goes."""
     beside, gone = to.with_name(f".{to.name}.new"), to.with_name(f".{to.name}.gone")
     for left in (beside, gone):

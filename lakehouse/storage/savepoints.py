@@ -37,7 +37,7 @@ from lakehouse.storage import (
     vectors,
 )
 from lakehouse.storage.commit_log import CommitLog, frontier
-from lakehouse.storage.files import read_json, replace_file
+from lakehouse.storage.files import link, read_json, replace_file
 from lakehouse.storage.layout import table_path
 
 _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -103,7 +103,7 @@ def _made(settings: Settings, catalog: Catalog, name: str, beside: str, note: st
         for log in get_args(layout.LogTable):
             _take(layout.log_table(settings, log), layout.log_table(to, log))
         for table in reversed(list(catalog)):  # inputs come first there
-            _take_table(settings, catalog, table, to)
+            take_table(settings, catalog, table, to)
     size, files = _list(settings, beside)
     tables = {table.name: _saved(to, table) for table in catalog}
     listed = _checksum(layout.savepoint_file(settings, beside, "contents.jsonl"))
@@ -190,7 +190,7 @@ def copy_into(source: Path, to: Path) -> None:
         beside.parent.mkdir(parents=True, exist_ok=True)
         in_log = {"_delta_log", "_checkpoints"} & {*beside.parts}
         if path.suffix in (".parquet", ".bin") and not in_log:
-            _link(path, beside)
+            link(path, beside)
         else:
             shutil.copyfile(path, beside)
 
@@ -235,7 +235,8 @@ def _locked(settings: Settings) -> AbstractContextManager[object]:
         ) from err
 
 
-def _take_table(settings: Settings, catalog: Catalog, table: Table, to: Settings) -> None:
+def take_table(settings: Settings, catalog: Catalog, table: Table, to: Settings) -> None:
+    """A table as it is now, with its commit log and checkpoint, once more below another root."""
     checkpoint = layout.query_checkpoints(settings, table.name)
     if checkpoint.is_dir():
         # first: one that knows of a later micro-batch than the table would not fit it
@@ -247,7 +248,7 @@ def _take_table(settings: Settings, catalog: Catalog, table: Table, to: Settings
     with CommitLog(settings, table).writing():
         for path in layout.notes_of(settings, table.name):
             beside = layout.commit_logs(to) / path.name
-            beside.parent.mkdir(exist_ok=True)
+            beside.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, beside)
     sides: tuple[layout.Side, ...] = ("quarantine",) if catalog.has_quarantine(table) else ()
     sides += ("early",) if table.early_results else ()
@@ -286,7 +287,7 @@ def _take(path: Path, to: Path) -> None:
         beside = to / file.relative_to(path)
         if file.exists() and not beside.exists():
             beside.parent.mkdir(parents=True, exist_ok=True)
-            _link(file, beside)
+            link(file, beside)
     for file in _named(to, log_state.files_at(to, version)):
         if not file.exists():
             raise CommitError(
@@ -300,15 +301,6 @@ def _named(path: Path, files: Sequence[Mapping]) -> list[Path]:
     return sorted(
         {delta_log.data_file(path, each) for each in files} | vectors.of_files(path, files)
     )
-
-
-def _link(path: Path, to: Path) -> None:
-    try:
-        os.link(path, to)
-    except OSError as err:
-        if isinstance(err, FileNotFoundError | FileExistsError):
-            raise
-        shutil.copyfile(path, to)  # another disk, or one without links
 
 
 def _saved(settings: Settings, table: Table) -> SavedTable:

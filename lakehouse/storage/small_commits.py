@@ -25,8 +25,9 @@ from deltalake.transaction import AddAction
 
 from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError
-from lakehouse.storage import delta_log, recent
+from lakehouse.storage import delta_log, log_state, recent
 from lakehouse.storage.delta_log import open_table
+from lakehouse.storage.files import link
 from lakehouse.storage.locks import alone
 
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -88,6 +89,34 @@ def commit(files: Sequence[AddAction], path: Path, app: str, batch: int, metadat
         with _lock:
             _known[path] = table, delta_log.stamp(path, version)
     return version
+
+
+def exchange(source: Path, path: Path, app: str, batch: int, metadata: str) -> int:
+    """All files of the table in `source` in the place of those that are there, with its columns, in one commit."""
+    new = open_table(source)
+    files = log_state.newest(source).files.values()
+    for file in files:
+        beside = delta_log.data_file(path, file)
+        beside.parent.mkdir(exist_ok=True)
+        if not beside.exists():
+            link(delta_log.data_file(source, file), beside)
+    properties = CommitProperties(
+        custom_metadata={"userMetadata": metadata}, app_transactions=[Transaction(app, batch)]
+    )
+    with alone(delta_log.commit_lock(path)):
+        table = open_table(path)
+        if table.transaction_version(app) is None:
+            table.create_write_transaction(
+                [added(file) for file in files],
+                "overwrite",
+                new.schema(),
+                table.metadata().partition_columns or None,
+                commit_properties=properties,
+            )
+            table.update_incremental()
+        with _lock:
+            _known.pop(path, None)
+    return table.version()
 
 
 def added(file: Mapping) -> AddAction:

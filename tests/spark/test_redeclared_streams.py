@@ -126,7 +126,7 @@ def test_shuffle_partitions_that_spark_keeps_to_are_said_with_the_remedy(stage_o
         "the others have no state"
     )
     assert all("shuffle_partitions=8: its state is in 1 partitions" in each for each in told)
-    assert "declare it under another name" in told[0] and "`lakehouse backfill totals`" in told[1]
+    assert "`lakehouse upgrade fill sums`" in told[0] and "`lakehouse backfill totals`" in told[1]
     overridden = replace(
         settings, shuffle_partitions=8, spark_conf={"spark.sql.shuffle.partitions": "1"}
     )

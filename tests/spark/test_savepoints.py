@@ -259,7 +259,7 @@ from lakehouse.declare import catalog
 from lakehouse.settings import Settings, to_environment
 from lakehouse.storage import restoring
 settings = Settings(root=Path(sys.argv[1]), tables=(sys.argv[2],))
-put, calls = restoring._put, 0
+put, calls = restoring.put, 0
 def killed(source, to):
     global calls
     calls += 1
@@ -267,7 +267,7 @@ def killed(source, to):
         put(source, to.with_name("." + to.name + ".new"))  # half of it
         os.kill(os.getpid(), signal.SIGKILL)
     put(source, to)
-restoring._put = killed
+restoring.put = killed
 restoring.restore(settings, catalog.load(settings), "one", keep=False)
 """
 

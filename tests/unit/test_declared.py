@@ -80,9 +80,12 @@ def test_what_decides_no_row_of_the_stream_goes_on(begun, changes):
 
 
 def test_remedies_are_those_that_each_kind_has(begun):
+    assert "`lakehouse upgrade fill sums` fills the changed table beside" in refused(
+        begun, "sums", window=tumbling("2 hours")
+    )
     assert (
         "declare it under another name, or take the change back; `lakehouse bootstrap NAME` fills"
-        in refused(begun, "sums", window=tumbling("2 hours"))
+        in refused(begun, "sums", layer="silver")
     )
     assert "`lakehouse table accept clicks` has it go on from here" in refused(
         begun, "clicks", delay=timedelta(minutes=1)

@@ -1,0 +1,341 @@
+"""The other version of a table, beside it, and the exchange of the two.
+
+The other version is the table itself once more, below a root of its own in which links stand for
+what it reads: rows, commit log, position and checkpoint. So a batch run and a stream fill it as they
+fill any table, and the table goes on meanwhile.
+
+An exchange puts its rows into the table in one Delta commit, which has its position, too. Readers see
+the one or the other, whoever has old files open reads on, and what reads the table follows as after
+a batch run. What the table held before is then the other version, so the same exchange takes it back.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.columns import PARTITION
+from lakehouse.declare.table import Table
+from lakehouse.errors import JobError
+from lakehouse.ranges import Range, partition_range
+from lakehouse.settings import Settings
+from lakehouse.storage import (
+    begun_with,
+    checkpoint_files,
+    checkpoints,
+    delta_log,
+    delta_writer,
+    layout,
+    locks,
+    restoring,
+    savepoints,
+)
+from lakehouse.storage.checkpoints import Beginning
+from lakehouse.storage.commit_log import CommitLog, frontier
+from lakehouse.storage.commits import NOTHING, Commit
+from lakehouse.storage.files import append_line, read_json, replace_file
+from lakehouse.storage.layout import Note, Side, table_path
+
+Command = Literal["promote", "roll-back"]
+State = Literal["filling", "filled", "promoted", "rolled back"]
+_BEFORE_ALL = NOTHING - 1  # the version of a line after which no earlier one holds
+_IN_ONE_COMMIT: tuple[Side, ...] = ("quarantine", "")
+_AS_FOLDERS: tuple[Side, ...] = ("state", "early")
+_MOMENT = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """How far the upgrade of a table is.
+
+    :param state: `promoted`: the version before is beside the table; else the new one.
+    :param at: ISO 8601 UTC: when it became so.
+    :param code_version: of the table's declaration with which the version beside was filled.
+    :param compared: rows of the two, and how many differ, within what both have closed.
+    :param refused: why it cannot be promoted; empty if it can.
+    :param command: what exchanges the versions now, or was cut off; empty if none does.
+    :param generation: the last one of the table's stream before the exchange.
+    """
+
+    state: State
+    at: str
+    code_version: str
+    compared: Mapping[str, Any] = field(default_factory=dict)
+    refused: str = ""
+    command: str = ""
+    generation: int = 0
+
+
+def upgrade(settings: Settings, table: Table) -> Upgrade | None:
+    path = layout.upgrade(settings, table.name, "upgrade.json")
+    return Upgrade(**read_json(path)) if path.exists() else None
+
+
+def of_all(settings: Settings, catalog: Catalog) -> dict[str, Upgrade]:
+    found = ((table.name, upgrade(settings, table)) for table in catalog)
+    return {name: each for name, each in found if each}
+
+
+def note(settings: Settings, table: Table, state: State, **more: Any) -> Upgrade:
+    known = Upgrade(state, datetime.now(UTC).isoformat(), table.code_version, **more)
+    path = layout.upgrade(settings, table.name, "upgrade.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, asdict(known))
+    return known
+
+
+@contextmanager
+def alone(settings: Settings, table: Table) -> Iterator[None]:
+    """One command at a time fills, exchanges or drops a version of the table. Raises JobError naming the process that does."""
+    try:
+        lock = locks.alone(layout.upgrade_lock(settings, table.name), wait=0, note=str(os.getpid()))
+    except locks.Locked as err:
+        raise JobError(
+            f"table={table.name} (pid={err.holder}): that process is upgrading the table, and one at a time may; run this again "
+            "when it has ended"
+        ) from err
+    with lock:
+        yield
+
+
+def beside(settings: Settings, table: Table) -> Settings:
+    """The settings below whose root the other version is."""
+    return replace(settings, root=layout.upgrade(settings, table.name, "beside").absolute())
+
+
+def begin(settings: Settings, catalog: Catalog, table: Table) -> Settings:
+    """Makes the root of the other version, if it is not there, and notes that it is filled.
+
+    :raises JobError: if the table cannot be upgraded, or the version beside it is another one.
+    """
+    known = upgrade(settings, table)
+    if known and known.state not in ("filling", "filled"):
+        raise JobError(
+            f"table={table.name}, upgrade={known.state}: the other version beside it is kept for `lakehouse upgrade "
+            f"{'roll-back' if known.state == 'promoted' else 'promote'} {table.name}`; if it is of no use any more, "
+            f"`lakehouse upgrade drop {table.name}` removes it, and a next one can be filled"
+        )
+    _check_kind(settings, catalog, table)
+    other = beside(settings, table)
+    _check_code(other, catalog, table)
+    link_inputs(settings, catalog, table)
+    note(settings, table, "filling")
+    return other
+
+
+def _check_kind(settings: Settings, catalog: Catalog, table: Table) -> None:
+    if begun_with.begins(settings, table):
+        raise JobError(
+            f"table={table.name}, layer={table.layer}: it has not begun there, so there is nothing to upgrade; start its job"
+        )
+    changed = begun_with.changes(settings, catalog, table)
+    if not begun_with.upgradable(catalog, table, changed):
+        raise JobError(
+            f"table={table.name}, kind={catalog.kind(table)}: a row table or a window table without a lookup, in the layer that "
+            f"it has, can have another version beside it, and this one cannot; `lakehouse plan` says what it needs"
+        )
+
+
+def _check_code(other: Settings, catalog: Catalog, table: Table) -> None:
+    if changed := begun_with.changes(other, catalog, table):
+        raise JobError(
+            f"table={table.name}, {changed[0].field}={changed[0].now or 'none'}: the version beside it was filled with "
+            f"{changed[0].then or 'none'}; go on with that code, or `lakehouse upgrade drop {table.name}` and fill it again"
+        )
+
+
+def link_inputs(settings: Settings, catalog: Catalog, table: Table) -> None:
+    """Has the other version read what the table reads: links to folders, commit logs and the notes beside them."""
+    other = beside(settings, table)
+    notes = ("jsonl", *(each for each in get_args(Note) if each != "reconciliation.json"))
+    for each in (catalog.tables[name] for name in table.inputs if name in catalog.tables):
+        _link(table_path(settings, each), table_path(other, each))
+        for name in notes:
+            _link(*(layout.commit_logs(of) / f"{each.name}.{name}" for of in (settings, other)))
+
+
+def _link(path: Path, to: Path) -> None:
+    if not to.is_symlink():
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.symlink_to(os.path.relpath(path.absolute(), to.parent))
+
+
+def check(settings: Settings, catalog: Catalog, table: Table, command: Command) -> bool:
+    """Whether the exchange was begun by that command already, and only has to go on.
+
+    :raises JobError: if there is nothing to exchange, it was refused, or other code is declared.
+    """
+    known = upgrade(settings, table)
+    ready = ("promoted",) if command == "roll-back" else ("filled", "rolled back")
+    if known and known.command:
+        if known.command != command:
+            raise JobError(
+                f"table={table.name}: `lakehouse upgrade {known.command} {table.name}` was cut off; run that again first"
+            )
+        return True
+    if known is None or known.state not in ready:
+        state = known.state if known else "none"
+        remedy = f"`lakehouse upgrade {'promote' if command == 'roll-back' else 'fill'} {table.name}` comes first"
+        raise JobError(
+            f"table={table.name}, upgrade={state}: there is no version beside it to {command}; {remedy}"
+        )
+    if known.refused:
+        raise JobError(
+            f"table={table.name}: {known.refused}; drop it and fill it with other code, or fill again and let rows differ there "
+            "(--differs-from, --differs-until)"
+        )
+    _check_code(beside(settings, table), catalog, table)
+    return False
+
+
+def exchange(settings: Settings, catalog: Catalog, table: Table, command: Command) -> Upgrade:
+    """Exchanges the two versions, or goes on with that. The table's job and batch runs do not run."""
+    taken, there, gone = (
+        layout.upgrade(settings, table.name, each) for each in ("taken", "beside", "gone")
+    )
+    if not check(settings, catalog, table, command):
+        _check_position(settings, catalog, table)
+        shutil.rmtree(taken, ignore_errors=True)
+        savepoints.take_table(settings, catalog, table, replace(settings, root=taken))
+        now = upgrade(settings, table)
+        assert now is not None
+        generation = checkpoints.generation(settings, table)
+        note(settings, table, now.state, command=command, generation=generation)
+    known = upgrade(settings, table)
+    assert known is not None
+    if taken.exists():
+        if there.exists():
+            _put_in_place(settings, catalog, table, known.generation)
+            shutil.rmtree(gone, ignore_errors=True)
+            there.rename(gone)
+        taken.rename(there)
+    link_inputs(settings, catalog, table)
+    done = note(settings, table, "promoted" if command == "promote" else "rolled back")
+    shutil.rmtree(gone, ignore_errors=True)
+    return done
+
+
+def drop(settings: Settings, table: Table) -> None:
+    """Removes the version beside the table. Raises JobError if there is none, or it is being exchanged."""
+    known = upgrade(settings, table)
+    if known is None or known.command:
+        what = (
+            f"`lakehouse upgrade {known.command} {table.name}` was cut off; run that again first"
+            if known
+            else "there is no other version"
+        )
+        raise JobError(f"table={table.name}: {what}")
+    layout.upgrade(settings, table.name, "upgrade.json").unlink()
+    shutil.rmtree(layout.upgrades(settings) / table.name)
+
+
+def _check_position(settings: Settings, catalog: Catalog, table: Table) -> None:
+    other = beside(settings, table)
+    here, there = frontier(settings, table), frontier(other, table)
+    if checkpoints.standing(other, table).last is None:
+        raise JobError(
+            f"table={table.name}: the stream of the version beside it has had nothing to read yet; try again when its input has "
+            "gone on"
+        )
+    streamed = [name for name in catalog.downstream(table) if not catalog.table(name).report]
+    if streamed and here and (there is None or there < here):
+        raise JobError(
+            f"table={table.name}, frontier={there}: the table was complete up to {here} for {', '.join(streamed)}, and would "
+            "write before that again; declare the changed table under another name"
+        )
+
+
+def _put_in_place(settings: Settings, catalog: Catalog, table: Table, before: int) -> None:
+    """The rows, the position and the commit log of the version beside the table, in the table."""
+    other = beside(settings, table)
+    last = checkpoints.standing(other, table).last
+    assert last is not None  # `_check_position`
+    generation = before + last.generation
+    app = checkpoints.app(table, generation)
+    taken = replace(settings, root=layout.upgrade(settings, table.name, "taken"))
+    span = _span((taken, other), table)
+    known = {
+        "exchange": before,
+        "code_version": table.code_version,
+        "inputs": last.inputs,
+        "watermark": last.watermark,
+        "frontier": last.frontier,
+    }
+    version = NOTHING
+    for side in _IN_ONE_COMMIT:  # the table last: with it the exchange has happened
+        source, to = (table_path(of, table, side) for of in (other, settings))
+        version = delta_writer.exchange(source, to, app, last.batch, known)
+    for side in _AS_FOLDERS:
+        restoring.put(*(table_path(of, table, side) for of in (other, settings)))
+    if checkpoint := checkpoint_files.newest(other, table):
+        restoring.put(checkpoint, checkpoint_files.folder_of(settings, table, generation))
+    _renew_commit_log(settings, other, table, version, before, span)
+    for name in ("declared.json", "handover.json"):
+        _copy_note(*(layout.note(of, table, name) for of in (other, settings)))
+    if checkpoints.beginning(settings, table, generation) is None:
+        begun = checkpoints.beginning(other, table, last.generation) or Beginning(
+            generation, None, "", datetime.now(UTC).isoformat()
+        )
+        begun = replace(begun, generation=generation, after=None, why="its versions were exchanged")
+        append_line(layout.note(settings, table, "generations.jsonl"), json.dumps(asdict(begun)))
+
+
+def _copy_note(path: Path, to: Path) -> None:
+    if path.exists():
+        replace_file(to, read_json(path))
+    else:
+        to.unlink(missing_ok=True)
+
+
+def _span(versions: Sequence[Settings], table: Table) -> Range | None:
+    """What the rows of both versions lie in."""
+    keys = {
+        file[f"partition.{PARTITION}"]
+        for of in versions
+        for file in delta_log.files(table_path(of, table))
+    } - {None}
+    spans = [
+        partition_range(key, "day" if len(key) == len("2026-01-01") else "hour") for key in keys
+    ]
+    return Range(min(s.start for s in spans), max(s.end for s in spans)) if spans else None
+
+
+def _renew_commit_log(
+    settings: Settings, other: Settings, table: Table, version: int, before: int, span: Range | None
+) -> None:
+    """The lines of the other version, behind one after which the present ones hold no more.
+
+    Of all that was replaced a line that covers no input: tables that read this one follow it.
+    """
+    commit_log, at = CommitLog(settings, table), datetime.now(UTC)
+    void = Commit(table.name, "void", before, -1, _BEFORE_ALL, at, table.code_version)
+    lines = [void]
+    if span:
+        lines.append(
+            replace(
+                void,
+                role="batch",
+                generation=0,
+                batch=0,
+                version=version,
+                start=span.start,
+                end=span.end,
+                inputs={"tables": {}, "references": {}},
+            )
+        )
+    for line in reversed(list(CommitLog(other, table))):
+        lines.append(
+            replace(
+                line,
+                generation=line.generation + (before if line.role == "stream" else 0),
+                version=NOTHING if line.version == NOTHING else version,
+            )
+        )
+    for number, line in enumerate(lines):
+        commit_log.append(replace(line, at=at + number * _MOMENT))

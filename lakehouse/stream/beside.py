@@ -1,0 +1,14 @@
+"""The stream of a table's other version, which is beside it (`storage.upgrades`)."""
+
+from dataclasses import replace
+
+from lakehouse.declare.table import Table
+from lakehouse.storage import upgrades
+from lakehouse.storage.lakehouse import Session
+from lakehouse.stream import queries
+
+
+def catch_up(lake: Session, table: Table) -> None:
+    """Has the version beside the table read all that its inputs have now."""
+    there = replace(lake, settings=upgrades.beside(lake.settings, table))
+    queries.start(there, table, available_now=True).awaitTermination()

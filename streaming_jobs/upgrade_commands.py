@@ -1,0 +1,64 @@
+"""The commands of the `lakehouse` command line that exchange a table with the version beside it. Its job must be stopped."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakehouse.cli import console
+
+if TYPE_CHECKING:
+    from lakehouse.storage.upgrades import Command
+
+group = console.group("Upgrades: another version of a table, beside it, until it takes its place.")
+
+_Name = Annotated[str, typer.Argument(metavar="TABLE", help="A table with a version beside it")]
+
+
+@group.command()
+def promote(table: _Name) -> None:
+    """Have the version beside a table take its place, in one commit. The table's job must be stopped.
+
+    The version reads first what came since it was filled. The one before is kept beside. A command
+    that was cut off continues when it is run again; until then nothing starts. Exit code 0 when
+    done, 2 when refused.
+    """
+    _exchange(table, "promote")
+
+
+@group.command("roll-back")
+def roll_back(table: _Name) -> None:
+    """Take a promotion back, under the code of before, with the rows that came since. The table's job must be stopped.
+
+    Otherwise as `promote`, the other way round.
+    """
+    _exchange(table, "roll-back")
+
+
+def _exchange(name: str, command: "Command") -> None:
+    from lakehouse.declare.catalog import load
+    from lakehouse.runtime import session
+    from lakehouse.settings import from_environment
+    from lakehouse.storage import upgrades
+    from lakehouse.storage.lakehouse import Session
+    from lakehouse.storage.publish_lock import publishing
+    from lakehouse.stream import beside
+    from streaming_jobs import supervisor
+
+    settings = from_environment()
+    catalog = load(settings)
+    table = catalog.table(name)
+    upgrades.check(settings, catalog, table, command)  # before a JVM starts
+    stopped = supervisor.all_stopped(settings, [table.pipeline])
+    with upgrades.alone(settings, table), stopped, publishing(settings, table):
+        if not upgrades.check(settings, catalog, table, command):
+            with (
+                console.working("starting Spark") as now,
+                session.opened(settings, f"upgrade {name}") as spark,
+            ):
+                now(f"reading what came since {name} was filled")
+                beside.catch_up(Session(settings, catalog, spark), table)
+        with console.working(f"exchanging the versions of {name}"):
+            done = upgrades.exchange(settings, catalog, table, command)
+    console.print_text(
+        f"{name}: {done.state}; the other version stays beside it until `lakehouse upgrade drop {name}`"
+    )

@@ -1,0 +1,219 @@
+"""Changed tables are filled beside the present ones, compared with them, exchanged and taken back."""
+
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import timedelta
+
+import pyarrow.dataset
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from batch_jobs import upgrade
+from lakehouse.batch import late_merge
+from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.table import table, tumbling
+from lakehouse.errors import DeclarationError, JobError
+from lakehouse.ranges import Range
+from lakehouse.storage import cut_off, delta_log, upgrades
+from lakehouse.stream import beside, queries
+from lakehouse.testing import Stage, assert_stream_equals_batch
+from support import changing_tables
+from support.changing_tables import START, at, changed, more
+
+END = START + timedelta(hours=9)
+
+
+def reshaped(clicks: DataFrame) -> DataFrame:
+    """A column more, one of another name, one of another type."""
+    clicks, value = clicks.where("value > 1"), F.col("value").cast("string")
+    return (
+        clicks.withColumn("n", F.length("user"))
+        .withColumn("value", value)
+        .withColumnRenamed("user", "person")
+    )
+
+
+def by_value(clicks: DataFrame) -> DataFrame:
+    return clicks.groupBy("window", "value").agg(F.count(F.lit(1)).alias("n"))
+
+
+def minutes(stage: Stage, first: int, last: int) -> None:
+    spread = range(first, last, 9)
+    rows = [(at(m, value=m % 11), at(m + 1, "b", m % 7)) for m in spread]
+    stage.feed("clicks", [row for pair in rows for row in pair])
+    stage.advance("clicks", at(last))
+
+
+def lines_of(stage: Stage, name: str) -> list[str]:
+    return lines(
+        delta_log.open_table(stage.lake.path(stage.lake.catalog.table(name))).to_pyarrow_dataset()
+    )
+
+
+def lines(rows: pyarrow.dataset.Dataset) -> list[str]:
+    wanted = [name for name in rows.schema.names if not name.startswith("_")]
+    return sorted(map(str, rows.to_table(wanted).to_pylist()))
+
+
+def filled(stage: Stage, name: str, may_differ: Range | None = None):
+    list(upgrade.fill(stage.lake, name, upgrade.plan(stage.lake, name)))
+    return upgrade.compare(stage.lake, name, may_differ)
+
+
+def exchange(stage: Stage, name: str, command: upgrades.Command) -> None:
+    lake, of = stage.lake, stage.lake.catalog.table(name)
+    if not upgrades.check(lake.settings, lake.catalog, of, command):
+        beside.catch_up(lake, of)
+    upgrades.exchange(lake.settings, lake.catalog, of, command)
+
+
+CHANGES = {
+    "rows": ("counted", {"transformation": reshaped}),  # a filter, columns and types
+    "windows": (  # of another length, aggregate and key; Spark keeps their state
+        "sums",
+        {"window": tumbling("2 hours"), "transformation": by_value, "keys": ("value",)},
+    ),
+}
+
+
+def declared(known: Catalog, then: str) -> Catalog:
+    """Each changed table under the name of its change, as it was before or is `then`; and, for comparison, always so."""
+    tables = dict(known.tables)
+    for name, (of, changes) in CHANGES.items():
+        each = known.table(of)
+        tables[name] = replace(each, name=name, **(changes if then == "after" else {}))
+        tables[f"always_{name}"] = replace(each, name=f"always_{name}", **changes)
+    return replace(known, tables=tables)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_table_of_each_change_is_as_if_it_had_always_been_so(stage_of):
+    stage = stage_of(changing_tables)
+    known = stage.lake.catalog
+    stage.lake = replace(stage.lake, catalog=declared(known, "before"))
+    both = (name for each in CHANGES for name in (each, f"always_{each}"))
+    queries.prepare(stage.lake, [stage.lake.catalog.table(name) for name in both])
+    minutes(stage, 0, 70)
+    stage.run(*CHANGES)
+    before = {name: lines_of(stage, name) for name in CHANGES}
+    stage.lake = replace(stage.lake, catalog=declared(known, "after"))
+    for name in CHANGES:
+        assert filled(stage, name)[0].state == "filled"
+        assert lines_of(stage, name) == before[name], "the table goes on as it is"
+    minutes(stage, 71, 80)
+    stage.feed("clicks", [at(30, "late", 3)])
+    for name in CHANGES:
+        path = stage.lake.path(stage.lake.catalog.table(name))
+        old = delta_log.open_table(path).to_pyarrow_dataset()
+        exchange(stage, name, "promote")
+        assert lines(old) == before[name], "who had it open reads on"
+        infos = [delta_log.commit_info(path, v) for v in delta_log.versions(path)]
+        assert sum("exchange" in str(info.get("userMetadata")) for info in infos) == 1
+    minutes(stage, 81, 200)
+    for name in CHANGES:
+        stage.run(name, f"always_{name}")
+        assert lines_of(stage, name) == lines_of(stage, f"always_{name}"), name
+        assert_stream_equals_batch(stage, name)
+
+
+@table(layer="gold", late="update")
+def loud(counted: DataFrame) -> DataFrame:
+    return counted.where("value > 1")
+
+
+KILLED = """
+import os, signal, sys
+from dataclasses import replace
+from pathlib import Path
+from lakehouse.declare.catalog import catalog_of
+from lakehouse.settings import Settings
+from lakehouse.storage import commit_log, delta_writer, savepoints, upgrades
+from support import changing_tables
+from support.changing_tables import changed, more
+root, place, left = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+of = {"take_table": savepoints, "exchange": delta_writer, "append": commit_log.CommitLog, "link_inputs": upgrades}[place]
+step = getattr(of, place)
+def killed(*given):
+    global left
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(*given)
+setattr(of, place, killed)
+known = changed(catalog_of([changing_tables]), "counted", transformation=more)
+upgrades.exchange(Settings(root=root), known, known.table("counted"), "promote")
+"""
+
+
+def above(stage: Stage, least: int) -> list[str]:
+    """What the table holds with that filter: none of these rows is late."""
+    clicks = delta_log.open_table(stage.lake.path(stage.lake.catalog.table("clicks")))
+    rows = clicks.to_pyarrow_table(columns=["user", "at", "value"]).to_pylist()
+    return sorted(str(row) for row in rows if row["value"] > least)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_promotion_is_one_version_survives_kills_and_is_taken_back(stage_of):
+    stage = stage_of(changing_tables)
+    old = replace(stage.lake.catalog, tables=stage.lake.catalog.tables | {"loud": loud})
+    new = changed(old, "counted", transformation=more)
+    settings, counted = stage.lake.settings, new.table("counted")
+    before, after = (replace(stage.lake, catalog=catalog) for catalog in (old, new))
+    stage.lake = before
+    queries.prepare(before, [loud])
+    minutes(stage, 0, 130)
+    stage.run("counted", "loud")
+
+    stage.lake = after
+    with pytest.raises(DeclarationError, match="`lakehouse upgrade fill counted`"):
+        stage.run("counted")
+    with pytest.raises(JobError, match="`lakehouse upgrade fill counted` comes first"):
+        upgrades.check(settings, new, counted, "promote")
+    refused, compared = filled(stage, "counted", Range(START + timedelta(hours=1), END))
+    assert [(c.differs, c.missing > 0, c.extra) for c in compared] == [(True, True, 0)] * 2
+    assert "rows differ in 2026-01-01-00" in refused.refused
+    with pytest.raises(JobError, match="rows differ in 2026-01-01-00"):
+        upgrades.check(settings, new, counted, "promote")
+    assert not upgrade.compare(after, "counted", Range(START, END))[0].refused
+
+    stage.lake = before  # the job goes on under the code of before
+    minutes(stage, 131, 190)
+    stage.run("counted", "loud")
+    stage.lake = after
+    path, versions = after.path(counted), delta_log.latest(after.path(counted))
+    beside.catch_up(after, counted)
+    for place, call in (("take_table", 1), ("append", 2), ("link_inputs", 1)):
+        run = [sys.executable, "-c", KILLED, str(settings.root), place, str(call)]
+        assert subprocess.run(run, timeout=240).returncode == -signal.SIGKILL, place
+        if place == "take_table":
+            assert lines_of(stage, "counted") == above(stage, 0)
+            continue
+        assert lines_of(stage, "counted") == above(stage, 5)
+        with pytest.raises(JobError, match="`lakehouse upgrade promote counted` again"):
+            cut_off.check(settings)
+    exchange(stage, "counted", "promote")
+    cut_off.check(settings)
+    assert delta_log.latest(path) == versions + 1, "one version, whatever was killed"
+
+    minutes(stage, 191, 250)
+    stage.run("counted", "loud")
+    assert lines_of(stage, "counted") == above(stage, 5)
+    assert late_merge.outdated(settings, new, loud), "it follows, as after a batch run"
+    stage.update("loud")
+    for name in ("counted", "loud"):
+        assert_stream_equals_batch(stage, name)
+
+    stage.lake = before
+    exchange(stage, "counted", "roll-back")
+    assert lines_of(stage, "counted") == above(stage, 0), "with the rows that came since"
+    minutes(stage, 251, 310)
+    stage.run("counted")
+    assert lines_of(stage, "counted") == above(stage, 0)
+    assert_stream_equals_batch(stage, "counted")
+    upgrades.drop(settings, counted)
+    assert upgrades.of_all(settings, old) == {}
