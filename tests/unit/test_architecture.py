@@ -342,6 +342,11 @@ STARTS_PROCESSES = {
 }
 
 
+def test_the_name_of_a_file_of_tests_is_there_once():
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names)), "pytest imports one of two"
+
+
 def imported(tree: ast.Module) -> set[str]:
     """The modules that are imported anywhere, and each name from one of them with its module."""
     names = {

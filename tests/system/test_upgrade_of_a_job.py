@@ -1,0 +1,145 @@
+"""A table of a running job is upgraded and rolled back: the filling killed, the job on new code and on old, a reader beside."""
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+
+from lakehouse.declare import catalog
+from lakehouse.examples.sensors import tables as sensors
+from lakehouse.reconcile import reconciliation
+from lakehouse.runtime import jars, kafka_broker
+from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.storage.lakehouse import Session
+from streaming_jobs import supervisor
+from support.sensors_job import arrived, awaited, every_offset_once, produce
+
+MODULE, TABLE = "sensors_of_ours", "sensor_averages"
+BEFORE, AFTER = 5, 10  # seconds of a window
+
+
+@pytest.fixture
+def former(tmp_path, quick_jvm, monkeypatch) -> Iterator[Settings]:
+    """The sensors in a module of one's own, with a broker; `changed` has the same module with longer windows."""
+    text = Path(sensors.__file__).read_text()
+    for seconds in (BEFORE, AFTER):
+        module = tmp_path / f"{seconds}" / f"{MODULE}.py"
+        module.parent.mkdir()
+        module.write_text(text.replace('tumbling("5 seconds")', f'tumbling("{seconds} seconds")'))
+    settings = Settings(
+        root=tmp_path / "root",
+        jars=from_environment().jars,
+        tables=(MODULE,),
+        module_path=(tmp_path / f"{BEFORE}",),
+        spark_conf=quick_jvm,
+        max_offsets_per_trigger=3_000,
+    )
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    kafka_broker.start(settings, jars.resolve(settings.jars))
+    yield settings
+    supervisor.stop(settings, MODULE, now=True)
+    kafka_broker.stop(settings)
+    sys.modules.pop(MODULE, None)
+
+
+def upgrade(settings: Settings, *words: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "lakehouse", "upgrade", *words],
+        env=os.environ | to_environment(settings),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def done(process: subprocess.Popen, exit_code: int = 0) -> str:
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == exit_code, output
+    return output
+
+
+def go_on(settings: Settings, sent: list[int]) -> None:
+    """A minute more, read by a job that is started with these settings and stopped."""
+    loaded(settings)
+    sent.append(produce(settings, len(sent), len(sent) + 1))
+    supervisor.start(settings, MODULE, wait=240)
+    awaited(lambda: arrived(settings, "sensor_readings") == sum(sent), "all messages", 240)
+    supervisor.stop(settings, MODULE)
+
+
+def loaded(settings: Settings) -> catalog.Catalog:
+    """The tables as that module declares them, whichever was imported before."""
+    sys.modules.pop(MODULE, None)
+    sys.path[:] = [folder for folder in sys.path if not (Path(folder) / f"{MODULE}.py").exists()]
+    importlib.invalidate_caches()
+    return catalog.load(settings)
+
+
+def compared(settings: Settings, spark, sent: list[int], seconds: int) -> None:
+    lake = Session(settings, loaded(settings), spark)
+    assert lake.catalog.table(TABLE).window.size.seconds == seconds
+    every_offset_once(lake, sum(sent))
+    found = reconciliation.reconcile(lake, lake.catalog.table(TABLE))
+    assert found.verdict == "EQUAL" and found.rows_in_table, found
+
+
+def lengths(path: Path) -> set[int]:
+    """The seconds of the windows that the newest version has."""
+    rows = QueryBuilder().register("t", DeltaTable(str(path)))
+    found = rows.execute("SELECT DISTINCT t.window['end'] - t.window['start'] AS length FROM t")
+    return {each.seconds for each in pa.table(found.read_all())["length"].to_pylist()}
+
+
+def read_again_and_again(path: Path, ended: Event) -> list[set[int]]:
+    found: list[set[int]] = []
+    while not ended.wait(0.1):
+        now = lengths(path)
+        if not found or found[-1] != now:
+            found.append(now)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(900)
+def test_a_table_of_a_job_is_upgraded_and_rolled_back_with_a_reader_beside(former, spark, tmp_path):
+    changed = replace(former, module_path=(tmp_path / f"{AFTER}",))
+    sent = [produce(former, 0, 1)]
+    job = supervisor.start(former, MODULE, wait=240)
+    awaited(lambda: arrived(former, TABLE) > 0, "windows have begun", 240)
+    filling = upgrade(changed, "fill", TABLE)
+    awaited(lambda: any(former.root.glob(f"_upgrades/{TABLE}/beside/**/*.parquet")), "rows beside")
+    os.killpg(filling.pid, signal.SIGKILL)
+    filling.communicate()
+    sent.append(produce(former, 1, 2))
+    shown = done(upgrade(changed, "fill", TABLE))
+    assert f"{TABLE}:" in shown and "differ" in shown
+    assert "stop" in done(upgrade(changed, "promote", TABLE), exit_code=2)
+    awaited(lambda: arrived(former, "sensor_readings") == sum(sent), "it went on meanwhile")
+    assert job.alive
+    supervisor.stop(former, MODULE)
+
+    path, ended = former.root / "gold" / TABLE, Event()
+    with ThreadPoolExecutor(1) as beside:
+        reading = beside.submit(read_again_and_again, path, ended)
+        try:
+            done(upgrade(changed, "promote", TABLE))
+            go_on(changed, sent)
+            compared(changed, spark, sent, AFTER)
+            done(upgrade(former, "roll-back", TABLE))
+            go_on(former, sent)
+            compared(former, spark, sent, BEFORE)
+        finally:
+            ended.set()
+    assert reading.result() == [{BEFORE}, {AFTER}, {BEFORE}], "each version that was seen is whole"
