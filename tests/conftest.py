@@ -55,6 +55,10 @@ _LONG = (
 )
 
 
+_OTHER_HALF: pytest.StashKey[list[pytest.Item]] = pytest.StashKey()
+_left_out: set[str] = set()
+
+
 def pytest_configure() -> None:
     logs.configure(Settings())  # as what runs as a process does
 
@@ -65,14 +69,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="the JVM of the tests compiles in full, for half an hour and more",
     )
+    parser.addoption("--turn", type=int, help="of the tests marked turn this half alone, 0 or 1")
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The files that take longest first: of two workers none is to be left alone with one at the end.
 
     Tests of a file that share a fixture go to one worker (`--dist loadgroup`): each would make it for itself.
     """
+    if (half := config.getoption("--turn")) is not None:
+        turns = [(item, item.get_closest_marker("turn")) for item in items]
+        other_half = [item for item, turn in turns if turn and turn.args[0] != half]
+        items[:] = [item for item, turn in turns if not turn or turn.args[0] == half]
+        config.hook.pytest_deselected(items=other_half)
+        config.stash[_OTHER_HALF] = other_half
     places = {f"test_{name}.py": place for place, name in enumerate(_LONG)}
     items.sort(key=lambda item: places.get(item.path.name, len(_LONG)))
     for item in items:
@@ -177,7 +188,22 @@ def say(record_property) -> Callable[[str, int, Counter[str]], None]:
     return said
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        other_half = session.config.stash.get(_OTHER_HALF, [])
+        session.config.workeroutput["left_out"] = [item.nodeid for item in other_half]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node) -> None:
+    _left_out.update(getattr(node, "workeroutput", {}).get("left_out", ()))
+
+
 def pytest_terminal_summary(terminalreporter) -> None:
+    if _left_out:
+        terminalreporter.section("not run: the other half of the tests that take turns")
+        for name in sorted(_left_out):
+            terminalreporter.write_line(name)
     reports = [
         r
         for state in ("passed", "failed")

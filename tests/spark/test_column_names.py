@@ -83,6 +83,7 @@ def sent(seconds: float, **values: str) -> dict:
     return named | {"row": "r"} | values | {"at": (START + timedelta(seconds=seconds)).isoformat()}
 
 
+@pytest.mark.turn(1)
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_table_may_have_a_column_of_each_of_the_names(spark, tmp_path):

@@ -134,6 +134,7 @@ def test_messages_of_a_topic_made_again_are_told_from_those_of_the_same_offsets_
     assert {row["sensor"]: row["count"] for row in rows} == {"a": 3, "b": 3}
 
 
+@pytest.mark.turn(1)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)

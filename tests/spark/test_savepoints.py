@@ -102,6 +102,7 @@ def in_root(stage: Stage, root: Path) -> Stage:
     return other
 
 
+@pytest.mark.turn(0)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(900)

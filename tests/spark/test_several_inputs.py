@@ -147,6 +147,7 @@ def rows(stage: Stage, name: str, *columns: str) -> list[tuple]:
     return sorted(tuple(row) for row in stage.rows(name).select(*columns).collect())
 
 
+@pytest.mark.turn(1)
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_table_goes_as_far_as_all_of_its_inputs_have_come(stage):
@@ -174,6 +175,7 @@ def test_a_table_goes_as_far_as_all_of_its_inputs_have_come(stage):
         assert_stream_equals_batch(stage, name)
 
 
+@pytest.mark.turn(0)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
@@ -323,6 +325,7 @@ def test_a_table_of_several_inputs_begins_with_all_that_they_have(stage):
         handover.begin(stage.lake, stage.lake.catalog.table("in_windows"))
 
 
+@pytest.mark.turn(1)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)

@@ -89,6 +89,7 @@ def declared(known: Catalog, then: str) -> Catalog:
     return replace(known, tables=tables)
 
 
+@pytest.mark.turn(0)
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_table_of_each_change_is_as_if_it_had_always_been_so(stage_of):

@@ -66,6 +66,7 @@ def seen(stage: Stage, name: str, *columns: str) -> list[tuple]:
     )
 
 
+@pytest.mark.turn(0)
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_ranks_distinct_counts_and_aggregates_of_aggregates(spark, tmp_path):

@@ -141,6 +141,7 @@ def test_windows_of_windows_hold_what_their_inputs_hold(stage):
     assert stage.rows("times_busy").count() > 1
 
 
+@pytest.mark.turn(0)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)

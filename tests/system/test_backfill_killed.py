@@ -35,6 +35,7 @@ def reading(hour: int, minute: int, sensor: str = "sensor-1") -> dict[str, str]:
     }
 
 
+@pytest.mark.turn(1)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)

@@ -19,7 +19,7 @@ from support import ROOT
 from support.cluster import LIMIT, Cluster
 from support.sensors_job import arrived, awaited, every_offset_once, produce, the_oracle_agrees
 
-pytestmark = [pytest.mark.slow, pytest.mark.parallel, pytest.mark.timeout(800)]
+pytestmark = [pytest.mark.slow, pytest.mark.parallel, pytest.mark.turn(0), pytest.mark.timeout(800)]
 
 
 @pytest.fixture

@@ -47,6 +47,7 @@ def test_they_go_where_the_streaming_jobs_go_and_here_they_take_one_core():
     assert master({"SPARK_MASTER": one, "BATCH_MASTER": "local[4]"}) == "local[4]", "told otherwise"
 
 
+@pytest.mark.turn(1)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)

@@ -65,6 +65,7 @@ def settings(tmp_path, quick_jvm, monkeypatch):
     kafka_broker.stop(settings)
 
 
+@pytest.mark.turn(0)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(900)

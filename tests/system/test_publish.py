@@ -218,6 +218,7 @@ def test_a_zombie_is_refused_and_leaves_nothing(lakehouse):
     assert compare(lakehouse, heir.table, heir.target).verdict == "EQUAL"
 
 
+@pytest.mark.turn(0)
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_topic_passes_the_test_kit_of_sinks(lakehouse, tmp_path):

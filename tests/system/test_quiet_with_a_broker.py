@@ -57,6 +57,7 @@ def written(lake: Session, name: str) -> int:
     return sum(line.written for line in lake.commit_log(lake.catalog.table(name)).by_stream())
 
 
+@pytest.mark.turn(1)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)

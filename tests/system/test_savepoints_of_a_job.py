@@ -42,6 +42,7 @@ def lakehouse(settings: Settings, *command: str, exit_code: int = 0) -> str:
     return found.output
 
 
+@pytest.mark.turn(1)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(600)

@@ -110,6 +110,7 @@ def read_again_and_again(path: Path, ended: Event) -> list[set[int]]:
     return found
 
 
+@pytest.mark.turn(1)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(900)
