@@ -269,6 +269,7 @@ def test_a_table_that_was_put_back_is_filled_from_there_on(stage_of, tmp_path):
         stage.run("plain")
 
 
+@pytest.mark.slow
 @pytest.mark.parallel
 def test_keyed_tables_begin_recreated_when_their_record_was_put_back(stage_of, capsys):
     """Else they would read the rows that come again beside those that they have."""

@@ -156,6 +156,7 @@ def test_whatever_happens_each_version_is_what_the_function_makes_of_its_inputs(
     assert values(stage, "total", "total") == {(0,)}
 
 
+@pytest.mark.slow
 @pytest.mark.parallel
 def test_rows_of_an_input_that_are_replaced_or_taken_away_are_followed(spark, tmp_path):
     module = ModuleType("replaced")
@@ -218,6 +219,7 @@ def test_tables_of_one_ingest_table_are_joined_at_versions_that_have_read_the_sa
         assert lake.read(lake.catalog.table("net_total"), line.version).head().total == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parallel
 def test_a_reference_table_that_has_changed_is_in_all_rows_and_null_is_a_key(spark, tmp_path):
     module, names = auctions.with_names(tmp_path, "category,name\n1,art\n")

@@ -39,6 +39,8 @@ from support.payments import (
 )
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_a_state_has_a_row_for_each_key_and_sums_to_zero_at_each_version(stage_of):
     stage = stage_of(payments)
     for n in range(3):
@@ -68,6 +70,8 @@ def test_a_state_has_a_row_for_each_key_and_sums_to_zero_at_each_version(stage_o
     assert (found.rows_in_table, found.rows_by_batch_runs) == (3, 0)
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_a_history_has_versions_and_a_row_finds_the_one_valid_then(stage_of):
     stage = stage_of(payments)
     pay(stage, paid(-10, "x", "y"))  # a topic that has said nothing yet holds no watermark back
@@ -165,6 +169,7 @@ def test_killed_at_each_commit_point_every_row_counts_once(stage_of):
         assert_stream_equals_batch(stage, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parallel
 def test_a_batch_that_is_replayed_closes_what_it_had_closed_however_far_the_stream_is_by_then(
     stage_of,

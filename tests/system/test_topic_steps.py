@@ -205,6 +205,8 @@ def test_a_catch_up_of_many_steps_leaves_no_consumer_behind_for_each(lake):
     all_once(lake, "plain")
 
 
+@pytest.mark.slow
+@pytest.mark.parallel
 def test_marks_of_transactions_and_aborted_messages_are_passed_over(lake):
     settings = lake.settings
     kafka_broker.ensure_topics(settings, {"marked": 2})
