@@ -1,5 +1,6 @@
 """Changed tables are filled beside the present ones, compared with them, exchanged and taken back."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from lakehouse.ranges import Range
 from lakehouse.storage import cut_off, delta_log, upgrades
 from lakehouse.stream import beside, queries
 from lakehouse.testing import Stage, assert_stream_equals_batch
-from support import changing_tables
+from support import ROOT, changing_tables
 from support.changing_tables import START, at, changed, more
 
 END = START + timedelta(hours=9)
@@ -133,7 +134,7 @@ from pathlib import Path
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.settings import Settings
 from lakehouse.storage import commit_log, delta_writer, savepoints, upgrades
-from support import changing_tables
+from support import ROOT, changing_tables
 from support.changing_tables import changed, more
 root, place, left = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 of = {"take_table": savepoints, "exchange": delta_writer, "append": commit_log.CommitLog, "link_inputs": upgrades}[place]
@@ -157,6 +158,7 @@ def above(stage: Stage, least: int) -> list[str]:
     return sorted(str(row) for row in rows if row["value"] > least)
 
 
+@pytest.mark.turn(0)
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_promotion_is_one_version_survives_kills_and_is_taken_back(stage_of):
@@ -190,7 +192,10 @@ def test_a_promotion_is_one_version_survives_kills_and_is_taken_back(stage_of):
     beside.catch_up(after, counted)
     for place, call in (("take_table", 1), ("append", 2), ("link_inputs", 1)):
         run = [sys.executable, "-c", KILLED, str(settings.root), place, str(call)]
-        assert subprocess.run(run, timeout=240).returncode == -signal.SIGKILL, place
+        ended = subprocess.run(
+            run, env=os.environ | {"PYTHONPATH": str(ROOT / "tests")}, timeout=240
+        )
+        assert ended.returncode == -signal.SIGKILL, place
         if place == "take_table":
             assert lines_of(stage, "counted") == above(stage, 0)
             continue
