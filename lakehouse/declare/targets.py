@@ -22,6 +22,11 @@ Fault = Literal["missing file", "damaged file", "foreign file"]
 Row = Mapping[str, object]
 
 
+def columns_of(given: str | Sequence[str]) -> tuple[str, ...]:
+    """The columns that a target is declared with: one name, or several."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
 @dataclass(frozen=True, slots=True)
 class RowChange:
     """One row that a version of a table adds, changes or removes.

@@ -23,7 +23,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from lakehouse.declare.sources import one_of
-from lakehouse.declare.targets import Corrections, Fault, Position, Row, RowChange, Sink, Target
+from lakehouse.declare.targets import (
+    Corrections,
+    Fault,
+    Position,
+    Row,
+    RowChange,
+    Sink,
+    Target,
+    columns_of,
+)
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.settings import Settings
 from lakehouse.sinks.encoding import json_of, key_of, value_of
@@ -85,8 +94,8 @@ def file_folder(
     """
     one_of("format", format, ("parquet", "csv", "json"))
     one_of("corrections", corrections, ("send", "hold", "ignore"))
-    keys = (key,) if isinstance(key, str) else tuple(key)
-    parts = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    keys = columns_of(key)
+    parts = columns_of(partition_by)
     named = name or Path(path).name
     if not keys or not named:
         raise DeclarationError(

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from lakehouse.declare.sources import one_of
-from lakehouse.declare.targets import Corrections, Position, Row, RowChange, Sink, Target
+from lakehouse.declare.targets import (
+    Corrections,
+    Position,
+    Row,
+    RowChange,
+    Sink,
+    Target,
+    columns_of,
+)
 from lakehouse.errors import DeclarationError, LakehouseError, SinkAway, SinkError
 from lakehouse.settings import Settings
 from lakehouse.sinks.encoding import key_of, value_of
@@ -70,8 +78,8 @@ def kafka_topic(
     """
     one_of("format", format, ("json",))
     one_of("corrections", corrections, ("send", "hold", "ignore"))
-    keys = (key,) if isinstance(key, str) else tuple(key)
-    order = ((order_by,) if isinstance(order_by, str) else tuple(order_by)) or keys
+    keys = columns_of(key)
+    order = columns_of(order_by) or keys
     if not keys or partitions < 1:
         raise DeclarationError(
             f"target={topic}, key={list(keys)}, partitions={partitions}: at least one column and one partition"

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.declare.sources import one_of
-from lakehouse.declare.targets import Corrections, Position, Row, RowChange, Sink, Target
+from lakehouse.declare.targets import (
+    Corrections,
+    Position,
+    Row,
+    RowChange,
+    Sink,
+    Target,
+    columns_of,
+)
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.settings import Settings
 from lakehouse.sinks.encoding import json_of, key_of, value_of
@@ -63,7 +71,7 @@ def postgres(
     :raises DeclarationError: for values that cannot be used.
     """
     one_of("corrections", corrections, ("send", "hold", "ignore"))
-    keys = (key,) if isinstance(key, str) else tuple(key)
+    keys = columns_of(key)
     parts = into.split(".")
     if not keys or not all(parts) or len(parts) > 2:
         raise DeclarationError(

@@ -2,6 +2,7 @@
 then, and nothing is to read or write them."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from lakehouse.errors import JobError, SavepointError
 from lakehouse.settings import Settings
@@ -24,10 +25,23 @@ def promoting(settings: Settings) -> Iterator[tuple[str, str]]:
     """The tables whose versions are being exchanged, each with the command that does it."""
     folder = layout.upgrades(settings)
     for name in sorted(path.name for path in folder.iterdir()) if folder.is_dir() else ():
-        path = layout.upgrade(settings, name, "upgrade.json")
-        known = read_json(path) if path.exists() else {}
+        known = upgrade(settings, name)
         if known.get("command"):
             yield name, known["command"]
+
+
+def upgrade(settings: Settings, table: str) -> dict[str, Any]:
+    """What is noted of a table's upgrade; nothing if there is none. Raises JobError if it cannot be read."""
+    path = layout.upgrade(settings, table, "upgrade.json")
+    try:
+        return dict(read_json(path))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError) as err:
+        raise JobError(
+            f"file={path}: it says how far the upgrade of {table} is, and cannot be read ({err!r}); put it back from a copy, "
+            f"or, if no exchange was cut off, remove the folder {path.parent} and fill the upgrade again"
+        ) from err
 
 
 def begun(settings: Settings) -> dict[str, str] | None:

@@ -1,8 +1,8 @@
 """One publisher at a time per table: a lock that dies with its process."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
@@ -10,18 +10,20 @@ from lakehouse.settings import Settings
 from lakehouse.storage import layout, locks
 
 
-@contextmanager
-def publishing(settings: Settings, table: Table) -> Iterator[None]:
-    """Holds the table's lock; raises JobError naming the process that has it."""
+def publishing(settings: Settings, table: Table) -> AbstractContextManager[object]:
+    """Takes the table's lock; raises JobError naming the process that has it."""
+    return held(layout.publish_lock(settings, table), table, "rewriting")
+
+
+def held(path: Path, table: Table, doing: str) -> AbstractContextManager[object]:
+    """Takes a lock of the table; raises JobError naming the process that has it, and what that is `doing`."""
     try:
-        lock = locks.alone(layout.publish_lock(settings, table), wait=0, note=str(os.getpid()))
+        return locks.alone(path, wait=0, note=str(os.getpid()))
     except locks.Locked as err:
         raise JobError(
-            f"table={table.name} (pid={err.holder}): that process is rewriting the table, and one at a time may; run this "
-            "again when it has ended"
+            f"table={table.name} (pid={err.holder}): that process is {doing} the table, and one at a time may; run this again "
+            "when it has ended"
         ) from err
-    with lock:
-        yield
 
 
 def holder(settings: Settings, table: Table) -> str:

@@ -12,8 +12,8 @@ a batch run. What the table held before is then the other version, so the same e
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,10 +29,10 @@ from lakehouse.storage import (
     begun_with,
     checkpoint_files,
     checkpoints,
+    cut_off,
     delta_log,
     delta_writer,
     layout,
-    locks,
     restoring,
     savepoints,
 )
@@ -41,6 +41,7 @@ from lakehouse.storage.commit_log import CommitLog, frontier
 from lakehouse.storage.commits import NOTHING, Commit
 from lakehouse.storage.files import append_line, read_json, replace_file
 from lakehouse.storage.layout import Note, Side, table_path
+from lakehouse.storage.publish_lock import held
 
 Command = Literal["promote", "roll-back"]
 State = Literal["filling", "filled", "promoted", "rolled back"]
@@ -73,8 +74,8 @@ class Upgrade:
 
 
 def upgrade(settings: Settings, table: Table) -> Upgrade | None:
-    path = layout.upgrade(settings, table.name, "upgrade.json")
-    return Upgrade(**read_json(path)) if path.exists() else None
+    known = cut_off.upgrade(settings, table.name)
+    return Upgrade(**known) if known else None
 
 
 def of_all(settings: Settings, catalog: Catalog) -> dict[str, Upgrade]:
@@ -90,18 +91,9 @@ def note(settings: Settings, table: Table, state: State, **more: Any) -> Upgrade
     return known
 
 
-@contextmanager
-def alone(settings: Settings, table: Table) -> Iterator[None]:
+def alone(settings: Settings, table: Table) -> AbstractContextManager[object]:
     """One command at a time fills, exchanges or drops a version of the table. Raises JobError naming the process that does."""
-    try:
-        lock = locks.alone(layout.upgrade_lock(settings, table.name), wait=0, note=str(os.getpid()))
-    except locks.Locked as err:
-        raise JobError(
-            f"table={table.name} (pid={err.holder}): that process is upgrading the table, and one at a time may; run this again "
-            "when it has ended"
-        ) from err
-    with lock:
-        yield
+    return held(layout.upgrade_lock(settings, table.name), table, "upgrading")
 
 
 def beside(settings: Settings, table: Table) -> Settings:

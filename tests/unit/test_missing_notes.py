@@ -13,7 +13,7 @@ from lakehouse.errors import JobError
 from lakehouse.reconcile import invalidation
 from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
-from lakehouse.storage import commit_log_trimming, delta_log, handovers, layout
+from lakehouse.storage import commit_log_trimming, cut_off, delta_log, handovers, layout
 from lakehouse.storage.certificates import Certificate, certify
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.layout import table_path
@@ -134,3 +134,16 @@ def test_maintenance_keeps_what_a_reader_has_not_read_though_its_commit_log_is_g
     )  # fmt: skip
     log.append(6)
     assert log.maintained() == (before, AVERAGES)
+
+
+@pytest.mark.parametrize("text", ["", "{", "7"])
+def test_a_note_of_an_upgrade_that_cannot_be_read_is_named_and_nothing_starts(tmp_path, text):
+    settings = Settings(root=tmp_path)
+    path = layout.upgrade(settings, "averages", "upgrade.json")
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    with pytest.raises(JobError, match=r"upgrade\.json: .* cannot be read .* put it back"):
+        cut_off.check(settings)
+    path.write_text('{"command": "promote"}')
+    with pytest.raises(JobError, match="`lakehouse upgrade promote averages` again"):
+        cut_off.check(settings)
