@@ -24,7 +24,7 @@ def check(settings: Settings) -> None:
 def promoting(settings: Settings) -> Iterator[tuple[str, str]]:
     """The tables whose versions are being exchanged, each with the command that does it."""
     folder = layout.upgrades(settings)
-    for name in sorted(path.name for path in folder.iterdir()) if folder.is_dir() else ():
+    for name in sorted(path.parent.name for path in folder.glob("*/upgrade.json")):
         known = upgrade(settings, name)
         if known.get("command"):
             yield name, known["command"]

@@ -147,3 +147,12 @@ def test_a_note_of_an_upgrade_that_cannot_be_read_is_named_and_nothing_starts(tm
     path.write_text('{"command": "promote"}')
     with pytest.raises(JobError, match="`lakehouse upgrade promote averages` again"):
         cut_off.check(settings)
+
+
+def test_the_lock_of_a_command_that_fills_an_upgrade_is_no_upgrade(tmp_path):
+    settings = Settings(root=tmp_path)
+    lock = layout.upgrade_lock(settings, "averages")
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    cut_off.check(settings)
+    assert list(cut_off.promoting(settings)) == []
