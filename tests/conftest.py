@@ -93,6 +93,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
+    if session.config.getoption("loadgroup", False) and grouped and "@" not in grouped[0].nodeid:
+        raise pytest.UsageError(
+            f"pytest={pytest.__version__}: pytest-xdist has put no group into {grouped[0].nodeid}, so each worker would make the "
+            "fixtures of that file for itself; use the versions of requirements.lock"
+        )
+
+
 @pytest.fixture(scope="session")
 def quick_jvm() -> dict[str, str]:
     return QUICK_JVM
