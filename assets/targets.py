@@ -8,12 +8,18 @@ import dagster as dg
 from assets.resources import RECONCILIATION, Lakehouse, refusals
 from assets.streams import job_key
 from lakehouse.declare.catalog import Catalog
-from lakehouse.sinks import comparison
+from lakehouse.declare.targets import Target
+from lakehouse.sinks import actions, comparison
+from lakehouse.sinks.files import FileFolder
 from lakehouse.sinks.kafka import KafkaTopic
+from lakehouse.sinks.mail import Mail
+from lakehouse.sinks.postgres import PostgresTable
+from lakehouse.sinks.webhook import Webhook
 from lakehouse.storage import lakehouse as stored
 from streaming_jobs.jobs import follower_of
 
 TARGET_EQUALS_TABLE = "target_equals_table"
+NOTHING_REFUSED = "nothing_refused"
 _DESCRIPTION = """`{table}`, published version by version.
 
 `lakehouse publish start {target}` and `lakehouse publish stop {target}` say whether its follower is to run. The sensor
@@ -28,7 +34,7 @@ def specs(catalog: Catalog) -> list[dg.AssetSpec]:
             deps=[table.name],
             description=_DESCRIPTION.format(target=name, table=table.name),
             group_name="targets",
-            kinds={"kafka"} if isinstance(catalog.target(name)[1], KafkaTopic) else set(),
+            kinds=_kinds(catalog.target(name)[1]),
             tags={"pipeline": table.pipeline},
         )
         for name, table in catalog.targets().items()
@@ -36,7 +42,10 @@ def specs(catalog: Catalog) -> list[dg.AssetSpec]:
 
 
 def checks(catalog: Catalog) -> list[dg.AssetChecksDefinition]:
-    return [_target_equals_table(name) for name in catalog.targets()]
+    return [
+        (_target_equals_table if catalog.target(name)[1].reads_back else _nothing_refused)(name)
+        for name in catalog.targets()
+    ]
 
 
 def schedules(catalog: Catalog) -> Sequence[dg.ScheduleDefinition]:
@@ -54,6 +63,37 @@ def schedules(catalog: Catalog) -> Sequence[dg.ScheduleDefinition]:
             description="Compares what targets hold with their tables, reading both whole.",
         )
     ]
+
+
+def _kinds(target: Target) -> set[str]:
+    """The symbols of Dagster's that a target is shown with."""
+    known = {
+        KafkaTopic: "kafka",
+        PostgresTable: "postgres",
+        FileFolder: "file",
+        Webhook: "http",
+        Mail: "email",
+    }
+    return {kind for of, kind in known.items() if isinstance(target, of)}
+
+
+def _nothing_refused(name: str) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=job_key(follower_of(name)),
+        name=NOTHING_REFUSED,
+        description="Each action for a row was done: none was refused and still is.",
+    )
+    def check(lakehouse: Lakehouse) -> dg.AssetCheckResult:
+        _, target = lakehouse.catalog.target(name)
+        with refusals():
+            found = actions.refused(lakehouse.settings, target)
+        return dg.AssetCheckResult(
+            passed=not found,
+            description=f"{len(found)} refused; `lakehouse publish refused {name}`",
+            metadata={"refused": len(found), "answers": dict(Counter(each.said for each in found))},
+        )
+
+    return check
 
 
 def _target_equals_table(name: str) -> dg.AssetChecksDefinition:

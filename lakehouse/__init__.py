@@ -42,10 +42,12 @@ if TYPE_CHECKING:
     )
     from lakehouse.declare.table import table as table
     from lakehouse.declare.table import tumbling as tumbling
-    from lakehouse.declare.targets import Position, RowChange, Sink, Target
+    from lakehouse.declare.targets import Action, Position, RowChange, Sink, Target
     from lakehouse.sinks.files import file_folder
     from lakehouse.sinks.kafka import kafka_topic
+    from lakehouse.sinks.mail import mail
     from lakehouse.sinks.postgres import postgres
+    from lakehouse.sinks.webhook import webhook
     from lakehouse.transform.patterns import (
         Pattern,
         begin,
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"  # the only place: the package's metadata take it from here
 
 __all__ = [
+    "Action",
     "KeyedCoProcess",
     "KeyedProcess",
     "OutputTag",
@@ -94,6 +97,7 @@ __all__ = [
     "kafka",
     "kafka_topic",
     "lookup",
+    "mail",
     "main_output",
     "not_followed_by",
     "postgres",
@@ -105,6 +109,7 @@ __all__ = [
     "sql_table",
     "table",
     "tumbling",
+    "webhook",
 ]
 _ELSEWHERE = {  # what a declaration needs not have: it is imported when it is asked for
     **dict.fromkeys(
@@ -126,10 +131,12 @@ _ELSEWHERE = {  # what a declaration needs not have: it is imported when it is a
         "transform.process",
     ),
     "as_of_join": "transform.versions",
-    **dict.fromkeys(("Position", "RowChange", "Sink", "Target"), "declare.targets"),
+    **dict.fromkeys(("Action", "Position", "RowChange", "Sink", "Target"), "declare.targets"),
     "file_folder": "sinks.files",
     "kafka_topic": "sinks.kafka",
+    "mail": "sinks.mail",
     "postgres": "sinks.postgres",
+    "webhook": "sinks.webhook",
 }
 
 

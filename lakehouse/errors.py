@@ -87,4 +87,8 @@ class SinkError(LakehouseError):
 
 
 class SinkAway(SinkError):
-    pass
+    """`after`: the seconds after which the target wants to be asked again; 0 if it did not say."""
+
+    def __init__(self, message: str, after: float = 0.0) -> None:
+        super().__init__(message)
+        self.after = after

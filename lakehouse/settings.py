@@ -345,6 +345,11 @@ def _masked(name: str, properties: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def variable(name: str) -> str | None:
+    """A variable of the environment that a declaration names, so that a secret stays out of it."""
+    return os.environ.get(name)
+
+
 def java(environment: Mapping[str, str] | None = None) -> str:
     """The java that PySpark's launcher would take: JAVA_HOME's, else the first on the PATH.
 

@@ -5,6 +5,10 @@ import time
 _NAP = 0.05  # seconds between two looks
 
 
+class Stopped(Exception):
+    """What takes long ends before it is done, because its process is to stop."""
+
+
 class Stop:
     """Is set by the handler of a signal or by a thread, and looked at by a loop.
 

@@ -24,7 +24,7 @@ from lakehouse.declare import catalog
 from lakehouse.errors import BrokerError, JobError, LakehouseError, SinkAway
 from lakehouse.settings import Settings, from_environment
 from lakehouse.sinks.follower import Follower
-from lakehouse.stopping import Stop
+from lakehouse.stopping import Stop, Stopped
 from lakehouse.storage.lakehouse import Lakehouse
 from streaming_jobs import desired, lease, origins, progress
 from streaming_jobs.job_logs import shorten_log
@@ -49,7 +49,7 @@ class Job:
     def __init__(self, lakehouse: Lakehouse, target: str, turn: Lease) -> None:
         self.settings, self.turn = lakehouse.settings, turn
         self.name, self.stopping = follower_of(target), Stop()
-        self.follower = Follower(lakehouse, *lakehouse.catalog.target(target))
+        self.follower = Follower(lakehouse, *lakehouse.catalog.target(target), self._going_on)
         self.state: State = "starting"
         self.sent = self.ignored = 0
         self.away = ""  # why the target is waited for
@@ -95,6 +95,7 @@ class Job:
         held = position.held if position else ()
         remarks = [self.away] if self.away else []
         remarks += [f"held back: versions {', '.join(map(str, held))}"] if held else []
+        remarks += self.follower.sink.remarks()
         remarks += [f"ignored: {self.ignored} rows of corrections"] if self.ignored else []
         query = QueryStatus(
             self.follower.table.name,
@@ -124,15 +125,19 @@ class Job:
                 self.follower.begin()
                 self.state, self.away, pause = "running", "", _PAUSES[0]
                 self._steps()
+            except Stopped:  # the next one goes on with the version that it was at
+                self.follower.sink.close()
+                self.state = "stopping"
+                return
             except (BrokerError, SinkAway) as err:
                 self.state, self.away, self.busy_since = "running", str(err), None
                 _log.warning(f"{err}; it is asked again in {pause:g} s")
                 with suppress(LakehouseError):
                     self.follower.sink.close()
-                self.stopping.wait(pause)
+                self.stopping.wait(max(pause, getattr(err, "after", 0.0)))
                 pause = min(2 * pause, _PAUSES[1])
                 of = self.follower
-                self.follower = Follower(of.lakehouse, of.table, of.target)
+                self.follower = Follower(of.lakehouse, of.table, of.target, of.going_on)
         self.state = "stopping"
         if self.refusal is None and not self.away:
             self.follower.end()
@@ -147,6 +152,11 @@ class Job:
                 continue
             self.sent += step.sent
             self.ignored += step.ignored
+
+    def _going_on(self) -> None:
+        self.busy_since = progress.now()
+        if self.stopping.is_set():
+            raise Stopped
 
     def _beat(self, ended: threading.Event) -> None:
         """Says that it lives, and looks whether it is to stop: who wants that may be on another host."""

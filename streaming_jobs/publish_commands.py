@@ -1,4 +1,4 @@
-"""The commands of the group `publish` in the `lakehouse` command line: start, stop, status, run."""
+"""The commands of the group `publish` in the `lakehouse` command line: start, stop, status, refused, retry, run."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -98,6 +98,52 @@ def logs(
 
     settings, _, _ = _chosen([target])
     print(supervisor.log_tail(settings, follower_of(target), lines))
+
+
+@group.command()
+def refused(
+    target: Annotated[str, typer.Argument(help="A target that acts on rows")],
+    as_json: AsJson = False,
+) -> None:
+    """Show the actions that were refused, and what was answered."""
+    from lakehouse.sinks import actions
+
+    settings, catalog, _ = _chosen([target])
+    found = actions.refused(settings, catalog.target(target)[1])
+    rows = [
+        {
+            "id": line.action.id,
+            "at": line.at.isoformat(timespec="seconds"),
+            "version": line.action.version,
+            "change": line.action.change,
+            "key": line.action.key,
+            "answer": line.said,
+        }
+        | ({"row": line.action.row} if as_json else {})
+        for line in found
+    ]
+    if as_json:
+        console.print_json(rows)
+    elif rows:
+        console.print_rows(rows[0], (row.values() for row in rows))
+
+
+@group.command()
+def retry(
+    target: Annotated[str, typer.Argument(help="A target that acts on rows")],
+    ids: Annotated[
+        list[str] | None, typer.Argument(help="Ids of refused actions; by default all")
+    ] = None,
+) -> None:
+    """Perform actions again that were refused, beside the follower. Exit code 1 if one is refused again."""
+    from lakehouse.sinks import actions
+
+    settings, catalog, _ = _chosen([target])
+    with console.working(f"performing what {target} refused"):
+        found = actions.retry(settings, catalog.target(target)[1], ids or ())
+    console.print_text(f"{target}: {found['done']} done, {found['refused']} refused again")
+    if found["refused"]:
+        raise typer.Exit(1)
 
 
 @group.command()

@@ -8,9 +8,9 @@ A target of your own is a subclass of `Target` whose `sink` gives a subclass of 
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from lakehouse.settings import Settings
 
@@ -36,6 +36,26 @@ class RowChange:
     """
 
     kind: Literal["insert", "update", "delete"]
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What is to be done for one row, by a target such as `webhook` or `mail`.
+
+    :param id: 32 hexadecimal digits, the same whenever the action is tried.
+    :param table: the table that is published.
+    :param version: its Delta version, which added, changed or removed the row.
+    :param change: "insert", "update" or "delete".
+    :param key: of the row, as text.
+    :param row: by its columns, null as None. Decimals and instants are texts, as in a topic.
+    """
+
+    id: str
+    table: str
+    version: int
+    change: Literal["insert", "update", "delete"]
+    key: str
     row: Row
 
 
@@ -77,7 +97,12 @@ class Sink(ABC):
 
     `SinkAway` says that the target does not answer: the follower opens it again until it does. Any other error
     ends the process; the next one opens the target again. Either goes on from the position.
+
+    `going_on`: a sink whose `write` may take minutes calls it meanwhile, again and again, so that the process is
+    seen to work. It raises `lakehouse.stopping.Stopped` if that is to end: what was not committed is written again.
     """
+
+    going_on: Callable[[], None] = staticmethod(lambda: None)
 
     @abstractmethod
     def open(self) -> None:
@@ -112,6 +137,10 @@ class Sink(ABC):
     def mend(self) -> None:  # noqa: B027 - as above
         """Lets go of what is damaged, so that `rows` lacks it. A repair calls it after `open`, and writes what is lacking."""
 
+    def remarks(self) -> Sequence[str]:
+        """What a user is to know of the target, for the status of its follower."""
+        return ()
+
     @abstractmethod
     def close(self) -> None:
         """Lets go of the target; what was not committed is not visible."""
@@ -130,6 +159,9 @@ class Target(ABC):
     name: str
     key: tuple[str, ...]
     corrections: Corrections
+
+    # whether its rows can be compared with the table: an action that was done leaves none
+    reads_back: ClassVar[bool] = True
 
     @abstractmethod
     def sink(self, settings: Settings, table: str) -> Sink:

@@ -9,6 +9,9 @@ comparison   what a target holds, compared with the table
 kafka        topics of Kafka as targets
 postgres     tables of PostgreSQL as targets
 files        folders of files as targets
+actions      targets that act on rows: what all of them share
+webhook      requests of HTTP
+mail         mails
 file_formats rows as Parquet, CSV and JSON
 trial        the test kit of a sink of one's own
 mortal       what happens in its processes

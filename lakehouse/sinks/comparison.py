@@ -11,6 +11,7 @@ from lakehouse.declare.table import Table
 from lakehouse.declare.targets import Fault, Position, Row, RowChange, Sink, Target
 from lakehouse.errors import CommitError, SinkError
 from lakehouse.sinks import changes
+from lakehouse.sinks.actions import check_reads_back
 from lakehouse.sinks.encoding import key_of, value_of
 from lakehouse.sinks.follower import changes_of, written
 from lakehouse.storage import delta_log, forks, small_commits, version_rows
@@ -56,6 +57,7 @@ def compare(lakehouse: Lakehouse, table: Table, target: Target) -> Comparison:
     Raises SinkError if nothing was published yet, CommitError if the table does not have that
     version any more.
     """
+    check_reads_back(target)
     with closing(target.sink(lakehouse.settings, table.name)) as sink:
         return _compared(lakehouse, table, target, sink)
 
@@ -122,6 +124,7 @@ def repair(lakehouse: Lakehouse, table: Table, target: Target) -> int:
     What was held back is released by it. A follower that runs is refused from then on: its
     supervisor starts it again.
     """
+    check_reads_back(target)
     path = lakehouse.path(table)
     if not delta_log.exists(path):
         raise SinkError(f"table={table.name}: there is no such table yet; start its job first")

@@ -5,7 +5,7 @@ not matter.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from lakehouse.storage import (
     delta_log,
     delta_tables,
     forks,
+    layout,
     published,
     small_commits,
     version_rows,
@@ -61,9 +62,18 @@ def written(path: Path, version: int) -> str:
 class Follower:
     """The way of one table to one target."""
 
-    def __init__(self, lakehouse: Lakehouse, table: Table, target: Target) -> None:
+    def __init__(
+        self,
+        lakehouse: Lakehouse,
+        table: Table,
+        target: Target,
+        going_on: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`going_on`: called in the middle of what takes long; it may raise `Stopped`."""
         self.lakehouse, self.table, self.target = lakehouse, table, target
+        self.going_on = going_on
         self.sink: Sink = target.sink(lakehouse.settings, table.name)
+        self.sink.going_on = going_on
         self.position: Position | None = None
         self._path = lakehouse.path(table)
         self._committed = -1
@@ -87,8 +97,7 @@ class Follower:
         if there != found.table:
             raise SinkError(
                 f"target={self.target.name}, table={self.table.name}: it holds version {found.version} of a table with the id "
-                f"{found.table}, and the table that is there has {there or 'none'}; `lakehouse reconcile sink "
-                f"{self.target.name} --repair` makes the target equal to the table that is there"
+                f"{found.table}, and the table that is there has {there or 'none'}; {self._remedy()}"
             )
         now = written(self._path, found.version)
         if now and now != found.written:
@@ -209,4 +218,10 @@ class Follower:
             )
 
     def _remedy(self) -> str:
+        if not self.target.reads_back:
+            note = layout.published(self.lakehouse.settings, self.target.name)
+            return (
+                f"actions of versions that are gone are not known; remove {note} and the folder {note.with_suffix('')}, and the "
+                "target begins as a new one"
+            )
         return f"`lakehouse reconcile sink {self.target.name} --repair` sends what differs from the newest version"

@@ -28,6 +28,7 @@
 <root>/_upgrades/<table>/gone/          what is about to be removed of them
 <root>/_upgrades/<table>.lock           held while a version is filled, exchanged or removed
 <root>/_published/<target>.json         up to which version a table was published there, for retention
+<root>/_published/<target>/log.jsonl    of a target that acts on rows: what came of each action, and the position
 <root>/_lineage.json                    up to where lineage was sent
 <root>/_broker/                         the embedded Kafka broker
 <root>/_warehouse/                      Spark's own catalog; nothing of ours is in it
@@ -210,6 +211,12 @@ def notes_of(settings: Settings, name: str) -> list[Path]:
 
 def published(settings: Settings, target: str) -> Path:
     return settings.root / "_published" / f"{target}.json"
+
+
+def actions(
+    settings: Settings, target: str, file: Literal["log.jsonl", "epoch.json", "lock"]
+) -> Path:
+    return settings.root / "_published" / target / file
 
 
 def lineage(settings: Settings) -> Path:

@@ -121,7 +121,9 @@ def test_a_table_of_a_job_is_upgraded_and_rolled_back_with_a_reader_beside(forme
     awaited(lambda: arrived(former, TABLE) > 0, "windows have begun", 240)
     filling = upgrade(changed, "fill", TABLE)
     beside_it = former.root / "_upgrades" / TABLE / "beside"
-    awaited(lambda: any(beside_it.glob("**/*.parquet")) or filling.poll() is not None, "rows beside")
+    awaited(
+        lambda: any(beside_it.glob("**/*.parquet")) or filling.poll() is not None, "rows beside"
+    )
     assert filling.poll() is None, done(filling)
     os.killpg(filling.pid, signal.SIGKILL)
     filling.communicate()

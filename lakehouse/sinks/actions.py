@@ -1,0 +1,315 @@
+"""Targets that act: for each row that a table adds something is done once, such as a request or a mail.
+
+What was done cannot be taken back, and no transaction holds it and a position. So each action has an
+id that is the same whenever it is tried, and what came of it is on disk before the next one begins. A
+process that dies repeats at most the action that it was at, with the same id.
+"""
+
+import hashlib
+import json
+import re
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from lakehouse.declare.sources import one_of
+from lakehouse.declare.targets import (
+    Action,
+    Corrections,
+    Position,
+    RowChange,
+    Sink,
+    Target,
+    columns_of,
+)
+from lakehouse.errors import DeclarationError, SinkAway, SinkError
+from lakehouse.settings import Settings, variable
+from lakehouse.sinks.encoding import key_of, value_of
+from lakehouse.storage.action_log import ActionLog, Line, Outcome
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Change = Literal["insert", "update", "delete"]
+Begin = Literal["next", "all"]
+_KEPT = timedelta(days=30)  # what was done stays in the log for so long
+_RATE = re.compile(r"(\d+)/(second|minute|hour)")
+_SECONDS = {"second": 1, "minute": 60, "hour": 3600}
+_NAP = 0.5  # seconds between two looks whether to go on, while the rate makes it wait
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of one attempt. "failed": it may be tried again; "refused": it will be refused again."""
+
+    outcome: Outcome
+    said: str
+
+
+class Performer(ABC):
+    """Performs actions for one process. `SinkAway` says that nobody answered: it is asked again for as long as it takes."""
+
+    def check(self, columns: Collection[str]) -> None:  # noqa: B027 - not each one names columns
+        """Raises SinkError if it needs a column that the table does not have."""
+
+    @abstractmethod
+    def perform(self, action: Action) -> Answer: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ActionTarget(Target):
+    """A target that acts on rows.
+
+    :param on: the changes of rows for which it acts.
+    :param begin: "next": on what comes after the version that it finds first; "all": on the rows of that one, too.
+    :param rate: so many actions at most, as "5/second"; empty: no limit.
+    :param attempts: failed ones after which an action counts as refused.
+    """
+
+    on: tuple[Change, ...]
+    begin: Begin
+    rate: str
+    attempts: int
+
+    reads_back: ClassVar[bool] = False
+
+    @abstractmethod
+    def performer(self) -> Performer:
+        """What performs its actions. Raises SinkError if what it needs of the environment is not there."""
+
+    def sink(self, settings: Settings, table: str) -> "ActionSink":
+        return ActionSink(settings, self, table)
+
+
+def checked(
+    name: str,
+    key: str | Sequence[str],
+    corrections: Corrections,
+    on: Change | Sequence[Change],
+    begin: Begin,
+    rate: str,
+    attempts: int,
+) -> tuple[str, tuple[str, ...], Corrections, tuple[Change, ...], Begin, str, int]:
+    """What all targets that act are declared with, in the order of `ActionTarget`. Raises DeclarationError."""
+    keys, changes = columns_of(key), (on,) if isinstance(on, str) else tuple(on)
+    if not name or not keys or not changes:
+        raise DeclarationError(
+            f"target={name!r}, key={list(keys)}, on={list(changes)}: a name, at least one column that identifies a row, and at "
+            "least one kind of change; give all three"
+        )
+    if corrections == "hold":
+        raise DeclarationError(
+            f"target={name}, corrections='hold': what is held back is sent by comparing target and table, and an action leaves "
+            "nothing to compare; take 'send' or 'ignore'"
+        )
+    one_of("corrections", corrections, ("send", "ignore"))
+    one_of("begin", begin, ("next", "all"))
+    for each in changes:
+        one_of("on", each, ("insert", "update", "delete"))
+    if rate and not (_RATE.fullmatch(rate) and int(rate.split("/")[0])):
+        raise DeclarationError(
+            f"target={name}, rate={rate!r}: a whole number above 0 per second, minute or hour; write for example '5/second'"
+        )
+    if attempts < 1:
+        raise DeclarationError(
+            f"target={name}, attempts={attempts}: at least one attempt; raise it"
+        )
+    return name, keys, corrections, changes, begin, rate, attempts
+
+
+def filled(target: str, text: str) -> str:
+    """The text with `${NAME}` as the environment has it, so that secrets stay out of declarations.
+
+    Raises SinkError for a name that the environment does not have.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        if (known := variable(found[1])) is None:
+            raise SinkError(
+                f"target={target}, variable={found[1]}: its declaration reads it from the environment of the follower, which "
+                "does not have it; set it there and start the follower again"
+            )
+        return known
+
+    return _VARIABLE.sub(value, text)
+
+
+class Pace:
+    """Lets something happen so often at most: evenly, without a burst."""
+
+    def __init__(
+        self,
+        rate: str,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        number, _, unit = rate.partition("/")
+        self._gap = _SECONDS[unit] / int(number) if rate else 0.0
+        self._clock, self._sleep, self._next = clock, sleep, 0.0
+
+    def wait(self, going_on: Callable[[], None]) -> None:
+        """Waits for its turn; `going_on` may raise meanwhile."""
+        while (left := self._next - self._clock()) > 0:
+            going_on()
+            self._sleep(min(left, _NAP))
+        self._next = self._clock() + self._gap
+
+
+class ActionSink(Sink):
+    """Acts for the rows of a table."""
+
+    def __init__(self, settings: Settings, target: ActionTarget, table: str) -> None:
+        self._target, self._table = target, table
+        self._log, self._pace = ActionLog(settings, target.name), Pace(target.rate)
+        self._performer: Performer | None = None
+        self._epoch = 0
+        self._begins = False
+        self._before: dict[str, Counter[Outcome]] = {}  # of the version that is under way
+        self._counts: Counter[str] = Counter()
+
+    def open(self) -> None:
+        self._performer = self._target.performer()
+        self._epoch = self._log.take_over()
+        self._log.shorten(datetime.now(UTC) - _KEPT)
+        self._before = self._log.since_position()
+        self._begins = self._log.position() is None
+        self._counts["refused"] = len(self._log.refused())
+
+    def position(self) -> Position | None:
+        return self._log.position()
+
+    def columns(self, schema: "pa.Schema") -> None:
+        self._opened.check(schema.names)
+
+    def write(self, version: int, changes: Sequence[RowChange]) -> None:
+        if self._begins and self._target.begin == "next":
+            self._counts["left out"] += len(changes)
+            return
+        for action in actions(self._target, self._table, version, changes, self._begins):
+            self.going_on()
+            before = self._before.get(action.id, Counter())
+            if not before["done"] and not before["refused"]:
+                self._perform(action, before["failed"])
+
+    def commit(self, position: Position) -> None:
+        self._log.commit(self._epoch, position)
+        self._begins, self._before = False, {}
+
+    def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
+        raise SinkError(_no_rows(self._target.name))
+
+    def remarks(self) -> Sequence[str]:
+        meanings = {
+            "done": "{} done",
+            "refused": f"{{}} refused (`lakehouse publish refused {self._target.name}`)",
+            "left out": "{} rows that were there before are left out",
+        }
+        return [text.format(n) for what, text in meanings.items() if (n := self._counts[what])]
+
+    def close(self) -> None:
+        if self._performer:
+            self._performer.close()
+
+    @property
+    def _opened(self) -> Performer:
+        assert self._performer, "the follower opens a sink first"
+        return self._performer
+
+    def _perform(self, action: Action, failed: int) -> None:
+        self._pace.wait(self.going_on)
+        self._log.check(self._epoch)
+        answer = self._opened.perform(action)
+        last = answer.outcome == "failed" and failed + 1 >= self._target.attempts
+        outcome: Outcome = "refused" if last else answer.outcome
+        self._log.add(Line(action, outcome, answer.said, datetime.now(UTC)))
+        self._counts[outcome] += 1
+        if outcome == "failed":
+            raise SinkAway(
+                f"target={self._target.name}, id={action.id}: {answer.said} (attempt {failed + 1} of {self._target.attempts})"
+            )
+
+
+def actions(
+    target: ActionTarget, table: str, version: int, changes: Sequence[RowChange], first: bool
+) -> Iterator[Action]:
+    """What is to be done for the changes of a version; the same ids whenever they are asked for.
+
+    `first`: they are all rows. A process that dies meanwhile has an heir that may find a later version first.
+    """
+    seen: Counter[str] = Counter()
+    for change in changes:
+        if change.kind not in target.on:
+            continue
+        key, value = key_of(change.row, target.key), value_of(change.row)
+        of = json.dumps(
+            [target.name, table, "first" if first else version, change.kind, key, value]
+        )
+        seen[of] += 1  # a row may be there twice
+        name = hashlib.sha256(f"{of} {seen[of]}".encode()).hexdigest()[:32]
+        row = dict.fromkeys(change.row) | json.loads(value)
+        yield Action(name, table, version, change.kind, key, row)
+
+
+def refused(settings: Settings, target: Target) -> list[Line]:
+    """The actions that were refused and not done since, the first one first.
+
+    Raises SinkError for a target that does not act.
+    """
+    return ActionLog(settings, _acting(target).name).refused()
+
+
+def retry(settings: Settings, target: Target, ids: Collection[str] = ()) -> Counter[Outcome]:
+    """Performs again what was refused, all or that of some ids, beside a follower that goes on; says what came of it.
+
+    Raises SinkError for a target that does not act or an id that is not refused, SinkAway if nobody answers.
+    """
+    acting = _acting(target)
+    log, performer, pace = ActionLog(settings, acting.name), acting.performer(), Pace(acting.rate)
+    waiting = {line.action.id: line.action for line in log.refused()}
+    if unknown := sorted(set(ids) - waiting.keys()):
+        raise SinkError(
+            f"target={acting.name}, id={unknown[0]}: no action of that id is refused; `lakehouse publish refused {acting.name}` "
+            "names those that are"
+        )
+    found: Counter[Outcome] = Counter()
+    try:
+        for action in waiting.values():
+            if ids and action.id not in ids:
+                continue
+            pace.wait(lambda: None)
+            answer = performer.perform(action)
+            outcome: Outcome = "done" if answer.outcome == "done" else "refused"
+            log.add(Line(action, outcome, answer.said, datetime.now(UTC)))
+            found[outcome] += 1
+    finally:
+        performer.close()
+    return found
+
+
+def check_reads_back(target: Target) -> None:
+    """Raises SinkError for a target whose rows cannot be compared with its table."""
+    if not target.reads_back:
+        raise SinkError(_no_rows(target.name))
+
+
+def _no_rows(name: str) -> str:
+    return (
+        f"target={name}: it acts on rows, and what was done cannot be read back and compared; `lakehouse publish refused {name}` "
+        "names what was not done"
+    )
+
+
+def _acting(target: Target) -> ActionTarget:
+    if isinstance(target, ActionTarget):
+        return target
+    raise SinkError(
+        f"target={target.name}: it holds rows, and refuses none; `lakehouse reconcile sink {target.name}` compares them"
+    )
