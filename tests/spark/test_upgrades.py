@@ -13,12 +13,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from batch_jobs import upgrade
+from lakehouse import file_folder
 from lakehouse.batch import late_merge
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import table, tumbling
 from lakehouse.errors import DeclarationError, JobError
 from lakehouse.ranges import Range
+from lakehouse.sinks import comparison
+from lakehouse.sinks.follower import Follower
 from lakehouse.storage import cut_off, delta_log, upgrades
+from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.stream import beside, queries
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from support import ROOT, changing_tables
@@ -161,7 +165,7 @@ def above(stage: Stage, least: int) -> list[str]:
 @pytest.mark.turn(0)
 @pytest.mark.slow
 @pytest.mark.parallel
-def test_a_promotion_is_one_version_survives_kills_and_is_taken_back(stage_of):
+def test_a_promotion_is_one_version_survives_kills_and_is_taken_back(stage_of, tmp_path):
     stage = stage_of(changing_tables)
     old = replace(stage.lake.catalog, tables=stage.lake.catalog.tables | {"loud": loud})
     new = changed(old, "counted", transformation=more)
@@ -171,6 +175,21 @@ def test_a_promotion_is_one_version_survives_kills_and_is_taken_back(stage_of):
     queries.prepare(before, [loud])
     minutes(stage, 0, 130)
     stage.run("counted", "loud")
+    target = file_folder(str(tmp_path / "published"), key=["user", "at"], format="json")
+    lakehouse = Lakehouse(settings, old)
+    follower = Follower(lakehouse, old.table("counted"), target)
+    follower.begin()
+
+    def sent() -> list[int]:
+        """How many rows of each version the follower sends; then its target is equal to the table."""
+        steps = list(iter(follower.step, None))
+        follower.sink.commit(follower.position)
+        found = comparison.compare(lakehouse, old.table("counted"), target)
+        assert (found.verdict, found.version) == ("EQUAL", delta_log.latest(path)), found
+        return [step.sent for step in steps]
+
+    path = after.path(counted)
+    assert sum(sent())
 
     stage.lake = after
     with pytest.raises(DeclarationError, match="`lakehouse upgrade fill counted`"):
@@ -188,7 +207,8 @@ def test_a_promotion_is_one_version_survives_kills_and_is_taken_back(stage_of):
     minutes(stage, 131, 190)
     stage.run("counted", "loud")
     stage.lake = after
-    path, versions = after.path(counted), delta_log.latest(after.path(counted))
+    assert sum(sent())
+    versions = delta_log.latest(path)
     beside.catch_up(after, counted)
     for place, call in (("take_table", 1), ("append", 2), ("link_inputs", 1)):
         run = [sys.executable, "-c", KILLED, str(settings.root), place, str(call)]
@@ -205,6 +225,9 @@ def test_a_promotion_is_one_version_survives_kills_and_is_taken_back(stage_of):
     exchange(stage, "counted", "promote")
     cut_off.check(settings)
     assert delta_log.latest(path) == versions + 1, "one version, whatever was killed"
+    # by its key a row that is there twice is deleted once
+    away = {*above(stage, 0)} - {*above(stage, 5)}
+    assert sent() == [len(away)], "what is published follows in one version"
 
     minutes(stage, 191, 250)
     stage.run("counted", "loud")
@@ -217,6 +240,7 @@ def test_a_promotion_is_one_version_survives_kills_and_is_taken_back(stage_of):
     stage.lake = before
     exchange(stage, "counted", "roll-back")
     assert lines_of(stage, "counted") == above(stage, 0), "with the rows that came since"
+    assert sent()[-1] == len(above(stage, 0)) - len(above(stage, 5))
     minutes(stage, 251, 310)
     stage.run("counted")
     assert lines_of(stage, "counted") == above(stage, 0)
