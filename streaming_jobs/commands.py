@@ -61,17 +61,42 @@ def start(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
 
 
 @stream.command()
-def stop(pipelines: _PIPELINES = None, timeout: _DRAIN = 60, now: _NOW = False) -> None:
-    """Drain and stop streaming jobs: what they have read goes through every table first."""
+def stop(
+    pipelines: _PIPELINES = None,
+    timeout: _DRAIN = 60,
+    now: _NOW = False,
+    savepoint: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Create a savepoint of that name once all have stopped"),
+    ] = "",
+) -> None:
+    """Drain and stop streaming jobs: what they have read goes through every table first.
+
+    Says for how long their topics keep what comes meanwhile.
+    """
+    from datetime import UTC, datetime
+
     from rich.console import Console
 
+    from lakehouse.declare import catalog
+    from lakehouse.storage import savepoints
+    from lakehouse.stream import pauses
     from streaming_jobs import supervisor
 
     console, settings, named = _chosen(pipelines)
+    known = catalog.load(settings)
+    if savepoint:  # a name that is taken is refused before anything stops
+        savepoints.check_name(settings, savepoint)
     for pipeline in reversed(named):
         with Console(stderr=True).status(f"stopping {pipeline}"):
             status = supervisor.stop(settings, pipeline, timeout=timeout, now=now, by=_by("stop"))
         console.print(f"{pipeline}: {status.state if status else 'never ran'}")
+        if status:
+            for line in pauses.remarks(settings, known, pipeline, datetime.now(UTC)):
+                console.print(f"  {line}", soft_wrap=True)
+    if savepoint:
+        made = savepoints.create(settings, known, savepoint, "")
+        console.print(f"savepoint {savepoint}: {len(made.tables)} tables, {made.bytes:,} bytes")
 
 
 @stream.command()

@@ -78,19 +78,24 @@ def create(settings: Settings, catalog: Catalog, name: str, note: str = "") -> S
     :raises SavepointError: if the name is taken or unusable.
     :raises CommitError: if a table lacks a data file that its log names.
     """
-    if not _NAME.fullmatch(name):
-        raise SavepointError(
-            f"savepoint={name!r}: a name has letters, digits, '_', '-' and '.', a letter or digit first; choose another"
-        )
     with alone(settings), read_holds.under_way(settings):
-        if layout.savepoint(settings, name).exists():
-            raise SavepointError(
-                f"savepoint={name}: there is one of that name; choose another, or drop it (`lakehouse savepoint drop {name}`)"
-            )
+        check_name(settings, name)
         with clean(layout.savepoint(settings, f".{name}.new"), f"savepoint={name}") as beside:
             made = _made(settings, catalog, name, beside.name, note)
             beside.rename(layout.savepoint(settings, name))
     return made
+
+
+def check_name(settings: Settings, name: str) -> None:
+    """Raises SavepointError if no savepoint of that name can be created."""
+    if not _NAME.fullmatch(name):
+        raise SavepointError(
+            f"savepoint={name!r}: a name has letters, digits, '_', '-' and '.', a letter or digit first; choose another"
+        )
+    if layout.savepoint(settings, name).exists():
+        raise SavepointError(
+            f"savepoint={name}: there is one of that name; choose another, or drop it (`lakehouse savepoint drop {name}`)"
+        )
 
 
 def _made(settings: Settings, catalog: Catalog, name: str, beside: str, note: str) -> Savepoint:

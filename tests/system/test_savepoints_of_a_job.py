@@ -13,6 +13,7 @@ from lakehouse.declare import catalog
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.storage import savepoints
 from lakehouse.storage.lakehouse import Session
 from streaming_jobs import supervisor
 from support.sensors_job import arrived, awaited, every_offset_once, produce
@@ -80,7 +81,13 @@ def test_what_was_taken_under_a_running_job_is_restored_and_forked(settings, spa
             awaited(lambda each=each: arrived(each, "sensor_readings") == sent, "all messages")
     finally:
         supervisor.stop(beside, "sensors")
-    supervisor.stop(settings, "sensors")
+    stop = ("stream", "stop", "sensors", "--savepoint")
+    assert "there is one of that name" in lakehouse(settings, *stop, "running", exit_code=2)
+    assert supervisor.status(settings, "sensors").alive, "refused before anything stops"
+    stopped = lakehouse(settings, *stop, "stopped")
+    assert "sensor-readings: it keeps all messages" in stopped, "as it was created"
+    lakehouse(settings, "savepoint", "verify", "stopped")
+    assert savepoints.savepoint(settings, "stopped").tables["sensor_readings"].rows >= sent * 0.98
     for each in (settings, beside):
         lake = Session(each, known, spark)
         every_offset_once(lake, sent)

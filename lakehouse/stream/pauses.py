@@ -1,0 +1,58 @@
+"""For how long a stream may rest: its topics keep what it has not read for a while, and no longer."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+
+from lakehouse.declare.catalog import Catalog
+from lakehouse.settings import Settings
+from lakehouse.stream import offsets
+
+_WITHIN = 5.0  # seconds for an answer of the broker: a command waits for it
+
+
+def remarks(settings: Settings, catalog: Catalog, pipeline: str, now: datetime) -> list[str]:
+    """What each topic of a pipeline that rests from `now` on says of the messages that come meanwhile, a line each."""
+    tables = catalog.of_pipeline(pipeline)
+    topics = {source.topic for each in tables for source in catalog.topics_of(each).values()}
+    found = _configurations(settings, topics)
+    return [f"{topic}: {remark(known, now)}" for topic, known in sorted(found.items())]
+
+
+def remark(known: Mapping[str, str] | str, now: datetime) -> str:
+    """By the configuration of a topic, or why that is not known."""
+    if isinstance(known, str):
+        return f"it is not known for how long it keeps what is not read, because its broker does not say ({known})"
+    policy = known["cleanup.policy"].split(",")
+    if "delete" not in policy:
+        return "it keeps the newest message of each key, and earlier ones may go while nothing reads them"
+    said, kept = [], int(known["retention.ms"])
+    if kept >= 0:
+        until = now + timedelta(milliseconds=kept)
+        said.append(
+            f"it keeps messages that come from now on until {until.isoformat(' ', 'minutes')}, and earlier ones less long"
+        )
+    if (size := int(known["retention.bytes"])) >= 0:
+        said.append(f"it keeps {size:,} bytes of each partition")
+    if "compact" in policy:
+        said.append("it keeps the newest message of each key alone")
+    return f"{'; '.join(said)}: start the job before" if said else "it keeps all messages"
+
+
+def _configurations(
+    settings: Settings, topics: Iterable[str]
+) -> dict[str, Mapping[str, str] | str]:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import ConfigResource
+
+    wanted = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
+    found: dict[str, Mapping[str, str] | str] = {}
+    if not wanted:
+        return found
+    client = offsets.admin(settings)  # without a name it would end before its answers come
+    for resource, future in client.describe_configs(wanted, request_timeout=_WITHIN).items():
+        try:
+            entries = future.result()
+            found[resource.name] = {name: str(entry.value) for name, entry in entries.items()}
+        except KafkaException as err:
+            found[resource.name] = err.args[0].str()
+    return found
