@@ -40,6 +40,7 @@ _KEPT = timedelta(days=30)  # what was done stays in the log for so long
 _RATE = re.compile(r"(\d+)/(second|minute|hour)")
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600}
 _NAP = 0.5  # seconds between two looks whether to go on, while the rate makes it wait
+_LOOK = 30.0  # seconds between two looks at what is refused
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
@@ -174,6 +175,7 @@ class ActionSink(Sink):
         self._begins = False
         self._before: dict[str, Counter[Outcome]] = {}  # of the version that is under way
         self._counts: Counter[str] = Counter()
+        self._looked = 0.0
 
     def open(self) -> None:
         self._performer = self._target.performer()
@@ -207,6 +209,10 @@ class ActionSink(Sink):
         raise SinkError(_no_rows(self._target.name))
 
     def remarks(self) -> Sequence[str]:
+        # another process may have performed it since
+        if self._counts["refused"] and time.monotonic() - self._looked > _LOOK:
+            self._counts["refused"] = len(self._log.refused())
+            self._looked = time.monotonic()
         meanings = {
             "done": "{} done",
             "refused": f"{{}} refused (`lakehouse publish refused {self._target.name}`)",

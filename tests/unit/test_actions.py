@@ -210,6 +210,8 @@ def test_a_row_that_is_refused_is_kept_the_others_go_on_and_it_is_done_again_on_
     assert actions.refused(lakehouse.settings, target) == [] and judged(lakehouse.settings)
     follow(follower)
     assert numbers(server) == [1, 2, 3, 2, 2]
+    follower.sink._looked -= 60
+    assert follower.sink.remarks() == ["2 done"], "it was performed by another process"
 
 
 def judged(settings: Settings) -> bool:
