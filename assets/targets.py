@@ -14,6 +14,7 @@ from lakehouse.sinks.files import FileFolder
 from lakehouse.sinks.kafka import KafkaTopic
 from lakehouse.sinks.mail import Mail
 from lakehouse.sinks.postgres import PostgresTable
+from lakehouse.sinks.redis import RedisKeys
 from lakehouse.sinks.webhook import Webhook
 from lakehouse.storage import lakehouse as stored
 from streaming_jobs.jobs import follower_of
@@ -70,6 +71,7 @@ def _kinds(target: Target) -> set[str]:
     known = {
         KafkaTopic: "kafka",
         PostgresTable: "postgres",
+        RedisKeys: "redis",
         FileFolder: "file",
         Webhook: "http",
         Mail: "email",

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from lakehouse.sinks.kafka import kafka_topic
     from lakehouse.sinks.mail import mail
     from lakehouse.sinks.postgres import postgres
+    from lakehouse.sinks.redis import redis_keys
     from lakehouse.sinks.webhook import webhook
     from lakehouse.transform.patterns import (
         Pattern,
@@ -102,6 +103,7 @@ __all__ = [
     "not_followed_by",
     "postgres",
     "process",
+    "redis_keys",
     "report",
     "session",
     "side_output",
@@ -136,6 +138,7 @@ _ELSEWHERE = {  # what a declaration needs not have: it is imported when it is a
     "kafka_topic": "sinks.kafka",
     "mail": "sinks.mail",
     "postgres": "sinks.postgres",
+    "redis_keys": "sinks.redis",
     "webhook": "sinks.webhook",
 }
 

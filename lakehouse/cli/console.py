@@ -48,6 +48,7 @@ EXTRAS = {  # top-level module -> the extra that installs it
     "openlineage": "lineage",
     "apprise": "notify",
     "psycopg": "postgres",
+    "redis": "redis",
     "geoip2fast": "examples",
     "crawlerdetect": "examples",
 }

@@ -8,8 +8,10 @@ follower     brings a target from its position to the newest version
 comparison   what a target holds, compared with the table
 kafka        topics of Kafka as targets
 postgres     tables of PostgreSQL as targets
+redis        keys of Redis as targets
 files        folders of files as targets
 actions      targets that act on rows: what all of them share
+variables    what a declaration reads from the environment
 webhook      requests of HTTP
 mail         mails
 file_formats rows as Parquet, CSV and JSON

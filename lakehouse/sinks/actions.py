@@ -27,7 +27,7 @@ from lakehouse.declare.targets import (
     columns_of,
 )
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
-from lakehouse.settings import Settings, variable
+from lakehouse.settings import Settings
 from lakehouse.sinks.encoding import key_of, value_of
 from lakehouse.storage.action_log import ActionLog, Line, Outcome
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 Change = Literal["insert", "update", "delete"]
 Begin = Literal["next", "all"]
 _KEPT = timedelta(days=30)  # what was done stays in the log for so long
+_SHORTENED = 5_000  # commits, after which the log is made shorter
 _RATE = re.compile(r"(\d+)/(second|minute|hour)")
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600}
 _NAP = 0.5  # seconds between two looks whether to go on, while the rate makes it wait
 _LOOK = 30.0  # seconds between two looks at what is refused
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,23 +126,6 @@ def checked(
     return name, keys, corrections, changes, begin, rate, attempts
 
 
-def filled(target: str, text: str) -> str:
-    """The text with `${NAME}` as the environment has it, so that secrets stay out of declarations.
-
-    Raises SinkError for a name that the environment does not have.
-    """
-
-    def value(found: re.Match[str]) -> str:
-        if (known := variable(found[1])) is None:
-            raise SinkError(
-                f"target={target}, variable={found[1]}: its declaration reads it from the environment of the follower, which "
-                "does not have it; set it there and start the follower again"
-            )
-        return known
-
-    return _VARIABLE.sub(value, text)
-
-
 class Pace:
     """Lets something happen so often at most: evenly, without a burst."""
 
@@ -175,7 +158,7 @@ class ActionSink(Sink):
         self._begins = False
         self._before: dict[str, Counter[Outcome]] = {}  # of the version that is under way
         self._counts: Counter[str] = Counter()
-        self._looked = 0.0
+        self._looked, self._commits = 0.0, 0
 
     def open(self) -> None:
         self._performer = self._target.performer()
@@ -204,6 +187,9 @@ class ActionSink(Sink):
     def commit(self, position: Position) -> None:
         self._log.commit(self._epoch, position)
         self._begins, self._before = False, {}
+        self._commits += 1
+        if self._commits % _SHORTENED == 0:
+            self._log.shorten(datetime.now(UTC) - _KEPT)
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
         raise SinkError(_no_rows(self._target.name))

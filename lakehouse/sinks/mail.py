@@ -4,7 +4,7 @@ import smtplib
 import ssl
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.message import EmailMessage
 from email.utils import formatdate
 from string import Formatter
@@ -20,8 +20,8 @@ from lakehouse.sinks.actions import (
     Change,
     Performer,
     checked,
-    filled,
 )
+from lakehouse.sinks.variables import filled
 
 _SCHEMES = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}  # with the port of each
 _WITHIN = 20.0  # seconds for each answer of the server
@@ -36,7 +36,7 @@ class Mail(ActionTarget):
     sender: str
     subject: str
     text: str
-    server: str
+    server: str = field(repr=False)
 
     def performer(self) -> "Performer":
         return _Sender(self)

@@ -8,7 +8,7 @@ import http.client
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -32,8 +32,8 @@ from lakehouse.sinks.actions import (
     Change,
     Performer,
     checked,
-    filled,
 )
+from lakehouse.sinks.variables import filled
 
 _REFUSES_ALL = (301, 302, 303, 307, 308, 401, 403, 404, 405, 407, 410)  # whatever the row
 _NOT_NOW = (429, 503)
@@ -46,9 +46,9 @@ _LONGEST = 3600.0  # seconds for which an answer may ask not to be asked
 class Webhook(ActionTarget):
     """An address of HTTP to which rows are posted."""
 
-    url: str
-    headers: Mapping[str, str]
-    secret: str
+    url: str = field(repr=False)
+    headers: tuple[tuple[str, str], ...] = field(repr=False)
+    secret: str = field(repr=False)
     body: Callable[[Action], Any] | None
     timeout: float
 
@@ -101,14 +101,14 @@ def webhook(
     if timeout <= 0:
         raise DeclarationError(f"target={name}, timeout={timeout}: seconds above 0; raise it")
     common = checked(name, key, corrections, on, begin, rate, attempts)
-    return Webhook(*common, url, dict(headers or {}), secret, body, timeout)
+    return Webhook(*common, url, tuple((headers or {}).items()), secret, body, timeout)
 
 
 class _Poster(Performer):
     def __init__(self, target: Webhook) -> None:
         self._target = target
         self._url = filled(target.name, target.url)
-        self._headers = {name: filled(target.name, text) for name, text in target.headers.items()}
+        self._headers = {name: filled(target.name, text) for name, text in target.headers}
         self._secret = _key_of(target.name, filled(target.name, target.secret))
         self._opener = _opener()
 

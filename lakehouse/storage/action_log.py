@@ -111,6 +111,7 @@ class ActionLog:
                 if isinstance(each, Position):
                     if not committed:
                         kept.append(json.dumps({"position": asdict(each)}))
+                    left_out |= committed
                     committed = True
                 elif not committed or each.at >= before or each.action.id in refused:
                     kept.append(_text(each))

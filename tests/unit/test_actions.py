@@ -158,7 +158,7 @@ def test_a_body_of_ones_own_and_headers_and_secrets_of_the_environment(
     caught_up(
         lakehouse,
         body=lambda action: {"text": f"{action.key} of {action.table}: {action.row['amount']}"},
-        headers={"Authorization": "Bearer ${HOOK_TOKEN}"},
+        headers=(("Authorization", "Bearer ${HOOK_TOKEN}"),),
         secret="${HOOK_SECRET}",
     )
     (found,) = server.posted
@@ -174,7 +174,7 @@ def test_a_body_of_ones_own_and_headers_and_secrets_of_the_environment(
 
 def test_a_variable_that_is_not_there_is_named(lakehouse, server):
     with pytest.raises(SinkError, match=r"variable=HOOK_TOKEN: .* set it there"):
-        opened(lakehouse, headers={"Authorization": "Bearer ${HOOK_TOKEN}"})
+        opened(lakehouse, headers=(("Authorization", "Bearer ${HOOK_TOKEN}"),))
 
 
 # ---- what is answered
@@ -356,13 +356,19 @@ def test_what_was_done_a_month_ago_leaves_the_log_and_what_was_refused_stays(lak
     log = ActionLog(lakehouse.settings, "posted")
     before = log.position()
     assert Counter(line.outcome for line in log.lines()) == {"done": 2, "refused": 1}
+    file = layout.actions(lakehouse.settings, "posted", "log.jsonl")
+    caught_up(lakehouse)
+    append(path(lakehouse), 3, [("a", 4, "4.00")])
+    caught_up(lakehouse)
+    before = log.position()
     log.shorten(datetime.now(UTC) - timedelta(days=1))
-    assert len(list(log.lines())) == 3
+    assert len(list(log.lines())) == 4
+    assert file.read_text().count('{"position"') == 1, "the last one alone"
     log.shorten(datetime.now(UTC))
     assert [line.outcome for line in log.lines()] == ["refused"]
     assert log.position() == before
     caught_up(lakehouse)
-    assert numbers(server) == [1, 2, 3]
+    assert numbers(server) == [1, 2, 3, 4]
 
 
 def test_what_was_done_cannot_be_compared_or_repaired(lakehouse, server):
