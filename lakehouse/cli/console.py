@@ -49,6 +49,7 @@ EXTRAS = {  # top-level module -> the extra that installs it
     "apprise": "notify",
     "psycopg": "postgres",
     "redis": "redis",
+    "fastavro": "avro",
     "geoip2fast": "examples",
     "crawlerdetect": "examples",
 }

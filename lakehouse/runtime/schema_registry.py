@@ -11,13 +11,19 @@ from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from lakehouse.declare.sources import OF_REGISTRY
-from lakehouse.errors import RegistryAway, SettingsError
+from lakehouse.errors import RegistryAway, SettingsError, SinkError
 from lakehouse.settings import Settings
 from lakehouse.storage.schemas import Schema
 
 _ANSWER = 10.0  # seconds for the registry to answer
 _LARGEST = (1 << 31) - 1  # of an id; asked for another a registry answers that it cannot read it
+_REFUSED = (409, 422)  # of a schema: it is not compatible, or none
+_SAID = 500  # bytes of a refusal that are repeated
 _NONE = (40401, 40402, 40403)  # error codes: no such subject, version, schema
+
+
+class _Refused(Exception):
+    """The registry says no, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +48,44 @@ class Registry:
         found = self._ask(f"/subjects/{quote(subject, safe='')}/versions/latest")
         return _schema(found["id"], found) if found else None
 
-    def _ask(self, path: str) -> dict[str, Any] | None:
+    def register(self, subject: str, schema: Mapping[str, Any]) -> int:
+        """The id of a schema of Avro, which becomes the newest of the subject unless the subject has it already.
+
+        :raises SinkError: if the registry refuses it, as one that is not compatible with those before.
+        :raises RegistryAway: if it does not answer.
+        """
+        path = f"/subjects/{quote(subject, safe='')}/versions"
         try:
-            with urlopen(self._request(path), timeout=_ANSWER, context=self._tls()) as answer:
+            found = self._ask(path, {"schema": json.dumps(schema)})
+        except _Refused as err:
+            raise SinkError(
+                f"subject={subject}, registry={self.url}: it refuses the schema of the columns that are there now ({err}); set "
+                "another compatibility for the subject, or publish to another topic"
+            ) from err
+        if found is None:
+            raise self._away(path, "it has no such path")
+        return int(found["id"])
+
+    def _ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+        try:
+            request = self._request(path, body)
+            with urlopen(request, timeout=_ANSWER, context=self._tls()) as answer:
                 return json.load(answer)
         except HTTPError as err:
             with err:
+                if body is not None and err.code in _REFUSED:
+                    raise _Refused(err.read(_SAID).decode(errors="replace")) from err
                 if err.code == 404 and _code(err) in _NONE:
                     return None
             raise self._away(path, f"HTTP {err.code} {err.reason}") from err
         except (URLError, TimeoutError, OSError, ValueError) as err:
             raise self._away(path, str(getattr(err, "reason", err))) from err
 
-    def _request(self, path: str) -> Request:
-        request = Request(self.url.rstrip("/") + path)
+    def _request(self, path: str, body: Mapping[str, Any] | None) -> Request:
+        content = None if body is None else json.dumps(body).encode()
+        request = Request(self.url.rstrip("/") + path, content)
+        if content:
+            request.add_header("Content-Type", "application/vnd.schemaregistry.v1+json")
         if user := self.properties.get("basic.auth.user.info"):
             request.add_header("Authorization", f"Basic {base64.b64encode(user.encode()).decode()}")
         elif token := self.properties.get("bearer.auth.token"):

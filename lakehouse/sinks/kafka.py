@@ -7,8 +7,8 @@ from then on, and only then reads the position.
 
 import time
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,13 +22,18 @@ from lakehouse.declare.targets import (
     Target,
     columns_of,
 )
-from lakehouse.errors import DeclarationError, LakehouseError, SinkAway, SinkError
+from lakehouse.errors import DeclarationError, LakehouseError, RegistryAway, SinkAway, SinkError
 from lakehouse.settings import Settings
+from lakehouse.sinks import avro
 from lakehouse.sinks.encoding import key_of, value_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from confluent_kafka import Consumer, Message, Producer
 
+    from lakehouse.runtime.schema_registry import Registry
+
+Format = Literal["json", "avro"]
 TABLE, VERSION, CHANGE = "lakehouse-table", "lakehouse-version", "lakehouse-change"
 _ANSWER = 60.0  # seconds for the broker to answer
 # a transaction that its process left open holds back readers of the topic for so long at most, if
@@ -43,7 +48,7 @@ class KafkaTopic(Target):
 
     order_by: tuple[str, ...]
     partitions: int
-    format: Literal["json"] = "json"
+    format: Format = "json"
 
     def sink(self, settings: Settings, table: str) -> "KafkaSink":
         return KafkaSink(settings, self, table)
@@ -55,7 +60,7 @@ def kafka_topic(
     key: str | Sequence[str],
     order_by: str | Sequence[str] = (),
     partitions: int = 1,
-    format: Literal["json"] = "json",
+    format: Format = "json",
     corrections: Corrections = "send",
 ) -> KafkaTopic:
     """A topic to which a table is published: `publish=[kafka_topic(...)]`.
@@ -72,11 +77,12 @@ def kafka_topic(
     :param order_by: the columns of the key by whose values messages are ordered: messages with the same
         values are in one partition, in the order of the versions. By default the whole key.
     :param partitions: how many the topic has. A topic with another number is refused.
-    :param format: "json", an object for each row without the columns that are null.
+    :param format: "json", an object for each row without the columns that are null; or "avro", by a schema that is kept in the
+        registry of the settings as the newest of the subject `<topic>-value` (extra `[avro]`).
     :param corrections: "send", "hold" or "ignore" what changes rows that were final before.
     :raises DeclarationError: for values that do not fit each other.
     """
-    one_of("format", format, ("json",))
+    one_of("format", format, ("json", "avro"))
     one_of("corrections", corrections, ("send", "hold", "ignore"))
     keys = columns_of(key)
     order = columns_of(order_by) or keys
@@ -100,6 +106,7 @@ class KafkaSink(Sink):
         self._positions = f"{target.name}.position"
         self._producer: Producer | None = None
         self._begun = False
+        self._encoded: Callable[[Row], bytes] = lambda row: value_of(row).encode()
 
     def open(self) -> None:
         from confluent_kafka import Producer
@@ -151,6 +158,13 @@ class KafkaSink(Sink):
                 f"({last[:100]!r}); `lakehouse reconcile sink {self._target.name} --repair` writes a new one"
             ) from err
 
+    def columns(self, schema: "pa.Schema") -> None:
+        if self._target.format == "avro":
+            written = avro.schema_of(self._table, schema)
+            with self._registry() as registry:
+                number = registry.register(f"{self._target.name}-value", written)
+            self._encoded = avro.encoder(written, number)
+
     def write(self, version: int, changes: Sequence[RowChange]) -> None:
         headers: dict[str, str | bytes | None] = {TABLE: self._table, VERSION: str(version)}
         self._begin()
@@ -159,20 +173,21 @@ class KafkaSink(Sink):
             self._send(
                 self._target.name,
                 key,
-                None if change.kind == "delete" else value_of(change.row),
+                None if change.kind == "delete" else self._encoded(change.row),
                 self._partition(change.row),
                 headers | {CHANGE: change.kind},
             )
 
     def commit(self, position: Position) -> None:
         self._begin()
-        self._send(self._positions, "position", position.to_json(), 0, {})
+        self._send(self._positions, "position", position.to_json().encode(), 0, {})
         with self._failing(f"committing version {position.version}"):
             self._writer.commit_transaction(_ANSWER)
         self._begun = False
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
         found: dict[str, tuple[str, bool]] = {}
+        schemas: dict[int | None, str] = {}
         for message in self._messages(self._target.name):
             headers = dict(message.headers() or ())
             ours = headers.get(TABLE) == self._table.encode()
@@ -182,13 +197,34 @@ class KafkaSink(Sink):
             if value is None:
                 found.pop(key, None)
             else:
-                found[key] = value.decode(errors="replace"), ours
+                found[key] = self._text(value, schemas), ours
         yield from ((key, value, ours) for key, (value, ours) in found.items())
 
     def close(self) -> None:
         if self._begun:
             with self._failing("ending its transaction"):
                 self._writer.abort_transaction(_ANSWER)
+
+    def _text(self, value: bytes, schemas: dict[int | None, str]) -> str:
+        """A value as `encoding` writes its row, or as text if it is none. `schemas`: those of the registry so far."""
+        if self._target.format == "avro":
+            number = avro.number_of(value)
+            if number not in schemas:
+                with self._registry() as registry:
+                    schema = registry.schema(number) if number is not None else None
+                schemas[number] = schema.text if schema and schema.type == "AVRO" else ""
+            with suppress(ValueError):
+                return avro.decoded(value, schemas[number])
+        return value.decode(errors="replace")
+
+    @contextmanager
+    def _registry(self) -> "Iterator[Registry]":
+        from lakehouse.runtime.schema_registry import registry
+
+        try:
+            yield registry(self._settings)
+        except RegistryAway as err:
+            raise SinkAway(f"topic={self._target.name}: {err}") from err
 
     @property
     def _writer(self) -> "Producer":
@@ -216,15 +252,14 @@ class KafkaSink(Sink):
         self,
         topic: str,
         key: str,
-        value: str | None,
+        value: bytes | None,
         partition: int,
         headers: dict[str, str | bytes | None],
     ) -> None:
-        message = None if value is None else value.encode()
         with self._failing(f"sending the row of key {key!r}"):
             while True:
                 try:
-                    self._writer.produce(topic, message, key.encode(), partition, headers=headers)
+                    self._writer.produce(topic, value, key.encode(), partition, headers=headers)
                     return
                 except BufferError:  # the queue is full: the broker sets the pace
                     self._writer.poll(0.1)

@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ from lakehouse.declare.catalog import catalog_of
 from lakehouse.declare.table import kafka, table, tumbling
 from lakehouse.errors import RegistryAway, SettingsError
 from lakehouse.settings import Settings
+from lakehouse.sinks import avro as written
 from lakehouse.storage.lakehouse import Session
 from lakehouse.storage.schemas import Schema, keep
 from lakehouse.testing import Stage, assert_stream_equals_batch
@@ -262,3 +264,33 @@ def test_a_type_is_read_where_no_value_changes(spark):
     for there, declared, problem in cases:
         found = schemas.apart(StructType.fromDDL(there), StructType.fromDDL(declared))
         assert found.startswith(problem) and bool(found) == bool(problem), (there, declared, found)
+
+
+def test_what_is_published_as_avro_is_read_as_it_was(spark):
+    """By Spark, as a pipeline reads it that another one publishes for."""
+    columns = pa.schema(
+        [
+            ("n", pa.int64()), ("t", pa.string()), ("b", pa.bool_()), ("d", pa.float64()), ("day", pa.date32()),
+            ("at", pa.timestamp("us", "UTC")), ("m", pa.decimal128(12, 3)), ("many", pa.list_(pa.int64())),
+            ("part", pa.struct([("x", pa.decimal128(4, 1))])), ("by_name", pa.map_(pa.string(), pa.int64())),
+        ]
+    )  # fmt: skip
+    row = {
+        "n": 1, "t": "\u00fc", "b": True, "d": 0.1, "day": START.date(), "at": START, "m": Decimal("-9.100"),
+        "many": [1, 2], "part": {"x": Decimal("1.5")}, "by_name": [("a", 1)],
+    }  # fmt: skip
+    schema = written.schema_of("payments", columns)
+    source = kafka(
+        "payments",
+        format="avro",
+        schema="n BIGINT, t STRING, b BOOLEAN, d DOUBLE, day DATE, at TIMESTAMP, m DECIMAL(12,3), many ARRAY<BIGINT>, "
+        "part STRUCT<x: DECIMAL(4,1)>, by_name MAP<STRING, BIGINT>",
+    )
+    for given in (row, dict.fromkeys(row)):
+        (found,) = decoded(spark, source, written.encoder(schema, 1)(given), read_by(schema))
+        value = found.asDict(recursive=True)
+        for name, wanted in given.items():
+            if name == "at" and wanted:
+                assert value[name].astimezone(UTC) == wanted
+            else:
+                assert value[name] == (dict(wanted) if name == "by_name" and wanted else wanted)

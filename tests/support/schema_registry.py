@@ -24,11 +24,24 @@ class Served:
     schemas: dict[int, dict[str, Any]] = field(default_factory=dict)
     newest: dict[str, int] = field(default_factory=dict)
     away: bool = False
+    refuses: bool = False  # whatever is registered
     asked: list[tuple[str, str]] = field(default_factory=list)  # path, authorization
 
     def register(self, number: int, schema: object, subject: str = "", **more: Any) -> None:
         self.schemas[number] = {"schema": json.dumps(schema)} | more
         self.newest[subject] = number
+
+    def registered(self, path: str, given: dict[str, Any]) -> tuple[int, object]:
+        """What a producer is answered: the id that the schema has, or gets."""
+        if self.away:
+            return 503, {"error_code": 50301, "message": "not now"}
+        if self.refuses:
+            return 409, {"error_code": 409, "message": "Schema being registered is incompatible"}
+        there = [n for n, each in self.schemas.items() if each == {"schema": given["schema"]}]
+        number = there[0] if there else max(self.schemas, default=0) + 1
+        subject = unquote(path).removeprefix(SUBJECTS).removesuffix("/versions")
+        self.register(number, json.loads(given["schema"]), subject)
+        return 200, {"id": number}
 
     def answer(self, path: str) -> tuple[int, object]:
         path = unquote(path)
@@ -52,8 +65,14 @@ def served() -> Iterator[Served]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            self._answer(*known.answer(self.path))
+
+        def do_POST(self) -> None:
+            given = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self._answer(*known.registered(self.path, given))
+
+        def _answer(self, code: int, value: object) -> None:
             known.asked.append((self.path, self.headers.get("Authorization", "")))
-            code, value = known.answer(self.path)
             self.send_response(code)
             self.end_headers()
             self.wfile.write(json.dumps(value).encode())

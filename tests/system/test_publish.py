@@ -18,13 +18,14 @@ import psutil
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from deltalake import write_deltalake
 from typer.testing import CliRunner
 
 from assets import resources, targets
 from lakehouse import kafka_topic
 from lakehouse.cli.main import app
 from lakehouse.declare import catalog
-from lakehouse.errors import CommitError, LakehouseError, SinkError
+from lakehouse.errors import CommitError, LakehouseError, SinkAway, SinkError
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_address import bootstrap_servers
 from lakehouse.runtime.kafka_options import client_config
@@ -40,6 +41,7 @@ from streaming_jobs import control_loop, supervisor
 from streaming_jobs.jobs import follower_of
 from support import ROOT, published
 from support.dying import Dying
+from support.schema_registry import served as serving
 from support.sensors_job import awaited
 
 LIVES, ROWS, ACCOUNTS = 8, 20, 7
@@ -363,3 +365,58 @@ def test_a_follower_is_started_healed_and_stopped_as_jobs_are(lakehouse, monkeyp
         said[" ".join(words[1:])] = done.stdout
     assert "payments EQUAL: version 2 of payments, 2 rows" in said["reconcile sink payments"]
     assert supervisor.status(settings, job).state in ("stopped", "failed")
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_topic_of_avro_has_schemas_in_the_registry_and_equals_the_table(lakehouse):
+    with serving() as registry:
+        settings = replace(lakehouse.settings, registry={"url": registry.url})
+        lakehouse = Lakehouse(settings, lakehouse.catalog)
+        path = path_of(lakehouse, "payments")
+        published.append(path, 0, [("a", 1, "1.00"), ("b", 2, "2.00")])
+        following = follower(lakehouse, format="avro")
+        following.begin()
+        caught_up(following)
+        assert registry.newest == {"payments-value": 1}
+        fields = json.loads(registry.schemas[1]["schema"])["fields"]
+        assert [each["name"] for each in fields] == ["account", "n", "amount", "at"]
+        first = read(settings, "payments", 3)[0]
+        assert first.value()[:5] == b"\0\0\0\0\1"
+        published.replace(path, [("a", 1, "9.00"), ("c", 3, "3.00")], "0")
+        registry.away = True
+        write_deltalake(  # a column more
+            str(path), published._rows([("d", 4, "4.00")], "1").append_column("note", [["new"]]),
+            mode="append", schema_mode="merge",
+        )  # fmt: skip
+        with pytest.raises(SinkAway, match="the schema registry must answer"):
+            caught_up(following)
+        following.sink.close()
+        registry.away = False
+        heir = follower(lakehouse, format="avro")
+        heir.begin()
+        registry.refuses = True
+        with pytest.raises(SinkError, match=r"subject=payments-value.*refuses.*incompatible"):
+            caught_up(heir)
+        heir.sink.close()
+        registry.refuses = False
+        heir = follower(lakehouse, format="avro")
+        heir.begin()
+        caught_up(heir)
+        heir.end()
+        assert registry.newest == {"payments-value": 2}
+        table, target = lakehouse.catalog.target("payments")
+        target = replace(target, format="avro")
+        found = compare(lakehouse, table, target)
+        assert (found.verdict, found.rows) == ("EQUAL", 3), found
+        somebody = Producer(client_config(settings))
+        somebody.produce("payments", first.value(), b'{"account":"d","n":4}', 0)
+        somebody.produce("payments", b"no Avro", b'{"account":"x","n":9}', 0)
+        somebody.flush()
+        found = compare(lakehouse, table, target)
+        assert {(each.key, each.cause) for each in found.differences} == {
+            ('{"account":"d","n":4}', "edited"),
+            ('{"account":"x","n":9}', "edited"),
+        }
+        assert repair(lakehouse, table, target) == 2
+        assert compare(lakehouse, table, target).verdict == "EQUAL"
