@@ -80,6 +80,7 @@ class Follower:
         self._stamp = ""
         self._columns: pa.Schema | None = None
         self._looked = self._noted = 0.0
+        self._came_first = False  # before there was a table
 
     def begin(self) -> None:
         """Takes the target over, and goes on from its position.
@@ -91,6 +92,7 @@ class Follower:
         self.sink.open()
         self.position = found = self.sink.position()
         if found is None:
+            self._came_first = not delta_log.exists(self._path)
             return
         self._committed = found.version
         there = delta_log.exists(self._path) and small_commits.identity(self._path)
@@ -113,7 +115,8 @@ class Follower:
     def step(self) -> Step | None:
         """Goes on by one version; None if there is none yet.
 
-        The first one is the newest there is, with all its rows. Raises CommitError, SinkError.
+        The first one is the newest there is, with all its rows; of a table that was not there yet, its first. Raises
+        CommitError, SinkError.
         """
         if self.position is None:
             return self._load() if delta_log.exists(self._path) else None
@@ -153,7 +156,8 @@ class Follower:
 
     def _load(self) -> Step:
         self._check_key()
-        version = delta_log.latest(self._path)
+        all_seen = self._came_first and delta_log.stamp(self._path, 0)
+        version = 0 if all_seen else delta_log.latest(self._path)
         identity, self._stamp = (
             small_commits.identity(self._path),
             delta_log.stamp(self._path, version),

@@ -149,6 +149,17 @@ def test_rows_that_are_there_at_first_are_left_out_unless_all_are_asked_for(
     assert numbers(server) == expected
 
 
+def test_a_follower_that_was_there_before_its_table_leaves_no_row_out(lakehouse, server):
+    path(lakehouse).rename(path(lakehouse).with_name("another"))
+    follower = opened(lakehouse, begin="next")
+    assert follower.step() is None
+    make_payments(path(lakehouse))
+    append(path(lakehouse), 1, [("a", 1, "1.00")])
+    append(path(lakehouse), 2, [("a", 2, "2.00")])
+    follow(follower)
+    assert numbers(server) == [1, 2] and follower.position.version == 2
+
+
 def test_a_body_of_ones_own_and_headers_and_secrets_of_the_environment(
     lakehouse, server, monkeypatch
 ):
