@@ -24,6 +24,12 @@ def json_of(value: object) -> str:
     return _json(_plain(value))
 
 
+def text_of(value: object) -> str:
+    """A value as text: JSON, without the quotation marks of a text."""
+    plain = _plain(value)
+    return plain if isinstance(plain, str) else _json(plain)
+
+
 def key_of(row: Row, key: Sequence[str]) -> str:
     """The key of a row: the text of one column, or a JSON object of several.
 
@@ -36,7 +42,7 @@ def key_of(row: Row, key: Sequence[str]) -> str:
         raise SinkError(
             f"key={key[0]}: a row in which it is null has no key; leave such rows out of the table, or add a column to the key"
         )
-    return value if isinstance(value, str) else _json(_plain(value))
+    return text_of(value)
 
 
 def _json(value: object) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from lakehouse.declare.targets import Row
-from lakehouse.sinks.encoding import json_of, value_of
+from lakehouse.sinks.encoding import text_of, value_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,12 +45,6 @@ def decoded(format: Format, content: bytes, types: Mapping[str, str]) -> list[Ro
     if format == "csv":
         return [_of_texts(row, types) for row in _texts(content)]
     return pq.read_table(pa.BufferReader(content)).to_pylist()
-
-
-def text_of(value: object) -> str:
-    """A value as text: JSON, without the quotation marks of a text."""
-    found = json_of(value)
-    return json.loads(found) if found.startswith('"') else found
 
 
 def _cell(value: object) -> str:

@@ -35,8 +35,8 @@ from lakehouse.declare.targets import (
 )
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.settings import Settings
-from lakehouse.sinks.encoding import json_of, key_of, value_of
-from lakehouse.sinks.file_formats import Format, decoded, encoded, text_of
+from lakehouse.sinks.encoding import key_of, text_of, value_of
+from lakehouse.sinks.file_formats import Format, decoded, encoded
 from lakehouse.storage.files import replace_bytes, replace_file
 from lakehouse.storage.locks import Locked, alone
 
@@ -309,12 +309,8 @@ class FilesSink(Sink):
         return self._state()["columns"]
 
     def _stored_key(self, row: Row) -> str:
-        """The key of a row that was read: of several columns, or of one whose values are texts in JSON but none of Python."""
-        full = {name: row.get(name) for name in self._target.key}
-        [first, *others] = full
-        if not others and isinstance(full[first], str) and self._types()[first] != "string":
-            return json_of(full[first])
-        return key_of(full, self._target.key)
+        """The key of a row that was read, in which columns may be left out."""
+        return key_of({name: row.get(name) for name in self._target.key}, self._target.key)
 
     def _partition(self, row: Row) -> str:
         return "/".join(

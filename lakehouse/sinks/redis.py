@@ -21,7 +21,7 @@ from lakehouse.declare.targets import (
 )
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.settings import Settings
-from lakehouse.sinks.encoding import json_of, key_of, value_of
+from lakehouse.sinks.encoding import key_of, text_of, value_of
 from lakehouse.sinks.variables import filled
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class RedisSink(Sink):
             return
         together.delete(name)
         if change.kind != "delete":
-            fields = {n: _text(value) for n, value in change.row.items() if value is not None}
+            fields = {n: text_of(value) for n, value in change.row.items() if value is not None}
             together.hset(name, mapping=fields)
 
     def _values(
@@ -261,12 +261,6 @@ def _is_json(of: "pa.DataType") -> bool:
 
     kinds = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_nested)
     return any(fits(of) for fits in kinds)
-
-
-def _text(value: object) -> str:
-    """A value as a field of a hash: text as it is, without quotation marks."""
-    text = json_of(value)
-    return json.loads(text) if text.startswith('"') else text
 
 
 def _row(fields: dict[str, str], columns: Sequence[tuple[str, bool]]) -> str:

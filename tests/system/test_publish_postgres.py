@@ -21,7 +21,7 @@ from lakehouse.declare import catalog
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.settings import Settings
 from lakehouse.sinks import trial
-from lakehouse.sinks.comparison import compare, repair
+from lakehouse.sinks.comparison import _repairing, compare, repair
 from lakehouse.sinks.encoding import value_of
 from lakehouse.sinks.follower import Follower
 from lakehouse.sinks.postgres import PostgresSink
@@ -295,6 +295,29 @@ def test_columns_of_another_type_and_keys_that_are_null_are_refused(lakehouse, d
         sink.write(1, [come({"account": "a", "n": None})])
     with pytest.raises(DeclarationError, match=r"into='a\.b\.c'"):
         postgres("a.b.c", key="n")
+
+
+@pytest.mark.parametrize(
+    ("column", "of", "value"),
+    [
+        ("raw", pa.binary(), b"\x00\xff"),
+        ("at", pa.timestamp("us", "UTC"), datetime(2026, 1, 2, 3, 4, 5, 678, UTC)),
+        ("m", pa.decimal128(12, 3), Decimal("-1.500")),
+        ("day", pa.date32(), date(2026, 1, 2)),
+    ],
+)
+def test_a_repair_deletes_by_keys_of_every_type(dsn, database, column, of, value):
+    """It knows them by their text alone."""
+    sink = PostgresSink(postgres("payments", key=column, dsn=dsn))
+    OPENED.append(sink)
+    sink.open()
+    sink.columns(pa.schema([(column, of), ("n", pa.int64())]))
+    sink.write(1, [come({column: value, "n": 1})])
+    sink.commit(Position("id", 1))
+    [(key, _, _)] = sink.rows(1)
+    sink.write(2, _repairing([], {key: ""}, (column,)))
+    sink.commit(Position("id", 2))
+    assert list(sink.rows(2)) == []
 
 
 def test_values_of_every_type_come_back_as_they_are(lakehouse, dsn, database):
