@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Corrections = Literal["send", "hold", "ignore"]
+Change = Literal["insert", "update", "delete"]
 Fault = Literal["missing file", "damaged file", "foreign file"]
 Row = Mapping[str, object]
 
@@ -35,7 +36,7 @@ class RowChange:
     :param row: the row by its columns; of a deletion, the row as it was.
     """
 
-    kind: Literal["insert", "update", "delete"]
+    kind: Change
     row: Row
 
 
@@ -54,7 +55,7 @@ class Action:
     id: str
     table: str
     version: int
-    change: Literal["insert", "update", "delete"]
+    change: Change
     key: str
     row: Row
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from lakehouse.declare.sources import one_of
 from lakehouse.declare.targets import (
     Action,
+    Change,
     Corrections,
     Position,
     RowChange,
@@ -34,7 +35,6 @@ from lakehouse.storage.action_log import ActionLog, Line, Outcome
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Change = Literal["insert", "update", "delete"]
 Begin = Literal["next", "all"]
 _KEPT = timedelta(days=30)  # what was done stays in the log for so long
 _SHORTENED = 5_000  # commits, after which the log is made shorter

@@ -11,13 +11,12 @@ from string import Formatter
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from lakehouse.declare.targets import Action, Corrections, Row, columns_of
+from lakehouse.declare.targets import Action, Change, Corrections, Row, columns_of
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.sinks.actions import (
     ActionTarget,
     Answer,
     Begin,
-    Change,
     Performer,
     checked,
 )

@@ -23,13 +23,12 @@ from urllib.request import (
     Request,
 )
 
-from lakehouse.declare.targets import Action, Corrections
+from lakehouse.declare.targets import Action, Change, Corrections
 from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.sinks.actions import (
     ActionTarget,
     Answer,
     Begin,
-    Change,
     Performer,
     checked,
 )

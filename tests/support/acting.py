@@ -1,4 +1,4 @@
-"""A table whose rows are posted and mailed, and a server that is told what to answer."""
+"""A table whose rows are posted and mailed, and a server whose answers are given."""
 
 import json
 import threading

@@ -13,7 +13,7 @@ import redis
 
 
 class Server:
-    """A server that keeps what it has in a file when it is told to."""
+    """A server that keeps what it has in a file when it is asked to."""
 
     def __init__(self, *options: str) -> None:
         assert shutil.which("redis-server"), (

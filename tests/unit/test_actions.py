@@ -1,6 +1,7 @@
 """Targets that act on rows: each action once with its own id, what is refused kept, what does not answer waited for."""
 
 import base64
+import errno
 import hashlib
 import hmac
 import json
@@ -29,7 +30,7 @@ from lakehouse.sinks import actions, comparison
 from lakehouse.sinks.actions import Pace
 from lakehouse.sinks.follower import Follower
 from lakehouse.stopping import Stopped
-from lakehouse.storage import layout, published
+from lakehouse.storage import action_log, layout, published
 from lakehouse.storage.action_log import ActionLog
 from lakehouse.storage.lakehouse import Lakehouse
 from support import ROOT, acting
@@ -330,6 +331,24 @@ def follow_to_the_end_of_write(follower: Follower) -> None:
     follower.sink.commit = die
     with pytest.raises(SinkError, match="it died"):
         follow(follower)
+
+
+def test_on_a_full_disk_no_process_acts_again_and_again(lakehouse, server, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    first = opened(lakehouse)
+    with monkeypatch.context() as disk:
+        disk.setattr(action_log, "append_line", full)
+        disk.setattr(action_log, "replace_file", full)
+        with pytest.raises(OSError, match="No space left"):
+            follow(first)
+        for _ in range(3):
+            with pytest.raises(OSError, match="No space left"):
+                opened(lakehouse)
+        assert numbers(server) == [1]
+    caught_up(lakehouse)
+    assert numbers(server) == [1, 1] and len({each.id for each in server.posted}) == 1
 
 
 def test_a_process_that_was_replaced_does_nothing_more(lakehouse, server):
