@@ -80,8 +80,12 @@ $(READY): $(LOCKED) pyproject.toml lakehouse/__init__.py
 
 $(LOCKED): requirements.lock
 	@$(CHECK_JAVA)
-	@$(FIND_PYTHON); echo "making .venv from requirements.lock (once, some three minutes)" && $$found -m venv --clear .venv
-	@$(BIN)/pip install --quiet --require-hashes --requirement requirements.lock
+	@$(FIND_PYTHON); echo "making .venv from requirements.lock (once, a minute or two)" && $$found -m venv --clear .venv
+	@awk '/^uv==/ {ours = 1} ours {print} ours && !/\\$$/ {exit}' requirements.lock >.venv/uv.lock
+	@$(BIN)/pip install --quiet --require-hashes --requirement .venv/uv.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --requirement requirements.lock || \
+	  { echo "uv, which does not read pip's configuration, failed; pip takes its turn" >&2; \
+	    $(BIN)/pip install --quiet --require-hashes --requirement requirements.lock; }
 	@touch $@
 
 $(BIN)/uv: # not a prerequisite of a file: the lock must not wait for what it is about to replace

@@ -292,7 +292,7 @@ def upgradable(catalog: Catalog, table: Table, changed: Sequence[Change]) -> boo
 
 def _refusal(catalog: Catalog, table: Table, changed: list[Change]) -> str:
     another = "declare it under another name, or take the change back"
-    upgrade = f"`lakehouse upgrade fill {table.name}` fills the changed table beside this one, to be compared and promoted"
+    upgrade = _upgrade(table)
     chosen = way(catalog, table, changed)
     if chosen == "upgrade":
         remedy = f"{upgrade}; or {another}"
@@ -306,6 +306,16 @@ def _refusal(catalog: Catalog, table: Table, changed: list[Change]) -> str:
     else:
         remedy = f"{another}; a new ingest table reads its topics from their beginning"
     return f"table={table.name}, {'; '.join(map(str, changed))}; {remedy}"
+
+
+def of_other_columns(catalog: Catalog, table: Table) -> str:
+    """The remedy for a table whose columns on disk cannot become the declared ones."""
+    another = "declare it under another name, or take the change back"
+    return f"{_upgrade(table)}; or {another}" if upgradable(catalog, table, ()) else another
+
+
+def _upgrade(table: Table) -> str:
+    return f"`lakehouse upgrade fill {table.name}` fills the changed table beside this one, to be compared and promoted"
 
 
 def _schema(source: KafkaSource) -> str:

@@ -286,6 +286,12 @@ def renew(settings: Settings, table: Table) -> None:
         begin(settings, table, None, "it was asked for")
 
 
+def begins_whole(settings: Settings, table: Table) -> bool:
+    """Whether the next micro-batch of a keyed or versioned table computes all of it: the first of its generation."""
+    last = standing(settings, table).last
+    return last is None or last.generation < generation(settings, table)
+
+
 def began(settings: Settings, table: Table) -> bool:
     """Whether the table's streaming query was ever started, so that it goes on where it is: by its
     checkpoint, commit log or commits."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
 
 from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError
@@ -71,10 +72,19 @@ def upsert(
 
 
 def swap(
-    rows: DataFrame, path: Path, app: str, batch: int, metadata: Mapping[str, object], files: int
+    rows: DataFrame,
+    path: Path,
+    app: str,
+    batch: int,
+    metadata: Mapping[str, object],
+    files: int,
+    keys: Sequence[str],
 ) -> int:
-    """As `append`, but in place of all rows that a keyed table has, in so many `files`: readers see the one or the other."""
-    return keyed_files.replace(rows, path, app, batch, _text(app, batch, metadata), files)
+    """As `append`, but in place of all rows and columns that a keyed table has, in so many `files`.
+
+    Rows are found by the `keys`. Readers see what was before, or what is.
+    """
+    return keyed_files.replace(rows, path, app, batch, _text(app, batch, metadata), files, keys)
 
 
 def replace(
@@ -96,6 +106,12 @@ def exchange(source: Path, path: Path, app: str, batch: int, metadata: Mapping[s
     version = small_commits.exchange(source, path, app, batch, _text(app, batch, metadata))
     _bases.pop(path, None)  # it has other columns, maybe
     return version
+
+
+def add_columns(path: Path, added: Sequence[StructField]) -> None:
+    """Adds nullable columns behind those that the table has."""
+    small_commits.add_columns(path, StructType([StructField(f.name, f.dataType) for f in added]))
+    _bases.pop(path, None)
 
 
 def overwrite(rows: DataFrame, path: Path, metadata: Mapping[str, object]) -> int:

@@ -106,8 +106,19 @@ def upsert(
     return _commit(path, app, batch, metadata, "Update", change)
 
 
-def replace(rows: "DataFrame", path: Path, app: str, batch: int, metadata: str, files: int) -> int:
-    """Has the `rows` of a DataFrame, which Spark writes into so many files, take the place of all that the table has."""
+def replace(
+    rows: "DataFrame",
+    path: Path,
+    app: str,
+    batch: int,
+    metadata: str,
+    files: int,
+    keys: Sequence[str],
+) -> int:
+    """Has the `rows` of a DataFrame, which Spark writes into so many files, take the place of all that the table has.
+
+    Its columns, and the `keys` by which its rows are found, are theirs from then on.
+    """
     staged = _stage(rows, path, files)
     try:
         added = [_taken_in(file, path) for file in sorted(staged.glob("part-*.parquet"))]
@@ -116,7 +127,8 @@ def replace(rows: "DataFrame", path: Path, app: str, batch: int, metadata: str, 
 
     def change(state: log_state.LogState) -> tuple[list[dict], list[File]]:
         removals = [_removed(named) for named in state.files.values()]
-        return [*removals, *({"add": named} for named in added if named)], []
+        declared = table_creation.redeclared(path, rows.schema, keys)
+        return [*declared, *removals, *({"add": named} for named in added if named)], []
 
     return _commit(path, app, batch, metadata, "Complete", change, whole=True)
 

@@ -20,8 +20,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction
+from pyspark.sql.types import StructType
 
 from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError
@@ -48,7 +49,9 @@ def append(rows: pa.Table, path: Path, app: str, batch: int, metadata: str) -> i
     Raises CommitError if `app` has committed that batch before: two writers of one table exclude
     each other.
     """
-    table = _known.get(path, (None, ""))[0] or _table(path)  # its columns do not change
+    table = _known.get(path, (None, ""))[0] or _table(
+        path
+    )  # its columns change in `add_columns` and `exchange` alone
     searched = _searched(table)
     partitioned = table.metadata().partition_columns == [PARTITION]
     columns = [
@@ -117,6 +120,14 @@ def exchange(source: Path, path: Path, app: str, batch: int, metadata: str) -> i
         with _lock:
             _known.pop(path, None)
     return table.version()
+
+
+def add_columns(path: Path, columns: StructType) -> None:
+    """Adds these columns behind those that the table has."""
+    with alone(delta_log.commit_lock(path)):
+        open_table(path).alter.add_columns(Schema.from_json(columns.json()).fields)
+        with _lock:
+            _known.pop(path, None)
 
 
 def added(file: Mapping) -> AddAction:

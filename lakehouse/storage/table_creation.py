@@ -4,6 +4,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from deltalake import DeltaTable, Schema, TableFeatures
+from deltalake.schema import Field, PrimitiveType
 from pyspark.sql.types import StructField, StructType
 
 from lakehouse.declare.columns import PARTITION
@@ -42,8 +44,6 @@ def create(
     properties: dict[str, str] = PLAIN,
 ) -> None:
     """Makes the table unless it is there. `searched`: the columns of which each file records least and greatest value."""
-    from deltalake import DeltaTable, Schema
-
     # the plan judges NOT NULL
     nullable = StructType([StructField(f.name, f.dataType) for f in schema])
     # by delta-rs: an empty commit costs Spark half a second, and a pipeline has many tables
@@ -63,9 +63,6 @@ def prepare_keyed(path: Path, keys: Sequence[str]) -> None:
 
     The next step of such a one writes it whole.
     """
-    from deltalake import TableFeatures
-    from deltalake.schema import Field, PrimitiveType
-
     table = delta_log.open_table(path)
     if KEY not in {field.name for field in table.schema().fields}:
         table.alter.add_columns(Field(KEY, PrimitiveType("binary")))
@@ -76,3 +73,27 @@ def prepare_keyed(path: Path, keys: Sequence[str]) -> None:
         table.alter.set_table_properties({"delta.enableDeletionVectors": "true"})
     if table.metadata().configuration.get(FOUND_BY) != found_by(keys)[FOUND_BY]:
         table.alter.set_table_properties({FOUND_BY: found_by(keys)[FOUND_BY]}, False)
+
+
+def redeclared(path: Path, columns: StructType, keys: Sequence[str]) -> list[dict]:
+    """The action by which a keyed table has these columns and keys from a commit on; none if it has them."""
+    table = delta_log.open_table(path)
+    nullable = StructType([StructField(f.name, f.dataType) for f in columns])
+    about, named = table.metadata(), found_by(keys)[FOUND_BY]
+    same = Schema.from_json(nullable.json()) == table.schema()
+    if same and about.configuration.get(FOUND_BY) == named:
+        return []
+    described = {"name": about.name, "description": about.description}
+    return [
+        {
+            "metaData": {
+                "id": str(about.id),
+                **{name: text for name, text in described.items() if text},
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": nullable.json(),
+                "partitionColumns": about.partition_columns,
+                "configuration": about.configuration | {FOUND_BY: named},
+                "createdTime": about.created_time,
+            }
+        }
+    ]

@@ -173,9 +173,9 @@ def swap(
     """Has Spark write the whole table, its rows found by these columns (default: its keys)."""
     known = log_state.rows(path) if batch_id else 0
     files = max(1, math.ceil((known + brought) / keyed_files.LARGE))
-    rows = keyed(rows, keys or run.table.keys)
-    rows = rows.select(*plan.stored_schema(run.lake, run.table).names)
-    return delta_writer.swap(rows, path, app, batch_id, metadata, files)
+    keys = keys or run.table.keys
+    rows = keyed(rows, keys).select(*plan.stored_schema(run.lake, run.table).names)
+    return delta_writer.swap(rows, path, app, batch_id, metadata, files, keys)
 
 
 def recomputed(

@@ -10,7 +10,14 @@ from lakehouse.declare.columns import ORIGIN, QUARANTINE, WINDOW
 from lakehouse.declare.lookups import Lookup
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
-from lakehouse.storage import answers, delta_log, table_creation
+from lakehouse.storage import (
+    answers,
+    begun_with,
+    checkpoints,
+    delta_log,
+    delta_writer,
+    table_creation,
+)
 from lakehouse.storage.lakehouse import Lakehouse, Session
 from lakehouse.transform import keeping, lookups, plan
 
@@ -20,6 +27,7 @@ _log = logging.getLogger(__name__)
 def create(lake: Session, table: Table) -> None:
     """Makes the table and its quarantine if they are not there.
 
+    Columns that are declared besides those that it has are added; rows that are there have nulls in them.
     Raises DeclarationError if the columns are others.
 
     A function by which stream and batch may differ is refused here, before it has run.
@@ -34,18 +42,21 @@ def create(lake: Session, table: Table) -> None:
     table_creation.create(
         lake.path(table), declared, partitioned, _searched(lake, table), properties
     )
-    if table.keeps:
+    # else it has the declared columns and keys with its first rows
+    stays = not (table.keeps and checkpoints.begins_whole(lake.settings, table))
+    if table.keeps and stays:
         table_creation.prepare_keyed(lake.path(table), keys)
     if partitioned:
         columns = cast(StructType, StructType.fromDDL(QUARANTINE))
         table_creation.create(lake.path(table, "quarantine"), columns, True, "reason")
     if table.lookup:
         _create_answers(lake, table, table.lookup)
+    if stays:
+        _fit_columns(lake, table, lake.path(table), declared)
     if table.early_results:
-        table_creation.create(
-            lake.path(table, "early"), declared, False, "", table_creation.PASSING
-        )
-    _check_columns(table, lake.path(table), declared)
+        early = lake.path(table, "early")
+        table_creation.create(early, declared, False, "", table_creation.PASSING)
+        _fit_columns(lake, table, early, declared)
 
 
 def _create_answers(lake: Session, table: Table, lookup: Lookup) -> None:
@@ -61,17 +72,32 @@ def _create_answers(lake: Session, table: Table, lookup: Lookup) -> None:
     key = lookups.key_of(table, lookup, step.as_input(plan.no_rows(lake, driving.name)))
     columns = answers.columns(key, lookups.nullable(lookups.schema(lookup)))
     table_creation.create(path, columns, True, "")
-    _check_columns(table, path, columns)
+    _check_columns(lake, table, path, columns)
 
 
-def _check_columns(table: Table, path: Path, declared: StructType) -> None:
+def _fit_columns(lake: Lakehouse, table: Table, path: Path, declared: StructType) -> None:
+    """Adds to the table on disk the columns that it lacks. Raises DeclarationError if others differ."""
+    stored = {f.name for f in delta_log.schema(path)}
+    if not (added := [f for f in declared if f.name not in stored]):
+        _check_columns(lake, table, path, declared)
+        return
+    _check_columns(lake, table, path, StructType([f for f in declared if f.name in stored]))
+    delta_writer.add_columns(path, added)
+    names = ", ".join(f.name for f in added)
+    _log.warning(
+        f"table={table.name}, columns={names}: the declaration has them besides those of the table on disk, so they were added; "
+        "the rows that were there have nulls in them"
+    )
+
+
+def _check_columns(lake: Lakehouse, table: Table, path: Path, declared: StructType) -> None:
     """Raises DeclarationError if the table on disk has other columns."""
     stored = {f.name: f.dataType for f in delta_log.schema(path)}
     wanted = {f.name: f.dataType for f in declared}
     if changed := sorted(n for n in stored | wanted if stored.get(n) != wanted.get(n)):
         raise DeclarationError(
             f"table={path.name}, columns={', '.join(changed)}: the table on disk has other columns or types than its "
-            "declaration; give the new shape a new name"
+            f"declaration, and only further columns can be added to it; {begun_with.of_other_columns(lake.catalog, table)}"
         )
 
 
