@@ -35,11 +35,10 @@ test: setup ## the tests to run before every commit
 	@$(BIN)/pytest -m "not slow" -n 2 --dist loadgroup --no-loadscope-reorder
 
 verify: setup ## everything else: style, types, kills, a browser; fails above VERIFY_MINUTES; ALL=1: both halves of what takes turns
-	@started=$$(date +%s); status=0; $(BIN)/ruff check || status=1; \
-	$(BIN)/pytest -m "slow and parallel" -n 2 --dist loadgroup --no-loadscope-reorder --lasting --durations=20 \
-	  $(if $(ALL),,--turn=$$((started % 2))) || status=1; \
+	@started=$$(date +%s); status=0; turn=$(if $(ALL),,--turn=$$((started % 2))); $(BIN)/ruff check || status=1; \
+	$(BIN)/pytest -m "slow and parallel" -n 2 --dist loadgroup --no-loadscope-reorder --lasting --durations=20 $$turn || status=1; \
 	$(BIN)/mypy & types=$$!; \
-	$(BIN)/pytest -m "slow and not parallel" -n 2 --dist loadgroup --no-loadscope-reorder --durations=20 || status=1; \
+	$(BIN)/pytest -m "slow and not parallel" -n 2 --dist loadgroup --no-loadscope-reorder --durations=20 $$turn || status=1; \
 	wait $$types || status=1; \
 	seconds=$$(($$(date +%s) - started)); echo "make verify took $$seconds s of $$(($(VERIFY_MINUTES) * 60)) s"; \
 	if [ $$seconds -gt $$(($(VERIFY_MINUTES) * 60)) ]; then status=1; \

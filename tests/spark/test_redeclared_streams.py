@@ -6,7 +6,7 @@ from datetime import UTC, timedelta
 
 import pytest
 
-from batch_jobs import backfill, bootstrap
+from batch_jobs import backfill, bootstrap, upgrade
 from lakehouse.declare.table import (
     session,
     tumbling,
@@ -14,10 +14,10 @@ from lakehouse.declare.table import (
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.reconcile import diagnosis, reconciliation
-from lakehouse.storage import begun_with, delta_log
+from lakehouse.storage import begun_with, delta_log, upgrades
 from lakehouse.stream import handover as handovers
 from lakehouse.stream import queries
-from lakehouse.testing import assert_stream_equals_batch
+from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import creation
 from support import changing_tables
 from support.changing_tables import START, at, changed, doubled, larger, more
@@ -133,6 +133,42 @@ def test_shuffle_partitions_that_spark_keeps_to_are_said_with_the_remedy(stage_o
     assert begun_with.remarks(overridden, known, list(known)) == []
     assert list(backfill.run(stage.lake, "totals")) == []
     assert len(begun_with.remarks(replace(settings, shuffle_partitions=8), known, list(known))) == 1
+
+
+@pytest.mark.turn(0)
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_state_of_more_partitions_holds_the_same(stage_of, spark):
+    stage = stage_of(changing_tables)
+    spread = [at(minute, user, minute) for minute in range(1, 170, 7) for user in "abcde"]
+    stage.feed("clicks", spread[:60])
+    stage.advance("clicks", at(84))
+    stage.run("sums", "totals")
+    rows = {name: held(stage, name) for name in ("sums", "totals")}
+    settings, known = stage.lake.settings, stage.lake.catalog
+    wider = replace(settings, shuffle_partitions=3)
+    assert len(begun_with.remarks(wider, known, list(known))) == 2
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
+    try:
+        sums = known.table("sums")
+        list(upgrade.fill(stage.lake, "sums", upgrade.plan(stage.lake, "sums")))
+        assert not any(each.differs for each in upgrade.compare(stage.lake, "sums", None)[1])
+        upgrades.exchange(settings, known, sums, "promote")
+        assert list(backfill.run(stage.lake, "totals")) == []
+        stage.run("totals")
+        assert {name: held(stage, name) for name in rows} == rows, "the same before and after"
+        stage.feed("clicks", spread[60:])
+        stage.advance("clicks", at(400))
+        stage.run("sums", "totals", abort_at="rows")
+        for name in rows:
+            assert_stream_equals_batch(stage, name)
+        assert begun_with.remarks(wider, known, list(known)) == []
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", "1")
+
+
+def held(stage: Stage, name: str) -> list[str]:
+    return sorted(map(str, stage.rows(name).select("user", "value").collect()))
 
 
 @pytest.mark.slow

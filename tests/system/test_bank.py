@@ -216,6 +216,7 @@ def settings(tmp_path, quick_jvm) -> Iterator[Settings]:
     kafka_broker.stop(settings)
 
 
+@pytest.mark.turn(1)
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(900)

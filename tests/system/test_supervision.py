@@ -77,6 +77,7 @@ def healed(
     return supervisor.status(settings, pipeline)
 
 
+@pytest.mark.turn(0)
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_killed_stopped_and_overtaken_it_goes_on_and_every_row_is_there_once(settings, spark):

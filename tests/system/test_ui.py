@@ -160,6 +160,7 @@ def test_a_job_that_needs_a_configuration_is_launched_with_that_of_the_docs_and_
     assert ended(filled_bar, launched) == "SUCCESS"
 
 
+@pytest.mark.turn(1)
 @pytest.mark.timeout(900)
 def test_a_day_is_backfilled_from_the_browser_beside_a_live_stream_that_never_stops(
     ui, page, tmp_path
