@@ -48,7 +48,8 @@ def filled(settings: Settings, keys: int) -> tuple[Settings, Path]:
             F.lit(1).cast("bigint").alias("movements"),
         )
         made = row_keys.keyed(rows, ["account"])
-        delta_writer.swap(made, path, APP, 0, {"inputs": {}}, max(1, keys // keyed_files.LARGE))
+        files = max(1, keys // keyed_files.LARGE)
+        delta_writer.swap(made, path, APP, 0, {"inputs": {}}, files, ["account"])
         return lake.settings, path
 
 

@@ -398,7 +398,7 @@ def test_a_table_written_by_spark_is_in_order_and_in_files_of_one_size(spark, tm
         "cast(1 AS decimal(9,2)) AS price",
     )
     made = row_keys.keyed(made, ["account", "region"])
-    delta_writer.swap(made, path, APP, 1, {"inputs": {}}, 3)
+    delta_writer.swap(made, path, APP, 1, {"inputs": {}}, 3, ["account", "region"])
     index = key_index.read(path)
     assert len(index.files) == 3 and all(500 < len(file.keys) < 1_500 for file in index)
     assert all(file.keys.order is None for file in index), "sorted by their keys"
@@ -407,8 +407,8 @@ def test_a_table_written_by_spark_is_in_order_and_in_files_of_one_size(spark, tm
     upsert(path, 2, [(("17", 1), -1)])
     assert [row["n"] for row in point_reads.get(path, list(TYPES), "17", "1")] == [-1]
     with pytest.raises(CommitError, match="has committed batch 2 already"):
-        delta_writer.swap(made, path, APP, 2, {"inputs": {}}, 1)
-    delta_writer.swap(made.limit(0), path, APP, 3, {"inputs": {}}, 1)
+        delta_writer.swap(made, path, APP, 2, {"inputs": {}}, 1, ["account", "region"])
+    delta_writer.swap(made.limit(0), path, APP, 3, {"inputs": {}}, 1, ["account", "region"])
     assert by_deltalake(path) == {} and log_state.rows(path) == 0
     assert by_spark(spark, path, 2)["old", 1, 1] == 0 and by_spark(spark, path, 1) == {
         ("old", 1, 1): 1
@@ -424,7 +424,15 @@ def test_row_groups_are_small_whoever_writes_them(spark, tmp_path):
         "now() AS at",
         "cast(1 AS decimal(9,2)) AS price",
     )
-    delta_writer.swap(row_keys.keyed(made, ["account", "region"]), path, APP, 0, {"inputs": {}}, 1)
+    delta_writer.swap(
+        row_keys.keyed(made, ["account", "region"]),
+        path,
+        APP,
+        0,
+        {"inputs": {}},
+        1,
+        ["account", "region"],
+    )
     [file] = [pq.read_metadata(path / name) for name in log_state.newest(path).files]
     assert {file.row_group(n).num_rows for n in range(file.num_row_groups - 1)} == {
         keyed_files.GROUP
@@ -540,7 +548,7 @@ def test_columns_of_all_types_are_merged_whoever_wrote_them(spark, tmp_path, mon
     )
     path = tmp_path / "wide"
     table_creation.create(path, stored.schema, False, "", table_creation.KEYED)
-    delta_writer.swap(stored, path, APP, 0, {"inputs": {}}, 1)
+    delta_writer.swap(stored, path, APP, 0, {"inputs": {}}, 1, ["n"])
     none = spark.createDataFrame([(None,) * 17 + ("stream", None)], wide_rows.WIDE)
     for batch, new in enumerate(
         (
