@@ -139,16 +139,22 @@ class TableSteps(Stepped[Pieces]):
     def _first(self) -> tuple[Positions, int]:
         """The position of a table without any batch, and the number of its next one.
 
-        The first of one that is kept up to date reads all there is.
+        The first of one that is kept up to date reads all there is. Inputs that have begun and hold no row are read, too:
+        what follows this table learns that it is complete so far.
         """
         if not self.run.table.keeps:
             return self._begins(), 0
         pieces = self._all_there_is()
-        while not pieces.files and self._until is None and not self._stopping.wait(LOOK):
+        while not (begins := self._begins_with(pieces)):
+            if self._until is not None or self._stopping.wait(LOOK):
+                break
             pieces = self._all_there_is()
-        if pieces.files:
+        if begins:
             self._step(pieces, 0)
-        return pieces.end, int(bool(pieces.files))
+        return pieces.end, int(begins)
+
+    def _begins_with(self, pieces: Pieces) -> bool:
+        return bool(pieces.files) or self.run.complete(self._offset(pieces.end)) is not None
 
     def _all_there_is(self) -> Pieces:
         paths = self._paths.items()

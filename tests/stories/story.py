@@ -179,3 +179,29 @@ EXAMPLES = {
     for point in COMMIT_POINTS
 }
 """Each disturbance alone, and all of them at once; the first two have all of them, and a crash at each point."""
+
+ONCE_FAILED = {
+    "operators": (
+        # found by seed 747220: the one table of keys had no row, and the one that reads it never began
+        Story(
+            (
+                Batch((Event(3218, 1, 1, 9), Event(7203, 1, 0, -39), Event(3212, 1, 1, 61))),
+                Batch((Event(7222, 2, 0, 161), Event(7221, 2, 1, 10)), quiet=200),
+            ),
+            2,
+            ("begin", "rows"),
+            tables=("keyed_tables", "keyed_of_keyed"),
+        ),
+        # found by seed 747220: no window held a row, so there is nothing to compare of windows of them
+        Story(
+            (
+                Batch((Event(7203, 1, 0, -60),)),
+                Batch((Event(7205, 2, 0, 187),), silence=60, quiet=200),
+            ),
+            2,
+            ("begin", "quarantine"),
+            tables=("windows_of_windows",),
+        ),
+    )
+}
+"""Stories that once failed, by suite."""
