@@ -22,7 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakehouse.errors import SourceError
-from lakehouse.storage import deletion_vectors
+from lakehouse.storage import deletion_vectors, files
 from lakehouse.storage.file_register import Registered
 
 _NOT_YET = (".tmp", ".part")  # at the end of names under which files are being written
@@ -49,7 +49,7 @@ class Unfit(Exception):
 
 def listed(folder: Path, pattern: str) -> list[Seen]:
     """The files of a folder and of those below it that may be whole. Raises OSError if it is not there."""
-    if not os.access(folder, os.R_OK | os.X_OK):
+    if not files.readable(folder):
         raise FileNotFoundError(folder)
     found: list[Seen] = []
     waiting = [folder]
@@ -189,6 +189,8 @@ class Rows:
                 continue
             rows = plain(pa.Table.from_batches([batch]))
             for name, value in self._values.items():
+                if name in rows.column_names:  # a writer may put it into the file, too
+                    rows = rows.drop_columns([name])
                 rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
             yield places[living], rows.filter(pa.array(living))
 

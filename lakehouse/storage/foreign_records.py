@@ -134,7 +134,8 @@ def lost(
     source: FolderSource | DeltaSource, register: Register, read: int
 ) -> list[tuple[int, int]]:
     """The ranges of records that are registered, not read, and not to be had any more."""
-    folder, found = Path(source.topic), []
+    folder = Path(source.topic)
+    found: list[tuple[int, int]] = []
     for known in register.from_record(read):
         begin = max(known.first, read)
         if begin >= known.end:
@@ -147,6 +148,9 @@ def lost(
                 there = True
             except SourceError:
                 there = False
-        if not there:
-            found.append((begin, known.end))
+        if there:
+            continue
+        if found and found[-1][1] == begin:
+            begin = found.pop()[0]
+        found.append((begin, known.end))
     return found

@@ -270,7 +270,8 @@ def _problem(
     else:
         rules.append((~F.is_valid_utf8(value.cast("string")), "not UTF-8"))
         if source.format == "csv":
-            quotes = F.length(value) - F.length(F.translate(value.cast("string"), '"', ""))
+            text = value.cast("string")
+            quotes = F.length(text) - F.length(F.translate(text, '"', ""))
             rules.append((quotes % 2 == 1, _OPEN))
         corrupt = {"csv": _NO_CSV}.get(source.format, _NO_ROW if source.of_rows else _NO_JSON)
         rules.append((F.col(_CORRUPT).isNotNull(), corrupt))

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import os
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -11,14 +12,15 @@ from types import ModuleType
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.declare.table import delta_table, folder, table, tumbling
+from lakehouse.storage import delta_log
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.topic_check import check
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
+from streaming_jobs import topic_commands
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEMA = "n BIGINT NOT NULL, at TIMESTAMP NOT NULL, cents DECIMAL(12,2)"
@@ -75,7 +77,7 @@ def test_a_stream_that_crashes_at_each_commit_point_has_each_record_once_and_equ
     there = tmp_path / "incoming"
     there.mkdir()
     source = folder(str(there), schema=SCHEMA, pattern="*.json*", settle="0 seconds")
-    stage = stage_of(spark, tmp_path / "root", source, derived=True, max_offsets_per_trigger=7)
+    stage = stage_of(spark, tmp_path / "root", source, derived=True, max_offsets_per_trigger=9)
     sent = 0
     for number, point in enumerate(COMMIT_POINTS):
         for part in range(2):
@@ -86,20 +88,169 @@ def test_a_stream_that_crashes_at_each_commit_point_has_each_record_once_and_equ
             put(there / f"{number}-{part}.json{'.gz' if part else ''}", *rows, age=number)
             sent += 5 + bool(number)
         stage.run("readings", abort_at=point, by_spark=number == 2)
-        stage.run("per_minute")
-    put(there / "last.json", row(sent, 600), age=1000)
-    put(there / "end.json", row(sent + 1, 601), age=2000)
-    stage.run("readings")
-    stage.run("readings", "per_minute")
-    assert numbers(stage) == list(range(sent + 2))
-    bad = stage.rows("readings", side="quarantine").select(
-        "key", "value", "reason", "_arrival.topic"
-    )
-    shown = {bytes(each.key).decode(): each for each in bad.collect()}
-    assert shown.keys() == {f"{n}-{p}.json{'.gz' if p else ''}:3" for n in range(4) for p in (0, 1)}
-    assert {(bytes(e.value), e.reason, e.topic) for e in shown.values()} == {
-        (b"no JSON", "not a JSON object of the declared types", str(there))
+        if number == 1:
+            stage.run("per_minute")
+    for second in (600, 601):  # the first moves the watermark, the second carries it
+        put(there / f"{second}.json", row(sent, second), age=second)
+        stage.run("readings")
+        sent += 1
+    stage.run("per_minute")
+    assert numbers(stage) == list(range(sent))
+    assert {each: why for each, (_, why) in quarantined(stage).items()} == {
+        f"{n}-{p}.json{'.gz' if p else ''}:3": "not a JSON object of the declared types"
+        for n in range(4)
+        for p in (0, 1)
     }
     assert set(stage.crashes) == {("readings", point) for point in COMMIT_POINTS}
     assert_stream_equals_batch(stage, "per_minute")
     once(stage)
+
+
+def test_lines_of_csv_and_what_is_no_such_line(spark, tmp_path):
+    (tmp_path / "in").mkdir()
+    source = folder(
+        str(tmp_path / "in"), format="csv", schema=f"{SCHEMA}, text STRING", settle="0 seconds"
+    )
+    stage = stage_of(spark, tmp_path / "root", source)
+    at = START.isoformat()
+    put(
+        tmp_path / "in" / "a.csv",
+        "n,at,cents,text",
+        f'1,{at},1.25,"a, ""quoted"" \\ one"',
+        f"2,{at},,",
+        f"3,{at},3.25",
+        f"4,{at},4.25,x,more",
+        f"five,{at},5.25,x",
+        f'6,{at},6.25,"not',
+        'ended"',
+        f"7,{at},7.25,ü",
+        f",{at},8.25,x",
+    )
+    stage.run("readings")
+    rows = stage.rows("readings").orderBy("n").select("n", "cents", "text").collect()
+    assert [tuple(each) for each in rows] == [
+        (1, Decimal("1.25"), 'a, "quoted" \\ one'),
+        (2, None, None),
+        (7, Decimal("7.25"), "ü"),
+    ]
+    csv, quote = (
+        "not a line of CSV with the declared columns",
+        "a quote that does not end in its line",
+    )
+    assert {each: why.split(":")[0] for each, (_, why) in quarantined(stage).items()} == {
+        "a.csv:4": csv, "a.csv:5": csv, "a.csv:6": csv, "a.csv:7": quote, "a.csv:8": quote,
+        "a.csv:10": "missing field",
+    }  # fmt: skip
+    with pytest.raises(StepFailed, match=r"b.csv: it is not read, since its first line is 'n;at'"):
+        put(tmp_path / "in" / "b.csv", "n;at")
+        stage.run("readings")
+    once(stage)
+
+
+TYPES = """n BIGINT NOT NULL, at TIMESTAMP NOT NULL, day DATE,
+    exact DECIMAL(38,9), ratio DOUBLE, small FLOAT, bytes BINARY, flag BOOLEAN,
+    list ARRAY<STRUCT<x: TIMESTAMP, y: DECIMAL(5,2)>>, map MAP<STRING, DOUBLE>, text STRING"""
+MOMENT = datetime(2026, 1, 1, 12, 0, 0, 123456, UTC)
+
+
+def typed(n: int, ratio: float | None) -> dict:
+    return {
+        "n": n, "at": MOMENT, "day": date(1899, 12, 31),
+        "exact": Decimal("12345678901234567890123456789.123456789"), "ratio": ratio, "small": 0.1, "bytes": b"\x00\xff",
+        "flag": n % 2 == 0, "list": [{"x": MOMENT, "y": Decimal("-1.50")}, {"x": None, "y": None}], "map": {"k": 0.1},
+        "text": None if n else 'ü "quoted"\n',
+    }  # fmt: skip
+
+
+def test_values_of_parquet_keep_their_types_and_files_of_other_columns_go_row_by_row(
+    spark, tmp_path
+):
+    there = tmp_path / "in"
+    there.mkdir()
+    source = folder(
+        str(there),
+        format="parquet",
+        schema=TYPES,
+        settle="0 seconds",
+        unknown_fields="quarantine",
+    )
+    stage = stage_of(spark, tmp_path / "root", source)
+    wanted = [typed(n, ratio) for n, ratio in enumerate([0.1, float("inf"), 1e300, None])]
+    with_types = spark.createDataFrame(wanted, TYPES)
+    with_types.coalesce(1).write.parquet(str(tmp_path / "by_spark"))
+    (written,) = (tmp_path / "by_spark").glob("*.parquet")
+    written.rename(there / "1.parquet")
+    pq.write_table(pa.table({"n": [8], "at": [MOMENT], "more": [1]}), there / "2.parquet")
+    pq.write_table(pa.table({"n": ["nine", None], "at": [MOMENT, MOMENT]}), there / "3.parquet")
+    pq.write_table(
+        pa.table({"n": [10], "at": [MOMENT], "ratio": [float("nan")]}), there / "4.parquet"
+    )
+    for number in range(1, 5):
+        os.utime(there / f"{number}.parquet", (MOMENT.timestamp() + number,) * 2)
+    stage.run("readings")
+    columns = [*wanted[0]]
+    rows = stage.rows("readings").where("n < 8").orderBy("n").select(columns).collect()
+    assert rows == with_types.orderBy("n").collect()
+    (last,) = stage.rows("readings").where("n = 10").select("ratio", "at").collect()
+    assert math.isnan(last.ratio) and last.at == MOMENT.replace(tzinfo=None)
+    assert {each: why for each, (_, why) in quarantined(stage).items()} == {
+        "2.parquet:1": "fields not declared: more",
+        "3.parquet:1": "not a row of the declared types",
+        "3.parquet:2": "missing field: n",
+    }
+    assert json.loads(quarantined(stage)["3.parquet:1"][0])["n"] == "nine"
+    once(stage)
+
+
+def test_a_table_of_others_is_followed_version_by_version(spark, tmp_path):
+    there = tmp_path / "orders"
+    place = "delta.`" + str(there) + "`"
+    spark.sql(
+        f"CREATE TABLE {place} (n BIGINT, at TIMESTAMP, cents DECIMAL(12,2), day DATE) USING delta PARTITIONED BY (day) "
+        "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+    )
+
+    def append(*ns: int) -> None:
+        rows = [
+            (n, START + timedelta(seconds=n), Decimal(f"{n}.25"), date(2026, 1, 1 + n % 2))
+            for n in ns
+        ]
+        frame = spark.createDataFrame(rows, "n BIGINT, at TIMESTAMP, cents DECIMAL(12,2), day DATE")
+        frame.coalesce(1).write.format("delta").mode("append").save(str(there))
+
+    append(*range(8))
+    spark.sql(
+        f"DELETE FROM {place} WHERE n = 3 OR n = 4"
+    )  # before it is read first: by deletion vectors
+    source = delta_table(str(there), schema=f"{SCHEMA}, day DATE NOT NULL")
+    stage = stage_of(spark, tmp_path / "root", source, max_offsets_per_trigger=4)
+    stage.run("readings", abort_at="rows")
+    assert numbers(stage) == [0, 1, 2, 5, 6, 7]
+    append(8, 9)
+    spark.sql(f"OPTIMIZE {place}")
+    append(10)
+    stage.run("readings")
+    assert numbers(stage) == [0, 1, 2, 5, 6, 7, 8, 9, 10]
+    days = {each.n: each.day for each in stage.rows("readings").select("n", "day").collect()}
+    assert days == {n: date(2026, 1, 1 + n % 2) for n in days}
+    append(11)
+    spark.sql(f"DELETE FROM {place} WHERE n = 5")
+    version = delta_log.latest(there)
+    with pytest.raises(
+        StepFailed, match=f"version={version}, operation=DELETE: it removes or changes rows"
+    ):
+        stage.run("readings")
+    assert 11 in numbers(stage), "what was appended before it is read"
+    append(12)
+    catalog, readings = stage.lake.catalog, stage.lake.catalog.table("readings")
+    last = next(stage.lake.commit_log(readings).by_stream())
+    topic_commands._accept_files(stage.lake.settings, catalog, readings, last, yes=True)
+    stage.run("readings")
+    assert numbers(stage) == [0, 1, 2, 5, 6, 7, 8, 9, 10, 11, 12]
+    once(stage)
+
+
+def quarantined(stage: Stage) -> dict[str, tuple[str, str]]:
+    """Value and reason by file and line."""
+    rows = stage.rows("readings", side="quarantine").select("key", "value", "reason").collect()
+    return {bytes(each.key).decode(): (bytes(each.value).decode(), each.reason) for each in rows}
