@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from stat import S_ISREG
 from typing import IO
 
 import numpy as np
@@ -25,6 +26,7 @@ from lakehouse.errors import SourceError
 from lakehouse.storage import deletion_vectors, files
 from lakehouse.storage.file_register import Registered
 
+_HIDDEN = (".", "_")
 _NOT_YET = (".tmp", ".part")  # at the end of names under which files are being written
 _BATCH = 8_192  # rows of Parquet that are read at once
 _BLOCK = 1 << 20
@@ -52,17 +54,17 @@ def listed(folder: Path, pattern: str) -> list[Seen]:
     if not files.readable(folder):
         raise FileNotFoundError(folder)
     found: list[Seen] = []
-    waiting = [folder]
-    while waiting:
-        with os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                if entry.name.startswith((".", "_")):
-                    continue
-                if entry.is_dir():
-                    waiting.append(Path(entry.path))
-                elif fnmatchcase(entry.name, pattern) and not entry.name.endswith(_NOT_YET):
-                    found += _seen(folder, Path(entry.path))
+    for below, folders, names in os.walk(folder, onerror=_raise):
+        folders[:] = [name for name in folders if not name.startswith(_HIDDEN)]
+        for name in names:
+            if not name.startswith(_HIDDEN) and not name.endswith(_NOT_YET):
+                found += _seen(folder, Path(below, name)) if fnmatchcase(name, pattern) else []
     return found
+
+
+def _raise(err: OSError) -> None:
+    if not isinstance(err, FileNotFoundError):  # one that was there a moment ago
+        raise err
 
 
 def seen(folder: Path, path: str) -> Seen | None:
@@ -76,7 +78,7 @@ def _seen(folder: Path, path: Path) -> list[Seen]:
     except FileNotFoundError:  # moved or removed meanwhile
         return []
     # of an empty one nothing can be read, and its content may be yet to come
-    if not stat.st_size:
+    if not stat.st_size or not S_ISREG(stat.st_mode):
         return []
     return [Seen(str(path.relative_to(folder)), stat.st_size, stat.st_mtime_ns)]
 

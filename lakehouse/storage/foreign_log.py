@@ -16,6 +16,15 @@ from lakehouse.errors import CommitError, SourceError
 from lakehouse.storage import delta_log, log_state
 from lakehouse.storage.file_register import Registered
 
+_ABOUT = ("metaData", "protocol")
+_FEATURES = {  # of readers: those that files and log are read with, or that change neither
+    "columnMapping",  # if no mode is set
+    "deletionVectors",
+    "timestampNtz",
+    "typeWidening",
+    "vacuumProtocolCheck",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Version:
@@ -23,7 +32,7 @@ class Version:
 
     added: list[Registered]
     removes: str = ""  # the operation, if it takes rows away or changes them
-    metadata: Mapping[str, Any] = field(default_factory=dict)  # if it changes that
+    about: Mapping[str, Any] = field(default_factory=dict)  # what it says of the table itself
 
 
 def latest(path: Path) -> int:
@@ -39,7 +48,7 @@ def oldest(path: Path) -> int:
     return delta_log.oldest(path)
 
 
-def snapshot(path: Path, version: int) -> list[Registered]:
+def files_at(path: Path, version: int) -> list[Registered]:
     """The files of a version, in the order in which they were written. Raises SourceError."""
     try:
         files = log_state.at(path, version).files.values()
@@ -63,28 +72,35 @@ def version(path: Path, number: int) -> Version | None:
     if any(kind == "remove" for kind, _ in moved):
         operation = _one(actions, "commitInfo").get("operation", "unknown")
     added = [] if operation else [_registered(path, file) for kind, file in moved if kind == "add"]
-    return Version(added, operation, _one(actions, "metaData"))
+    return Version(added, operation, {kind: _one(actions, kind) for kind in _ABOUT})
 
 
-def metadata(path: Path) -> dict[str, Any]:
-    """The newest metadata of the table: its configuration, and its columns."""
-    kept = delta_log.checkpoints(path)
+def about(path: Path) -> dict[str, dict[str, Any]]:
+    """The newest metadata and protocol of the table."""
+    found: dict[str, dict[str, Any]] = {}
+    kept = delta_log.checkpoints(path)[-1:]
     for number in reversed(delta_log.versions(path)):
-        if found := _one(delta_log.actions(path, number) or (), "metaData"):
-            return found
-        if number in kept:
+        actions = delta_log.actions(path, number) or []
+        found = {kind: found.get(kind) or _one(actions, kind) for kind in _ABOUT}
+        if all(found.values()) or number in kept:
             break
-    if not kept:
-        return {}
-    rows = pq.read_table(delta_log.checkpoint_file(path, kept[-1]), columns=["metaData"])
-    known = (row for row in rows["metaData"].to_pylist() if row and row["schemaString"])
-    found = next(known, {})
-    return found | {"configuration": dict(found.get("configuration") or {})}
+    for kind in (kind for kind in _ABOUT if kept and not found.get(kind)):
+        rows = pq.read_table(delta_log.checkpoint_file(path, kept[0]), columns=[kind])[kind]
+        field = {"metaData": "schemaString", "protocol": "minReaderVersion"}[kind]
+        found[kind] = next((row for row in rows.to_pylist() if row and row[field]), {})
+    return found
 
 
-def check_readable(path: Path, known: Mapping[str, Any]) -> None:
-    """Raises SourceError for a table whose files name its columns otherwise."""
-    mode = (known.get("configuration") or {}).get("delta.columnMapping.mode", "none")
+def check_readable(path: Path, known: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises SourceError for a table whose log or files are not as they are read here."""
+    features = known["protocol"].get("readerFeatures") or ()
+    if unknown := sorted(set(features) - _FEATURES):
+        raise SourceError(
+            f"table={path}, readerFeatures={', '.join(unknown)}: a table is read by what its log says, and this is not "
+            "known here; have its owner write a copy without that, and read the copy"
+        )
+    configuration = dict(known["metaData"].get("configuration") or {})
+    mode = configuration.get("delta.columnMapping.mode", "none")
     if mode != "none":
         raise SourceError(
             f"table={path}, delta.columnMapping.mode={mode}: its files have other names of columns than the table, and such a "
@@ -94,7 +110,7 @@ def check_readable(path: Path, known: Mapping[str, Any]) -> None:
 
 def partition_types(path: Path) -> pa.Schema:
     """The columns by which the table is partitioned, which its files do not have."""
-    known = metadata(path)
+    known = about(path)["metaData"]
     columns = StructType.fromJson(json.loads(known["schemaString"]))
     named = known.get("partitionColumns") or ()
     return pa.schema([(name, to_arrow_type(columns[name].dataType)) for name in named])

@@ -94,7 +94,8 @@ class RecordReader:
         if isinstance(self._source, DeltaSource):
             path = foreign_log.location(self._folder, known.path)
             try:
-                types = foreign_log.partition_types(self._folder)
+                partitioned = bool(known.values)
+                types = foreign_log.partition_types(self._folder) if partitioned else pa.schema([])
                 return Rows(path, self._folder, known, types)
             except FileNotFoundError as err:
                 raise gone(self._folder, known, self._register.table) from err

@@ -211,8 +211,8 @@ class TableFeed:
     def look(self, read: int, most: int) -> None:
         newest = foreign_log.latest(self._path)
         if self.register.through < 0:
-            foreign_log.check_readable(self._path, foreign_log.metadata(self._path))
-            self._add(foreign_log.snapshot(self._path, newest), newest)
+            foreign_log.check_readable(self._path, foreign_log.about(self._path))
+            self._add(foreign_log.files_at(self._path, newest), newest)
         while self.register.through < newest and self.register.end - read < most:
             version = foreign_log.version(self._path, self.register.through + 1)
             wrong = self._wrong(version)
@@ -220,8 +220,8 @@ class TableFeed:
                 return  # what comes before it is read first
             if wrong or version is None:
                 raise SourceError(wrong)
-            if version.metadata:
-                foreign_log.check_readable(self._path, version.metadata)
+            if any(version.about.values()):
+                foreign_log.check_readable(self._path, version.about)
             self._add(version.added, self.register.through + 1)
 
     def _wrong(self, version: foreign_log.Version | None) -> str:

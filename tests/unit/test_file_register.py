@@ -446,6 +446,14 @@ def test_a_table_with_mapped_columns_is_refused(orders):
         orders.look()
 
 
+def test_a_table_of_features_that_are_not_known_is_refused(orders):
+    orders.commit(
+        {"protocol": {"minReaderVersion": 3, "readerFeatures": ["deletionVectors", "v2Checkpoint"]}}
+    )
+    with pytest.raises(SourceError, match=r"readerFeatures=v2Checkpoint: .* is not known here"):
+        orders.look()
+
+
 def test_versions_that_a_crash_left_half_registered_are_finished(orders):
     orders.look()
     orders.commit(orders.add("second", 2), orders.add("third", 1))
