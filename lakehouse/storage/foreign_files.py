@@ -41,6 +41,10 @@ class Seen:
     modified: int  # nanoseconds since 1970
 
 
+class Away(SourceError):
+    """A folder, or a table of others, is not there."""
+
+
 class Gone(SourceError):
     """A file was removed before it was read."""
 
@@ -50,9 +54,9 @@ class Unfit(Exception):
 
 
 def listed(folder: Path, pattern: str) -> list[Seen]:
-    """The files of a folder and of those below it that may be whole. Raises OSError if it is not there."""
+    """The files of a folder and of those below it that may be whole. Raises Away."""
     if not files.readable(folder):
-        raise FileNotFoundError(folder)
+        raise away(folder)
     found: list[Seen] = []
     for below, folders, names in os.walk(folder, onerror=_raise):
         folders[:] = [name for name in folders if not name.startswith(_HIDDEN)]
@@ -64,7 +68,14 @@ def listed(folder: Path, pattern: str) -> list[Seen]:
 
 def _raise(err: OSError) -> None:
     if not isinstance(err, FileNotFoundError):  # one that was there a moment ago
-        raise err
+        raise away(Path(err.filename)) from err
+
+
+def away(path: Path) -> Away:
+    """That a folder, or a table, cannot be looked at."""
+    return Away(
+        f"path={path}: it must be there and be readable, and is not; check the path, and that its disk is mounted"
+    )
 
 
 def seen(folder: Path, path: str) -> Seen | None:

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from lakehouse.errors import CommitError, SourceError
 from lakehouse.storage import delta_log, log_state
 from lakehouse.storage.file_register import Registered
+from lakehouse.storage.foreign_files import away
 
 _ABOUT = ("metaData", "protocol")
 _FEATURES = {  # of readers: those that files and log are read with, or that change neither
@@ -36,10 +37,10 @@ class Version:
 
 
 def latest(path: Path) -> int:
-    """The newest version. Raises FileNotFoundError if no table is there."""
+    """The newest version. Raises Away if no table is there."""
     found = delta_log.latest(path)
     if found < 0:
-        raise FileNotFoundError(path)
+        raise away(path)
     return found
 
 

@@ -10,7 +10,7 @@ from lakehouse.declare.sources import DeltaSource, FolderSource, column_names
 from lakehouse.errors import SourceError
 from lakehouse.storage import foreign_files, foreign_log
 from lakehouse.storage.file_register import Register, Registered
-from lakehouse.storage.foreign_files import Seen, Unfit
+from lakehouse.storage.foreign_files import Away, Seen, Unfit
 
 _log = logging.getLogger(__name__)
 
@@ -36,11 +36,11 @@ class Feed(Protocol):
     def look(self, read: int, most: int) -> None:
         """Registers what has come, until about so many records are ahead of those that are read.
 
-        Raises OSError if what it follows is not there, SourceError if it cannot go on.
+        Raises Away if what it follows is not there, SourceError if it cannot go on.
         """
 
     def present(self) -> Any:
-        """All that is there now, for `has_read`. Raises OSError."""
+        """All that is there now, for `has_read`. Raises Away."""
 
     def has_read(self, present: Any, read: int) -> bool:
         """Whether so many records are all of what was present then, and can be read."""
@@ -269,8 +269,8 @@ def unread(source: FolderSource | DeltaSource, register: Register, read: int) ->
         return waiting
     try:
         there = foreign_files.listed(Path(source.topic), source.pattern)
-    except OSError as err:
-        return [*waiting, f"{source.topic} is not there ({err.strerror or err})"]
+    except Away as err:
+        return [*waiting, str(err)]
     for each in there:
         known = register.of_path(each.path)
         if known is None:

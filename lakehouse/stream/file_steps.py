@@ -9,10 +9,11 @@ import time
 from datetime import timedelta
 from typing import Any
 
+from lakehouse.declare.sources import DeltaSource, FolderSource
 from lakehouse.errors import SourceError
 from lakehouse.storage import foreign_sources
 from lakehouse.storage.file_register import Register, Registered
-from lakehouse.storage.foreign_files import Gone
+from lakehouse.storage.foreign_files import Away, Gone
 from lakehouse.storage.foreign_records import PARTITION, RecordReader
 from lakehouse.stream import offsets
 from lakehouse.stream.advance import LOOK, Take
@@ -24,9 +25,8 @@ from lakehouse.stream.source_steps import Finish, Records, SourceSteps
 _log = logging.getLogger(__name__)
 
 _SHARE = 10  # a look that takes long is followed by so many times as long without one
-_SETTLED = (
-    10.0  # seconds beyond `settle` for files to stand still, if a query is to end at the present
-)
+_TURN = 0.1  # seconds between two looks whether there is something to do
+_SETTLED = 10.0  # seconds beyond `settle` for files to stand still, of a query up to the present
 _RENAMED = 10.0  # seconds beyond it for a file that is gone to be seen under another name
 
 
@@ -105,21 +105,22 @@ class FileSteps(SourceSteps):
             self._stopping.wait(min(max(self._due_in, 0), LOOK))
         if self._number < self._register.end and not self._is_away:
             return
-        rest = 0.1 if self._is_asked_for else max(LOOK, _SHARE * self._took)
-        while not self._stopping.is_set():
-            left = self._looked + rest - time.monotonic()
-            if left <= 0 or self._silence.is_due(time.monotonic()):
+        while not self._stopping.wait(_TURN):
+            if self._is_asked_for or self._is_to_look or self._silence.is_due(time.monotonic()):
                 return
-            self._stopping.wait(min(left, 0.1))
-            if self._hurried.is_set():
-                return
+
+    @property
+    def _is_to_look(self) -> bool:
+        """Whether it is time to look what has come: a folder of very many files is not looked at all the time."""
+        return time.monotonic() - self._looked > max(LOOK, _SHARE * self._took)
 
     @property
     def _number(self) -> int:
         return self._at[self._topic][PARTITION]
 
     def _cut(self) -> Records | None:
-        self._look()
+        if self._number >= self._register.end or self._is_away or self._is_to_look:
+            self._look()
         if self._is_away:
             return None
         begin, end = self._range()
@@ -144,23 +145,17 @@ class FileSteps(SourceSteps):
         started = time.monotonic()
         try:
             self._feed.look(self._number, most)
-        except OSError as err:
+        except Away as err:
             if self.available_now:
-                raise self._away(err) from err
+                raise
             self._is_away = True
-            self._say(f"{self._away(err)}; it is waited for")
+            self._say(f"{err}; it is waited for")
         else:
             self._is_away = False
             self.trouble = "; ".join(self._feed.remarks)
         self._looked = time.monotonic()
         self._took = self._looked - started
         self._ends = self._position(self._register.end)
-
-    def _away(self, err: OSError) -> SourceError:
-        return SourceError(
-            f"path={self._topic}: it must be there and be readable, and is not ({err.strerror or err}); check the path, and "
-            "that its disk is mounted"
-        )
 
     def _range(self) -> tuple[int, int]:
         """What the next step may read: not what someone has accepted to be lost."""
@@ -177,21 +172,22 @@ class FileSteps(SourceSteps):
         """Waits for a file that may have another name by now. Raises Gone if that lasts."""
         now = time.monotonic()
         self._gone_since = now if self._gone_since is None else self._gone_since
-        if now - self._gone_since > self._settle + _RENAMED:
+        if (
+            isinstance(self._source, DeltaSource)
+            or now - self._gone_since > self._settle + _RENAMED
+        ):
             raise err
         self._is_away = True
         self._say(f"{err}; it may have been renamed, which is looked for")
 
     @property
     def _settle(self) -> float:
-        settle = getattr(self._source, "settle", timedelta(0))
-        return settle.total_seconds()
+        """Seconds for a file to stand still; a file of a table does at once."""
+        source = self._source
+        return source.settle.total_seconds() if isinstance(source, FolderSource) else 0.0
 
     def _latest(self) -> Any:
-        try:
-            return self._feed.present()
-        except OSError as err:
-            raise self._away(err) from err
+        return self._feed.present()
 
     def _is_past(self, position: Any) -> bool:
         if self._at is None:

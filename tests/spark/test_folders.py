@@ -16,11 +16,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.declare.table import delta_table, folder, table, tumbling
-from lakehouse.storage import delta_log
+from lakehouse.storage import delta_log, foreign_sources
+from lakehouse.storage.file_register import Register
+from lakehouse.stream import file_steps, queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.topic_check import check
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
 from streaming_jobs import topic_commands
+from support.sensors_job import awaited
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEMA = "n BIGINT NOT NULL, at TIMESTAMP NOT NULL, cents DECIMAL(12,2)"
@@ -237,6 +240,41 @@ def test_a_table_of_others_is_followed_version_by_version(spark, tmp_path):
     stage.run("readings")
     days = {each.n: each.day for each in stage.rows("readings").select("n", "day").collect()}
     assert days == {n: date(2026, 1, 1 + n % 2) for n in (0, 1, 2, 5, 6, 7, 8, 9, 10, 11)}
+    once(stage)
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_a_job_waits_for_its_folder_and_stops_at_a_file_that_is_gone(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(file_steps, "_RENAMED", 0.0)
+    there = tmp_path / "in"
+    source = folder(str(there), schema=SCHEMA, settle="0 seconds")
+    stage = stage_of(spark, tmp_path / "root", source)
+    lake, readings = stage.lake, stage.lake.catalog.table("readings")
+    query = queries.start(lake, readings)
+    awaited(lambda: "it is waited for" in query.trouble, "it says that the folder is not there")
+    there.mkdir()
+    put(there / "a.json", row(0), row(1))
+    awaited(lambda: numbers(stage) == [0, 1], "it is read once it is there")
+    put(there / "a.json", row(0), row(1), row(2))
+    awaited(lambda: "a.json: it was written to since it was read" in query.trouble, "it is said")
+    put(there / "b.json", row(3))
+    query.processAllAvailable()
+    assert numbers(stage) == [0, 1, 3] and query.isActive
+    query.stop()
+
+    register = Register(lake.settings, readings)
+    gone = put(there / "c.json", row(4), row(5))
+    foreign_sources.feed_of(source, register, lambda known: False).look(register.end, 10)
+    gone.unlink()
+    with pytest.raises(StepFailed, match=r"c.json, records=3 to 4: it is gone before it was read"):
+        queries.start(lake, readings).awaitTermination()
+    last = next(lake.commit_log(readings).by_stream())
+    topic_commands._accept_files(lake.settings, lake.catalog, readings, last, yes=True)
+    put(there / "d.json", row(6))
+    stage.run("readings")
+    stage.run("readings")
+    assert numbers(stage) == [0, 1, 3, 6]
     once(stage)
 
 

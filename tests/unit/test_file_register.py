@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -300,11 +301,16 @@ def test_a_register_that_lost_a_line_is_not_gone_on_with(followed, spoil):
         followed.resume()
 
 
-def test_a_folder_that_is_not_there_is_an_error_of_the_disk(tmp_path):
+def test_a_folder_that_is_not_there_is_said(tmp_path, orders):
     followed = Followed(tmp_path)
     followed.folder.rmdir()
-    with pytest.raises(OSError):
+    with pytest.raises(
+        foreign_files.Away, match=r"path=.*incoming: it must be there and be readable, and is not"
+    ):
         followed.look()
+    shutil.rmtree(orders.path)
+    with pytest.raises(foreign_files.Away, match=r"path=.*orders: it must be there"):
+        orders.look()
 
 
 def test_rows_of_parquet_are_handed_out_with_their_places(tmp_path):
