@@ -57,7 +57,7 @@ class RecordReader:
             opened = self._at(known, begin)
             places, taken = opened.take(min(end, known.end) - begin, size)
             if taken is None or not len(taken):
-                raise gone(self._folder, known, self._register.table)
+                raise self._short(known)
             piece = self._records(known, begin, places, taken)
             if found and piece.schema != found[0].schema:
                 self.close()  # they are read again by the next step
@@ -86,7 +86,7 @@ class RecordReader:
             while passed < number:
                 places, _ = self._open.take(number - passed, _AT_ONCE)
                 if not places:
-                    raise gone(self._folder, known, self._register.table)
+                    raise self._short(known)
                 passed += len(places)
         return self._open
 
@@ -104,6 +104,12 @@ class RecordReader:
         if self._source.of_rows:
             return Rows(path, self._folder, known, pa.schema([]))
         return Lines(path, known, self._source.max_bytes)
+
+    def _short(self, known: Registered) -> SourceError:
+        return SourceError(
+            f"table={self._register.table}, path={self._folder}, file={known.path}: {known.count:,} of its records are "
+            "registered, and it has fewer, though it looks the same; put that file back"
+        )
 
     def _records(
         self,

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.declare.table import delta_table, folder, table, tumbling
+from lakehouse.errors import CommitError
 from lakehouse.storage import delta_log, foreign_sources
 from lakehouse.storage.file_register import Register
 from lakehouse.stream import file_steps, queries
@@ -276,6 +277,11 @@ def test_a_job_waits_for_its_folder_and_stops_at_a_file_that_is_gone(spark, tmp_
     stage.run("readings")
     assert numbers(stage) == [0, 1, 3, 6]
     once(stage)
+    register.note.unlink()
+    with pytest.raises(
+        CommitError, match=r"it has 0 of them, and the table has read 6; put it back"
+    ):
+        queries.start(lake, readings)
 
 
 def quarantined(stage: Stage) -> dict[str, tuple[str, str]]:
