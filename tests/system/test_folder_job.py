@@ -111,7 +111,11 @@ def test_a_job_that_is_killed_has_each_record_of_two_thousand_files_once(tmp_pat
     assert found == Counter(range(FILES * (ROWS + 1))), "each offset once"
     rows = DeltaTable(str(settings.root / "bronze" / "readings")).to_pyarrow_table(columns=["n"])
     assert sorted(rows["n"].to_pylist()) == list(range(FILES * ROWS))
-    checked = subprocess.run(
-        [sys.executable, "-m", "lakehouse", "topic", "check", "readings"], env=environment
-    )
-    assert checked.returncode == 0
+    for command, shown in (("topic check", "incoming"), ("table quarantine", ".json:6")):
+        asked = subprocess.run(
+            [sys.executable, "-m", "lakehouse", *command.split(), "readings"],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert asked.returncode == 0 and shown in asked.stdout, asked
