@@ -271,12 +271,10 @@ def quarantine(
             settings, catalog, f"SELECT count(*) AS rows, reason {found} GROUP BY 2 ORDER BY 1 DESC"
         )
         console.print_rows(counts.columns, counts.rows)
-    # the key of a record of a file names that and its line
-    of_files = catalog.sources_of(chosen) and not catalog.topics_of(chosen)
-    where = "key AS place" if of_files else "_arrival['partition'] AS partition"
-    position = f"{where}, _arrival['offset'] AS offset, _arrival['time'] AS arrived"
-    order = f"arrived DESC, {where.split()[-1]}, offset DESC"
-    newest = f"SELECT reason, {position}, value {found} ORDER BY {order}"
+    of_file = catalog.sources_of(chosen) and not catalog.topics_of(chosen)
+    place = "key" if of_file else "_arrival['partition'] AS partition"  # it names file and line
+    columns = f"{place}, _arrival['offset'] AS offset, _arrival['time'] AS arrived, value"
+    newest = f"SELECT reason, {columns} {found} ORDER BY arrived DESC, 2, offset DESC"
     _print(engine.run(settings, catalog, newest, limit or None), as_json)
 
 
