@@ -1,4 +1,4 @@
-"""Streaming jobs: nodes of the graph between topics and ingest tables, and the jobs that start and stop them.
+"""Streaming jobs: nodes of the graph between sources and ingest tables, and the jobs that start and stop them.
 
 A streaming job is a process of its own, never a Dagster run, so it goes on while Dagster restarts.
 The nodes show what the process reports (`streaming_jobs.progress`).
@@ -12,7 +12,7 @@ from pydantic import Field
 from assets.metadata import instant, of_job
 from assets.resources import Lakehouse, refusals
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.sources import KafkaSource
+from lakehouse.declare.sources import KafkaSource, RecordSource
 from lakehouse.settings import Settings
 from lakehouse.settings_values import RESOURCES
 from streaming_jobs import desired, scheduled, supervisor
@@ -48,17 +48,17 @@ def job_key(job: str) -> dg.AssetKey:
 
 
 def specs(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec]:
-    """One node for each pipeline, behind the topics that it reads, with the settings of its process."""
+    """One node for each pipeline, behind the topics and folders that it reads, with the settings of its process."""
     return [
         dg.AssetSpec(
             job_key(pipeline),
-            deps=_topics(catalog, pipeline),
+            deps=_sources(catalog, pipeline, RecordSource),
             description=_DESCRIPTION.format(
                 pipeline=pipeline,
                 tables=", ".join(f"`{t.name}`" for t in catalog.of_pipeline(pipeline)),
             ),
             group_name="streaming_jobs",
-            kinds={"spark", "kafka"} if _topics(catalog, pipeline) else {"spark"},
+            kinds={"spark", "kafka"} if _sources(catalog, pipeline, KafkaSource) else {"spark"},
             tags={"pipeline": pipeline},
             metadata={name: getattr(settings.for_pipeline(pipeline), name) for name in RESOURCES},
         )
@@ -83,9 +83,9 @@ def observed(settings: Settings, status: JobStatus) -> dg.AssetObservation:
     )
 
 
-def _topics(catalog: Catalog, pipeline: str) -> list[str]:
+def _sources(catalog: Catalog, pipeline: str, kind: type[RecordSource]) -> list[str]:
     inputs = {name for table in catalog.of_pipeline(pipeline) for name in table.inputs}
-    return sorted(name for name in inputs if isinstance(catalog.sources.get(name), KafkaSource))
+    return sorted(name for name in inputs if isinstance(catalog.sources.get(name), kind))
 
 
 def _start(pipeline: str) -> dg.JobDefinition:

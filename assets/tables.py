@@ -19,7 +19,7 @@ from assets.metadata import (
 from assets.resources import BATCH, Lakehouse, refusals
 from assets.streams import job_key
 from lakehouse.declare.catalog import Catalog, Kind
-from lakehouse.declare.sources import KafkaSource, Source
+from lakehouse.declare.sources import DeltaSource, FolderSource, KafkaSource, Source
 from lakehouse.declare.table import Table
 from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
@@ -57,6 +57,18 @@ def _source(source: Source) -> dg.AssetSpec:
             f"The topic `{source.topic}`: {values}.",
             "kafka",
             {"topic": source.topic},
+        )
+    elif isinstance(source, FolderSource):
+        text, kind, where = (
+            f"The folder `{source.topic}`, whose files ({source.format}, `{source.pattern}`) are each read once.",
+            source.format,
+            {"path": source.topic},
+        )
+    elif isinstance(source, DeltaSource):
+        text, kind, where = (
+            f"The Delta table `{source.topic}` of others: the rows that are appended to it.",
+            "delta",
+            {"path": source.topic},
         )
     else:
         text, kind, where = "Files, read whole.", source.format, {"path": source.path}

@@ -8,7 +8,8 @@ LakehouseError
 ├── QueryError           SQL that cannot be answered
 ├── BrokerError          the broker cannot be started or reached
 ├── JarsError            the jars cannot be resolved, or are not the ones checked in
-├── TopicError           a topic is not the one that a table has read
+├── SourceError          a folder, or a table of others, does not have what it had
+│   └── TopicError       a topic is not the one that a table has read
 ├── SinkError            a target cannot be written, or holds something else than the table says
 │   └── SinkAway         it does not answer; its follower waits for it
 ├── SavepointError       a savepoint is damaged, is not there, or cannot be restored as things are
@@ -54,7 +55,11 @@ class JarsError(LakehouseError):
     pass
 
 
-class TopicError(LakehouseError):
+class SourceError(LakehouseError):
+    pass
+
+
+class TopicError(SourceError):
     pass
 
 

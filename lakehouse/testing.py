@@ -13,6 +13,8 @@ enters the ingest table as a raw Kafka record of the partition and time that the
 `assert_exactly_once` tries a target of your own; it needs no Spark.
 """
 
+import csv
+import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -30,6 +32,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse.batch import compute, late_merge, reference_tables
 from lakehouse.declare.catalog import catalog_of
+from lakehouse.declare.sources import RecordSource, column_names
 from lakehouse.ranges import EPOCH, Range
 from lakehouse.reconcile import reconciliation
 from lakehouse.settings import Settings
@@ -99,22 +102,28 @@ class Stage:
     ) -> None:
         """Writes one micro-batch into an ingest table: of its input `source`, if it reads several topics.
 
-        A value is a row (sent as JSON), text or bytes as they are, or None (a tombstone); a pair
+        A value is a row (sent as JSON, or as a line of CSV), text or bytes as they are, or None (a tombstone); a pair
         gives its partition too, 0 if not. `sent` is the records' own timestamp. With `abort_at`
         (one of COMMIT_POINTS) the batch crashes there; the crash is followed by a resume of the
         same batch, as Spark would.
         """
         table = self.lake.catalog.table(ingest_table)
-        topics = self.lake.catalog.topics_of(table)
+        sources = self.lake.catalog.sources_of(table)
         source = source or table.inputs[0]
         progress = self._offsets.setdefault(ingest_table, {})
-        offsets = progress.setdefault(topics[source].topic, {})
+        offsets = progress.setdefault(sources[source].topic, {})
         rows = []
         for value in values:
             partition, payload = value if isinstance(value, tuple) else (0, value)
             offsets[partition] = offsets.get(partition, 0) + 1
             rows.append(
-                (key, _payload(payload), partition, offsets[partition] - 1, sent or self._now)
+                (
+                    key,
+                    _payload(payload, sources[source]),
+                    partition,
+                    offsets[partition] - 1,
+                    sent or self._now,
+                )
             )
         columns = pa.schema(
             [
@@ -143,7 +152,7 @@ class Stage:
         self._batches[ingest_table] = batch_id + 1
         run = stream_run(self.lake, table)
         none = arrow.schema.empty_table()
-        judged = run.judged({name: records if name == source else none for name in topics})
+        judged = run.judged({name: records if name == source else none for name in sources})
         if abort_at:
             with suppress(Aborted):
                 ingest.ingest_batch(
@@ -162,7 +171,7 @@ class Stage:
         them all counts.
         """
         table = self.lake.catalog.table(ingest_table)
-        topic = self.lake.catalog.topics_of(table)[source or table.inputs[0]].topic
+        topic = self.lake.catalog.sources_of(table)[source or table.inputs[0]].topic
         partitions = sorted(self._offsets.get(ingest_table, {}).get(topic) or [0])
         # the first raises the heads, the second carries the watermark that follows from them
         for _ in range(2):
@@ -180,7 +189,7 @@ class Stage:
         self._batches[ingest_table] = batch_id + 1
         none = self.lake.spark.createDataFrame([], decode.KAFKA_SCHEMA)
         run = stream_run(self.lake, table)
-        judged = run.judged(dict.fromkeys(run.plan.topics, none))
+        judged = run.judged(dict.fromkeys(run.plan.sources, none))
         ingest.ingest_batch(run, *judged, batch_id, BatchLog(EPOCH, self._now, ends, 0, passed))
 
     def wait(self, time: timedelta) -> None:
@@ -285,7 +294,11 @@ def assert_stream_equals_batch(stage: Stage, table: str, span: Range | None = No
     return certificate
 
 
-def _payload(value: Value) -> bytes | None:
+def _payload(value: Value, source: RecordSource) -> bytes | None:
+    if isinstance(value, Mapping) and source.format == "csv":
+        line = io.StringIO()
+        csv.writer(line).writerow([value.get(name) for name in column_names(source.schema)])
+        return line.getvalue().rstrip("\r\n").encode()
     if isinstance(value, Mapping):
         return json.dumps(value, default=str).encode()
     return value.encode() if isinstance(value, str) else value

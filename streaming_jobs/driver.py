@@ -95,7 +95,8 @@ class Job:
         """Fills the pipeline's tables until asked to stop, or up to the present."""
         loaded = catalog.load(self.settings)
         tables = loaded.of_pipeline(self.pipeline)
-        _check_topics(self.settings, loaded.topics(tables))
+        if topics := loaded.topics(tables):
+            _check_topics(self.settings, topics)
         if any(t.expectations for t in tables):  # an import of seconds, while the JVM starts
             threading.Thread(target=quality.preload, daemon=True).start()
         lake = Session(

@@ -29,7 +29,7 @@ from openlineage.client.transport.file import FileConfig, FileTransport
 from openlineage.client.transport.http import HttpConfig, HttpTransport
 
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.sources import FileSource, KafkaSource
+from lakehouse.declare.sources import DeltaSource, FileSource, FolderSource, KafkaSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, SettingsError
 from lakehouse.ranges import EPOCH, parse_instant, text
@@ -196,9 +196,9 @@ class Lineage:
         )
 
     def _dataset(self, name: str, version: object) -> dict[str, Any]:
-        """A topic, files, or a table, as OpenLineage names them.
+        """A topic, a folder, files, or a table, as OpenLineage names them.
 
-        `version`: of a topic its offsets.
+        `version`: of a topic or a folder its offsets.
         """
         facets: dict = {}
         if version is not None:
@@ -212,6 +212,8 @@ class Lineage:
                 "name": source.topic,
                 "facets": facets,
             }
+        if isinstance(source, FolderSource | DeltaSource):
+            return {"namespace": "file", "name": source.topic, "facets": facets}
         if isinstance(source, FileSource):
             return {"namespace": "file", "name": source.path, "facets": facets}
         path = layout.table_path(self.settings, self.catalog.table(name))
@@ -249,13 +251,13 @@ def _job(table: Table, mode: str) -> Job:
 
 
 def _read(table: Table, catalog: Catalog, name: str, commit: Commit | None) -> object:
-    """What the commit had read of an input: offsets of a topic, the version of a table.
+    """What the commit had read of an input: offsets of a topic or a folder, the version of a table.
 
     None where it does not say.
     """
     if commit is None:
         return None
-    if source := catalog.topics_of(table).get(name):
+    if source := catalog.sources_of(table).get(name):
         offsets = commit.inputs.get(source.topic)
         return json.dumps(offsets) if offsets else None
     seen = {n: versions[-1] for n, versions in commit.inputs.get(SEEN, {}).items()}

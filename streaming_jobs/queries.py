@@ -13,7 +13,7 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from lakehouse.declare.table import Table
-from lakehouse.errors import CommitError, JobError, TopicError
+from lakehouse.errors import CommitError, JobError, SourceError
 from lakehouse.ranges import text
 from lakehouse.storage import checkpoint_files, checkpoints
 from lakehouse.storage.commit_log import note_dropped
@@ -72,7 +72,7 @@ class SupervisedQuery:
             self.query = queries.start(
                 self.lake, self.table, available_now=available_now, reached=self.guard
             )
-        except (TopicError, CommitError) as err:
+        except (SourceError, CommitError) as err:
             if available_now:
                 raise
             self._pause(str(err))  # the others go on: what to do is said
@@ -112,7 +112,7 @@ class SupervisedQuery:
         error = self.failure()
         if not error or self.query is None:
             return
-        if isinstance(getattr(self.query.exception(), "__cause__", None), TopicError):
+        if isinstance(getattr(self.query.exception(), "__cause__", None), SourceError):
             self._pause(error)  # another start would find the same
             return
         stuck = (

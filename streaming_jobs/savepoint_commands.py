@@ -129,18 +129,20 @@ def fork(
 ) -> None:
     """Begin a second lakehouse in another folder, with the tables of a savepoint.
 
-    Its jobs read the same topics from where those of the savepoint were, beside the jobs of this
+    Its jobs read the same topics and folders from where those of the savepoint were, beside the jobs of this
     one. Exit code 0 when done, 2 when refused.
     """
     from lakehouse.runtime.kafka_address import bootstrap_servers
     from lakehouse.storage import restoring
 
-    settings, _ = _lakehouse()
+    settings, catalog = _lakehouse()
     with console.working(f"forking the savepoint {name}"):
         restoring.fork(settings, name, root)
     console.print_text(f"{name}: forked into {root}; for its commands and jobs set")
     console.print_text(f"  LAKEHOUSE_ROOT={root.absolute()}")
-    if not settings.bootstrap_servers:  # the fork has no embedded broker of its own
+    if (
+        catalog.topics() and not settings.bootstrap_servers
+    ):  # the fork has no embedded broker of its own
         console.print_text(f"  LAKEHOUSE_BOOTSTRAP_SERVERS={bootstrap_servers(settings)}")
 
 

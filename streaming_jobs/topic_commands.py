@@ -1,4 +1,4 @@
-"""The commands of the `lakehouse` command line about the topics of ingest tables."""
+"""The commands of the `lakehouse` command line about what ingest tables read: topics, folders, tables of others."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,23 +11,28 @@ from lakehouse.cli import console
 from lakehouse.cli.console import AsJson
 
 if TYPE_CHECKING:
+    from lakehouse.declare.catalog import Catalog
     from lakehouse.declare.table import Table
+    from lakehouse.errors import RangeError
     from lakehouse.settings import Settings
     from lakehouse.storage.commits import Commit
     from lakehouse.stream.offsets import Broker
 
-group = console.group("Topics that ingest tables read.")
+group = console.group("Topics and folders that ingest tables read.")
 
-_Ingest = Annotated[str, typer.Argument(metavar="TABLE", help="An ingest table: it reads a topic")]
+_Ingest = Annotated[
+    str, typer.Argument(metavar="TABLE", help="An ingest table: it reads a topic or a folder")
+]
 _Yes = Annotated[bool, typer.Option("--yes", help="Do not ask")]
 
 
 @group.command("check")
 def offsets(table: _Ingest, as_json: AsJson = False) -> None:
-    """Compare an ingest table with its topics, message by message: missing, doubled.
+    """Compare an ingest table with its topics or its folder, record by record: missing, doubled.
 
-    The command compares what the topics still hold, up to the table's last commit, beside the
-    stream. Exit code 0 if each message is there once, 1 if not, 2 when refused.
+    The command compares what the topics still hold, or all records that were registered of the
+    folder's files, up to the table's last commit, beside the stream. Exit code 0 if each is there
+    once, 1 if not, 2 when refused.
     """
     from lakehouse.declare.catalog import load
     from lakehouse.settings import from_environment
@@ -35,7 +40,7 @@ def offsets(table: _Ingest, as_json: AsJson = False) -> None:
 
     settings = from_environment()
     catalog = load(settings)
-    with console.working(f"comparing {table} with its topics"):
+    with console.working(f"comparing {table} with what it reads"):
         found = check(settings, catalog, catalog.table(table))
     if as_json:
         console.print_json([asdict(each) for each in found])
@@ -56,7 +61,8 @@ def new_topic(table: _Ingest, yes: _Yes = False) -> None:
     from lakehouse.storage import checkpoints
     from lakehouse.stream import offsets as positions
 
-    with _stopped(table) as (settings, declared, last, there):
+    with _held(table) as (settings, catalog, declared, last):
+        there = _on_broker(settings, catalog, declared)
         present = {topic: each.id for topic, each in there.items()}
         before = positions.known(settings, declared).ids
         changed = {
@@ -93,15 +99,21 @@ def new_topic(table: _Ingest, yes: _Yes = False) -> None:
 
 @group.command("accept-gap")
 def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
-    """Accept that messages which the topic no longer has, and the table has not read, are lost.
+    """Accept that records which the topic or folder no longer has, and the table has not read, are lost.
 
-    The table continues behind them. Its job must be stopped. Exit code 0 when done, 2 when refused.
+    Of a Delta table of others, that a version which removes rows, or that its log has lost, is not
+    read. The table continues behind them. Its job must be stopped. Exit code 0 when done, 2 when
+    refused.
     """
     from lakehouse.errors import RangeError
     from lakehouse.storage import checkpoints
     from lakehouse.stream import offsets as positions
 
-    with _stopped(table) as (settings, declared, last, there):
+    with _held(table) as (settings, catalog, declared, last):
+        if not catalog.topics_of(declared):
+            _accept_files(settings, catalog, declared, last, yes)
+            return
+        there = _on_broker(settings, catalog, declared)
         positions.check_ids(settings, declared, {topic: each.id for topic, each in there.items()})
         gaps = positions.lost(settings, declared, there, last) if last else []
         if not gaps:
@@ -127,27 +139,83 @@ def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
     )
 
 
-@contextmanager
-def _stopped(name: str) -> "Iterator[tuple[Settings, Table, Commit | None, dict[str, Broker]]]":
-    """An ingest table whose job does not run and cannot start meanwhile, with its last commit and what the broker says."""
-    from lakehouse.declare.catalog import load
+def _accept_files(
+    settings: "Settings", catalog: "Catalog", table: "Table", last: "Commit | None", yes: bool
+) -> None:
+    """What `accept-gap` does for a table that reads a folder or a table of others. Raises RangeError."""
+    from lakehouse.declare.sources import DeltaSource
     from lakehouse.errors import RangeError
+    from lakehouse.storage import checkpoints, foreign_records, foreign_sources
+    from lakehouse.storage.file_register import Register
+    from lakehouse.stream import offsets as positions
+    from lakehouse.stream.records import file_source
+
+    (source,) = (file_source(each) for each in catalog.sources_of(table).values())
+    topic, partition, register = source.topic, foreign_records.PARTITION, Register(settings, table)
+    begins = positions.behind(settings, table, last, {topic: {partition: 0}})
+    lost = foreign_records.lost(source, register, begins[topic][partition]) if last else []
+    passed = (
+        foreign_sources.passed_over(source, register) if isinstance(source, DeltaSource) else None
+    )
+    if not lost and passed is None:
+        raise RangeError(
+            f"table={table.name}: {topic} has every record that it has not read, so nothing is lost; start its job"
+        )
+    for since, until in lost:
+        name = register.of_record(since).path
+        console.print_text(f"{topic}, file {name}: records {since} to {until - 1} are lost")
+    if passed is not None:
+        console.print_text(
+            f"{topic}: versions {register.through + 1} to {passed} are not read, with the rows that they add"
+        )
+    _ask(yes, "go on without them?")
+    if lost:
+        checkpoints.begin(
+            settings, table, None, "lost records were accepted (`lakehouse topic accept-gap`)"
+        )
+        gaps = [positions.Gap(topic, partition, *each) for each in lost]
+        positions.declare_lost(settings, table, gaps)
+    if passed is not None:
+        register.add([], passed)
+    console.print_text(
+        f"{table.name}: it continues behind them; `lakehouse stream start {table.pipeline}`"
+    )
+
+
+@contextmanager
+def _held(name: str) -> "Iterator[tuple[Settings, Catalog, Table, Commit | None]]":
+    """A table whose job does not run and cannot start meanwhile, with its last commit."""
+    from lakehouse.declare.catalog import load
     from lakehouse.settings import from_environment
     from lakehouse.storage.commit_log import CommitLog
-    from lakehouse.stream import offsets as positions
     from streaming_jobs import lease
 
     settings = from_environment()
     catalog = load(settings)
     table = catalog.table(name)
+    if not catalog.sources_of(table):
+        raise _no_source(catalog, table)
+    with lease.held(settings, table.pipeline):
+        yield settings, catalog, table, next(CommitLog(settings, table).by_stream(), None)
+
+
+def _on_broker(settings: "Settings", catalog: "Catalog", table: "Table") -> "dict[str, Broker]":
+    """What the broker says of the topics of an ingest table. Raises RangeError if it reads none."""
+    from lakehouse.stream import offsets as positions
+
     topics = sorted(source.topic for source in catalog.topics_of(table).values())
     if not topics:
-        raise RangeError(
-            f"table={name}: a {catalog.kind(table)} table has no topic; name an ingest table, which reads one"
-        )
-    with lease.held(settings, table.pipeline):
-        there = positions.on_broker(positions.admin(settings), topics)
-        yield settings, table, next(CommitLog(settings, table).by_stream(), None), there
+        raise _no_source(catalog, table)
+    return positions.on_broker(positions.admin(settings), topics)
+
+
+def _no_source(catalog: "Catalog", table: "Table") -> "RangeError":
+    from lakehouse.errors import RangeError
+
+    kind = "folder's" if catalog.sources_of(table) else catalog.kind(table)
+    return RangeError(
+        f"table={table.name}: a {kind} table has no topic; name an ingest table, which reads one"
+    )
 
 
 def _ask(yes: bool, what: str) -> None:

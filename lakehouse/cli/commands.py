@@ -254,7 +254,7 @@ def quarantine(
 ) -> None:
     """Show quarantined rows: how many for each reason, then the newest.
 
-    Each row has its offset, its time of arrival and its value.
+    Each row has its offset, or its file and line, its time of arrival and its value.
     """
     from lakehouse.cli import query as engine
 
@@ -271,10 +271,10 @@ def quarantine(
             settings, catalog, f"SELECT count(*) AS rows, reason {found} GROUP BY 2 ORDER BY 1 DESC"
         )
         console.print_rows(counts.columns, counts.rows)
-    position = "_arrival['partition'] AS partition, _arrival['offset'] AS offset, _arrival['time'] AS arrived"
-    newest = (
-        f"SELECT reason, {position}, value {found} ORDER BY arrived DESC, partition, offset DESC"
-    )
+    of_file = catalog.sources_of(chosen) and not catalog.topics_of(chosen)
+    place = "key" if of_file else "_arrival['partition'] AS partition"  # it names file and line
+    columns = f"{place}, _arrival['offset'] AS offset, _arrival['time'] AS arrived, value"
+    newest = f"SELECT reason, {columns} {found} ORDER BY arrived DESC, 2, offset DESC"
     _print(engine.run(settings, catalog, newest, limit or None), as_json)
 
 

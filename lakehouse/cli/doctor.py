@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import typer
 
@@ -17,7 +18,7 @@ from lakehouse.cli import console
 from lakehouse.cli.console import AsJson
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, from_environment, java
-from lakehouse.storage import root
+from lakehouse.storage import files, root
 
 _WANTED_JAVA = 17
 _LITTLE = 2 << 30  # bytes
@@ -42,7 +43,7 @@ class Finding:
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Check Java, jars, packages, root, broker, port and tables.
+    """Check Java, jars, packages, root, broker, port, tables, and the folders that they read.
 
     Exit code 1 if something that is needed is missing.
     """
@@ -59,7 +60,7 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 def findings(settings: Settings) -> Iterator[Finding]:
-    for check in (_python, _java, _jars, _packages, _root, _broker, _port, _tables):
+    for check in (_python, _java, _jars, _packages, _root, _broker, _port, _tables, _sources):
         name = check.__name__.strip("_")
         try:
             yield check(settings, name)
@@ -182,3 +183,15 @@ def _tables(settings: Settings, name: str) -> Finding:
 
     found = catalog.load(settings)
     return Finding(name, "ok", f"{len(list(found))} in {', '.join(found.pipelines())}")
+
+
+def _sources(settings: Settings, name: str) -> Finding:
+    from lakehouse.declare import catalog
+    from lakehouse.declare.sources import DeltaSource, FolderSource
+
+    found = catalog.load(settings).sources.values()
+    paths = sorted({s.topic for s in found if isinstance(s, FolderSource | DeltaSource)})
+    if away := [path for path in paths if not files.readable(Path(path))]:
+        remedy = "make it, or mount its disk: a stream waits for it"
+        return Finding(name, "note", f"{', '.join(away)} cannot be read", remedy)
+    return Finding(name, "ok", f"{len(paths)} folders and tables of others can be read")

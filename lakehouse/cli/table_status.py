@@ -7,7 +7,7 @@ from typing import Literal
 
 from lakehouse.cli import query
 from lakehouse.declare.catalog import Catalog, Kind
-from lakehouse.declare.sources import FileSource, KafkaSource
+from lakehouse.declare.sources import DeltaSource, FileSource, FolderSource, KafkaSource
 from lakehouse.declare.table import Layer, Table
 from lakehouse.ranges import EPOCH
 from lakehouse.reconcile import coverage
@@ -221,6 +221,10 @@ def _input(catalog: Catalog, name: str) -> str:
     source = catalog.sources.get(name)
     if isinstance(source, KafkaSource):
         return f"{name} (topic {source.topic})"
+    if isinstance(source, FolderSource):
+        return f"{name} (folder {source.topic})"
+    if isinstance(source, DeltaSource):
+        return f"{name} (Delta table {source.topic})"
     return f"{name} ({source.format} files)" if isinstance(source, FileSource) else name
 
 

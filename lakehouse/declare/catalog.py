@@ -11,7 +11,7 @@ from typing import Any, Literal
 from lakehouse.declare import rules
 from lakehouse.declare.columns import WINDOW, WINDOW_TIME
 from lakehouse.declare.modules import imported, pipeline_of
-from lakehouse.declare.sources import KafkaSource, Source
+from lakehouse.declare.sources import KafkaSource, RecordSource, Source
 from lakehouse.declare.table import Table
 from lakehouse.declare.targets import Target
 from lakehouse.errors import DeclarationError, RangeError, SettingsError, UnknownTable
@@ -46,10 +46,10 @@ class Catalog:
         return self.tables[name]
 
     def kind(self, table: Table) -> Kind:
-        """`ingest` (reads a topic), `window`, `row` (row-preserving), `keyed`, `versioned`, `report`, `reference` (no time)."""
+        """`ingest` (reads from outside), `window`, `row` (keeps rows), `keyed`, `versioned`, `report`, `reference` (no time)."""
         if table.report:
             return "report"
-        if self.topics_of(table):
+        if self.sources_of(table):
             return "ingest"
         if table.keeps:
             return "keyed" if table.keeps == "latest" else "versioned"
@@ -57,9 +57,14 @@ class Catalog:
             return "window"
         return "row" if self.driving_input(table) else "reference"
 
+    def sources_of(self, table: Table) -> dict[str, RecordSource]:
+        """What an ingest table reads, by input name: topics, a folder, or a table of others; empty for every other table."""
+        found = {name: self.sources.get(name) for name in table.inputs}
+        return {name: source for name, source in found.items() if isinstance(source, RecordSource)}
+
     def topics_of(self, table: Table) -> dict[str, KafkaSource]:
         """The topics that an ingest table reads, by input name; empty for every other table."""
-        found = {name: self.sources.get(name) for name in table.inputs}
+        found = self.sources_of(table)
         return {name: source for name, source in found.items() if isinstance(source, KafkaSource)}
 
     def driving_input(self, table: Table) -> Table | None:
@@ -192,7 +197,7 @@ class Catalog:
 
         Itself, if it is one. None for a reference table.
         """
-        if self.topics_of(table):
+        if self.sources_of(table):
             return [table]
         found = (each for t in self.followed_inputs(table) for each in self.ingest_tables_of(t))
         return list({each.name: each for each in found}.values())
@@ -221,14 +226,14 @@ class Catalog:
         return f"{WINDOW}.end" if table.window else self.event_time(table)
 
     def quiet_timeout(self, table: Table) -> timedelta:
-        """How long the topics that a table is computed from must be silent for event time to go on; zero: it never does.
+        """How long the sources that a table is computed from must be silent for event time to go on; zero: it never does.
 
         Each of them must say so.
         """
         spans = [
-            topic.quiet_timeout
+            source.quiet_timeout
             for ingest in self.ingest_tables_of(table)
-            for topic in self.topics_of(ingest).values()
+            for source in self.sources_of(ingest).values()
         ]
         return max(spans) if spans and all(spans) else timedelta(0)
 

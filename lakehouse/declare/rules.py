@@ -178,9 +178,16 @@ def check_table(catalog: "Catalog", table: Table) -> None:
 
 def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
     kind, topics = catalog.kind(table), catalog.topics_of(table)
-    if topics and len(topics) < len(table.inputs):
+    sources = catalog.sources_of(table)
+    if sources and len(sources) < len(table.inputs):
         raise DeclarationError(
-            f"{where}, inputs={table.inputs}: an ingest table reads topics only; join other inputs in a table that reads it"
+            f"{where}, inputs={table.inputs}: an ingest table reads topics only, or one folder, or one Delta table of others; "
+            "join other inputs in a table that reads it"
+        )
+    if len(topics) < len(sources) and len(sources) > 1:
+        raise DeclarationError(
+            f"{where}, inputs={table.inputs}: an ingest table reads topics, or one folder, or one Delta table of others; declare "
+            "an ingest table for each, and a table that reads these, with unionByName"
         )
     if len({source.topic for source in topics.values()}) < len(topics):
         raise DeclarationError(

@@ -1,4 +1,4 @@
-"""What tables are computed from: topics of Kafka, and files."""
+"""What tables are computed from: topics of Kafka, folders and tables of others that grow, and files that are read whole."""
 
 import inspect
 import re
@@ -12,38 +12,66 @@ from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 
 ValueFormat = Literal["json", "text", "avro", "json_schema"]
+FolderFormat = Literal["json", "csv", "text", "parquet"]
 UnknownFields = Literal["ignore", "quarantine"]
 Isolation = Literal["", "read_uncommitted", "read_committed"]
 OF_REGISTRY = ("avro", "json_schema")
 """Formats of values whose schema is in a schema registry."""
+OF_ROWS = ("parquet", "delta")
+"""Formats of rows with columns of their own, which become records as JSON."""
 _TEXT = re.compile(r"\s*\w+\s+STRING(\s+NOT\s+NULL)?\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaSource:
-    """A topic of JSON objects, of text, or of values whose schemas are in a registry.
+class RecordSource:
+    """What an ingest table reads: records, each with a partition and an offset, so that each is read once.
 
     Columns marked NOT NULL in `schema` are required, else: quarantine.
     """
 
-    topic: str
+    topic: str  # its name in `_arrival`: a topic, or the path of a folder or of a table
     schema: str
-    format: ValueFormat = "json"
-    require_key: bool = False
+    format: ValueFormat | FolderFormat | Literal["delta"] = "json"
     unknown_fields: UnknownFields = "ignore"
     max_bytes: int = 1 << 20
     max_future_skew: timedelta = timedelta(minutes=5)
     min_event_time: datetime = datetime(2000, 1, 1, tzinfo=UTC)
     idle_timeout: timedelta = timedelta(seconds=30)
     quiet_timeout: timedelta = timedelta(0)  # zero: event time stands still while no record comes
+    name: str = ""
+    # of topics alone
+    require_key: bool = False
     key: str = ""
     isolation: Isolation = ""  # by the settings
-    name: str = ""
 
     @property
     def of_registry(self) -> bool:
         """Whether the schema of each value is in a schema registry."""
         return self.format in OF_REGISTRY
+
+    @property
+    def of_rows(self) -> bool:
+        """Whether it holds rows of a table, which become records as JSON."""
+        return self.format in OF_ROWS
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSource(RecordSource):
+    """A topic of JSON objects, of text, or of values whose schemas are in a registry."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderSource(RecordSource):
+    """A folder that others put files into; each line, or row of Parquet, is a record."""
+
+    pattern: str = "*"
+    header: bool = False  # each file begins with a line that names the columns
+    settle: timedelta = timedelta(seconds=2)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSource(RecordSource):
+    """A Delta table of others; each row that is appended to it is a record."""
 
 
 def kafka(
@@ -93,17 +121,22 @@ def kafka(
     :raises DeclarationError: for a schema or key that cannot be.
     """
     one_of("format", format, ("json", "text", *OF_REGISTRY))
-    one_of("unknown_fields", unknown_fields, ("ignore", "quarantine"))
     one_of("isolation", isolation, ("", "read_uncommitted", "read_committed"))
-    _check_names(schema)
-    if format == "text" and not _TEXT.fullmatch(schema):
-        raise DeclarationError(
-            f"schema={schema!r}, format='text': text is one column, a STRING; write for example 'line STRING NOT NULL'"
-        )
-    if unknown_fields == "quarantine" and format == "text":
-        raise DeclarationError(
-            "unknown_fields='quarantine', format='text': text has no fields; leave unknown_fields out"
-        )
+    found = KafkaSource(
+        topic,
+        schema,
+        format,
+        unknown_fields,
+        max_bytes,
+        duration(max_future_skew, "max_future_skew"),
+        min_event_time,
+        duration(idle_timeout, "idle_timeout"),
+        duration(quiet_timeout, "quiet_timeout"),
+        require_key=require_key,
+        key=key,
+        isolation=isolation,
+    )
+    _check(found)
     if key and (
         format == "text"
         or not re.search(rf"(^|,)\s*{re.escape(key)}\s+STRING\b", schema, re.IGNORECASE)
@@ -111,24 +144,129 @@ def kafka(
         raise DeclarationError(
             f"key={key!r}, schema={schema!r}: the key is text; name a STRING column of the schema; format='text' has no other"
         )
-    if min_event_time.tzinfo is None:
+    return found
+
+
+def folder(
+    path: str,
+    *,
+    schema: str,
+    format: FolderFormat = "json",
+    pattern: str = "*",
+    header: bool | None = None,
+    settle: str | timedelta = "2 seconds",
+    unknown_fields: UnknownFields = "ignore",
+    max_bytes: int = 1 << 20,
+    max_future_skew: str | timedelta = "5 minutes",
+    min_event_time: datetime = datetime(2000, 1, 1, tzinfo=UTC),
+    quiet_timeout: str | timedelta = "0 seconds",
+) -> FolderSource:
+    """A folder that others put files into, as the input of an ingest table: each file is read once.
+
+        reading_files = folder("/data/incoming", schema="sensor_id STRING NOT NULL, event_time TIMESTAMP NOT NULL")
+
+    A record is a line, or a row of Parquet. Files are read by their modification time, then by their
+    name, also those in folders below. A bad record is quarantined with its file and line. A file that
+    was read may be renamed, moved within the folder, or removed.
+
+    :param path: the folder; a relative one is relative to the module that declares it.
+    :param schema: Spark DDL; a column that is NOT NULL must be there.
+    :param format: "json", an object a line; "csv", with the columns of the schema in their order, values
+        quoted by `"` if they must be, and no line breaks in them; "text", a line as it is, the one STRING
+        column; "parquet". The first three may be compressed by gzip, if their names end with `.gz`.
+    :param pattern: which names of files count, as a shell has it; those that begin with `.` or `_`, or end
+        with `.tmp` or `.part`, never do.
+    :param header: whether each CSV file begins with a line that names the columns in their order, by default
+        yes. A file whose first line does not is refused by its name, and not read until it is corrected.
+    :param settle: how long size and modification time of a file stand still before it counts as whole: more
+        than its writer pauses.
+    :param unknown_fields: "quarantine" puts away JSON objects and rows of Parquet with fields that the schema does not
+        name.
+    :param max_bytes: the longest line, or row as JSON, that is parsed; a longer one is quarantined, of a line
+        as much as that.
+    :param max_future_skew: how far an event time may be ahead of the modification time of its file.
+    :param min_event_time: the earliest event time, with its time zone.
+    :param quiet_timeout: once no record has come for so long, event time goes on with the clock.
+    :raises DeclarationError: for a schema or format that cannot be.
+    """
+    one_of("format", format, ("json", "csv", "text", "parquet"))
+    if header is not None and format != "csv":
         raise DeclarationError(
-            f"min_event_time={min_event_time}: an instant needs its time zone; add tzinfo=UTC"
+            f"header={header}, format={format!r}: only CSV files have a header line; leave it out"
         )
-    return KafkaSource(
-        topic,
+    found = FolderSource(
+        _absolute(path),
         schema,
         format,
-        require_key,
         unknown_fields,
         max_bytes,
         duration(max_future_skew, "max_future_skew"),
         min_event_time,
-        duration(idle_timeout, "idle_timeout"),
-        duration(quiet_timeout, "quiet_timeout"),
-        key,
-        isolation,
+        quiet_timeout=duration(quiet_timeout, "quiet_timeout"),
+        pattern=pattern,
+        header=format == "csv" and header is not False,
+        settle=duration(settle, "settle"),
     )
+    _check(found)
+    return found
+
+
+def delta_table(
+    path: str,
+    *,
+    schema: str,
+    unknown_fields: UnknownFields = "ignore",
+    max_bytes: int = 1 << 20,
+    max_future_skew: str | timedelta = "5 minutes",
+    min_event_time: datetime = datetime(2000, 1, 1, tzinfo=UTC),
+    quiet_timeout: str | timedelta = "0 seconds",
+) -> DeltaSource:
+    """A Delta table of others, as the input of an ingest table: the rows that it has, then those that are appended to it.
+
+        order_rows = delta_table("/data/shop/orders", schema="order_id BIGINT NOT NULL, at TIMESTAMP NOT NULL")
+
+    Its versions are read one by one. Compaction is passed over. A version that removes or changes
+    rows stops the query with an error that names it: an ingest table keeps what it has read.
+
+    :param path: its folder; a relative one is relative to the module that declares it.
+    :param schema: Spark DDL: those of its columns that are read, with their types there.
+    :param unknown_fields: "quarantine" puts away rows with columns that the schema does not name.
+    :param max_bytes: the longest row as JSON that is parsed; a longer one is quarantined.
+    :param max_future_skew: how far an event time may be ahead of the time at which its file was written.
+    :param min_event_time: the earliest event time, with its time zone.
+    :param quiet_timeout: once no row has come for so long, event time goes on with the clock.
+    :raises DeclarationError: for a schema that cannot be.
+    """
+    found = DeltaSource(
+        _absolute(path),
+        schema,
+        "delta",
+        unknown_fields,
+        max_bytes,
+        duration(max_future_skew, "max_future_skew"),
+        min_event_time,
+        quiet_timeout=duration(quiet_timeout, "quiet_timeout"),
+    )
+    _check(found)
+    return found
+
+
+def _check(source: RecordSource) -> None:
+    """What is asked of each kind of source."""
+    one_of("unknown_fields", source.unknown_fields, ("ignore", "quarantine"))
+    _check_names(source.schema)
+    if source.format == "text" and not _TEXT.fullmatch(source.schema):
+        raise DeclarationError(
+            f"schema={source.schema!r}, format='text': text is one column, a STRING; write for example 'line STRING NOT NULL'"
+        )
+    if source.unknown_fields == "quarantine" and source.format in ("text", "csv"):
+        raise DeclarationError(
+            f"unknown_fields='quarantine', format={source.format!r}: its values have no names; leave unknown_fields out"
+        )
+    if source.min_event_time.tzinfo is None:
+        raise DeclarationError(
+            f"min_event_time={source.min_event_time}: an instant needs its time zone; add tzinfo=UTC"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,16 +296,30 @@ def files(path: str, *, schema: str, format: str = "csv", header: bool = True) -
             f"header=False, format={format!r}: only CSV files have a header line; leave it out"
         )
     _check_names(schema)
-    module_file = inspect.stack()[1].frame.f_globals.get("__file__", "")
-    absolute = (
-        path
-        if "://" in path or path.startswith("/")
-        else str(Path(module_file).resolve().parent / path)
-    )
-    return FileSource(absolute, schema, format, header=header)
+    return FileSource(_absolute(path), schema, format, header=header)
 
 
-Source = KafkaSource | FileSource
+Source = KafkaSource | FolderSource | DeltaSource | FileSource
+
+
+def column_names(schema: str) -> list[str]:
+    """The names of the columns of Spark DDL, without Spark."""
+    depth, parts = 0, [""]
+    for letter in schema:
+        depth += (letter in "<(") - (letter in ">)")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [re.split(r"[\s:]", part.strip(), maxsplit=1)[0].strip("`") for part in parts]
+
+
+def _absolute(path: str) -> str:
+    """A path that the function which calls this was given: a relative one is relative to the module that calls that."""
+    if "://" in path or path.startswith("/"):
+        return path
+    module_file = inspect.stack()[2].frame.f_globals.get("__file__", "")
+    return str(Path(module_file).resolve().parent / path)
 
 
 def _check_names(schema: str) -> None:

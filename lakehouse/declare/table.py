@@ -29,7 +29,7 @@ from lakehouse.declare.calling import called
 from lakehouse.declare.expectations import Expectation, expect
 from lakehouse.declare.lookups import Lookup, lookup
 from lakehouse.declare.reports import Report, report
-from lakehouse.declare.sources import files, kafka, one_of
+from lakehouse.declare.sources import delta_table, files, folder, kafka, one_of
 from lakehouse.declare.targets import Target
 from lakehouse.declare.windows import (
     Duplicates,
@@ -52,9 +52,11 @@ if TYPE_CHECKING:
 __all__ = [
     "around",
     "count",
+    "delta_table",
     "duplicates",
     "expect",
     "files",
+    "folder",
     "kafka",
     "lookup",
     "report",

@@ -23,10 +23,10 @@ def quarantined_rows(lake: Session, ingest: Table, *, judged: bool = True) -> Da
     of = {"partition": "partition", "offset": "offset", "timestamp": "time"}
     position = {name: F.col(f"{ARRIVAL}.{there}") for name, there in of.items()}
     parts = []
-    for name, source in step.topics.items():
+    for name, source in step.sources.items():
         own = stored.where(F.col(f"{ARRIVAL}.topic") == source.topic)
         raw = own.select("key", "value", *(c.alias(n) for n, c in position.items()))
-        records = {n: raw if n == name else raw.limit(0) for n in step.topics}
+        records = {n: raw if n == name else raw.limit(0) for n in step.sources}
         written_by = schemas.of_records(lake, ingest, {name: source}, records)
         rows = step.ingest(records, written_by, timed=True)
         arrived = own.select(
@@ -43,7 +43,7 @@ def quarantined_rows(lake: Session, ingest: Table, *, judged: bool = True) -> Da
 
 def of_other_topics(lake: Session, ingest: Table) -> dict[str, int]:
     """Topic -> rows in the quarantine, of topics that the ingest table does not read any more: nothing says how to parse them."""
-    read = [source.topic for source in lake.catalog.topics_of(ingest).values()]
+    read = [source.topic for source in lake.catalog.sources_of(ingest).values()]
     topic = F.col(f"{ARRIVAL}.topic")
     found = (
         _quarantine(lake, ingest)

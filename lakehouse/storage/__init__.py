@@ -46,6 +46,11 @@ checkpoints           where a table stands, and whether a checkpoint fits that
 checkpoint_files      what Spark keeps in a checkpoint
 read_holds            runs that read what is on disk now
 schemas               schemas of a registry that an ingest table's messages have had
+file_register         the files that an ingest table reads, and the numbers of their records
+foreign_sources       folders and tables of others: what has come is registered
+foreign_files         what such files hold
+foreign_log           the log of a Delta table of others
+foreign_records       the records of registered files
 savepoints            all tables at one consistent cut, kept by links
 restoring             a savepoint restored, forked, or moved as one file
 forks                 whether a lakehouse is a fork, and where the other one publishes

@@ -21,7 +21,7 @@ from typing import Literal
 
 from lakehouse.declare import code_version, rules
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.sources import KafkaSource
+from lakehouse.declare.sources import FolderSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
@@ -36,8 +36,8 @@ _CODE = "rows before and after the change would be computed by different code"
 _MEANING = {  # of a change, by the first word of what changed
     "layer": "the rows that are there would stay behind in that layer's folder",
     "kind": "another kind of table has another checkpoint",
-    "topics": "an ingest table keeps the topics that it began with",
-    "schema": "rows before and after the change would be read from their topic differently",
+    "topics": "an ingest table keeps the topics, the folder or the table that it began with",
+    "schema": "rows before and after the change would be read differently from where they come from",
     "input": "its positions are those of that table",
     "versioned": "rows before and after the change would be joined differently",
     "reads": "rows before and after the change would be joined with other tables",
@@ -87,7 +87,7 @@ class Change:
 
 def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
     """What decides the rows that the table's streaming query writes, by name, as text."""
-    topics = catalog.topics_of(table)
+    sources = catalog.sources_of(table)
     code = (
         {"query": " ".join(table.sql.split())}
         if table.sql
@@ -96,8 +96,8 @@ def declaration(catalog: Catalog, table: Table) -> dict[str, str]:
     found = {
         "layer": table.layer,
         "kind": catalog.kind(table),
-        "topics": ", ".join(sorted(source.topic for source in topics.values())),
-        **{f"schema of {source.topic}": _schema(source) for source in topics.values()},
+        "topics": ", ".join(sorted(source.topic for source in sources.values())),
+        **{f"schema of {source.topic}": _schema(source) for source in sources.values()},
         "input": ", ".join(each.name for each in catalog.followed_inputs(table)),
         "versioned tables": ", ".join(sorted(t.name for t in catalog.versioned_inputs(table))),
         "reads": ", ".join(
@@ -304,7 +304,7 @@ def _refusal(catalog: Catalog, table: Table, changed: list[Change]) -> str:
     elif catalog.kind(table) in ("row", "window"):
         remedy = f"{another}; `lakehouse bootstrap NAME` fills the new table from the rows that its input has"
     else:
-        remedy = f"{another}; a new ingest table reads its topics from their beginning"
+        remedy = f"{another}; a new ingest table reads what it is declared with from the beginning"
     return f"table={table.name}, {'; '.join(map(str, changed))}; {remedy}"
 
 
@@ -318,10 +318,13 @@ def _upgrade(table: Table) -> str:
     return f"`lakehouse upgrade fill {table.name}` fills the changed table beside this one, to be compared and promoted"
 
 
-def _schema(source: KafkaSource) -> str:
-    """The columns of a topic. What is only required of them is an expectation, and may change."""
+def _schema(source: RecordSource) -> str:
+    """The columns of a source. What is only required of them is an expectation, and may change."""
     columns = re.sub(r"\s+NOT\s+NULL\b", "", " ".join(source.schema.split()), flags=re.IGNORECASE)
-    return f"{source.format}{f', key {source.key}' if source.key else ''}: {columns}"
+    how = f", key {source.key}" if source.key else ""
+    if source.format == "csv" and isinstance(source, FolderSource) and not source.header:
+        how = ", without a header"
+    return f"{source.format}{how}: {columns}"
 
 
 def _apart(then: str, now: str) -> tuple[str, str]:

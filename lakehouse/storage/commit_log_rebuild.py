@@ -185,7 +185,7 @@ def _with_heads(
         latest = dict.fromkeys(keys, at)
     heads = {key: Head(*head) for key, head in before.heads.items()} if before else {}
     now = advanced(heads, latest, at or commit.at)
-    idle = {source.topic: source.idle_timeout for source in catalog.topics_of(table).values()}
+    idle = {source.topic: source.idle_timeout for source in catalog.sources_of(table).values()}
     mark = commit.watermark or EPOCH
     frontier = watermark(mark, now, table.delay, {key: idle[key.rpartition("-")[0]] for key in now})
     return replace(

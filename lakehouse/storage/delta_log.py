@@ -118,7 +118,7 @@ def moved(path: Path, version: int) -> list[tuple[str, dict]] | None:
     None if the log does not have the version. Compaction moves none.
     """
     found = actions(path, version)
-    return None if found is None else _moved(found)
+    return None if found is None else moved_of(found)
 
 
 def data_file(path: Path, file: Mapping) -> Path:
@@ -246,7 +246,8 @@ def _versions(path: Path) -> Iterator[str]:
     return (file.stem for file in folder(path).glob("*.json") if file.stem.isdigit())
 
 
-def _moved(actions: Iterable[Mapping]) -> list[tuple[str, dict]]:
+def moved_of(actions: Iterable[Mapping]) -> list[tuple[str, dict]]:
+    """As `moved`, of the actions of a commit."""
     files = (
         (kind, action[kind]) for action in actions for kind in ("add", "remove") if kind in action
     )
@@ -255,7 +256,7 @@ def _moved(actions: Iterable[Mapping]) -> list[tuple[str, dict]]:
 
 def _change(path: Path, version: int, column: str, seen: set[tuple[str, int]]) -> Change | None:
     found = actions(path, version) or []
-    moved = _moved(found)
+    moved = moved_of(found)
     if not moved:
         return None
     info: dict = next((action["commitInfo"] for action in found if "commitInfo" in action), {})

@@ -125,6 +125,11 @@ def exists(path: Path) -> bool:
     return path.exists()
 
 
+def readable(folder: Path) -> bool:
+    """Whether a folder is there, and what it has can be seen."""
+    return os.access(folder, os.R_OK | os.X_OK)
+
+
 def remove(path: Path) -> None:
     """Removes the file, if it is there."""
     path.unlink(missing_ok=True)

@@ -48,6 +48,7 @@ Note = Literal[
     "asked_again.json",  # partitions whose lookups are asked again, until a batch run has followed
     "declared.json",  # what its stream was begun with
     "dropped.jsonl",  # rows that Spark dropped
+    "files.jsonl",  # of an ingest table: the files of its folder, or of a table of others, in the order of their records
     "generations.jsonl",  # how each generation of its stream began
     "handover.json",  # where its batch run over history ends and its stream begins
     "publishing.json",  # what a batch run is about to replace

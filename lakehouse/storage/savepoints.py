@@ -262,11 +262,10 @@ def take_table(settings: Settings, catalog: Catalog, table: Table, to: Settings)
     answers: tuple[layout.Side, ...] = ("answers",) if table.lookup else ()
     for side in (*sides, "", *answers):
         _take(table_path(settings, table, side), table_path(to, table, side))
-    seen = layout.note(settings, table, "references.jsonl")
-    if (
-        seen.is_file()
-    ):  # once more, behind the rows: each line was written before the first row that it holds for
-        shutil.copyfile(seen, layout.note(to, table, "references.jsonl"))
+    once_more: tuple[layout.Note, ...] = ("references.jsonl", "files.jsonl")
+    for name in once_more:  # behind the rows: each line was written before the first row of its own
+        if (seen := layout.note(settings, table, name)).is_file():
+            shutil.copyfile(seen, layout.note(to, table, name))
 
 
 def _take_states(settings: Settings, table: Table, to: Settings) -> None:

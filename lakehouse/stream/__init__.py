@@ -4,12 +4,15 @@ strategy        which engine a table has: Spark's own streaming query, or steps 
 queries         the query of a table, by kind
 micro_batch     how one micro-batch or step is written: exactly once
 advance         one limited step after another
-topic_steps     the steps of an ingest table: ranges of offsets
+source_steps    the steps of an ingest table: ranges of offsets
+topic_steps     those of one that reads topics
+file_steps      those of one that reads a folder, or a table of others
+records         raw records from offsets to offsets
 topic_reader    messages as the broker hands them out
 table_steps     the steps of a table behind another: commits of its input
 positions       how far a table has read its input
 news            who has committed
-ingest          micro-batches of topics, and the watermark
+ingest          micro-batches of sources, and the watermark
 offsets         offsets join on from commit to commit
 topic_check     whether each message is there once
 keyed           a row, or versions, for each key

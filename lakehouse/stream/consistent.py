@@ -70,7 +70,7 @@ class Cuts:
     def _cuts(self, table: Table, least: int, most: int) -> Iterator[tuple[int, Read]]:
         """The versions of an input, newest first, each with what it has read of the ingest tables that are shared."""
         shared = self.shared[table.name]
-        if self.lake.catalog.topics_of(table):
+        if self.lake.catalog.sources_of(table):
             yield from ((version, {table.name: version}) for version in range(most, least - 1, -1))
             return
         version, later = most, None
@@ -103,7 +103,7 @@ class Cuts:
         for each in self.lake.catalog.followed_inputs(table):
             version = line.version_read(each.name)
             read: Read = {each.name: version}
-            if not self.lake.catalog.topics_of(each):
+            if not self.lake.catalog.sources_of(each):
                 lines = self.lake.commit_log(each).by_stream()
                 before = next((one for one in lines if one.version <= version), None)
                 nothing = {i.name: -1 for i in self.lake.catalog.ingest_tables_of(each)}

@@ -1,4 +1,4 @@
-"""The stream of an ingest table: the micro-batches of its topics, their offsets, and the watermark that follows from them."""
+"""The stream of an ingest table: the micro-batches of its sources, their offsets, and the watermark that follows from them."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -9,13 +9,16 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from lakehouse import watermarks
+from lakehouse.declare.sources import KafkaSource
 from lakehouse.ranges import EPOCH, utc
 from lakehouse.storage import reference_versions
 from lakehouse.storage.checkpoints import Written, beginning
-from lakehouse.stream import offsets
+from lakehouse.stream import offsets, records
+from lakehouse.stream.file_steps import FileSteps
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
+from lakehouse.stream.source_steps import SourceSteps
 from lakehouse.stream.topic_steps import TopicSteps
-from lakehouse.transform import decode, observing
+from lakehouse.transform import observing
 from lakehouse.watermarks import Head
 
 _INSTANT = timedelta(microseconds=1)
@@ -23,12 +26,14 @@ _INSTANT = timedelta(microseconds=1)
 
 def steps(
     run: StreamRun, *, available_now: bool = False, pace: timedelta = timedelta(0)
-) -> TopicSteps:
+) -> SourceSteps:
     """The query of an ingest table.
 
-    Raises TopicError, CommitError, DeclarationError, BrokerError (`TopicSteps`).
+    Raises SourceError, CommitError, DeclarationError, BrokerError (`TopicSteps`, `FileSteps`).
     """
-    return TopicSteps(
+    of_topics = all(isinstance(each, KafkaSource) for each in run.plan.sources.values())
+    make = TopicSteps if of_topics else FileSteps
+    return make(
         run,
         lambda judged, *step: ingest_batch(run, *judged, *step),
         partial(finish, run),
@@ -45,15 +50,13 @@ def finish(run: StreamRun, written: Written) -> None:
     before = lake.commit_log(table).before(*written.number)
     of = replace(run, generation=written.generation, begun=begun, committed=written.batch)
     begins = offsets.behind(lake.settings, table, before, {})
-    records = {
-        name: decode.topic_rows(
-            lake.spark, lake.settings, source, begins.get(source.topic), written.inputs
-        )
-        for name, source in run.plan.topics.items()
+    read = {
+        name: records.between(lake, table, source, begins.get(source.topic), written.inputs)
+        for name, source in run.plan.sources.items()
     }
     ingest_batch(
         of,
-        *of.judged(records, written.unknown_schemas),
+        *of.judged(read, written.unknown_schemas),
         written.batch,
         BatchLog(written.watermark or EPOCH, written.at, dict(written.inputs)),
     )
@@ -72,7 +75,7 @@ def ingest_batch(
     its watermark further by the time that has passed: with the commit that is a fact, which every run repeats.
     """
     before = run.lake.commit_log(run.table).before(run.generation, batch_id)
-    silent = {source.topic: source.idle_timeout for source in run.plan.topics.values()}
+    silent = {source.topic: source.idle_timeout for source in run.plan.sources.values()}
     partitions = {
         _key(t, p): (t, int(p))
         for t, offsets in sorted(log.inputs.items())

@@ -77,7 +77,7 @@ class StreamRun:
 
         `unknown`: those that it did not know when a part of the same batch was written. Raises RegistryAway.
         """
-        found = schemas.of_records(self.lake, self.table, self.plan.topics, records, unknown)
+        found = schemas.of_records(self.lake, self.table, self.plan.sources, records, unknown)
         frames = {
             name: each if isinstance(each, DataFrame) else self.lake.spark.createDataFrame(each)
             for name, each in records.items()

@@ -1,21 +1,27 @@
-"""For how long a stream may rest: its topics keep what it has not read for a while, and no longer."""
+"""For how long a stream may rest: its sources keep what it has not read for a while, and no longer."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.sources import DeltaSource, FolderSource, KafkaSource
 from lakehouse.settings import Settings
 from lakehouse.stream import offsets
 
+_FOLDER = "files that come meanwhile are read if they are still there: start the job before they are taken away"
+_TABLE = "its versions are read as long as its log has them and its files are there: start the job before they are cleaned up"
 _WITHIN = 5.0  # seconds for an answer of the broker: a command waits for it
 
 
 def remarks(settings: Settings, catalog: Catalog, pipeline: str, now: datetime) -> list[str]:
-    """What each topic of a pipeline that rests from `now` on says of the messages that come meanwhile, a line each."""
+    """What each source of a pipeline that rests from `now` on says of the records that come meanwhile, a line each."""
     tables = catalog.of_pipeline(pipeline)
-    topics = {source.topic for each in tables for source in catalog.topics_of(each).values()}
-    found = _configurations(settings, topics)
-    return [f"{topic}: {remark(known, now)}" for topic, known in sorted(found.items())]
+    sources = {source for each in tables for source in catalog.sources_of(each).values()}
+    found = _configurations(settings, (s.topic for s in sources if isinstance(s, KafkaSource)))
+    said = {topic: remark(known, now) for topic, known in found.items()}
+    said |= {s.topic: _FOLDER for s in sources if isinstance(s, FolderSource)}
+    said |= {s.topic: _TABLE for s in sources if isinstance(s, DeltaSource)}
+    return [f"{name}: {text}" for name, text in sorted(said.items())]
 
 
 def remark(known: Mapping[str, str] | str, now: datetime) -> str:

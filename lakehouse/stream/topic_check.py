@@ -1,23 +1,28 @@
-"""Whether an ingest table and its quarantine have each message of their topics once, as far as the topics still reach.
+"""Whether an ingest table and its quarantine have each record of their sources once, as far as topics still reach.
 
-Without Spark: positions from the tables' files, messages from the broker. Offsets that a topic
+Without Spark: positions from the tables' files, messages from the broker, files from the register. Offsets that a topic
 cannot deliver (markers of transactions, what compaction removed) are not missing: where an offset
 is not in the table the topic is read to see.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.sources import DeltaSource, FolderSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, RangeError
 from lakehouse.runtime.kafka_options import client_config, isolated
 from lakehouse.settings import Settings
+from lakehouse.storage import foreign_sources
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.delta_log import open_table
+from lakehouse.storage.file_register import Register
+from lakehouse.storage.foreign_records import PARTITION
 from lakehouse.storage.layout import table_path
 from lakehouse.stream import offsets
+from lakehouse.stream.records import file_source
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +33,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One partition of a topic: offsets `start` to `end` (exclusive), which the topic still has and the table has read."""
+    """One partition of a source: offsets `start` to `end` (exclusive), which a topic still has and the table has read."""
 
     topic: str
     partition: int
@@ -37,23 +42,28 @@ class Checked:
     rows: int  # of these, in the table and its quarantine
     missing: int
     doubled: int
-    examples: str  # the first offsets missing or doubled
+    examples: str  # the first offsets missing or doubled; of a folder also files that are not read as they are
 
 
 def check(settings: Settings, catalog: Catalog, table: Table) -> list[Checked]:
-    """Each partition of the table's topics.
+    """Each partition of the table's sources.
 
-    Raises RangeError for other tables, TopicError, BrokerError.
+    Raises RangeError for other tables, SourceError, BrokerError.
     """
-    sources = catalog.topics_of(table).values()
-    topics = sorted(source.topic for source in sources)
-    if not topics:
+    sources = catalog.sources_of(table).values()
+    if not sources:
         raise RangeError(
             f"table={table.name}: a {catalog.kind(table)} table has no topic; name an ingest table, which reads one"
         )
     last = next(CommitLog(settings, table).by_stream(), None)
     if last is None:
         raise RangeError(f"table={table.name}: it has read nothing yet; start its job")
+    if not catalog.topics_of(table):
+        return [
+            _checked_files(settings, table, file_source(each), last.inputs.get(each.topic, {}))
+            for each in sources
+        ]
+    topics = sorted(source.topic for source in sources)
     settings = isolated(settings, next(source.isolation for source in sources))
     there = offsets.on_broker(offsets.admin(settings), topics)
     offsets.check_ids(settings, table, {topic: each.id for topic, each in there.items()})
@@ -69,6 +79,47 @@ def check(settings: Settings, catalog: Catalog, table: Table) -> list[Checked]:
                 _checked(settings, topic, int(partition), start, end, stored.get(int(partition)))
             )
     return found
+
+
+def _checked_files(
+    settings: Settings,
+    table: Table,
+    source: FolderSource | DeltaSource,
+    read: Mapping[str, int],
+) -> Checked:
+    """A folder or a table of others against the register, whose records have all been there."""
+    import numpy as np
+
+    end, topic = read.get(PARTITION, 0), source.topic
+    register = Register(settings, table)
+    stored = _stored(settings, table, topic, "").get(int(PARTITION), np.empty(0, np.int64))
+    wanted = np.ones(end, bool)
+    for gap in offsets.known(settings, table).gaps:
+        wanted[gap.since : gap.until] = False
+    once, counts = np.unique(stored[stored < end], return_counts=True)
+    wanted[once] = False
+    missing, doubled = np.flatnonzero(wanted), once[counts > 1]
+
+    def shown(number: int) -> str:
+        known = register.of_record(number)
+        return f"{number} (record {number - known.first + 1} of {known.path})"
+
+    examples = [
+        f"{name} {', '.join(shown(int(number)) for number in which[:_SHOWN])}"
+        for name, which in (("missing", missing), ("doubled", doubled))
+        if len(which)
+    ]
+    examples += foreign_sources.unread(source, register, end)
+    return Checked(
+        topic,
+        int(PARTITION),
+        0,
+        end,
+        len(stored),
+        len(missing),
+        len(doubled),
+        "; ".join(examples),
+    )
 
 
 def _checked(

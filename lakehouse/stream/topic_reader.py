@@ -12,16 +12,8 @@ import pyarrow as pa
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings
 from lakehouse.stream.offsets import Offsets
+from lakehouse.stream.records import HELD
 
-HELD = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("ms", "UTC")),
-    ]
-)
 _BYTES = 32 << 20  # of messages that are held: with more, nothing is fetched until some are taken
 _AT_ONCE = 10_000
 Place = tuple[str, int]  # topic and partition

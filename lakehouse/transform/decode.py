@@ -1,26 +1,38 @@
-"""Reads what tables are computed from: a topic, a table, files."""
+"""Reads what tables are computed from: records of topics and of files, tables, files read whole."""
 
 import json
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import cast
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from lakehouse.declare.columns import RECORD, helper
-from lakehouse.declare.sources import FileSource, KafkaSource
+from lakehouse.declare.sources import FileSource, KafkaSource, RecordSource
 from lakehouse.errors import DeclarationError
 from lakehouse.runtime.kafka_options import isolated, spark_options
 from lakehouse.settings import Settings
+from lakehouse.storage.arrow import in_spark
 from lakehouse.transform.schemas import DECODED, HEAD, NO_SCHEMAS, Schemas, WriterSchema, unreadable
 
 KAFKA_SCHEMA = "key BINARY, value BINARY, partition INT, offset BIGINT, timestamp TIMESTAMP"
 RAW = ("key", "value", "partition", "offset", "timestamp")
 _CORRUPT = helper("corrupt")
 _NO_JSON = "not a JSON object of the declared types"
+_NO_ROW = "not a row of the declared types"
+_NO_CSV = "not a line of CSV with the declared columns"
+_OPEN = "a quote that does not end in its line: values have no line breaks"
+_CSV = {"quote": '"', "escape": '"', "columnNameOfCorruptRecord": _CORRUPT}  # as RFC 4180 has it
+# all of a row's values, as exact as they are, and `from_json` reads them
+_ROW = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 
 
 def topic_rows(
@@ -44,6 +56,15 @@ def topic_rows(
         # leaves one behind for five minutes, tens of megabytes, and a catch-up fills the heap
         .option("kafka.group.id", f"lakehouse-{source.topic}")
         .load()
+        .select(*RAW)
+    )
+
+
+def row_records(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """Records whose value is a row, in `row`: as JSON."""
+    return (
+        in_spark(spark, rows)
+        .withColumn("value", F.to_json("row", _ROW).cast("binary"))
         .select(*RAW)
     )
 
@@ -94,7 +115,7 @@ def _check_header(spark: SparkSession, source: FileSource) -> None:
         )
 
 
-def decoded(records: DataFrame, source: KafkaSource, schemas: Schemas = NO_SCHEMAS) -> DataFrame:
+def decoded(records: DataFrame, source: RecordSource, schemas: Schemas = NO_SCHEMAS) -> DataFrame:
     """Raw records as rows of the source's columns and the struct `_record`: the record's own columns and `problem`.
 
     Every record gives one row, also those that cannot be parsed: `_record.problem` says why. The
@@ -109,7 +130,7 @@ def decoded(records: DataFrame, source: KafkaSource, schemas: Schemas = NO_SCHEM
 # made once for each source: a call of Spark for each column costs more than a short step's records
 @lru_cache(maxsize=64)
 def _decoding(
-    source: KafkaSource, writers: tuple[WriterSchema, ...]
+    source: RecordSource, writers: tuple[WriterSchema, ...]
 ) -> tuple[list[Column], list[Column]]:
     """What is selected of raw records, and what of that."""
     schema = cast(StructType, StructType.fromDDL(source.schema))
@@ -118,7 +139,9 @@ def _decoding(
     text = value.cast("string")
     if source.format == "text":
         row = F.struct(text.alias(schema.names[0]), F.lit(None).cast("string").alias(_CORRUPT))
-    elif source.format == "json":
+    elif source.format == "csv":
+        row = F.from_csv(text, f"{source.schema}, `{_CORRUPT}` STRING", _CSV)
+    elif source.format == "json" or source.of_rows:
         row = F.from_json(text, wanted, {"columnNameOfCorruptRecord": _CORRUPT})
     else:
         row = _of_registry(source, schema, writers, value)
@@ -129,7 +152,7 @@ def _decoding(
         if name.lower() in (RECORD, *(("deleted", "sent") if source.key else ()))
     ]:
         raise DeclarationError(
-            f"topic={source.topic}, columns={', '.join(own)}: the library adds columns of these names to its rows; rename the "
+            f"source={source.topic}, columns={', '.join(own)}: the library adds columns of these names to its rows; rename the "
             "fields where they are sent, or leave them out of the schema"
         )
     raw = {name: F.col(helper(name)) for name in RAW}
@@ -148,7 +171,7 @@ def _decoding(
 
 
 def _of_registry(
-    source: KafkaSource, schema: StructType, writers: tuple[WriterSchema, ...], value: Column
+    source: RecordSource, schema: StructType, writers: tuple[WriterSchema, ...], value: Column
 ) -> Column:
     """The struct of the declared columns and, in _CORRUPT, why a value is none; each by the schema that it names."""
     head = F.substring(value, 1, HEAD)
@@ -227,7 +250,7 @@ def _as_declared(there: Column, of: DataType, declared: DataType) -> Column:
 
 
 def _problem(
-    source: KafkaSource,
+    source: RecordSource,
     schema: StructType,
     raw: Mapping[str, Column],
     columns: Mapping[str, Column],
@@ -246,7 +269,12 @@ def _problem(
         rules.append((F.col(_CORRUPT).isNotNull(), F.col(_CORRUPT)))
     else:
         rules.append((~F.is_valid_utf8(value.cast("string")), "not UTF-8"))
-        rules.append((F.col(_CORRUPT).isNotNull(), _NO_JSON))
+        if source.format == "csv":
+            text = value.cast("string")
+            quotes = F.length(text) - F.length(F.translate(text, '"', ""))
+            rules.append((quotes % 2 == 1, _OPEN))
+        corrupt = {"csv": _NO_CSV}.get(source.format, _NO_ROW if source.of_rows else _NO_JSON)
+        rules.append((F.col(_CORRUPT).isNotNull(), corrupt))
     if source.require_key or source.key:
         rules.append((raw["key"].isNull(), "no key"))
     rules += [
@@ -256,7 +284,7 @@ def _problem(
     ]
     problem = (
         _undeclared(value, schema)
-        if source.unknown_fields == "quarantine" and source.format == "json"
+        if source.unknown_fields == "quarantine" and not source.of_registry
         else F.lit(None).cast("string")
     )
     for broken, reason in reversed(rules):

@@ -16,7 +16,7 @@ from pyspark.sql import Window as Sql
 from pyspark.sql import functions as F
 
 from lakehouse.declare.columns import ARRIVAL, ARRIVAL_TYPE, SOURCE_ORDER, WINDOW, WINDOW_TIME
-from lakehouse.declare.sources import KafkaSource
+from lakehouse.declare.sources import RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.declare.windows import Duplicates, Window
 from lakehouse.durations import spark_interval
@@ -51,7 +51,7 @@ def instant_of_window() -> Column:
 
 
 def out_of_time(
-    event_time: str, sources: Iterable[KafkaSource], topic: Column, sent: Column
+    event_time: str, sources: Iterable[RecordSource], topic: Column, sent: Column
 ) -> list[Column]:
     """Why a record cannot be placed in time, null where it can: no event time, one too early, one too far ahead.
 

@@ -54,7 +54,7 @@ def maxima(step: "Plan", partitions: Mapping[str, tuple[str, int]]) -> list[Colu
 def _of_partition(step: "Plan", topic: str, partition: int) -> Column:
     """Whether a judged record came from that partition."""
     here = F.col(f"{RECORD}_partition") == partition
-    return here if len(step.topics) == 1 else here & (F.col(f"{RECORD}_topic") == topic)
+    return here if len(step.sources) == 1 else here & (F.col(f"{RECORD}_topic") == topic)
 
 
 def covers(touched: DataFrame) -> list[Range]:

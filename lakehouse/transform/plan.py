@@ -29,7 +29,7 @@ from lakehouse.declare.columns import (
     WINDOW,
     WINDOW_TIME,
 )
-from lakehouse.declare.sources import FileSource, KafkaSource
+from lakehouse.declare.sources import FileSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.storage import row_keys
@@ -61,8 +61,8 @@ class Plan:
     table: Table
     kind: Kind
     event_time: str
-    driving: str  # the first input with event time; an ingest table's are its topics
-    topics: Mapping[str, KafkaSource]  # of an ingest table: its inputs
+    driving: str  # the first input with event time; an ingest table's is its first source
+    sources: Mapping[str, RecordSource]  # of an ingest table: its inputs
     rules: Sequence[RowRule]
     timed: Mapping[str, str] = field(default_factory=dict)  # inputs with event time -> its column
     followed: Sequence[str] = ()  # the inputs whose commits the stream follows
@@ -96,7 +96,7 @@ class Plan:
         rows = self._called(
             {
                 name: decode.decoded(records[name], source, schemas)
-                for name, source in self.topics.items()
+                for name, source in self.sources.items()
             },
             {RECORD},
         )
@@ -112,7 +112,7 @@ class Plan:
 
     def arrived(self, judged: DataFrame, watermark: datetime, at: datetime) -> DataFrame:
         """Judged records with their arrival: the watermark in force, the record's position, the time of arrival."""
-        only, *others = self.topics.values()
+        only, *others = self.sources.values()
         position = {name: F.col(f"{RECORD}_{name}") for name in ("partition", "offset")}
         in_force, time = lateness.passing(position["partition"], watermark, at)
         topic = F.col(f"{RECORD}_topic") if others else F.lit(only.topic)
@@ -318,7 +318,7 @@ def _planned(lake: Lakehouse, table: Table, rules: Sequence[RowRule]) -> Plan:
         kind,
         moment,
         driving.name if driving else table.inputs[0],
-        catalog.topics_of(table),
+        catalog.sources_of(table),
         rules,
         {t.name: catalog.time_column(t) for t in timed} | {t.name: moment for t in timed[:1]},
         [t.name for t in catalog.followed_inputs(table)],
@@ -378,7 +378,7 @@ def _columns(lake: Session, plan: Plan) -> StructType:
 
 def no_rows(lake: Session, name: str) -> DataFrame:
     source = lake.catalog.sources.get(name)
-    if isinstance(source, KafkaSource):
+    if isinstance(source, RecordSource):
         return lake.spark.createDataFrame([], decode.KAFKA_SCHEMA)
     if isinstance(source, FileSource):
         return lake.spark.createDataFrame([], source.schema)

@@ -23,13 +23,13 @@ def judging(
     named = {name: column.alias(f"{RECORD}_{name}") for name, column in own.items()}
     if not timed:
         del named["timestamp"]
-    if len(step.topics) == 1:
+    if len(step.sources) == 1:
         del named["topic"]  # what all rows have in common need not go with each
     out_of_time = (
         []
         if step.by_ingestion
         else lateness.out_of_time(
-            step.event_time, step.topics.values(), own["topic"], own["timestamp"]
+            step.event_time, step.sources.values(), own["topic"], own["timestamp"]
         )
     )
     reason = F.coalesce(F.col(f"{RECORD}.problem"), *out_of_time, quality.first_broken(step.rules))

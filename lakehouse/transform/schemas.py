@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 )
 
 from lakehouse.declare.columns import helper
-from lakehouse.declare.sources import KafkaSource
+from lakehouse.declare.sources import KafkaSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import SettingsError
 from lakehouse.runtime.schema_registry import registry
@@ -82,7 +82,7 @@ NO_SCHEMAS = Schemas()
 def of_records(
     lake: Session,
     table: Table,
-    topics: Mapping[str, KafkaSource],
+    topics: Mapping[str, RecordSource],
     records: "Mapping[str, DataFrame | pa.Table]",
     unknown: Collection[int] = (),
 ) -> Schemas:
@@ -163,7 +163,7 @@ def refusal(lake: Session, table: Table, source: KafkaSource) -> str:
     )
 
 
-def unreadable(writer: WriterSchema, source: KafkaSource, declared: StructType) -> str:
+def unreadable(writer: WriterSchema, source: RecordSource, declared: StructType) -> str:
     """Why values of that schema are no rows of the source; empty if they are."""
     wanted = _TYPES[source.format]
     if writer.schema.type != wanted:

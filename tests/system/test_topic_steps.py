@@ -24,7 +24,7 @@ from lakehouse.runtime.kafka_options import client_config
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.commit_log import CommitLog
 from lakehouse.storage.lakehouse import Session
-from lakehouse.stream import offsets, queries, topic_reader, topic_steps
+from lakehouse.stream import offsets, queries, records, topic_reader, topic_steps
 from lakehouse.stream.advance import StepFailed
 from lakehouse.stream.topic_check import check
 from lakehouse.stream.topic_steps import _between, _limited
@@ -140,9 +140,9 @@ def all_once(lake: Session, name: str) -> None:
 def test_short_ranges_are_handed_out_and_long_ones_read_by_spark(lake, monkeypatch):
     read = []
     monkeypatch.setattr(
-        topic_steps.decode,
+        records.decode,
         "topic_rows",
-        lambda *given, of=topic_steps.decode.topic_rows: read.append(1) or of(*given),
+        lambda *given, of=records.decode.topic_rows: read.append(1) or of(*given),
     )
     kafka_broker.ensure_topics(lake.settings, {"plain": 2, "other": 2})
     send(lake, "plain", range(500))

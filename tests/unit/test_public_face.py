@@ -10,7 +10,7 @@ FACE = {  # a name that goes, or is renamed, breaks users' modules
     "duplicates", "expect", "files",
     "around", "begin", "kafka", "lookup", "main_output", "not_followed_by", "process", "report", "session", "side_output",
     "sliding", "sql_table", "table", "followed_by",
-    "tumbling", "file_folder", "kafka_topic", "postgres", "redis_keys", "webhook", "mail",
+    "tumbling", "folder", "delta_table", "file_folder", "kafka_topic", "postgres", "redis_keys", "webhook", "mail",
     "Action", "Position", "RowChange", "Sink", "Target",
 }  # fmt: skip
 

@@ -1,0 +1,161 @@
+"""The register of an ingest table that reads files: which files there are, and which records each has.
+
+`_commit_log/<table>.files.jsonl`, beside the table's commit log, is only added to. A file is in it
+before the first step that reads it, and its records are numbered there: so the position of the
+table is one number, and a step that is taken again reads the records that it read before.
+"""
+
+import json
+import logging
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lakehouse.declare.table import Table
+from lakehouse.errors import CommitError
+from lakehouse.settings import Settings
+from lakehouse.storage import files, layout
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A file whose records are numbered."""
+
+    path: str  # in the folder; of a Delta table as its log names it
+    size: int  # bytes
+    modified: int  # nanoseconds since 1970
+    count: int  # of records
+    first: int = 0  # the number of its first record
+    digest: str = ""  # of what it holds; a file of a Delta table never changes
+    header: bool = False  # its first line is no record
+    values: Mapping[str, str | None] = field(default_factory=dict)  # of a table's partition
+    vector: Mapping[str, Any] | None = None  # of a table's file: which of its rows are dead
+
+    @property
+    def end(self) -> int:
+        """The number behind its last record."""
+        return self.first + self.count
+
+
+class Register:
+    """The register as it was when it was read, and what this process has added since.
+
+    Raises CommitError if it is damaged.
+    """
+
+    def __init__(self, settings: Settings, table: Table) -> None:
+        self.note = layout.note(settings, table, "files.jsonl")
+        self.table = table.name
+        self.files: list[Registered] = []
+        self.through = -1  # the last version of a Delta table of others whose files are all here
+        self.since: set[str] = set()  # files that were added behind that version
+        self._places: dict[str, int] = {}  # path -> the place of the file that has it now
+        self._alike: dict[tuple[int, str], list[int]] = {}
+        self._first: list[int] = []
+        self._read()
+
+    @property
+    def end(self) -> int:
+        """The number behind the last record."""
+        return self.files[-1].end if self.files else 0
+
+    def of_path(self, path: str) -> Registered | None:
+        """The file that is registered by this path, the last one if several were."""
+        place = self._places.get(path)
+        return None if place is None else self.files[place]
+
+    def like(self, found: Registered) -> list[Registered]:
+        """The files that hold the same."""
+        places = self._alike.get((found.size, found.digest), ())
+        return [self.files[place] for place in places]
+
+    def of_record(self, number: int) -> Registered:
+        """The file that has this record."""
+        return self.files[bisect_right(self._first, number) - 1]
+
+    def from_record(self, number: int) -> list[Registered]:
+        """The files with records from this number on."""
+        return self.files[max(bisect_right(self._first, number) - 1, 0) :]
+
+    def add(self, found: Sequence[Registered], through: int | None = None) -> None:
+        """Numbers the records of these files, on the disk first; `through`: the version of a table that they complete."""
+        lines, first = [], self.end
+        for each in found:
+            lines.append({"file": asdict(replace(each, first=first))})
+            first += each.count
+        self._write([*lines, *([] if through is None else [{"through": through}])])
+
+    def move(self, known: Registered, path: str) -> None:
+        """Notes that a file has another name."""
+        self._write([{"moved": known.path, "to": path}])
+
+    def restart(self) -> None:
+        """Forgets all: for a table that has read nothing yet."""
+        if self.files or self.through >= 0:
+            files.replace_text(self.note, "")
+            self.files, self.through = [], -1
+            for known in (self.since, self._places, self._alike, self._first):
+                known.clear()
+
+    def _write(self, lines: Sequence[Mapping]) -> None:
+        if lines:
+            files.append_line(self.note, "\n".join(json.dumps(line) for line in lines))
+        for line in lines:
+            self._take(line)
+
+    def _read(self) -> None:
+        if not files.exists(self.note):
+            return
+        lines = self.note.read_text(errors="replace").splitlines()
+        for number, line in enumerate(lines, 1):
+            try:
+                given = json.loads(line)
+            except ValueError:
+                self._say_torn(number)
+                continue
+            try:
+                self._take(given)
+            except (KeyError, TypeError, AttributeError) as err:
+                raise self.damaged(f"line {number} cannot be used ({err!r})") from err
+
+    def _take(self, line: Mapping) -> None:
+        if "through" in line:
+            self.through = int(line["through"])
+            self.since.clear()
+        elif "moved" in line:
+            place = self._places.pop(line["moved"])
+            self.files[place] = replace(self.files[place], path=line["to"])
+            self._places[line["to"]] = place
+        else:
+            given = Registered(**line["file"])
+            if given.first != self.end:
+                raise self.damaged(
+                    f"{given.path} begins with record {given.first}, and the files before it end with {self.end}"
+                )
+            self._places[given.path] = len(self.files)
+            self._alike.setdefault((given.size, given.digest), []).append(len(self.files))
+            self._first.append(given.first)
+            self.since.add(given.path)
+            self.files.append(given)
+
+    def _say_torn(self, number: int) -> None:
+        if (self.note, number) not in _said:
+            _said.add((self.note, number))
+            _log.warning(
+                f"file={self.note}, line={number}: it is torn, as by a crash while it was written; it is left out, and the file "
+                "that it was of is registered again"
+            )
+
+    def damaged(self, what: str) -> CommitError:
+        """That the register cannot be gone on with."""
+        return CommitError(
+            f"table={self.table}, file={self.note}: it numbers the records that the table has read, and {what}; put it back, "
+            "from a savepoint for example, or read the files by an ingest table of another name"
+        )
+
+
+_said: set[tuple[Path, int]] = set()

@@ -1,0 +1,146 @@
+"""The log of a Delta table of others, version by version: which files each adds, and what it does besides."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType
+
+from lakehouse.errors import CommitError, SourceError
+from lakehouse.storage import delta_log, log_state
+from lakehouse.storage.file_register import Registered
+from lakehouse.storage.foreign_files import away
+
+_ABOUT = ("metaData", "protocol")
+_FEATURES = {  # of readers: those that files and log are read with, or that change neither
+    "columnMapping",  # if no mode is set
+    "deletionVectors",
+    "timestampNtz",
+    "typeWidening",
+    "vacuumProtocolCheck",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What a version did to the rows."""
+
+    added: list[Registered]
+    removes: str = ""  # the operation, if it takes rows away or changes them
+    about: Mapping[str, Any] = field(default_factory=dict)  # what it says of the table itself
+
+
+def latest(path: Path) -> int:
+    """The newest version. Raises Away if no table is there."""
+    found = delta_log.latest(path)
+    if found < 0:
+        raise away(path)
+    return found
+
+
+def oldest(path: Path) -> int:
+    """The first version of which the log still has the commit."""
+    return delta_log.oldest(path)
+
+
+def files_at(path: Path, version: int) -> list[Registered]:
+    """The files of a version, in the order in which they were written. Raises SourceError."""
+    try:
+        files = log_state.at(path, version).files.values()
+    except CommitError as err:
+        raise SourceError(
+            f"table={path}, version={version}: its log must have this version, and does not ({err})"
+        ) from err
+    return [
+        _registered(path, file)
+        for file in sorted(files, key=lambda f: (f["modificationTime"], f["path"]))
+    ]
+
+
+def version(path: Path, number: int) -> Version | None:
+    """What a version did; None if the log does not have it any more."""
+    actions = delta_log.actions(path, number)
+    if actions is None:
+        return None
+    moved = delta_log.moved_of(actions)
+    operation = ""
+    if any(kind == "remove" for kind, _ in moved):
+        operation = _one(actions, "commitInfo").get("operation", "unknown")
+    added = [] if operation else [_registered(path, file) for kind, file in moved if kind == "add"]
+    return Version(added, operation, {kind: _one(actions, kind) for kind in _ABOUT})
+
+
+def about(path: Path) -> dict[str, dict[str, Any]]:
+    """The newest metadata and protocol of the table."""
+    found: dict[str, dict[str, Any]] = {}
+    kept = delta_log.checkpoints(path)[-1:]
+    for number in reversed(delta_log.versions(path)):
+        actions = delta_log.actions(path, number) or []
+        found = {kind: found.get(kind) or _one(actions, kind) for kind in _ABOUT}
+        if all(found.values()) or number in kept:
+            break
+    for kind in (kind for kind in _ABOUT if kept and not found.get(kind)):
+        rows = pq.read_table(delta_log.checkpoint_file(path, kept[0]), columns=[kind])[kind]
+        field = {"metaData": "schemaString", "protocol": "minReaderVersion"}[kind]
+        found[kind] = next((row for row in rows.to_pylist() if row and row[field]), {})
+    return found
+
+
+def check_readable(path: Path, known: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises SourceError for a table whose log or files are not as they are read here."""
+    features = known["protocol"].get("readerFeatures") or ()
+    if unknown := sorted(set(features) - _FEATURES):
+        raise SourceError(
+            f"table={path}, readerFeatures={', '.join(unknown)}: a table is read by what its log says, and this is not "
+            "known here; have its owner write a copy without that, and read the copy"
+        )
+    configuration = dict(known["metaData"].get("configuration") or {})
+    mode = configuration.get("delta.columnMapping.mode", "none")
+    if mode != "none":
+        raise SourceError(
+            f"table={path}, delta.columnMapping.mode={mode}: its files have other names of columns than the table, and such a "
+            "table is not read; have its owner write a copy without that, and read the copy"
+        )
+
+
+def partition_types(path: Path) -> pa.Schema:
+    """The columns by which the table is partitioned, which its files do not have."""
+    known = about(path)["metaData"]
+    columns = StructType.fromJson(json.loads(known["schemaString"]))
+    named = known.get("partitionColumns") or ()
+    return pa.schema([(name, to_arrow_type(columns[name].dataType)) for name in named])
+
+
+def location(table: Path, path: str) -> Path:
+    """Where a file of a Delta table is, by its path in the log: in the table's folder, or anywhere."""
+    return (
+        Path(unquote(urlparse(path).path))
+        if "://" in path or path.startswith("file:")
+        else table / unquote(path)
+    )
+
+
+def _one(actions: Iterable[Mapping], kind: str) -> dict[str, Any]:
+    return next((action[kind] for action in actions if action.get(kind)), {})
+
+
+def _registered(path: Path, file: Mapping) -> Registered:
+    vector = file.get("deletionVector")
+    count = json.loads(file.get("stats") or "{}").get("numRecords")
+    if count is None:  # a writer need not say
+        with pq.ParquetFile(location(path, file["path"])) as stored:
+            count = stored.metadata.num_rows
+    return Registered(
+        file["path"],
+        file["size"],
+        file["modificationTime"] * 1_000_000,
+        count - (vector["cardinality"] if vector else 0),
+        values=file.get("partitionValues") or {},
+        vector=vector,
+    )

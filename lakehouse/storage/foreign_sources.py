@@ -1,0 +1,283 @@
+"""Folders and tables of others as ingest tables follow them: what has come is registered, and what cannot be is named."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from lakehouse.declare.sources import DeltaSource, FolderSource, column_names
+from lakehouse.errors import SourceError
+from lakehouse.storage import foreign_files, foreign_log
+from lakehouse.storage.file_register import Register, Registered
+from lakehouse.storage.foreign_files import Away, Seen, Unfit
+
+_log = logging.getLogger(__name__)
+
+_FILES = 1_000  # that are registered at once
+_SAME_TIME = (
+    2_000_000_000  # nanoseconds by which disks differ in what they keep of a modification time
+)
+
+
+class Feed(Protocol):
+    """What an ingest table follows: its files come into the register, in the order in which they are read."""
+
+    register: Register
+
+    @property
+    def refused(self) -> list[str]:
+        """What is there and cannot be read as it is, and why."""
+
+    @property
+    def remarks(self) -> list[str]:
+        """That, and what else is to be known of what is there."""
+
+    def look(self, read: int, most: int) -> None:
+        """Registers what has come, until about so many records are ahead of those that are read.
+
+        Raises Away if what it follows is not there, SourceError if it cannot go on.
+        """
+
+    def present(self) -> Any:
+        """All that is there now, for `has_read`. Raises Away."""
+
+    def has_read(self, present: Any, read: int) -> bool:
+        """Whether so many records are all of what was present then, and can be read."""
+
+
+def feed_of(
+    source: FolderSource | DeltaSource, register: Register, is_lost: Callable[[Registered], bool]
+) -> Feed:
+    """What follows the source; `is_lost`: whether it was accepted that the records of a file are lost."""
+    if isinstance(source, FolderSource):
+        return FolderFeed(source, register, is_lost)
+    return TableFeed(source, register)
+
+
+class FolderFeed:
+    """Follows a folder: a file is registered once it stands still."""
+
+    def __init__(
+        self, source: FolderSource, register: Register, is_lost: Callable[[Registered], bool]
+    ) -> None:
+        self.register = register
+        self._source, self._is_lost = source, is_lost
+        self._folder = Path(source.topic)
+        self._columns = column_names(source.schema) if source.header else None
+        self._watched: dict[str, tuple[float, Seen]] = {}  # since when they are as they are
+        self._refused: dict[str, tuple[Seen, str]] = {}
+        # of registered files that were written to since: whether they hold what they held
+        self._compared: dict[str, tuple[Seen, bool]] = {}
+
+    @property
+    def refused(self) -> list[str]:
+        return [why for _, why in list(self._refused.values())]
+
+    @property
+    def remarks(self) -> list[str]:
+        changed = [path for path, (_, same) in list(self._compared.items()) if not same]
+        return self.refused + [self._changed(path) for path in changed]
+
+    def _changed(self, path: str) -> str:
+        return (
+            f"file={self._folder / path}: it was written to since it was read, and a file is read once, so what is new in it is "
+            "not read; put that into a file of another name"
+        )
+
+    def present(self) -> list[str]:
+        return [each.path for each in foreign_files.listed(self._folder, self._source.pattern)]
+
+    def has_read(self, present: list[str], read: int) -> bool:
+        return all(self._has_read(path, read) for path in present)
+
+    def _has_read(self, path: str, read: int) -> bool:
+        known = self.register.of_path(path)
+        if known is not None and known.end <= read:
+            return True
+        return path in self._refused or foreign_files.seen(self._folder, path) is None
+
+    def look(self, read: int, most: int) -> None:
+        there = foreign_files.listed(self._folder, self._source.pattern)
+        now, paths = time.monotonic(), {each.path for each in there}
+        for kept in (self._watched, self._refused, self._compared):
+            for path in kept.keys() - paths:
+                del kept[path]
+        ready = []
+        for each in there:
+            known = self.register.of_path(each.path)
+            if known is not None and not self._is_new(known, each, read):
+                continue
+            since, was = self._watched.get(each.path, (now, each))
+            if was != each:
+                since = now
+            self._watched[each.path] = since, each
+            if now - since >= self._source.settle.total_seconds():
+                ready.append(each)
+        ready.sort(key=lambda each: (each.modified, each.path))
+        self._register(ready, read, most)
+
+    def _is_new(self, known: Registered, found: Seen, read: int) -> bool:
+        """Whether a file of a registered path is another one, of which nothing was or will be read."""
+        if (found.size, found.modified) == (known.size, known.modified):
+            self._compared.pop(found.path, None)
+            return False
+        if self._compared.get(found.path, (None, True))[0] != found:
+            same = found.size == known.size and self._digest(found) == known.digest
+            self._compared[found.path] = found, same
+            if not same and known.first < read and not self._is_lost(known):
+                _log.warning(f"table={self.register.table}: {self._changed(found.path)}")
+        if self._compared[found.path][1]:
+            return False
+        if known.count == 0 or self._is_lost(known):
+            del self._compared[found.path]
+            return True
+        if known.first >= read:  # the step that is to read it says so
+            del self._compared[found.path]
+        return False
+
+    def _digest(self, found: Seen) -> str:
+        try:
+            return foreign_files.digest_of(self._folder / found.path)
+        except OSError:  # moved meanwhile, or not to be read
+            return ""
+
+    def _register(self, ready: list[Seen], read: int, most: int) -> None:
+        found: list[Registered] = []
+        ahead = self.register.end - read
+        for each in ready:
+            if ahead >= most or len(found) >= _FILES:
+                break
+            if self._refused.get(each.path, (None, ""))[0] == each:
+                continue
+            new = self._measured(each)
+            if new is None:
+                continue
+            if old := self._renamed(new):
+                self.register.move(old, new.path)
+                _log.info(
+                    f"table={self.register.table}: {new.path} is {old.path} under another name"
+                )
+            else:
+                found.append(new)
+                ahead += new.count
+            self._refused.pop(each.path, None)
+            self._watched.pop(each.path, None)
+        self.register.add(found)
+
+    def _measured(self, found: Seen) -> Registered | None:
+        """The file with what it holds; None if it changes meanwhile, or cannot be read."""
+        try:
+            new = foreign_files.registered(self._folder, found, self._columns, self._source.of_rows)
+        except FileNotFoundError:
+            return None
+        except (Unfit, OSError) as err:
+            why = f"file={self._folder / found.path}: it is not read, since {err}; correct it, or take it away"
+            if self._refused.get(found.path, (None, ""))[1] != why:
+                _log.warning(f"table={self.register.table}: {why}")
+            self._refused[found.path] = found, why
+            return None
+        return new if foreign_files.seen(self._folder, found.path) == found else None
+
+    def _renamed(self, new: Registered) -> Registered | None:
+        """The registered file that has another name now: it holds the same since the same time, and is not where it was."""
+        for old in self.register.like(new):
+            if (
+                abs(old.modified - new.modified) <= _SAME_TIME
+                and foreign_files.seen(self._folder, old.path) is None
+            ):
+                return old
+        return None
+
+
+class TableFeed:
+    """Follows a Delta table of others: first the files that it has, then those that each version adds."""
+
+    def __init__(self, source: DeltaSource, register: Register) -> None:
+        self.register = register
+        self._path = Path(source.topic)
+        # versions and how many records there are with them, as far as this process has seen them
+        self._ends = [(register.through, register.end)]
+
+    refused: list[str] = []
+    remarks: list[str] = []
+
+    def present(self) -> int:
+        return foreign_log.latest(self._path)
+
+    def has_read(self, present: int, read: int) -> bool:
+        return any(version >= present and end <= read for version, end in list(self._ends))
+
+    def look(self, read: int, most: int) -> None:
+        newest = foreign_log.latest(self._path)
+        if self.register.through < 0:
+            foreign_log.check_readable(self._path, foreign_log.about(self._path))
+            self._add(foreign_log.files_at(self._path, newest), newest)
+        while self.register.through < newest and self.register.end - read < most:
+            version = foreign_log.version(self._path, self.register.through + 1)
+            wrong = self._wrong(version)
+            if wrong and read < self.register.end:
+                return  # what comes before it is read first
+            if wrong or version is None:
+                raise SourceError(wrong)
+            if any(version.about.values()):
+                foreign_log.check_readable(self._path, version.about)
+            self._add(version.added, self.register.through + 1)
+
+    def _wrong(self, version: foreign_log.Version | None) -> str:
+        """Why the next version cannot be read."""
+        number = self.register.through + 1
+        where = f"table={self.register.table}, path={self._path}, version={number}"
+        remedy = f"`lakehouse topic accept-gap {self.register.table}` passes over it, and goes on behind it"
+        if version is None:
+            return (
+                f"{where}: its log does not have this version any more, and it was not read, so what it added is lost; {remedy}; "
+                "have its owner keep the log for longer"
+            )
+        if version.removes:
+            return (
+                f"{where}, operation={version.removes}: it removes or changes rows, and an ingest table keeps the rows that it "
+                f"has read; {remedy}, or read the table by an ingest table of another name, which begins with the rows of now"
+            )
+        return ""
+
+    def _add(self, files: list[Registered], version: int) -> None:
+        known = self.register.since  # by a process that ended in between
+        self.register.add([each for each in files if each.path not in known], version)
+        self._ends.append((version, self.register.end))
+
+
+def passed_over(source: DeltaSource, register: Register) -> int | None:
+    """The version up to which someone has to accept that it is not read; None if the next one can be."""
+    path, following = Path(source.topic), register.through + 1
+    if register.through < 0 or following > foreign_log.latest(path):
+        return None
+    version = foreign_log.version(path, following)
+    if version is None:
+        return foreign_log.oldest(path) - 1
+    return following if version.removes else None
+
+
+def unread(source: FolderSource | DeltaSource, register: Register, read: int) -> list[str]:
+    """What is there and is not read, or not as it is: for people to look at, nothing is registered. None of it may last."""
+    waiting = [
+        f"{known.path} is yet to be read"
+        for known in register.from_record(read)
+        if known.end > read
+    ]
+    if isinstance(source, DeltaSource):
+        return waiting
+    try:
+        there = foreign_files.listed(Path(source.topic), source.pattern)
+    except Away as err:
+        return [*waiting, str(err)]
+    for each in there:
+        known = register.of_path(each.path)
+        if known is None:
+            waiting.append(f"{each.path} is not registered")
+        elif known.size != each.size or (
+            known.modified != each.modified
+            and foreign_files.digest_of(Path(source.topic) / each.path) != known.digest
+        ):
+            waiting.append(f"{each.path} was written to since it was registered")
+    return waiting
