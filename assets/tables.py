@@ -52,6 +52,7 @@ def _source(source: Source) -> dg.AssetSpec:
             "text": "text",
             "avro": "Avro, of a schema registry",
             "json_schema": "JSON objects of a schema registry's JSON Schema",
+            "debezium": "changes of a database's table, as Debezium sends them",
         }[source.format]
         text, kind, where = (
             f"The topic `{source.topic}`: {values}.",

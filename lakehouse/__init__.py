@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lakehouse.declare.table import (
         around,
+        changes,
         count,
         delta_table,
         duplicates,
@@ -90,6 +91,7 @@ __all__ = [
     "around",
     "as_of_join",
     "begin",
+    "changes",
     "count",
     "delta_table",
     "directly_followed_by",

@@ -13,6 +13,7 @@ enters the ingest table as a raw Kafka record of the partition and time that the
 `assert_exactly_once` tries a target of your own; it needs no Spark.
 """
 
+import base64
 import csv
 import io
 import json
@@ -21,7 +22,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from copy import copy, deepcopy
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -103,7 +105,8 @@ class Stage:
         """Writes one micro-batch into an ingest table: of its input `source`, if it reads several topics.
 
         A value is a row (sent as JSON, or as a line of CSV), text or bytes as they are, or None (a tombstone); a pair
-        gives its partition too, 0 if not. `sent` is the records' own timestamp. With `abort_at`
+        gives its partition too, 0 if not. Of a database's changes it is a `change_event`, and the
+        key is that of its row. `sent` is the records' own timestamp. With `abort_at`
         (one of COMMIT_POINTS) the batch crashes there; the crash is followed by a resume of the
         same batch, as Spark would.
         """
@@ -116,9 +119,10 @@ class Stage:
         for value in values:
             partition, payload = value if isinstance(value, tuple) else (0, value)
             offsets[partition] = offsets.get(partition, 0) + 1
+            own = _key(sources[source], payload) if isinstance(payload, ChangeEvent) else key
             rows.append(
                 (
-                    key,
+                    own,
                     _payload(payload, sources[source]),
                     partition,
                     offsets[partition] - 1,
@@ -278,6 +282,34 @@ class Stage:
         return late_merge.update(self.lake, self.lake.catalog.table(table))
 
 
+class ChangeEvent(dict[str, object]):
+    """A change as Debezium sends it (`change_event`)."""
+
+
+def change_event(
+    op: str, row: Mapping[str, object], *, position: int, sent: datetime, transaction: int = 0
+) -> ChangeEvent:
+    """A change of a row in PostgreSQL, as Debezium sends it without its schema, to be fed.
+
+        stage.feed("customer_log", [change_event("u", {"id": 1, "name": "Ann"}, position=7, sent=now)])
+
+    :param op: "r" read when the connector began, "c" created, "u" updated, "d" deleted.
+    :param row: after the change; of a deleted one, before it.
+    :param position: in the database's log (`lsn`).
+    :param sent: when it was committed.
+    :param transaction: its number.
+    """
+    values = {name: _as_sent(value) for name, value in row.items()}
+    source = {
+        "lsn": position,
+        "ts_us": (sent - EPOCH) // timedelta(microseconds=1),
+        "snapshot": str(op == "r").lower(),
+        "txId": transaction,
+    }
+    side = "before" if op == "d" else "after"
+    return ChangeEvent({"before": None, "after": None, "source": source, "op": op} | {side: values})
+
+
 def assert_stream_equals_batch(stage: Stage, table: str, span: Range | None = None) -> Certificate:
     """The reconciliation over `span`, by default all that is closed.
 
@@ -292,6 +324,25 @@ def assert_stream_equals_batch(stage: Stage, table: str, span: Range | None = No
         f"{table}: no row was compared; feed more rows, or advance event time"
     )
     return certificate
+
+
+def _key(source: RecordSource, event: ChangeEvent) -> bytes:
+    row = event["before" if event["op"] == "d" else "after"]
+    assert isinstance(row, Mapping)
+    return json.dumps({name: row[name] for name in source.keys}).encode()
+
+
+def _as_sent(value: object) -> object:
+    """A value of a column as Debezium sends it; of kinds that JSON has not, as text that says all."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Decimal):  # with a point it is no number's bytes
+        return f"{value:f}" if "." in f"{value:f}" else f"{value:f}."
+    return value
 
 
 def _payload(value: Value, source: RecordSource) -> bytes | None:

@@ -202,6 +202,10 @@ class Catalog:
         found = (each for t in self.followed_inputs(table) for each in self.ingest_tables_of(t))
         return list({each.name: each for each in found}.values())
 
+    def is_of_changes(self, table: Table) -> bool:
+        """Whether it is computed from the changes of a database's table."""
+        return any(s.keys for t in self.ingest_tables_of(table) for s in self.topics_of(t).values())
+
     @property
     def keyed(self) -> list[Table]:
         """The keyed and versioned tables: computed from all that their inputs have, without ranges."""

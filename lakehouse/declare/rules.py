@@ -193,6 +193,11 @@ def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: two of them are one topic, so each row would be there twice; name it once"
         )
+    if len({bool(source.keys) for source in topics.values()}) > 1:
+        raise DeclarationError(
+            f"{where}, inputs={table.inputs}: changes of a database are in the order of its log, and other messages have no "
+            "place in it; read them by an ingest table of their own"
+        )
     if len({source.isolation for source in topics.values()}) > 1:
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: its topics are read by one consumer, so with one isolation; give all the same"

@@ -11,7 +11,7 @@ from lakehouse.declare import columns
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError
 
-ValueFormat = Literal["json", "text", "avro", "json_schema"]
+ValueFormat = Literal["json", "text", "avro", "json_schema", "debezium"]
 FolderFormat = Literal["json", "csv", "text", "parquet"]
 UnknownFields = Literal["ignore", "quarantine"]
 Isolation = Literal["", "read_uncommitted", "read_committed"]
@@ -43,6 +43,7 @@ class RecordSource:
     require_key: bool = False
     key: str = ""
     isolation: Isolation = ""  # by the settings
+    keys: tuple[str, ...] = ()  # of change events: the columns of the key
 
     @property
     def of_registry(self) -> bool:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, Unpack
 
 from lakehouse.declare import code_version, option_rules
 from lakehouse.declare.calling import called
+from lakehouse.declare.changes import changes
 from lakehouse.declare.expectations import Expectation, expect
 from lakehouse.declare.lookups import Lookup, lookup
 from lakehouse.declare.reports import Report, report
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "around",
+    "changes",
     "count",
     "delta_table",
     "duplicates",

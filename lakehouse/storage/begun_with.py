@@ -321,7 +321,8 @@ def _upgrade(table: Table) -> str:
 def _schema(source: RecordSource) -> str:
     """The columns of a source. What is only required of them is an expectation, and may change."""
     columns = re.sub(r"\s+NOT\s+NULL\b", "", " ".join(source.schema.split()), flags=re.IGNORECASE)
-    how = f", key {source.key}" if source.key else ""
+    key = ", ".join(source.keys) or source.key
+    how = f", key {key}" if key else ""
     if source.format == "csv" and isinstance(source, FolderSource) and not source.header:
         how = ", without a header"
     return f"{source.format}{how}: {columns}"

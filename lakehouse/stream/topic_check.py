@@ -2,15 +2,16 @@
 
 Without Spark: positions from the tables' files, messages from the broker, files from the register. Offsets that a topic
 cannot deliver (markers of transactions, what compaction removed) are not missing: where an offset
-is not in the table the topic is read to see.
+is not in the table the topic is read to see. Of changes of a database, what is no change is not missing either.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.sources import DeltaSource, FolderSource
+from lakehouse.declare.sources import DeltaSource, FolderSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, RangeError
 from lakehouse.runtime.kafka_options import client_config, isolated
@@ -42,6 +43,7 @@ class Checked:
     rows: int  # of these, in the table and its quarantine
     missing: int
     doubled: int
+    passed_over: int  # tombstones and messages among the changes of a database
     examples: str  # the first offsets missing or doubled; of a folder also files that are not read as they are
 
 
@@ -63,7 +65,8 @@ def check(settings: Settings, catalog: Catalog, table: Table) -> list[Checked]:
             _checked_files(settings, table, file_source(each), last.inputs.get(each.topic, {}))
             for each in sources
         ]
-    topics = sorted(source.topic for source in sources)
+    by_topic = {source.topic: source for source in sources}
+    topics = sorted(by_topic)
     settings = isolated(settings, next(source.isolation for source in sources))
     there = offsets.on_broker(offsets.admin(settings), topics)
     offsets.check_ids(settings, table, {topic: each.id for topic, each in there.items()})
@@ -75,9 +78,8 @@ def check(settings: Settings, catalog: Catalog, table: Table) -> list[Checked]:
         stored = _stored(settings, table, topic, since)
         for partition, end in sorted(read.items(), key=lambda each: int(each[0])):
             start = min(there[topic].first.get(partition, 0), end)
-            found.append(
-                _checked(settings, topic, int(partition), start, end, stored.get(int(partition)))
-            )
+            own = stored.get(int(partition))
+            found.append(_checked(settings, by_topic[topic], int(partition), start, end, own))
     return found
 
 
@@ -118,13 +120,14 @@ def _checked_files(
         len(stored),
         len(missing),
         len(doubled),
+        0,
         "; ".join(examples),
     )
 
 
 def _checked(
     settings: Settings,
-    topic: str,
+    source: RecordSource,
     partition: int,
     start: int,
     end: int,
@@ -137,15 +140,25 @@ def _checked(
     once, counts = np.unique(stored, return_counts=True)
     doubled = once[counts > 1]
     absent = np.setdiff1d(np.arange(start, end), once, assume_unique=True)
-    missing = _delivered(settings, topic, partition, absent) if len(absent) else []
+    delivered = _delivered(settings, source.topic, partition, absent) if len(absent) else {}
+    passed_over = {o for o, no_change in delivered.items() if source.keys and no_change}
+    missing = sorted(delivered.keys() - passed_over)
     examples = [
         f"{name} {', '.join(map(str, which[:_SHOWN]))}"
         for name, which in (("missing", missing), ("doubled", doubled))
         if len(which)
     ]
-    return Checked(
-        topic, partition, start, end, len(stored), len(missing), len(doubled), "; ".join(examples)
-    )
+    counts_of = len(stored), len(missing), len(doubled), len(passed_over)
+    return Checked(source.topic, partition, start, end, *counts_of, "; ".join(examples))
+
+
+def is_no_change(value: bytes | None) -> bool:
+    """Whether a message of Debezium is a tombstone or a message of somebody's, which give no row (`transform.changes`)."""
+    try:
+        envelope = {} if value is None else json.loads(value)
+        return value is None or (envelope.get("payload") or envelope).get("op") == "m"
+    except (ValueError, AttributeError):
+        return False
 
 
 def _stored(settings: Settings, table: Table, topic: str, since: str) -> dict[int, "np.ndarray"]:
@@ -176,8 +189,10 @@ def _stored(settings: Settings, table: Table, topic: str, since: str) -> dict[in
     return {partition: np.concatenate(each) for partition, each in parts.items()}
 
 
-def _delivered(settings: Settings, topic: str, partition: int, absent: "np.ndarray") -> list[int]:
-    """Which of the offsets, in order, the topic delivers."""
+def _delivered(
+    settings: Settings, topic: str, partition: int, absent: "np.ndarray"
+) -> dict[int, bool]:
+    """Which of the offsets the topic delivers, and whether that is no change of a database."""
     import numpy as np
     from confluent_kafka import Consumer, TopicPartition
 
@@ -191,19 +206,18 @@ def _delivered(settings: Settings, topic: str, partition: int, absent: "np.ndarr
     }
     consumer = Consumer(config | own)
     try:
-        found: list[int] = []
+        found: dict[int, bool] = {}
         for each in ranges:
             first, end = int(each[0]), int(each[-1]) + 1
             consumer.assign([TopicPartition(topic, partition, first)])
-            found += [
-                offset for offset in _read(consumer, topic, partition, end) if first <= offset < end
-            ]
+            read = _read(consumer, topic, partition, end)
+            found |= {o: is_no_change(value) for o, value in read if first <= o < end}
         return found
     finally:
         consumer.close()
 
 
-def _read(consumer, topic: str, partition: int, end: int) -> Iterator[int]:
+def _read(consumer, topic: str, partition: int, end: int) -> Iterator[tuple[int, bytes | None]]:
     from confluent_kafka import KafkaError
 
     while True:
@@ -218,4 +232,4 @@ def _read(consumer, topic: str, partition: int, end: int) -> Iterator[int]:
             )
         if message.offset() >= end:
             return
-        yield message.offset()
+        yield message.offset(), message.value()

@@ -17,6 +17,7 @@ from lakehouse.errors import DeclarationError
 from lakehouse.runtime.kafka_options import isolated, spark_options
 from lakehouse.settings import Settings
 from lakehouse.storage.arrow import in_spark
+from lakehouse.transform import changes
 from lakehouse.transform.schemas import DECODED, HEAD, NO_SCHEMAS, Schemas, WriterSchema, unreadable
 
 KAFKA_SCHEMA = "key BINARY, value BINARY, partition INT, offset BIGINT, timestamp TIMESTAMP"
@@ -118,20 +119,24 @@ def _check_header(spark: SparkSession, source: FileSource) -> None:
 def decoded(records: DataFrame, source: RecordSource, schemas: Schemas = NO_SCHEMAS) -> DataFrame:
     """Raw records as rows of the source's columns and the struct `_record`: the record's own columns and `problem`.
 
-    Every record gives one row, also those that cannot be parsed: `_record.problem` says why. The
-    generator keeps the optimiser from copying the parser into every column that is computed from
-    its result. `schemas`: of the values, if they are in a registry.
+    Every record gives one row, also those that cannot be parsed: `_record.problem` says why. What
+    change events bring beside changes gives none (`changes.passed_over`). The generator keeps the
+    optimiser from copying the parser into every column that is computed from its result.
+    `schemas`: of the values, if they are in a registry.
     """
     writers = tuple(schemas.known.values()) if source.of_registry else ()
-    parsed, named = _decoding(source, writers)
-    return records.select(*parsed).select(*named)
+    parsed, *further = _decoding(source, writers)
+    rows = records.select(*parsed)
+    if source.keys:
+        rows = rows.where(~changes.passed_over(F.col(helper("value"))))
+    for columns in further:
+        rows = rows.select(*columns)
+    return rows
 
 
 # made once for each source: a call of Spark for each column costs more than a short step's records
 @lru_cache(maxsize=64)
-def _decoding(
-    source: RecordSource, writers: tuple[WriterSchema, ...]
-) -> tuple[list[Column], list[Column]]:
+def _decoding(source: RecordSource, writers: tuple[WriterSchema, ...]) -> list[list[Column]]:
     """What is selected of raw records, and what of that."""
     schema = cast(StructType, StructType.fromDDL(source.schema))
     wanted = StructType([*schema.fields]).add(_CORRUPT, "string")
@@ -139,6 +144,10 @@ def _decoding(
     text = value.cast("string")
     if source.format == "text":
         row = F.struct(text.alias(schema.names[0]), F.lit(None).cast("string").alias(_CORRUPT))
+    elif source.format == "debezium":
+        row = F.from_json(
+            text, f"{changes.WIRE}, {_CORRUPT} STRING", {"columnNameOfCorruptRecord": _CORRUPT}
+        )
     elif source.format == "csv":
         row = F.from_csv(text, f"{source.schema}, `{_CORRUPT}` STRING", _CSV)
     elif source.format == "json" or source.of_rows:
@@ -146,11 +155,8 @@ def _decoding(
     else:
         row = _of_registry(source, schema, writers, value)
     event = F.inline(F.array(row))
-    if own := [
-        name
-        for name in schema.names
-        if name.lower() in (RECORD, *(("deleted", "sent") if source.key else ()))
-    ]:
+    added = changes.ADDED if source.keys else ("deleted", "sent") if source.key else ()
+    if own := [name for name in schema.names if name.lower() in (RECORD, *added)]:
         raise DeclarationError(
             f"source={source.topic}, columns={', '.join(own)}: the library adds columns of these names to its rows; rename the "
             "fields where they are sent, or leave them out of the schema"
@@ -161,13 +167,16 @@ def _decoding(
         gone = raw["value"].isNull()
         columns[source.key] = F.when(gone, raw["key"].cast("string")).otherwise(columns[source.key])
         columns |= {"deleted": gone, "sent": raw["timestamp"]}
-    known = (
-        {"topic": F.lit(source.topic)} | raw | {"problem": _problem(source, schema, raw, columns)}
-    )
+    stages, rules = [], []
+    if source.keys:
+        stages = changes.stages(schema, source.keys)
+        columns = changes.columns(schema)
+        rules = changes.rules(source, schema, raw["key"])
+    problem = _problem(source, schema, raw, columns, rules)
+    known = {"topic": F.lit(source.topic)} | raw | {"problem": problem}
     columns[RECORD] = F.struct(*(column.alias(name) for name, column in known.items()))
-    return [*(F.col(name).alias(helper(name)) for name in RAW), event], [
-        c.alias(name) for name, c in columns.items()
-    ]
+    parsed = [*(F.col(name).alias(helper(name)) for name in RAW), event]
+    return [parsed, *stages, [column.alias(name) for name, column in columns.items()]]
 
 
 def _of_registry(
@@ -254,6 +263,7 @@ def _problem(
     schema: StructType,
     raw: Mapping[str, Column],
     columns: Mapping[str, Column],
+    further: changes.Rules,
 ) -> Column:
     """Why a record is not a row of the source, the first reason found; null if it is one."""
     value = raw["value"]
@@ -275,13 +285,15 @@ def _problem(
             rules.append((quotes % 2 == 1, _OPEN))
         corrupt = {"csv": _NO_CSV}.get(source.format, _NO_ROW if source.of_rows else _NO_JSON)
         rules.append((F.col(_CORRUPT).isNotNull(), corrupt))
+    rules += further
     if source.require_key or source.key:
         rules.append((raw["key"].isNull(), "no key"))
-    rules += [
-        (columns[f.name].isNull() & there, f"missing field: {f.name}")
-        for f in schema.fields
-        if not f.nullable
-    ]
+    if not source.keys:  # of change events
+        rules += [
+            (columns[f.name].isNull() & there, f"missing field: {f.name}")
+            for f in schema.fields
+            if not f.nullable
+        ]
     problem = (
         _undeclared(value, schema)
         if source.unknown_fields == "quarantine" and not source.of_registry

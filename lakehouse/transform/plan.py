@@ -66,6 +66,7 @@ class Plan:
     rules: Sequence[RowRule]
     timed: Mapping[str, str] = field(default_factory=dict)  # inputs with event time -> its column
     followed: Sequence[str] = ()  # the inputs whose commits the stream follows
+    by_position: bool = False  # whether rows are changes of a database, in the order of its log
     # those of them whose rows are the results of windows
     of_windows: Set[str] = frozenset()
     _made: dict[str, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
@@ -232,7 +233,13 @@ class Plan:
             inputs[name] = lateness.accepted(flagged, late_too=True)
         if self.kind == "keyed":
             return self._called(inputs, set())
-        return versions.changes(self._called(inputs, {ARRIVAL}), self.event_time)
+        changes = self._called(inputs, {ARRIVAL})
+        if self.by_position and "position" not in changes.columns:
+            raise DeclarationError(
+                f"table={self.table.name}, keeps='versions', column=position: changes of a database are in the order of its log, "
+                "not of their time; have the function keep the column position"
+            )
+        return versions.changes(changes, self.event_time, by_position=self.by_position)
 
     def late_filter_counts(self, late_filter: Observation, rows: DataFrame) -> Mapping[str, Any]:
         """What the late filter observed of `rows`; counted by itself if they did not all pass it.
@@ -322,6 +329,7 @@ def _planned(lake: Lakehouse, table: Table, rules: Sequence[RowRule]) -> Plan:
         rules,
         {t.name: catalog.time_column(t) for t in timed} | {t.name: moment for t in timed[:1]},
         [t.name for t in catalog.followed_inputs(table)],
+        catalog.is_of_changes(table),
         {t.name for t in timed if t.window},
     )
 

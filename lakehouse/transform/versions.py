@@ -21,30 +21,36 @@ _ORDER = "_order"
 _ORDER_TYPE = "struct<event_time:timestamp,time:timestamp,topic:string,partition:int,offset:bigint>"
 
 
-def changes(rows: DataFrame, event_time: str) -> DataFrame:
+def changes(rows: DataFrame, event_time: str, *, by_position: bool = False) -> DataFrame:
     """Rows of an ingest table (`event_time`, `_arrival`) as changes: `valid_from`, and `_order`, by
-    which the later one is known."""
+    which the later one is known.
+
+    `by_position`: that is their place in the log of a database, and not their time.
+    """
     known = F.col(f"{ARRIVAL}.watermark") + F.expr("interval 1 microsecond")
-    order = F.struct(
-        F.col(event_time).alias("event_time"),
-        *(F.col(f"{ARRIVAL}.{name}").alias(name) for name in SOURCE_ORDER),
-    )
-    return rows.withColumns(
-        {VALID[0]: F.greatest(event_time, known), _ORDER: order.cast(_ORDER_TYPE)}
-    ).drop(ARRIVAL)
+    if by_position:
+        order = F.struct("position")
+    else:
+        order = F.struct(
+            F.col(event_time).alias("event_time"),
+            *(F.col(f"{ARRIVAL}.{name}").alias(name) for name in SOURCE_ORDER),
+        ).cast(_ORDER_TYPE)
+    return rows.withColumns({VALID[0]: F.greatest(event_time, known), _ORDER: order}).drop(ARRIVAL)
 
 
 def versions(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
     """The `changes` of each key that were ever valid, each until the next (`valid_to`, null of the last).
 
-    A change that a later one (by event time) was known before is none. What is left out stays out
+    A change that a later one (by event time) was known before is none, and neither is one of a
+    database that is sent again: it has the place of the first. What is left out stays out
     whatever comes, so that the versions there are and the changes that are new give the same as all
     changes together.
     """
     so_far = Window.partitionBy(*keys).orderBy(VALID[0], _ORDER)
+    before = so_far.rowsBetween(Window.unboundedPreceding, -1)
     newest = (
-        changes.withColumn("_newest", F.max(_ORDER).over(so_far))
-        .where(F.col(_ORDER) == F.col("_newest"))
+        changes.withColumn("_newest", F.max(_ORDER).over(before))
+        .where(F.col("_newest").isNull() | (F.col(_ORDER) > F.col("_newest")))
         .drop("_newest")
     )
     until = newest.withColumn(VALID[1], F.lead(VALID[0]).over(so_far))

@@ -15,7 +15,7 @@ USER = "postgres"
 class Server:
     """A server in a folder of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: str = "") -> None:
         found = list(Path("/usr/lib/postgresql").glob("*/bin"))
         assert found, (
             "no server of PostgreSQL is installed (Debian and Ubuntu: apt install postgresql)"
@@ -29,6 +29,7 @@ class Server:
             shutil.chown(self._home, USER)
         self.dsn = f"host=127.0.0.1 port={port} user={USER} dbname=postgres"
         self._options = f"-p {port} -k {self._home} -c listen_addresses=127.0.0.1 -c fsync=off"
+        self._options += f" {options}"
         self._do("initdb", "-U", USER, "--auth=trust", "--no-sync")
 
     def start(self) -> None:
@@ -46,9 +47,9 @@ class Server:
 
 
 @contextmanager
-def running() -> Iterator[Server]:
-    """A server that runs."""
-    server = Server()
+def running(options: str = "") -> Iterator[Server]:
+    """A server that runs, with these options of the command line besides."""
+    server = Server(options)
     server.start()
     try:
         yield server

@@ -11,6 +11,7 @@ from support import ROOT
 
 # pages with blocks that use what the page, or one before it, has declared
 PAGES = (
+    "change-data",
     "folders",
     "joins",
     "late-data",

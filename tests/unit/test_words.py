@@ -62,6 +62,10 @@ ALLOWED = (  # names of others, and of files of theirs
     "post_commithook_properties",
     "transaction.snapshot()",
     "Delta's snapshot",
+    "Debezium's snapshot",
+    "snapshot.mode",
+    "snapshot STRING",
+    '"snapshot"',
     "spark.databricks.delta.snapshotPartitions",
     "loop.run_forever",
 )

@@ -1,0 +1,30 @@
+"""Accounts of a database as tables that follow its log, and what they must be: computed from transactions alone."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse import changes, table
+
+account_changes = changes(
+    "bank.public.accounts", key="id", schema="id BIGINT, owner STRING, balance DECIMAL(12,2)"
+)
+
+
+@table(layer="bronze", event_time="sent", delay="2 seconds")
+def account_log(account_changes: DataFrame) -> DataFrame:
+    """What the database's log says."""
+    return account_changes
+
+
+@table(layer="silver", keeps="latest", keys=["id"])
+def accounts(account_log: DataFrame) -> DataFrame:
+    """The database's table."""
+    newest = F.max_by(F.struct("owner", "balance", "deleted"), "position").alias("row")
+    rows = account_log.groupBy("id").agg(newest).select("id", "row.*")
+    return rows.where("NOT deleted").drop("deleted")
+
+
+@table(layer="silver", keeps="versions", keys=["id"])
+def account_versions(account_log: DataFrame) -> DataFrame:
+    """Its history."""
+    return account_log
