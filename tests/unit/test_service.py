@@ -20,7 +20,7 @@ COLUMNS = StructType().add("country", StringType(), False).add("opinion", LongTy
 
 
 def service_of(function, **how) -> Service:
-    declared = lookup(**{"schema": SCHEMA, "retries": 0, "timeout": "50 milliseconds"} | how)
+    declared = lookup(**{"schema": SCHEMA, "retries": 0, "timeout": "500 milliseconds"} | how)
     return Service(declared(function), answers.checker(COLUMNS))
 
 
@@ -77,7 +77,7 @@ def test_what_fails_is_tried_again_and_then_has_a_reason(monkeypatch):
     assert found["none"].value is None and not found["none"].failure
     assert found["twice"].attempts == 3 and not found["twice"].failure
     assert found["wrong"].failure == "ValueError: not now" and tried["wrong"] == 3
-    assert found["hangs"].failure == "no answer within 0.05 s"
+    assert found["hangs"].failure == "no answer within 0.5 s"
     assert found["odd"].failure.startswith("TypeError: it returned ['x']")
     assert found["lacks"].failure == "TypeError: it returned {'opinion': 1} without country"
     assert "Arrow" in found["typed"].failure and "SystemExit(3)" in found["ends"].failure
@@ -98,7 +98,7 @@ def test_a_plain_function_runs_in_threads_and_one_that_hangs_is_left():
     hangs.set()
     assert found["fine"].value["country"] == "lookup place"
     assert (
-        found["hangs"].failure == "no answer within 0.05 s"
+        found["hangs"].failure == "no answer within 0.5 s"
         and "StopIteration" in found["stops"].failure
     )
 
