@@ -60,7 +60,7 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 def findings(settings: Settings) -> Iterator[Finding]:
-    for check in (_python, _java, _jars, _packages, _root, _broker, _port, _tables, _sources):
+    for check in (_python, _java, _jars, _packages, _root, _broker, _port, _tables):
         name = check.__name__.strip("_")
         try:
             yield check(settings, name)
@@ -180,18 +180,13 @@ def _port(settings: Settings, name: str) -> Finding:
 
 def _tables(settings: Settings, name: str) -> Finding:
     from lakehouse.declare import catalog
-
-    found = catalog.load(settings)
-    return Finding(name, "ok", f"{len(list(found))} in {', '.join(found.pipelines())}")
-
-
-def _sources(settings: Settings, name: str) -> Finding:
-    from lakehouse.declare import catalog
     from lakehouse.declare.sources import DeltaSource, FolderSource
 
-    found = catalog.load(settings).sources.values()
-    paths = sorted({s.topic for s in found if isinstance(s, FolderSource | DeltaSource)})
+    known = catalog.load(settings)
+    found = f"{len(list(known))} in {', '.join(known.pipelines())}"
+    sources = known.sources.values()
+    paths = sorted({s.topic for s in sources if isinstance(s, FolderSource | DeltaSource)})
     if away := [path for path in paths if not files.readable(Path(path))]:
         remedy = "make it, or mount its disk: a stream waits for it"
-        return Finding(name, "note", f"{', '.join(away)} cannot be read", remedy)
-    return Finding(name, "ok", f"{len(paths)} folders and tables of others can be read")
+        return Finding(name, "note", f"{found}; {', '.join(away)} cannot be read", remedy)
+    return Finding(name, "ok", found)

@@ -95,8 +95,7 @@ def test_it_is_shown_in_dagster_in_the_list_of_tables_and_when_its_job_stops(tmp
 def test_the_doctor_names_a_folder_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setattr("lakehouse.declare.catalog.load", lambda settings: found)
     found = catalog(incoming=INCOMING)
-    assert (
-        doctor._sources(Settings(root=tmp_path), "sources").found == "/data/incoming cannot be read"
-    )
+    told = doctor._tables(Settings(root=tmp_path), "tables")
+    assert told.state == "note" and told.found.endswith("; /data/incoming cannot be read")
     found = catalog(incoming=folder(str(tmp_path), schema=SCHEMA))
-    assert doctor._sources(Settings(root=tmp_path), "sources").state == "ok"
+    assert doctor._tables(Settings(root=tmp_path), "tables").state == "ok"
