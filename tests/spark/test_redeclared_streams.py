@@ -135,7 +135,6 @@ def test_shuffle_partitions_that_spark_keeps_to_are_said_with_the_remedy(stage_o
     assert len(begun_with.remarks(replace(settings, shuffle_partitions=8), known, list(known))) == 1
 
 
-@pytest.mark.turn(0)
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_state_of_more_partitions_holds_the_same(stage_of, spark):
