@@ -1,11 +1,16 @@
 """A topic of change events: what a database's log says of one table, as Debezium sends it."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from lakehouse.declare.sources import Isolation, KafkaSource, UnknownFields, kafka
+from lakehouse.declare.sources import (
+    Isolation,
+    KafkaSource,
+    UnknownFields,
+    column_names,
+    kafka,
+)
 from lakehouse.errors import DeclarationError
 
 
@@ -45,8 +50,7 @@ def changes(
     :raises DeclarationError: for a schema or key that cannot be.
     """
     keys = (key,) if isinstance(key, str) else tuple(key)
-    columns = [part.split()[0] for part in re.split(r",(?![^(<]*[)>])", schema) if part.split()]
-    if not keys or len(set(keys)) < len(keys) or not set(keys) <= set(columns):
+    if not keys or len(set(keys)) < len(keys) or not set(keys) <= set(column_names(schema)):
         raise DeclarationError(
             f"key={key!r}, schema={schema!r}: a change belongs to the row of a key; name the columns of the messages' key, which "
             "are columns of the schema"

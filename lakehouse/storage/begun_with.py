@@ -65,6 +65,7 @@ _ONWARD = {  # kind -> what may change from here on: its query has no state, and
     ),  # if each is computed whole when it closes, whatever the function does
 }
 Way = Literal["accept", "compute whole", "upgrade", "another name"]
+_ANOTHER = "declare it under another name, or take the change back"
 _SHOWN = 90  # characters of a line of code in a message
 
 
@@ -291,8 +292,7 @@ def upgradable(catalog: Catalog, table: Table, changed: Sequence[Change]) -> boo
 
 
 def _refusal(catalog: Catalog, table: Table, changed: list[Change]) -> str:
-    another = "declare it under another name, or take the change back"
-    upgrade = _upgrade(table)
+    another, upgrade = _ANOTHER, _upgrade(table)
     chosen = way(catalog, table, changed)
     if chosen == "upgrade":
         remedy = f"{upgrade}; or {another}"
@@ -310,8 +310,7 @@ def _refusal(catalog: Catalog, table: Table, changed: list[Change]) -> str:
 
 def of_other_columns(catalog: Catalog, table: Table) -> str:
     """The remedy for a table whose columns on disk cannot become the declared ones."""
-    another = "declare it under another name, or take the change back"
-    return f"{_upgrade(table)}; or {another}" if upgradable(catalog, table, ()) else another
+    return f"{_upgrade(table)}; or {_ANOTHER}" if upgradable(catalog, table, ()) else _ANOTHER
 
 
 def _upgrade(table: Table) -> str:

@@ -6,7 +6,6 @@ read in order: a source of one partition, whose offsets are the numbers of its r
 
 import logging
 import time
-from datetime import timedelta
 from typing import Any
 
 from lakehouse.declare.sources import DeltaSource, FolderSource
@@ -37,24 +36,8 @@ class FileSteps(SourceSteps):
     commit. A folder that is not there is waited for, unless the query is to end at the present.
     """
 
-    def __init__(
-        self,
-        run: StreamRun,
-        take: Take,
-        finish: Finish,
-        *,
-        quiet_timeout: timedelta = timedelta(0),
-        available_now: bool = False,
-        pace: timedelta = timedelta(0),
-    ) -> None:
-        super().__init__(
-            run,
-            take,
-            finish,
-            quiet_timeout=quiet_timeout,
-            available_now=available_now,
-            pace=pace,
-        )
+    def __init__(self, run: StreamRun, take: Take, finish: Finish, **how: Any) -> None:
+        super().__init__(run, take, finish, **how)
         settings, last = run.lake.settings, self._last()
         (self._source,) = (file_source(each) for each in run.plan.sources.values())
         self._topic = self._source.topic

@@ -6,7 +6,7 @@ is not in the table the topic is read to see. Of changes of a database, what is 
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -106,11 +106,7 @@ def _checked_files(
         known = register.of_record(number)
         return f"{number} (record {number - known.first + 1} of {known.path})"
 
-    examples = [
-        f"{name} {', '.join(shown(int(number)) for number in which[:_SHOWN])}"
-        for name, which in (("missing", missing), ("doubled", doubled))
-        if len(which)
-    ]
+    examples = _examples(missing, doubled, shown)
     examples += foreign_sources.unread(source, register, end)
     return Checked(
         topic,
@@ -143,13 +139,19 @@ def _checked(
     delivered = _delivered(settings, source.topic, partition, absent) if len(absent) else {}
     passed_over = {o for o, no_change in delivered.items() if source.keys and no_change}
     missing = sorted(delivered.keys() - passed_over)
-    examples = [
-        f"{name} {', '.join(map(str, which[:_SHOWN]))}"
+    examples = _examples(missing, doubled, str)
+    counts_of = len(stored), len(missing), len(doubled), len(passed_over)
+    return Checked(source.topic, partition, start, end, *counts_of, "; ".join(examples))
+
+
+def _examples(
+    missing: "Sequence[int] | np.ndarray", doubled: "np.ndarray", shown: Callable[[int], str]
+) -> list[str]:
+    return [
+        f"{name} {', '.join(shown(int(offset)) for offset in which[:_SHOWN])}"
         for name, which in (("missing", missing), ("doubled", doubled))
         if len(which)
     ]
-    counts_of = len(stored), len(missing), len(doubled), len(passed_over)
-    return Checked(source.topic, partition, start, end, *counts_of, "; ".join(examples))
 
 
 def is_no_change(value: bytes | None) -> bool:

@@ -7,8 +7,7 @@ broker happens to answer first decides nothing.
 
 import time
 from collections.abc import Mapping
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -35,24 +34,8 @@ class TopicSteps(SourceSteps):
     commit. A broker that does not answer is waited for, unless the query is to end at the present.
     """
 
-    def __init__(
-        self,
-        run: StreamRun,
-        take: Take,
-        finish: Finish,
-        *,
-        quiet_timeout: timedelta = timedelta(0),
-        available_now: bool = False,
-        pace: timedelta = timedelta(0),
-    ) -> None:
-        super().__init__(
-            run,
-            take,
-            finish,
-            quiet_timeout=quiet_timeout,
-            available_now=available_now,
-            pace=pace,
-        )
+    def __init__(self, run: StreamRun, take: Take, finish: Finish, **how: Any) -> None:
+        super().__init__(run, take, finish, **how)
         # all its topics have the same
         isolation = next(source.isolation for source in run.plan.sources.values())
         self._reading = isolated(run.lake.settings, isolation)
@@ -66,7 +49,7 @@ class TopicSteps(SourceSteps):
         try:
             self._begins = self._begun()
         except BrokerError:
-            if available_now:
+            if self.available_now:
                 raise
 
     def _begun(self) -> Offsets:
