@@ -160,9 +160,9 @@ def _cut(lake: Lakehouse, table: Table) -> bool:
 
 
 def prepare(lake: Session, tables: list[Table]) -> None:
-    """Makes the tables that are not there yet, in order."""
+    """Makes the tables that are not there yet, in order, and adds the columns that they have not."""
     for table in tables:
-        creation.create(lake, table)
+        creation.create(lake, table, grows=True)
 
 
 def _row(run: StreamRun) -> tuple[Take, Due, Due]:

@@ -24,11 +24,11 @@ from lakehouse.transform import keeping, lookups, plan
 _log = logging.getLogger(__name__)
 
 
-def create(lake: Session, table: Table) -> None:
+def create(lake: Session, table: Table, *, grows: bool = False) -> None:
     """Makes the table and its quarantine if they are not there.
 
-    Columns that are declared besides those that it has are added; rows that are there have nulls in them.
-    Raises DeclarationError if the columns are others.
+    If it `grows`, columns that are declared besides those that it has are added, with nulls in the rows that are there.
+    Else, or if other columns differ, raises DeclarationError.
 
     A function by which stream and batch may differ is refused here, before it has run.
     """
@@ -52,11 +52,11 @@ def create(lake: Session, table: Table) -> None:
     if table.lookup:
         _create_answers(lake, table, table.lookup)
     if stays:
-        _fit_columns(lake, table, lake.path(table), declared)
+        _fit_columns(lake, table, lake.path(table), declared, grows)
     if table.early_results:
         early = lake.path(table, "early")
         table_creation.create(early, declared, False, "", table_creation.PASSING)
-        _fit_columns(lake, table, early, declared)
+        _fit_columns(lake, table, early, declared, grows)
 
 
 def _create_answers(lake: Session, table: Table, lookup: Lookup) -> None:
@@ -75,15 +75,23 @@ def _create_answers(lake: Session, table: Table, lookup: Lookup) -> None:
     _check_columns(lake, table, path, columns)
 
 
-def _fit_columns(lake: Lakehouse, table: Table, path: Path, declared: StructType) -> None:
-    """Adds to the table on disk the columns that it lacks. Raises DeclarationError if others differ."""
+def _fit_columns(
+    lake: Lakehouse, table: Table, path: Path, declared: StructType, grows: bool
+) -> None:
+    """Adds to the table on disk the columns that it lacks, if it grows. Raises DeclarationError if others differ."""
     stored = {f.name for f in delta_log.schema(path)}
     if not (added := [f for f in declared if f.name not in stored]):
         _check_columns(lake, table, path, declared)
         return
     _check_columns(lake, table, path, StructType([f for f in declared if f.name in stored]))
-    delta_writer.add_columns(path, added)
     names = ", ".join(f.name for f in added)
+    if not grows:
+        raise DeclarationError(
+            f"table={table.name}, columns={names}: the table on disk does not have them yet, and a job that runs under the "
+            f"former code would not know them; `lakehouse stream restart {table.pipeline}` under this code adds them, then run "
+            "this again"
+        )
+    delta_writer.add_columns(path, added)
     _log.warning(
         f"table={table.name}, columns={names}: the declaration has them besides those of the table on disk, so they were added; "
         "the rows that were there have nulls in them"

@@ -13,6 +13,7 @@ from lakehouse.ranges import Range
 from lakehouse.storage import begun_with, delta_log, upgrades, version_rows
 from lakehouse.stream import beside, queries
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
+from lakehouse.transform import creation
 from support import ROOT, changing_tables
 from support.changing_tables import START, at, click_topic
 from support.kinds_of_change import KINDS, declared
@@ -123,6 +124,8 @@ def test_a_column_that_a_topic_gains_comes_through_the_tables_that_pass_it_on(st
     planned = change_plan.planned(lake.settings, catalog, [clicks, catalog.table("counted")])
     assert [each.action for each in planned] == ["accept", "nothing"]
     begun_with.accept(lake.settings, catalog, clicks)
+    with pytest.raises(DeclarationError, match=r"columns=page: .* `lakehouse stream restart"):
+        creation.create(lake, clicks)  # as a batch run does, beside a job of the former code
     queries.prepare(lake, [table for table in catalog if catalog.is_streamed(table)])
     stage.feed("clicks", [at(63) | {"page": "home"}, at(64)])
     stage.advance("clicks", at(190))
